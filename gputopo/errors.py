@@ -1,0 +1,44 @@
+"""The errors a person can act on. The command line catches `GputopoError` once and prints two lines.
+
+Anything else that is raised is a fault of ours and keeps its traceback.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What gputopo's exit codes mean; a user's own program passes its own code through."""
+
+    OK = 0
+    FINDINGS = 1  # findings or anomalies at or above --fail-on
+    USAGE = 2  # bad usage or bad input
+    HARDWARE = 3  # the hardware, the driver or the machine's resources cannot do it
+
+
+class GputopoError(Exception):
+    """One line of what went wrong, and one line of what to do about it."""
+
+    exit_code: ExitCode = ExitCode.USAGE
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+
+class UsageError(GputopoError):
+    """An option or argument that cannot be used as it was given."""
+
+
+class InputError(GputopoError):
+    """A file that cannot be read as what it should be, or written where it should go."""
+
+
+class NoPlanError(GputopoError):
+    """No set of GPUs fulfils the request; the message holds the best set there was."""
+
+
+class HardwareError(GputopoError):
+    """The hardware or its driver cannot do what was asked."""
+
+    exit_code = ExitCode.HARDWARE

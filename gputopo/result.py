@@ -1,0 +1,76 @@
+"""The result of a run (`gputopo.result/1`). It is derived from the run's events alone: `gputopo.summary`."""
+
+from typing import Any
+
+import msgspec
+
+from gputopo.events import Anomaly, Device, RankFailed
+
+
+class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One device's row of the final table; medians over the counted steps.
+
+    `images_per_sec` is the device's own pace: its batch divided by the time it waited for weights and
+    computed. In synchronous training all devices end a step together, so the pace is what tells them apart.
+    `other_ms` is the rest of the step: its turn, the slower devices, the reduction, the update.
+    `graphics_percent` and `memory_percent` compare the clocks under load with the card's maximum.
+    """
+
+    device: Device
+    batch_size: int
+    images_per_sec: float | None = None
+    percent_of_best: float | None = None
+    weights_ms: float | None = None
+    compute_ms: float | None = None
+    other_ms: float | None = None
+    graphics_mhz: int | None = None
+    graphics_percent: float | None = None
+    memory_mhz: int | None = None
+    memory_percent: float | None = None
+    anomaly: str | None = None
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """Images per second of all devices together, by the definitions of tf_cnn_benchmarks.
+
+    `mean`: images of a step / mean step time. `uncertainty`: standard deviation of the steps' speeds / sqrt(n).
+    `jitter`: 1.4826 x median absolute deviation of the speeds. `median`: of the speeds.
+    `total`: all counted images / wall time of the counted steps.
+    """
+
+    mean: float
+    uncertainty: float
+    jitter: float
+    median: float
+    total: float
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
+    """All that a run measured, complete or not. `status`: complete, interrupted or failed."""
+
+    status: str
+    exit_code: int
+    spec: dict[str, Any]
+    backend: str
+    rehearsal_of: str | None = None
+    says: tuple[str, ...] = ()
+    steps: int = 0
+    warmup_steps: int = 0
+    images: int = 0
+    throughput: Throughput | None = None
+    devices: tuple[DeviceResult, ...] = ()
+    anomalies: tuple[Anomaly, ...] = ()
+    anomaly_check: str = "not made"  # "made", or "not made: why"
+    failure: RankFailed | None = None
+    parameters: int | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    replica_difference: float | None = None
+    variables_on: dict[str, int] = {}
+    ops_on: dict[str, int] = {}
+    import_s: float | None = None
+    build_s: float | None = None
+    first_step_s: float | None = None
+    warmup_s: float | None = None
+    wall_s: float | None = None
+    versions: dict[str, str] = {}

@@ -1,0 +1,1 @@
+"""Reads the real machine: NVML, /sys, /proc. Installs as gputopo.probes."""
