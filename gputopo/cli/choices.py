@@ -1,0 +1,35 @@
+"""Checks of option values: what was given, and the nearest that can be."""
+
+from collections.abc import Iterable
+
+from gputopo.errors import UsageError
+
+
+def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Give the known words that look like `word`, best first, three at most. No match: empty."""
+    import difflib  # only when something is wrong
+
+    by_lower = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)
+    return tuple(by_lower[name] for name in found)
+
+
+def require_choice(option: str, value: str, choices: tuple[str, ...]) -> str:
+    """Give `value` if it is one of `choices`. Raises UsageError that names the nearest, or all of them."""
+    if value in choices:
+        return value
+    near = nearest(value, choices)
+    hint = f"did you mean {near[0]}? It takes {either(choices)}" if near else f"it takes {either(choices)}"
+    raise UsageError(f"{option} cannot be {shown(value)}", hint)
+
+
+def either(words: Iterable[str]) -> str:
+    """Give words as `a, b or c`."""
+    *head, last = words
+    return f"{', '.join(head)} or {last}" if head else last
+
+
+def shown(value: str) -> str:
+    """Give what a user typed in quotes on one line, cut where it is very long."""
+    quoted = ascii(value) if not value.isprintable() else f"'{value}'"
+    return quoted if len(quoted) <= 60 else f"{quoted[:56]}...'"

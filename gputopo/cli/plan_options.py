@@ -1,0 +1,128 @@
+"""The options that `plan` and `run` share, and the request that comes of them."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputopo.cli.choices import require_choice, shown
+from gputopo.errors import UsageError
+
+if TYPE_CHECKING:
+    from gputopo.planner import Request
+
+VARIABLE_UPDATES = ("auto", "parameter_server", "replicated", "independent")
+MOST_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
+
+ModelOption = Annotated[
+    str, typer.Option("--model", metavar="NAME", help="The model to train, for example alexnet.")
+]
+NumGpusOption = Annotated[
+    int | None,
+    typer.Option("--num-gpus", metavar="N", help="How many GPUs. Default: as many as may be used."),
+]
+GpusOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus", metavar="LIST", help="Only these GPUs, by index as nvidia-smi counts: 0,1 or 0-3."
+    ),
+]
+ExcludeOption = Annotated[
+    str | None, typer.Option("--exclude", metavar="LIST", help="Never these GPUs: 2 or 2,5-7.")
+]
+PreferPixOption = Annotated[
+    bool,
+    typer.Option("--prefer-pix", help="Choose GPUs behind one PCIe switch (PIX) if one has enough of them."),
+]
+PsOption = Annotated[
+    str,
+    typer.Option("--ps", metavar="auto|cpu|gpu:N", help="Where the variables live with parameter_server."),
+]
+VariableUpdateOption = Annotated[
+    str,
+    typer.Option(
+        "--variable-update", metavar="|".join(VARIABLE_UPDATES), help="Who holds and updates variables."
+    ),
+]
+FromOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Read this instead of the machine: a recording, the text of `nvidia-smi topo -m`, - for stdin, "
+        "or the name of a bundled machine such as 7gforce. May be given several times.",
+    ),
+]
+
+
+def parse_gpu_list(text: str | None, *, option: str = "--gpus") -> tuple[int, ...] | None:
+    """Read `0,1`, `0-3` or `0-2,6` as GPU indices, in the order given; None stays None.
+
+    Raises UsageError for anything else, and for an index that is named twice.
+    """
+    if text is None:
+        return None
+    indices: list[int] = []
+    for part in text.split(","):
+        indices.extend(_indices_of(part.strip(), text, option))
+    twice = next((index for index in indices if indices.count(index) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{option} {shown(text)} names GPU {twice} twice", "name every GPU once")
+    return tuple(indices)
+
+
+def parse_ps(text: str) -> str:
+    """Check the value of `--ps` and give it in its plain form: `auto`, `cpu` or `gpu:N`. Raises UsageError."""
+    found = re.fullmatch(r"gpu:([0-9]{1,4})", text)
+    if found:
+        return f"gpu:{int(found[1])}"
+    loose = re.fullmatch(r"/?(?:device:)?gpu[:=_ ]?([0-9]{1,4})", text.lower())
+    if loose:
+        raise UsageError(f"--ps cannot be {shown(text)}", f"did you mean gpu:{int(loose[1])}?")
+    return require_choice("--ps", text, ("auto", "cpu", "gpu:N"))
+
+
+def request_from(
+    *,
+    model: str | None = None,
+    num_gpus: int | None = None,
+    gpus: str | None = None,
+    exclude: str | None = None,
+    prefer_pix: bool = False,
+    ps: str = "auto",
+    variable_update: str = "auto",
+) -> "Request":
+    """Turn option values, as typed, into what the planner is asked. Raises UsageError."""
+    from gputopo import workload
+    from gputopo.planner import Request
+
+    if model is not None:
+        workload.require(model)
+    if num_gpus is not None and num_gpus < 1:
+        raise UsageError(f"--num-gpus cannot be {num_gpus}", "ask for 1 GPU or more")
+    return Request(
+        num_gpus=num_gpus,
+        gpus=parse_gpu_list(gpus),
+        exclude=parse_gpu_list(exclude, option="--exclude") or (),
+        prefer_pix=prefer_pix,
+        ps=parse_ps(ps),
+        variable_update=require_choice("--variable-update", variable_update, VARIABLE_UPDATES),
+        model=model,
+    )
+
+
+def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
+    found = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
+    if found is None:
+        raise UsageError(
+            f"{option} cannot be {shown(text)}", "give indices with commas, as nvidia-smi counts: 0,1 or 0-3"
+        )
+    first, last = int(found[1]), int(found[2] or found[1])
+    if last < first:
+        raise UsageError(f"{option} {shown(text)} counts down", f"did you mean {last}-{first}?")
+    if last >= MOST_GPUS:
+        raise UsageError(
+            f"{option} {shown(text)} names GPU {last}", "gputopo inspect shows the GPUs there are"
+        )
+    return range(first, last + 1)

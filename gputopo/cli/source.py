@@ -1,0 +1,22 @@
+"""Where a command's machine comes from: captures if any were given, this machine otherwise."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gputopo.machine import Machine
+
+
+def machine_from(sources: Sequence[str]) -> Machine:
+    """Give the machine of the captures, or read this one.
+
+    `GPUTOPO_ROOT` names a folder that stands in for `/`: /sys, /proc and /dev are read under it.
+    Raises InputError for a capture that cannot be read.
+    """
+    if sources:
+        from gputopo import captures
+
+        return captures.load(sources)
+    from gputopo.probes import collect
+
+    return collect.read_machine(Path(os.environ.get("GPUTOPO_ROOT", "/")))
