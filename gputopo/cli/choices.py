@@ -19,14 +19,14 @@ def require_choice(option: str, value: str, choices: tuple[str, ...]) -> str:
     if value in choices:
         return value
     near = nearest(value, choices)
-    hint = f"did you mean {near[0]}? It takes {either(choices)}" if near else f"it takes {either(choices)}"
+    hint = f"did you mean {near[0]}? It takes {listed(choices)}" if near else f"it takes {listed(choices)}"
     raise UsageError(f"{option} cannot be {shown(value)}", hint)
 
 
-def either(words: Iterable[str]) -> str:
+def listed(words: Iterable[str], joint: str = "or") -> str:
     """Give words as `a, b or c`."""
     *head, last = words
-    return f"{', '.join(head)} or {last}" if head else last
+    return f"{', '.join(head)} {joint} {last}" if head else last
 
 
 def shown(value: str) -> str:

@@ -24,9 +24,7 @@ NumGpusOption = Annotated[
 ]
 GpusOption = Annotated[
     str | None,
-    typer.Option(
-        "--gpus", metavar="LIST", help="Only these GPUs, by index as nvidia-smi counts: 0,1 or 0-3."
-    ),
+    typer.Option("--gpus", metavar="LIST", help="Only these GPUs, by nvidia-smi index: 0,1 or 0-3."),
 ]
 ExcludeOption = Annotated[
     str | None, typer.Option("--exclude", metavar="LIST", help="Never these GPUs: 2 or 2,5-7.")
@@ -41,9 +39,7 @@ PsOption = Annotated[
 ]
 VariableUpdateOption = Annotated[
     str,
-    typer.Option(
-        "--variable-update", metavar="|".join(VARIABLE_UPDATES), help="Who holds and updates variables."
-    ),
+    typer.Option("--variable-update", metavar="|".join(VARIABLE_UPDATES), help="Who holds the variables."),
 ]
 FromOption = Annotated[
     list[str] | None,
@@ -73,13 +69,15 @@ def parse_gpu_list(text: str | None, *, option: str = "--gpus") -> tuple[int, ..
 
 
 def parse_ps(text: str) -> str:
-    """Check the value of `--ps` and give it in its plain form: `auto`, `cpu` or `gpu:N`. Raises UsageError."""
+    """Give the value of `--ps` in its plain form: `auto`, `cpu` or `gpu:N`. Raises UsageError."""
     found = re.fullmatch(r"gpu:([0-9]{1,4})", text)
     if found:
         return f"gpu:{int(found[1])}"
     loose = re.fullmatch(r"/?(?:device:)?gpu[:=_ ]?([0-9]{1,4})", text.lower())
     if loose:
         raise UsageError(f"--ps cannot be {shown(text)}", f"did you mean gpu:{int(loose[1])}?")
+    if text == "gpu" or text == "gpu:N":
+        raise UsageError(f"--ps cannot be {shown(text)}", "name the GPU by its index, such as gpu:0")
     return require_choice("--ps", text, ("auto", "cpu", "gpu:N"))
 
 

@@ -1,0 +1,77 @@
+"""The command `gputopo`: parse, call, print. What went wrong is caught here, once."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn, TextIO
+
+from gputopo.errors import ExitCode, GputopoError
+
+_INTERRUPTED = 128 + signal.SIGINT
+_BROKEN_PIPE = 128 + signal.SIGPIPE
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and end it with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and give its exit code. Data goes to stdout; errors, in two lines, to stderr."""
+    _replace_what_cannot_be_written(sys.stdout)
+    try:
+        code = _dispatch(list(arguments))
+        _flush(sys.stdout)
+        return code
+    except GputopoError as error:
+        print(f"gputopo: {_one_line(error.what)}\n  {_one_line(error.hint)}", file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        print("gputopo: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        _discard(sys.stdout)
+        return _BROKEN_PIPE
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from gputopo.cli import commands
+
+    return commands.invoke(arguments)
+
+
+def _flush(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard(stream)
+        raise GputopoError(
+            f"cannot write the output: {error.strerror}", "send it to a place that has room for it"
+        ) from error
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is still in the stream's buffer nowhere, so that Python's exit does not fail on it."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _replace_what_cannot_be_written(stream: TextIO) -> None:
+    # A terminal that knows ASCII only gets a question mark, not a traceback.
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
+
+
+def _one_line(text: str) -> str:
+    """Give text without line breaks and control characters, so that an error stays two lines."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+
+
+__all__ = ["ExitCode", "main", "run"]

@@ -1,0 +1,87 @@
+"""The commands by name, and how one is called. Only the module of the command that is asked for is loaded."""
+
+import importlib
+from collections.abc import Callable
+from typing import Annotated, Any, cast
+
+import typer
+from typer.main import get_command
+
+from gputopo.errors import UsageError
+
+# name: module and function, in the order of the help.
+COMMANDS = {
+    "inspect": ("gputopo.cli.inspect", "inspect"),
+    "plan": ("gputopo.cli.plan", "plan"),
+    "run": ("gputopo.cli.run", "run"),
+}
+
+# Some releases of typer bring their own click, others use the installed one; this class is the same in both.
+_ParserError = cast(type[Exception], typer.BadParameter.__bases__[0])
+
+
+def invoke(arguments: list[str]) -> int:
+    """Call the command that the arguments name and give its exit code.
+
+    Raises UsageError for arguments that no command takes, and whatever GputopoError the command raises.
+    """
+    command = get_command(_app_for(arguments))
+    try:
+        with command.make_context("gputopo", arguments) as context:
+            result: Any = command.invoke(context)
+    except typer.Exit as exit_:
+        return int(exit_.exit_code)
+    except _ParserError as error:
+        from gputopo.cli import usage
+
+        raise usage.explain(error) from error
+    return int(result) if isinstance(result, int) else 0
+
+
+def _app_for(arguments: list[str]) -> typer.Typer:
+    """Build the application with the one command that is named; with all of them to print the help."""
+    app = typer.Typer(
+        name="gputopo",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(invoke_without_command=True)(_gputopo)
+    named = next((word for word in arguments if not word.startswith("-")), None)
+    if named is not None and named not in COMMANDS:
+        raise _unknown_command(named)
+    for name in COMMANDS if named is None else (named,):
+        app.command(name)(_function(*COMMANDS[name]))
+    return app
+
+
+def _function(module: str, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _gputopo(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Tell whether a machine with several GPUs is healthy and how its links run, choose the GPUs of a job,
+    and train on them.
+
+    Every command explains itself: gputopo inspect --help
+    """
+    if version:
+        from gputopo import __version__
+
+        typer.echo(f"gputopo {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _unknown_command(name: str) -> UsageError:
+    from gputopo.cli.choices import listed, nearest, shown
+
+    near = nearest(name, COMMANDS)
+    hint = f"did you mean gputopo {near[0]}?" if near else f"the commands are {listed(COMMANDS, 'and')}"
+    return UsageError(f"there is no command {shown(name)}", hint)
