@@ -1,0 +1,124 @@
+"""Tells apart why NVML cannot be used although an NVIDIA device is there.
+
+`decide` is a pure rule over facts; `read_facts` collects the facts from /proc, /sys and /dev under a root.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from gputopo.machine import DriverStatus, PciNode
+from gputopo.probes.pci import read_text
+
+NodeAccess = Literal["ok", "denied", "absent"]
+
+_MODULE = "nvidia"
+
+
+class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of the driver.
+
+    `nvml_error`: the reason of nvmlInit, None where it succeeded. `nvml_gpus`: how many GPUs it counted.
+    `bound`: the kernel driver of each NVIDIA GPU on the bus, None for one without. `module_version`: of the
+    loaded kernel module. `other_signs`: the kernel module itself lists GPUs (where no PCI bus is seen).
+    """
+
+    nvml_error: str | None = None
+    nvml_gpus: int = 0
+    bound: tuple[str | None, ...] = ()
+    module_loaded: bool = False
+    module_version: str | None = None
+    control_node: NodeAccess = "absent"  # /dev/nvidiactl
+    gpu_node: NodeAccess = "absent"  # the best of /dev/nvidia0, /dev/nvidia1, ...
+    other_signs: bool = False
+
+
+def decide(facts: DriverFacts) -> tuple[DriverStatus, str | None]:
+    """Give the state of the driver and, where it is not ok, a sentence of what was seen."""
+    if facts.nvml_error is None and facts.nvml_gpus > 0:
+        return "ok", None
+    if not facts.bound and not facts.other_signs:
+        return "no_device", None
+    status = _status(facts)
+    return status, "; ".join(_seen(facts))
+
+
+def _status(facts: DriverFacts) -> DriverStatus:
+    """Give the state of a driver that does not work, the most certain cause first."""
+    if facts.nvml_error == "LIB_RM_VERSION_MISMATCH":
+        return "version_mismatch"
+    others = [driver for driver in facts.bound if driver not in (None, _MODULE)]
+    if others and _MODULE not in facts.bound:
+        return "other_driver"
+    if facts.nvml_error == "LIBRARY_NOT_FOUND":
+        return "library_missing"
+    if facts.nvml_error == "NO_PERMISSION":
+        return "no_permission"
+    nodes = (facts.control_node, facts.gpu_node)
+    if "denied" in nodes:
+        return "no_permission"
+    if not facts.module_loaded:
+        return "not_loaded" if facts.nvml_error == "DRIVER_NOT_LOADED" else "failed"
+    # With the module loaded, NVML calls a device file that is not there DRIVER_NOT_LOADED, or counts no GPU.
+    return "no_permission" if "absent" in nodes else "failed"
+
+
+def _seen(facts: DriverFacts) -> list[str]:
+    version = f" {facts.module_version}" if facts.module_version else ""
+    seen = [
+        f"NVML: {facts.nvml_error}" if facts.nvml_error else "NVML works and counts no GPU",
+        f"kernel module nvidia{version} is {'loaded' if facts.module_loaded else 'not loaded'}",
+    ]
+    others = sorted({driver for driver in facts.bound if driver not in (None, _MODULE)} - {None}, key=str)
+    if others:
+        seen.append(f"the kernel driver {' and '.join(str(name) for name in others)} holds the device")
+    for name, access in (("/dev/nvidiactl", facts.control_node), ("/dev/nvidia0", facts.gpu_node)):
+        if access != "ok":
+            seen.append(f"{name} {'is not there' if access == 'absent' else 'may not be opened'}")
+    return seen
+
+
+def read_facts(
+    root: Path, nodes: Sequence[PciNode], nvml_error: str | None, nvml_gpus: int = 0
+) -> DriverFacts:
+    """Collect the facts under `root`; reads a few small files, opens no device."""
+    version = module_version(root)
+    return DriverFacts(
+        nvml_error=nvml_error,
+        nvml_gpus=nvml_gpus,
+        bound=tuple(node.driver for node in nodes if node.kind == "gpu"),
+        module_loaded=version is not None or os.path.isdir(root / "sys/module/nvidia"),
+        module_version=version,
+        control_node=_access(root / "dev/nvidiactl"),
+        gpu_node=_best_gpu_node(root / "dev"),
+        other_signs=_lists_gpus(root / "proc/driver/nvidia/gpus"),
+    )
+
+
+def module_version(root: Path) -> str | None:
+    """Give the version of the loaded kernel module, the open one or the other, or None if none is loaded."""
+    text = read_text(root / "proc/driver/nvidia/version") or ""
+    match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", text + "\n", re.MULTILINE)
+    return match[1] if match else read_text(root / "sys/module/nvidia/version") or None
+
+
+def _access(path: Path) -> NodeAccess:
+    if not os.path.exists(path):
+        return "absent"
+    return "ok" if os.access(path, os.R_OK | os.W_OK) else "denied"
+
+
+def _best_gpu_node(dev: Path) -> NodeAccess:
+    found = {_access(path) for path in dev.glob("nvidia[0-9]*")}
+    return "ok" if "ok" in found else "denied" if "denied" in found else "absent"
+
+
+def _lists_gpus(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False

@@ -1,0 +1,230 @@
+"""Reads the computer around the GPUs from /proc and /sys under a root folder.
+
+With another root than "/" only that folder is read, so a copied or generated tree gives its own answers.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gputopo.machine import Host, NumaNode
+from gputopo.probes.pci import read_text
+
+# What the firmware of a virtual machine calls itself: sys_vendor or product_name of DMI, lower case.
+_VM_FIRMWARE = {
+    "kvm": "kvm",
+    "qemu": "kvm",
+    "bochs": "kvm",
+    "google compute engine": "kvm",
+    "openstack": "kvm",
+    "amazon ec2": "kvm",
+    "alibaba cloud ecs": "kvm",
+    "vmware": "vmware",
+    "virtualbox": "virtualbox",
+    "innotek": "virtualbox",
+    "virtual machine": "hyper-v",
+    "xen": "xen",
+    "hvm domu": "xen",
+    "parallels": "parallels",
+    "bhyve": "bhyve",
+}
+# Words in /proc/1/cgroup, the most telling first: a pod's containers run under containerd or docker as well.
+_CGROUP_KINDS = {
+    "kubepods": "kubernetes",
+    "libpod": "podman",
+    "docker": "docker",
+    "lxc": "lxc",
+    "containerd": "containerd",
+}
+_CPUINFO_HEAD_BYTES = 16384  # holds the first CPU whole; the rest of the file repeats it for each CPU
+
+
+def read_host(root: Path = Path("/"), gpu_addresses: Sequence[str] = ()) -> Host:
+    """Give what is known of the host; a fact that the tree does not tell is None.
+
+    `gpu_addresses` are the GPUs whose IOMMU groups decide between `passthrough` and `translated`.
+    """
+    cpuinfo = _cpuinfo_head(root)
+    sockets, cores, cpus = _cpu_counts(root)
+    host = Host(
+        cpu_model=_cpu_model(cpuinfo),
+        sockets=sockets,
+        physical_cores=cores,
+        logical_cpus=cpus,
+        memory_mib=_memory_mib(read_text(root / "proc/meminfo")),
+        numa_nodes=_numa_nodes(root) or None,
+        kernel=read_text(root / "proc/sys/kernel/osrelease") or None,
+        iommu=_iommu(root, gpu_addresses),
+        container=_container(root),
+        virtual_machine=_virtual_machine(root, cpuinfo),
+    )
+    return _completed(host) if root == Path("/") else host
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """Write CPU numbers as the kernel does: "0-9,20-29"."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+def _completed(host: Host) -> Host:
+    """Ask psutil for the counts that /proc and /sys of this machine did not give (gVisor and the like)."""
+    if None not in (host.physical_cores, host.logical_cpus, host.memory_mib):
+        return host
+    import psutil  # 25 ms, and rarely needed
+
+    return msgspec.structs.replace(
+        host,
+        physical_cores=host.physical_cores or psutil.cpu_count(logical=False),
+        logical_cpus=host.logical_cpus or psutil.cpu_count(),
+        memory_mib=host.memory_mib or psutil.virtual_memory().total // 2**20,
+    )
+
+
+def _cpuinfo_head(root: Path) -> dict[str, str]:
+    """Give the fields of the first CPU and, after them, of the whole machine (POWER) in /proc/cpuinfo."""
+    try:
+        with (root / "proc/cpuinfo").open(errors="replace") as stream:
+            text = stream.read(_CPUINFO_HEAD_BYTES)
+    except OSError:
+        return {}
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(name.strip(), value.strip())
+    return fields
+
+
+def _cpu_model(cpuinfo: dict[str, str]) -> str | None:
+    for name in ("model name", "cpu model", "cpu"):
+        if cpuinfo.get(name):
+            return re.sub(r"\s+", " ", cpuinfo[name])
+    if "CPU part" in cpuinfo:  # ARM tells numbers only; 0x41 0xd4f is the Neoverse V2 of Grace
+        return f"ARM implementer {cpuinfo.get('CPU implementer', '?')} part {cpuinfo['CPU part']}"
+    return None
+
+
+def _cpu_counts(root: Path) -> tuple[int | None, int | None, int | None]:
+    """Give sockets, cores and CPUs that are online, each None if unknown."""
+    packages: set[str] = set()
+    cores: set[str] = set()
+    cpus = 0
+    for folder in _numbered(root / "sys/devices/system/cpu", "cpu"):
+        package = read_text(folder / "topology/physical_package_id")
+        if package is None:  # a CPU that is offline has no topology
+            continue
+        cpus += 1
+        packages.add(package)
+        siblings = read_text(folder / "topology/thread_siblings_list")
+        cores.add(siblings or f"{package}:{read_text(folder / 'topology/core_id') or folder.name}")
+    if cpus:
+        return len(packages), len(cores), cpus
+    return None, None, len(_cpus_of(read_text(root / "sys/devices/system/cpu/online"))) or None
+
+
+def _cpus_of(text: str | None) -> list[int]:
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", text or "")
+    return [cpu for low, high in ranges for cpu in range(int(low), int(high or low) + 1)]
+
+
+def _memory_mib(meminfo: str | None) -> int | None:
+    match = re.search(r"MemTotal:\s+(\d+) kB", meminfo or "")
+    return int(match[1]) // 1024 if match else None
+
+
+def _numa_nodes(root: Path) -> tuple[NumaNode, ...]:
+    """Give the memory nodes; `cpus` is empty for one without CPUs (a GPU's own memory, CXL)."""
+    return tuple(
+        NumaNode(
+            index=int(folder.name.removeprefix("node")),
+            cpus=read_text(folder / "cpulist"),
+            memory_mib=_memory_mib(read_text(folder / "meminfo")),
+            distances=tuple(
+                int(word) for word in (read_text(folder / "distance") or "").split() if word.isdigit()
+            )
+            or None,
+        )
+        for folder in _numbered(root / "sys/devices/system/node", "node")
+    )
+
+
+def _numbered(folder: Path, prefix: str) -> Iterator[Path]:
+    """Give the entries named by prefix and number, in the order of their numbers."""
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return
+    numbers = sorted(int(name[len(prefix) :]) for name in names if re.fullmatch(rf"{prefix}\d+", name))
+    yield from (folder / f"{prefix}{number}" for number in numbers)
+
+
+def _iommu(root: Path, gpu_addresses: Sequence[str]) -> str | None:
+    """Tell whether device addresses are translated: off, passthrough or translated.
+
+    The type of the GPUs' own IOMMU groups says it (kernel 5.11 and later), else the kernel's command line.
+    """
+    if not os.path.isdir(root / "sys/class"):
+        return None
+    if not _names(root / "sys/class/iommu"):
+        return "off"
+    devices = root / "sys/bus/pci/devices"
+    types = {read_text(devices / address / "iommu_group/type") for address in gpu_addresses} - {None}
+    if types:
+        return "passthrough" if types == {"identity"} else "translated"
+    words = (read_text(root / "proc/cmdline") or "").split()
+    if {"iommu=pt", "iommu.passthrough=1", "iommu.passthrough=on"} & set(words):
+        return "passthrough"
+    forced = any(re.fullmatch(r"(intel_iommu|iommu)=(on|force|nopt)(,.*)?", word) for word in words)
+    return "translated" if forced else None
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _container(root: Path) -> str | None:
+    """Tell the kind of container this runs in, "none" outside of any, None where nothing can be read."""
+    if any(os.path.exists(root / run / "secrets/kubernetes.io") for run in ("run", "var/run")):
+        return "kubernetes"
+    cgroup = read_text(root / "proc/1/cgroup")
+    for word, kind in _CGROUP_KINDS.items():
+        if word in (cgroup or ""):
+            return kind
+    if os.path.exists(root / ".dockerenv"):
+        return "docker"
+    if os.path.exists(root / "run/.containerenv"):
+        return "podman"
+    return read_text(root / "run/systemd/container") or (None if cgroup is None else "none")
+
+
+def _virtual_machine(root: Path, cpuinfo: dict[str, str]) -> str | None:
+    """Tell the kind of virtual machine, "none" on bare metal, "unknown" for one that does not name itself.
+
+    The processor's `hypervisor` flag decides on x86: a rented bare-metal server has the firmware names of the
+    provider's virtual machines. Other processors have no such flag, there the firmware decides.
+    """
+    if "microsoft" in (read_text(root / "proc/sys/kernel/osrelease") or "").lower():
+        return "wsl"
+    flags = cpuinfo.get("flags")
+    if flags is not None and "hypervisor" not in flags.split():
+        return "none"
+    dmi = root / "sys/class/dmi/id"
+    firmware = " ".join(read_text(dmi / name) or "" for name in ("sys_vendor", "product_name")).lower()
+    for word, kind in _VM_FIRMWARE.items():
+        if word in firmware:
+            return kind
+    if flags is not None:
+        return read_text(root / "sys/hypervisor/type") or "unknown"
+    return "none" if firmware.strip() else None

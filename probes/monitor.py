@@ -1,0 +1,64 @@
+"""Samples clocks, power and heat of some GPUs while a run goes on."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from gputopo.events import GpuSample
+from gputopo.probes.nvml import Handle, NotReadError, open_nvml
+
+T = TypeVar("T")
+
+
+class Monitor:
+    """Keeps NVML and the handles of `gpus` (indices of the machine) open, and samples them on request.
+
+    Raises NotReadError with NVML's reason if NVML cannot be opened. Close it, or use it in a `with` block.
+    """
+
+    def __init__(self, gpus: Sequence[int]) -> None:
+        self._open = contextlib.ExitStack()
+        self._nvml = self._open.enter_context(open_nvml())
+        self._handles = {gpu: self._told(self._nvml.handle, gpu) for gpu in gpus}
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Give one sample a GPU, in the order they were given. Never raises: what is refused is None."""
+        return tuple(self._sample(gpu, handle) for gpu, handle in self._handles.items())
+
+    def close(self) -> None:
+        """Let go of NVML. Samples after this hold nothing."""
+        self._handles = dict.fromkeys(self._handles)
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
+        if handle is None:
+            return GpuSample(gpu=gpu)
+        nvml, told = self._nvml, self._told
+        load = told(nvml.utilization_percent, handle)
+        return GpuSample(
+            gpu=gpu,
+            graphics_mhz=told(nvml.clock_mhz, handle, "graphics"),
+            memory_mhz=told(nvml.clock_mhz, handle, "memory"),
+            power_w=told(nvml.power_w, handle, "draw"),
+            temperature_c=told(nvml.temperature_c, handle),
+            throttle_mask=told(nvml.throttle_mask, handle),
+            gpu_utilization_percent=None if load is None else load[0],
+            pcie_gen=told(nvml.pcie, handle, "gen_now"),
+            pcie_width=told(nvml.pcie, handle, "width_now"),
+        )
+
+    @staticmethod
+    def _told(ask: Callable[..., T], *args: object) -> T | None:
+        try:
+            return ask(*args)
+        except NotReadError:
+            return None

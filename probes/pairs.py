@@ -1,0 +1,119 @@
+"""The way between two GPUs: what NVML says of it, what the PCI tree says of it, and where the two differ."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import msgspec
+
+from gputopo.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
+from gputopo.probes.gpu import Notes
+from gputopo.probes.nvml import Handle, Nvml
+
+_P2P_REASONS = {
+    "CHIPSET_NOT_SUPPORTED": "the chipset does not carry peer-to-peer traffic",
+    "GPU_NOT_SUPPORTED": "a GPU of the pair does not do peer-to-peer",
+    "TOPOLOGY_NOT_SUPPORTED": "the PCIe way between the GPUs does not carry peer-to-peer traffic",
+    "DISABLED_BY_REGKEY": "a driver setting turns peer-to-peer off",
+    "NOT_SUPPORTED": "the driver does not do peer-to-peer between these GPUs",
+    "UNKNOWN": "NVML does not know",
+}
+
+
+def pair_path(a: int, b: int) -> str:
+    """Give the path of a pair's facts, `links[0-1]`."""
+    return f"links[{a}-{b}]"
+
+
+def read_pairs(nvml: Nvml, handles: Sequence[Handle | None]) -> tuple[tuple[Link, ...], dict[str, str]]:
+    """Ask NVML about every pair of GPUs; a pair with a GPU that has no handle stays empty, with no reason."""
+    notes = Notes()
+    links = []
+    for a, b in combinations(range(len(handles)), 2):
+        first, second = handles[a], handles[b]
+        link = Link(a=a, b=b)
+        if first is not None and second is not None:
+            link = _read_pair(nvml, notes, link, first, second)
+        links.append(link)
+    return tuple(links), notes.missing
+
+
+def _read_pair(nvml: Nvml, notes: Notes, link: Link, first: Handle, second: Handle) -> Link:
+    path = pair_path(link.a, link.b)
+    read = notes.take(f"{path}.p2p_read", lambda: nvml.p2p(first, second, "read"))
+    write = notes.take(f"{path}.p2p_write", lambda: nvml.p2p(first, second, "write"))
+    refused = next((status for status in (read, write) if status not in (None, "OK")), None)
+    return msgspec.structs.replace(
+        link,
+        hop=notes.take(f"{path}.hop", lambda: nvml.common_ancestor(first, second)),
+        p2p_read=read,
+        p2p_write=write,
+        p2p_reason=None if refused is None else _P2P_REASONS.get(refused, f"NVML says {refused}"),
+    )
+
+
+def tree_hop(nodes: Sequence[PciNode], host: Host, a: str | None, b: str | None) -> Hop | None:
+    """Give the hop between two addresses by the PCI tree, or None where the tree cannot tell.
+
+    A tree without any NUMA number on a host with several memory nodes cannot tell NODE from SYS.
+    """
+    from gputopo.topology import hop_between
+
+    if a is None or b is None:
+        return None
+    if any(node.address in (a, b) and not node.root for node in nodes):
+        return None
+    hop = hop_between(nodes, a, b)
+    numbered = any(node.numa_node is not None for node in nodes)
+    if hop is Hop.NODE and not numbered and len(host.numa_nodes or ()) > 1:
+        return None
+    return hop
+
+
+def join_tree(
+    links: Sequence[Link], gpus: Sequence[Gpu], nodes: Sequence[PciNode], host: Host
+) -> tuple[tuple[Link, ...], tuple[Contradiction, ...]]:
+    """Add the hops of the PCI tree where NVML gave none, and tell where the two differ; NVML's stands.
+
+    INTERNAL and PIX are no contradiction: in the tree, two GPUs of one board are a switch like any other.
+    """
+    joined, contradictions = [], []
+    for link in links:
+        by_tree = tree_hop(nodes, host, gpus[link.a].pci_address, gpus[link.b].pci_address)
+        if link.hop is None:
+            joined.append(msgspec.structs.replace(link, hop=by_tree))
+            continue
+        joined.append(link)
+        same = by_tree in (None, link.hop) or (link.hop, by_tree) == (Hop.INTERNAL, Hop.PIX)
+        if by_tree is not None and not same:
+            said = {"nvml": link.hop.value, "sysfs": by_tree.value}
+            contradictions.append(Contradiction(fact=f"{pair_path(link.a, link.b)}.hop", said=said))
+    return tuple(joined), tuple(contradictions)
+
+
+def nvlinks_between(a: Gpu, b: Gpu) -> int | None:
+    """Count the NVLinks between two GPUs, direct ones and those through NVSwitches; None if not known.
+
+    A link is seen from both ends, so one GPU that tells all its links is enough. Through switches a pair can
+    use as many links as the GPU with fewer of them has.
+    """
+    sides = [_direct_links(a, b), _direct_links(b, a)]
+    known = [count for count in sides if count is not None]
+    if not known:
+        return None
+    return max(known) + min(_switch_links(a), _switch_links(b))
+
+
+def _direct_links(here: Gpu, there: Gpu) -> int | None:
+    """Count one GPU's active links to another, or None if one of them may lead there and does not say."""
+    if here.nvlinks is None:
+        return None
+    up = [link for link in here.nvlinks if link.active is not False]
+    if any(link.remote_pci_address is None and link.remote_kind not in ("switch", "ibmnpu") for link in up):
+        return None
+    if up and there.pci_address is None:
+        return None
+    return sum(link.remote_pci_address == there.pci_address for link in up)
+
+
+def _switch_links(gpu: Gpu) -> int:
+    return sum(link.active is True and link.remote_kind == "switch" for link in gpu.nvlinks or ())
