@@ -1,0 +1,73 @@
+"""The first rule for where the variables live. It looks at the GPUs' distances only, not at the model."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gputopo.plan import AllReduce, VariableUpdate
+
+RULE = "two-in-one-island"
+MOST_GPUS_ON_GPU_PS = 2
+"""Above this the variables go to the CPU: the weights and gradients of every GPU but the one that holds the
+variables cross that one's link. With two GPUs one tower's cross it, with four those of three."""
+
+
+class Placement(NamedTuple):
+    """Who holds the variables, what reduces the gradients, and why."""
+
+    variable_update: VariableUpdate
+    ps_device: str | None
+    all_reduce: AllReduce | None
+    reasons: tuple[str, ...]
+
+
+def place_variables(gpus: Sequence[int], *, one_island: bool, ps: str, variable_update: str) -> Placement:
+    """Place the variables of a run on these GPUs (tower order, at least one).
+
+    `one_island`: every pair is PIX or nearer. `ps`: auto, cpu or gpu:N. `variable_update`: auto or a
+    VariableUpdate. Whether the two go together and N is one of `gpus` was checked before.
+    """
+    if variable_update == "replicated":
+        return Placement("replicated", None, "copy", _replicated_reasons(gpus))
+    if variable_update == "independent":
+        return Placement("independent", None, None, _independent_reasons(gpus))
+    device, why = (ps, f"variables on {ps}, as asked") if ps != "auto" else _by_rule(gpus, one_island)
+    return Placement("parameter_server", device, None, (why, *_relevance(gpus, device)))
+
+
+def _by_rule(gpus: Sequence[int], one_island: bool) -> tuple[str, str]:
+    first = f"gpu:{gpus[0]}"
+    if len(gpus) == 1:
+        return first, f"variables on {first}: a single GPU is nearest to its own memory (rule {RULE})"
+    if len(gpus) > MOST_GPUS_ON_GPU_PS:
+        return "cpu", f"variables on the CPU: {len(gpus)} GPUs, above {MOST_GPUS_ON_GPU_PS} (rule {RULE})"
+    if not one_island:
+        return "cpu", f"variables on the CPU: the GPUs are not in one PIX island (rule {RULE})"
+    return first, f"variables on {first}: up to {MOST_GPUS_ON_GPU_PS} GPUs in one PIX island (rule {RULE})"
+
+
+def _relevance(gpus: Sequence[int], device: str) -> tuple[str, ...]:
+    if len(gpus) == 1:
+        return ()
+    if device == "cpu":
+        return (
+            "how near the GPUs are to one another hardly matters here: "
+            "with variables on the CPU, weights and gradients go between each GPU and the host",
+        )
+    return (
+        f"how near the GPUs are to one another matters here: weights and gradients go between {device} "
+        "and the others",
+    )
+
+
+def _replicated_reasons(gpus: Sequence[int]) -> tuple[str, ...]:
+    own = "variables on every GPU, as asked"
+    if len(gpus) == 1:
+        return (own,)
+    return (own, "how near the GPUs are to one another matters here: gradients go between them")
+
+
+def _independent_reasons(gpus: Sequence[int]) -> tuple[str, ...]:
+    own = "a model of its own on every GPU, as asked"
+    if len(gpus) == 1:
+        return (own,)
+    return (own, "how near the GPUs are to one another does not matter here: nothing goes between them")

@@ -1,0 +1,170 @@
+"""What is asked of the planner, whether it can be asked of this machine, and which GPUs may be used."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import get_args
+
+import msgspec
+
+from gputopo.errors import NoPlanError, UsageError
+from gputopo.machine import Gpu, Machine
+from gputopo.plan import Refusal, VariableUpdate
+
+VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person wants.
+
+    `gpus` alone is the exact set, in tower order; with `num_gpus` it is what to choose from. `exclude` is
+    never chosen. `num_gpus` None: all GPUs that may be used, with `prefer_pix` the largest PIX island.
+    `ps`: auto, cpu or gpu:N with N an index of the machine. `variable_update`: auto or a VariableUpdate.
+    """
+
+    num_gpus: int | None = None
+    gpus: tuple[int, ...] | None = None
+    exclude: tuple[int, ...] = ()
+    prefer_pix: bool = False
+    ps: str = "auto"
+    variable_update: str = "auto"
+    model: str | None = None
+
+
+def ps_gpu(request: Request) -> int | None:
+    """Give N of `ps` gpu:N, None for auto and cpu. Raises UsageError for anything else."""
+    if request.ps in ("auto", "cpu"):
+        return None
+    found = re.fullmatch(r"gpu:([0-9]{1,4})", request.ps)
+    if found is None:
+        raise UsageError(f"--ps cannot be {request.ps!r}", "give auto, cpu or gpu:N, for example gpu:0")
+    return int(found[1])
+
+
+def check(request: Request, machine: Machine) -> None:
+    """Refuse options that contradict one another or name GPUs that this machine does not have.
+
+    Raises UsageError, and NoPlanError where the machine has no GPU at all.
+    """
+    _check_variable_update(request)
+    holder = ps_gpu(request)
+    if request.num_gpus is not None and request.num_gpus < 1:
+        raise UsageError(f"--num-gpus cannot be {request.num_gpus}", "ask for 1 GPU or more")
+    if request.gpus is not None and not request.gpus:
+        raise UsageError("--gpus names no GPU", "name one or more, or leave the option out")
+    indices = sorted(gpu.index for gpu in machine.gpus)
+    if not indices:
+        raise NoPlanError(
+            "there is no GPU to plan for", "give a capture of a machine that has some: --from FILE"
+        )
+    _check_indices("--gpus", request.gpus or (), indices)
+    _check_indices("--exclude", request.exclude, indices)
+    both = sorted(set(request.gpus or ()) & set(request.exclude))
+    if both:
+        raise UsageError(
+            f"{gpus_in_words(both)}: in both --gpus and --exclude", "leave it out of one of them"
+        )
+    if holder is not None:
+        _check_holder(holder, request, indices)
+
+
+def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[Refusal, ...]]:
+    """Give the GPUs to choose from (in `gpus` order where that was given) and those left out, and why.
+
+    The request was checked. Raises NoPlanError where a GPU that was named by itself cannot be used.
+    """
+    whys = {gpu.index: _unusable(gpu) for gpu in machine.gpus}
+    whys |= dict.fromkeys(request.exclude, "excluded by --exclude")
+    left_out = {index for index, why in whys.items() if why}
+    pool = request.gpus if request.gpus is not None else tuple(sorted(whys))
+    named = request.gpus if request.gpus is not None and request.num_gpus is None else ()
+    holder = ps_gpu(request)
+    for index in (*named, *(() if holder is None else (holder,))):
+        if index in left_out:
+            raise NoPlanError(
+                f"GPU {index} cannot be used: {whys[index]}", _others_hint(set(whys) - left_out)
+            )
+    return tuple(index for index in pool if index not in left_out), _refusals(whys)
+
+
+def ranges(indices: Sequence[int]) -> str:
+    """Write indices as short as an option takes them: `0-3,6`."""
+    runs = []
+    for _, run in groupby(enumerate(sorted(indices)), key=lambda item: item[1] - item[0]):
+        members = [index for _, index in run]
+        runs.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return ",".join(runs)
+
+
+def gpus_in_words(gpus: Sequence[int]) -> str:
+    """Write `GPU 3` or `GPUs 0, 1 and 2`."""
+    if len(gpus) == 1:
+        return f"GPU {gpus[0]}"
+    return f"GPUs {', '.join(map(str, gpus[:-1]))} and {gpus[-1]}"
+
+
+def _check_variable_update(request: Request) -> None:
+    if request.variable_update not in VARIABLE_UPDATES:
+        nearest = difflib.get_close_matches(request.variable_update, VARIABLE_UPDATES, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"give one of {', '.join(VARIABLE_UPDATES)}"
+        raise UsageError(f"--variable-update cannot be {request.variable_update!r}", hint)
+    if request.variable_update in ("replicated", "independent") and request.ps != "auto":
+        raise UsageError(
+            f"--variable-update {request.variable_update} keeps the variables on every GPU, "
+            f"so --ps {request.ps} has nothing to hold",
+            "leave --ps out, or use --variable-update parameter_server",
+        )
+
+
+def _check_indices(option: str, given: Sequence[int], there: Sequence[int]) -> None:
+    for index in given:
+        if index not in there:
+            raise UsageError(
+                f"{option} names GPU {index}, which this machine does not have", f"there is {ranges(there)}"
+            )
+        if given.count(index) > 1:
+            raise UsageError(f"{option} names GPU {index} twice", "name every GPU once")
+
+
+def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
+    said = f"--ps gpu:{holder}"
+    if holder not in there:
+        raise UsageError(
+            f"{said}: this machine has no GPU {holder}", f"there is {ranges(there)}; or use --ps cpu"
+        )
+    if holder in request.exclude:
+        raise UsageError(f"{said}: GPU {holder} is in --exclude", "leave it out of one of them")
+    if request.gpus is not None and holder not in request.gpus:
+        raise UsageError(
+            f"{said} is none of the chosen {gpus_in_words(request.gpus)}",
+            f"use --ps gpu:{request.gpus[0]}, or add {holder} to --gpus",
+        )
+
+
+def _unusable(gpu: Gpu) -> str | None:
+    if gpu.lost:
+        return "lost, no answer from it"
+    if gpu.mig.mode:
+        return "in MIG mode, where a program gets one instance at most"
+    if gpu.compute_mode is not None and "prohibited" in gpu.compute_mode.lower():
+        return "compute mode Prohibited"
+    return None
+
+
+def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
+    """Give one refusal for each reason, in the order of their first GPUs."""
+    by_reason: dict[str, list[int]] = {}
+    for index, why in sorted(whys.items()):
+        if why:
+            by_reason.setdefault(why, []).append(index)
+    return tuple(
+        Refusal(gpus=tuple(gpus), reason=f"{gpus_in_words(gpus)} left out: {why}")
+        for why, gpus in by_reason.items()
+    )
+
+
+def _others_hint(others: set[int]) -> str:
+    if not others:
+        return "gputopo inspect shows what is wrong with it"
+    return f"use others: of this machine {ranges(sorted(others))} can be used"

@@ -1,0 +1,186 @@
+"""Which GPUs a job takes and where its variables live: a pure function of the machine and the request.
+
+All sets of GPUs are compared, by topology: the set with the closest farthest pair wins, then the next
+farthest decides (`gputopo.subsets`, `gputopo.topology.nearness`). Of equal sets the lowest indices win. The
+variables are placed by `gputopo.placement_rule`. Nothing is predicted here, so speeds stay None.
+"""
+
+from collections.abc import Sequence
+from math import comb
+
+import msgspec
+
+from gputopo.errors import NoPlanError
+from gputopo.machine import Hop, Machine
+from gputopo.placement_rule import place_variables
+from gputopo.plan import Candidate, Plan, Refusal
+from gputopo.plan_environment import plan_environment
+from gputopo.plan_reasons import (
+    Links,
+    distance_reasons,
+    farthest_words,
+    kind_reasons,
+    named_reason,
+    pairs_of,
+    pix_met,
+    pix_unmet,
+    pix_unmet_by_named,
+    search_reason,
+)
+from gputopo.plan_request import Request, check, gpus_in_words, ps_gpu, usable
+from gputopo.subsets import FoundSet, TooManySetsError, closest_sets
+from gputopo.topology import is_within, islands, links_by_pair, nearness
+
+__all__ = ["Request", "plan"]
+
+
+def plan(machine: Machine, request: Request, *, keep: int = 10) -> Plan:
+    """Choose GPUs and a place for the variables; `keep` bounds the candidates that are listed.
+
+    The same machine and request give the same plan. With `ps` gpu:N the set contains GPU N. Raises
+    UsageError for options that contradict one another or the machine, NoPlanError where too few GPUs can be
+    used; both name what would do.
+    """
+    check(request, machine)
+    choice = _Choice(machine, request, max(keep, 1))
+    candidates = tuple(choice.candidate(found, rank) for rank, found in enumerate(choice.found))
+    return Plan(
+        choice=candidates[0],
+        candidates=candidates,
+        refused=(*choice.left_out, *choice.unmet),
+        environment=plan_environment(machine, candidates[0].gpus),
+        model=request.model,
+        source=machine.source,
+    )
+
+
+class _Choice:
+    """One search: the GPUs to choose from, the sets that were found, and the wish that could not be met."""
+
+    def __init__(self, machine: Machine, request: Request, keep: int) -> None:
+        self.machine, self.request = machine, request
+        self.links: Links = links_by_pair(machine)
+        self.pool, self.left_out = usable(machine, request)
+        self.required = ps_gpu(request)
+        self.exact = request.gpus is not None and request.num_gpus is None
+        self.islands = self._pix_islands()
+        self.size = self._size()
+        self.found = (FoundSet(self.pool, 1, 1),) if self.exact else self._search(self.pool, keep)
+        best = self.found[0].gpus
+        self.unmet: tuple[Refusal, ...] = ()
+        if request.prefer_pix and not self.in_one_island(best):
+            largest = self._largest_island()
+            why = pix_unmet_by_named() if self.exact else pix_unmet(largest, len(best), self.required)
+            self.unmet = (Refusal(reason=why),)
+
+    def in_one_island(self, gpus: Sequence[int]) -> bool:
+        """Whether every pair is PIX or nearer."""
+        return all(is_within(self.links.get(pair), Hop.PIX) for pair in pairs_of(gpus))
+
+    def candidate(self, found: FoundSet, rank: int) -> Candidate:
+        """Give a found set as a candidate; the first one with all its reasons, the others in short."""
+        placement = place_variables(
+            found.gpus,
+            one_island=self.in_one_island(found.gpus),
+            ps=self.request.ps,
+            variable_update=self.request.variable_update,
+        )
+        reasons = self._reasons(found) if rank == 0 else self._short_reasons(found)
+        return Candidate(
+            gpus=found.gpus,
+            variable_update=placement.variable_update,
+            ps_device=placement.ps_device,
+            all_reduce=placement.all_reduce,
+            reasons=(*reasons, *(placement.reasons if rank == 0 else placement.reasons[:1])),
+        )
+
+    def _pix_islands(self) -> list[tuple[int, ...]]:
+        """Give what may be used of each PIX island, with the GPU that must be in the set if there is one."""
+        pool = set(self.pool)
+        parts = (tuple(gpu for gpu in island if gpu in pool) for island in islands(self.machine, Hop.PIX))
+        return [part for part in parts if part and (self.required is None or self.required in part)]
+
+    def _largest_island(self) -> tuple[int, ...]:
+        return max(self.islands, key=len, default=())
+
+    def _size(self) -> int:
+        asked, there = self.request.num_gpus, len(self.pool)
+        if there == 0 or (asked is not None and asked > there):
+            raise _too_few(self.machine, self.request, there, self.left_out)
+        if asked is not None:
+            return asked
+        largest = len(self._largest_island())
+        if self.request.prefer_pix and self.request.gpus is None and largest > 1:
+            return largest
+        return there
+
+    def _search(self, pool: Sequence[int], keep: int) -> tuple[FoundSet, ...]:
+        try:
+            return closest_sets(
+                pool,
+                lambda a, b: nearness(self.links.get((min(a, b), max(a, b)))),
+                self.size,
+                keep=keep,
+                required=self.required,
+            )
+        except TooManySetsError:
+            raise NoPlanError(
+                f"{len(pool)} GPUs give too many sets of {self.size} to compare them all",
+                "narrow the choice with --gpus or --exclude",
+            ) from None
+
+    def _reasons(self, found: FoundSet) -> list[str]:
+        if self.exact:
+            everyone, _ = usable(self.machine, msgspec.structs.replace(self.request, gpus=None))
+            reasons = distance_reasons(self.links, found.gpus, everyone)
+            reasons.append(named_reason(self.links, self._closer_than(found.gpus, everyone)))
+        else:
+            reasons = distance_reasons(self.links, found.gpus, self.pool)
+            free = 0 if self.required is None else 1
+            looked_at = comb(len(self.pool) - free, self.size - free)
+            reasons.append(search_reason(looked_at, found.equal, self.size))
+            if self.required is not None:
+                reasons.append(f"every set contains GPU {self.required}, which is to hold the variables")
+        if self.request.prefer_pix:
+            reasons += [refusal.reason for refusal in self.unmet] or [self._wish_reason(found.gpus)]
+        return [*reasons, *kind_reasons(self.machine, found.gpus), *(out.reason for out in self.left_out)]
+
+    def _closer_than(self, named: Sequence[int], everyone: Sequence[int]) -> tuple[int, ...] | None:
+        """Give the closest set of that size on the whole machine, None if the named one is as close."""
+        try:
+            closest = self._search(everyone, 1)[0].gpus
+        except NoPlanError:
+            return None
+        return closest if self._distances(closest) < self._distances(named) else None
+
+    def _distances(self, gpus: Sequence[int]) -> list[tuple[int, int]]:
+        return sorted((nearness(self.links.get(pair)) for pair in pairs_of(gpus)), reverse=True)
+
+    def _wish_reason(self, gpus: Sequence[int]) -> str:
+        return pix_met(self.links, next(island for island in self.islands if set(gpus) <= set(island)), gpus)
+
+    def _short_reasons(self, found: FoundSet) -> list[str]:
+        short = farthest_words(self.links, found.gpus)
+        if found.alike == 1:
+            return [short]
+        return [f"{short}; stands for {found.alike} sets that differ only in GPUs that are alike"]
+
+
+def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[Refusal]) -> NoPlanError:
+    asked = request.num_gpus
+    named = [index for refusal in left_out for index in refusal.gpus or ()]
+    if there == 0:
+        return NoPlanError(
+            f"none of the {len(machine.gpus)} GPUs can be used; {left_out[0].reason}",
+            "exclude fewer GPUs, or see what is wrong with them: gputopo inspect",
+        )
+    if request.gpus is not None:
+        what = f"asked for {asked} GPUs, and {there} of those in --gpus can be used"
+    elif named:
+        what = (
+            f"asked for {asked} GPUs, and {there} of the {len(machine.gpus)} can be used "
+            f"({gpus_in_words(named)} left out)"
+        )
+    else:
+        what = f"asked for {asked} GPUs, and this machine has {there}"
+    return NoPlanError(what, f"ask for {there} at most: --num-gpus {there}")

@@ -1,0 +1,151 @@
+"""The sets of GPUs that lie closest together, exactly, over all sets. Integers in, integers out."""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from math import comb, prod
+from typing import Any, NamedTuple
+
+Nearness = Callable[[int, int], Any]
+"""The sort key of a pair of GPUs (smaller is nearer), the same for (a, b) and (b, a)."""
+
+MOST_STEPS = 2_000_000  # about two seconds; sixteen GPUs need 40 000 at the most
+
+
+class TooManySetsError(Exception):
+    """More sets than can be looked at; never for up to 16 GPUs."""
+
+
+class FoundSet(NamedTuple):
+    """A set of GPUs; how many sets (this one included) can be had from it by swapping GPUs that are alike;
+    and how many of all sets are exactly as close."""
+
+    gpus: tuple[int, ...]
+    alike: int
+    equal: int
+
+
+def closest_sets(
+    gpus: Sequence[int], nearness: Nearness, size: int, *, keep: int, required: int | None = None
+) -> tuple[FoundSet, ...]:
+    """Give the `keep` closest sets of `size` GPUs, the best first.
+
+    The order: the pairs of a set are sorted farthest first and compared one by one, so the set with the
+    closest farthest pair wins, then the one with fewer such pairs, then by the next class. Of equal sets the
+    one with the lowest indices comes first. GPUs that are equally near to every other GPU are alike: of the
+    sets that differ only in them, the one with the lowest indices stands for all. `required` is in every set.
+
+    `1 <= size <= len(gpus)` and `keep >= 1` are for the caller to see to. Raises TooManySetsError.
+    """
+    search = _Search(sorted(gpus), nearness, size, keep, required)
+    search.look(0, [], 0)
+    return tuple(
+        FoundSet(
+            tuple(search.gpus[position] for position in chosen), search.alike(chosen), search.equal[cost]
+        )
+        for cost, chosen in sorted((-negative_cost, chosen) for negative_cost, _, chosen in search.kept)
+    )
+
+
+class _Search:
+    """A walk over the sets in rising order of their indices, which cuts off what cannot be kept."""
+
+    def __init__(
+        self, gpus: list[int], nearness: Nearness, size: int, keep: int, required: int | None
+    ) -> None:
+        self.gpus, self.size, self.keep = gpus, size, keep
+        self.required = None if required is None else gpus.index(required)
+        self.weights = _pair_weights(gpus, nearness, size)
+        self.twins = _twins(self.weights, self.required)
+        self.kind = _kinds(self.twins)
+        self.of_kind = Counter(self.kind)
+        self.kept: list[tuple[int, int, tuple[int, ...]]] = []  # a heap, the worst on top
+        self.equal: Counter[int] = Counter()
+        self.steps = 0
+
+    def look(self, start: int, chosen: list[int], cost: int) -> None:
+        """Complete `chosen` (positions) in all ways with positions from `start` on."""
+        missing = self.size - len(chosen)
+        if missing == 0:
+            self._take(chosen, cost)
+            return
+        for position in range(start, len(self.gpus) - missing + 1):
+            if self._leaves_out_required(position, chosen):
+                continue
+            twin = self.twins[position]
+            if twin is not None and twin not in chosen:
+                continue  # the set with the lower twin in its place is exactly as good
+            self.steps += 1
+            if self.steps > MOST_STEPS:
+                raise TooManySetsError
+            row = self.weights[position]
+            grown = cost + sum(row[other] for other in chosen)
+            if len(self.kept) == self.keep and grown > -self.kept[0][0]:
+                continue  # every further pair only adds to it
+            self.look(position + 1, [*chosen, position], grown)
+
+    def alike(self, chosen: Sequence[int]) -> int:
+        """Count the sets that come of this one (positions) by swapping GPUs that are alike."""
+        taken = Counter(self.kind[position] for position in chosen)
+        return prod(comb(self.of_kind[kind], count) for kind, count in taken.items())
+
+    def _leaves_out_required(self, position: int, chosen: list[int]) -> bool:
+        """Whether no set with this position next can still hold the required one."""
+        if self.required is None or self.required in chosen or position == self.required:
+            return False
+        return position > self.required or len(chosen) + 1 == self.size
+
+    def _take(self, chosen: list[int], cost: int) -> None:
+        self.equal[cost] += self.alike(chosen)
+        # Sets come in rising order, so with equal costs the later one has the higher indices and is worse.
+        entry = (-cost, -self.steps, tuple(chosen))
+        if len(self.kept) < self.keep:
+            heapq.heappush(self.kept, entry)
+        else:
+            heapq.heappushpop(self.kept, entry)
+
+
+def _pair_weights(gpus: Sequence[int], nearness: Nearness, size: int) -> list[list[int]]:
+    """Turn nearness into integers whose sum over the pairs orders sets of one size as `closest_sets` says.
+
+    A pair of the n-th nearest class weighs as much as one digit in place n of a number whose base is larger
+    than the pairs of a set, so no number of nearer pairs can outweigh one that is farther.
+    """
+    keys = {(i, j): nearness(gpus[i], gpus[j]) for i, j in combinations(range(len(gpus)), 2)}
+    digit_bits = comb(size, 2).bit_length()
+    place = {key: number for number, key in enumerate(sorted(set(keys.values())))}
+    weights = [[0] * len(gpus) for _ in gpus]
+    for (i, j), key in keys.items():
+        weights[i][j] = weights[j][i] = 1 << (digit_bits * place[key])
+    return weights
+
+
+def _twins(weights: list[list[int]], required: int | None) -> list[int | None]:
+    """Give for each position the next lower one that is alike: equally near to every other GPU."""
+    twins: list[int | None] = []
+    for position, row in enumerate(weights):
+        twins.append(
+            next(
+                (
+                    lower
+                    for lower in reversed(range(position))
+                    if required not in (position, lower)
+                    and all(
+                        row[other] == weights[lower][other]
+                        for other in range(len(weights))
+                        if other not in (position, lower)
+                    )
+                ),
+                None,
+            )
+        )
+    return twins
+
+
+def _kinds(twins: Sequence[int | None]) -> list[int]:
+    """Give for each position the lowest one that is alike."""
+    kinds: list[int] = []
+    for position, twin in enumerate(twins):
+        kinds.append(position if twin is None else kinds[twin])
+    return kinds
