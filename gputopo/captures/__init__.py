@@ -1,0 +1,1 @@
+"""Parsers of what other tools print: text in, values out. One module a format, listed in `detect.formats`."""

@@ -1,0 +1,34 @@
+"""CPU lists as the kernel and `nvidia-smi topo -m` write them: `0-9,20-29`."""
+
+import re
+from collections.abc import Iterable
+
+_LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*", re.ASCII)
+
+# Linux builds with at most 8192 CPUs (CONFIG_NR_CPUS_RANGE_END); a larger number is a misreading.
+_MOST_CPUS = 8192
+
+
+def parse(text: str) -> frozenset[int] | None:
+    """Give the CPUs of a list such as `0-9,20-29`, or None where the text is no such list."""
+    if _LIST.fullmatch(text) is None:
+        return None
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if low > high or high >= _MOST_CPUS:
+            return None
+        cpus.update(range(low, high + 1))
+    return frozenset(cpus)
+
+
+def write(cpus: Iterable[int]) -> str:
+    """Write CPU numbers as a list with ranges, ascending: `{0, 1, 2, 5}` is `0-2,5`."""
+    runs: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

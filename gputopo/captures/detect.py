@@ -1,0 +1,151 @@
+"""From what a person gives after `--from` to a Machine. The content decides the format, not the name."""
+
+import difflib
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from gputopo.captures import bundled, merge, recording, topo
+from gputopo.errors import InputError
+from gputopo.machine import Machine
+
+_MOST_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
+_STDIN = "standard input"
+_DRIVER_SAYS = re.compile(
+    r"^.*(?:ERROR: Option |NVIDIA-SMI has failed|Failed to initialize NVML|No devices were found"
+    r"|Unable to determine the device handle|nvidia-smi.{0,3}(?:command )?not found"
+    r"|nvidia-smi' is not recognized).*$",
+    re.MULTILINE,
+)
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Format(Protocol):
+    """What a module of this room offers for one format."""
+
+    READS: str  # what it reads, in words, for the list in an error
+
+    def recognise(self, text: str) -> bool:
+        """Tell cheaply whether the text is, or tries to be, of this format."""
+
+    def parse(self, text: str, *, origin: str) -> Machine:
+        """Read the text. Raises InputError that names `origin`."""
+
+
+def formats() -> tuple[Format, ...]:
+    """Give the formats in the order in which they are tried: the one that is surest of itself first."""
+    return recording, topo
+
+
+def load(sources: Sequence[str]) -> Machine:
+    """Read one machine from files, `-` (standard input) or names of bundled machines; several are merged.
+
+    A file wins over a bundled machine of the same name. Raises InputError.
+    """
+    if not sources:
+        raise InputError(
+            "there is nothing to read", "name a file, - for standard input, or a bundled machine"
+        )
+    if sources.count("-") > 1:
+        raise InputError("standard input can be read only once", "give - once")
+    return merge.merge([_load_one(source) for source in sources])
+
+
+def read_text(text: str, *, origin: str) -> Machine:
+    """Read the text of one capture, whatever its format. Raises InputError."""
+    if not text.strip():
+        raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
+    for kind in formats():
+        if kind.recognise(text):
+            return kind.parse(text, origin=origin)
+    raise _unknown(text, origin)
+
+
+def _load_one(source: str) -> Machine:
+    if source == "-":
+        return read_text(_decoded(_standard_input(), _STDIN), origin=_STDIN)
+    if not source:
+        raise InputError(
+            "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
+        )
+    if source in bundled.names() and not Path(source).is_file():
+        return bundled.read(source)
+    return read_text(_decoded(_content(Path(source)), source), origin=source)
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None or sys.stdin.closed:
+        raise InputError("standard input is closed", "pipe a capture into it, or name a file")
+    return sys.stdin.buffer.read(_MOST_BYTES + 1)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            raise InputError(f"{path} is a folder", "name a file in it")
+        with open(path, "rb") as file:
+            return file.read(_MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}", _nearest(str(path))) from error
+    except PermissionError as error:
+        raise InputError(f"{path} may not be read by you", "change its permissions, or copy it") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"cannot read {path}: {reason}", "name a file that can be read") from error
+
+
+def _nearest(source: str) -> str:
+    known = bundled.names()
+    if os.sep in source:
+        return "check the path"
+    near = difflib.get_close_matches(source.lower(), known, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean the bundled {' or '.join(near)}? (all: {', '.join(known)})"
+    return f"check the path, or name a bundled machine: {', '.join(known)}"
+
+
+def _decoded(data: bytes, origin: str) -> str:
+    """Decode UTF-8, or UTF-16 with its mark (a PowerShell redirection). Raises InputError."""
+    if len(data) > _MOST_BYTES:
+        raise InputError(f"{origin} is larger than {_MOST_BYTES >> 20} MiB", "give the capture alone")
+    try:
+        text = data.decode("utf-16") if data[:2] in _UTF16 else data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _binary(origin) from error
+    if "\0" in text:
+        raise _binary(origin)
+    return text
+
+
+def _binary(origin: str) -> InputError:
+    return InputError(f"{origin} is a binary file, no text", f"give {_all_formats()}")
+
+
+def _all_formats() -> str:
+    return " or ".join(kind.READS for kind in formats())
+
+
+def _unknown(text: str, origin: str) -> InputError:
+    """Say as exactly as can be why no format fits."""
+    if driver := _DRIVER_SAYS.search(text):
+        said = driver[0].strip()[:120]
+        return InputError(
+            f"{origin} is an error text of nvidia-smi: {said}",
+            "make nvidia-smi work first, then capture again",
+        )
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            json.loads(text)
+        except RecursionError:
+            return InputError(f"{origin} is JSON that is nested too deep", f"give {_all_formats()}")
+        except ValueError as error:
+            return InputError(
+                f"{origin} is not complete JSON: {error}", "copy the file again, or make it anew with gputopo"
+            )
+        return InputError(f"{origin} is JSON, but not of gputopo", f"give {_all_formats()}")
+    return InputError(f"{origin} is in no format that gputopo reads", f"give {_all_formats()}")

@@ -1,0 +1,188 @@
+"""Several captures of one machine become one Machine.
+
+The first one given wins; what it does not tell is filled from the later ones; what they tell differently is
+reported in `contradictions`. Readings that change from second to second (power draw, temperatures, clocks
+now, ...) come from the first that has them and are never called a contradiction.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from gputopo.captures import cpulist
+from gputopo.captures.matching import aligned, first_with_gpus, same_address
+from gputopo.machine import Contradiction, Machine
+
+_PASSING = re.compile(
+    r"\.(?:now|pstate|draw|\w+_now|utilization_percent\.\w+|temperature_c\.(?:gpu|memory|margin)|lost|detail"
+    r"|memory_mib\.(?:used|free)|throttle\.\w+|processes|violation_ns\b.*|nvlinks|replay_counter|ecc\.\w+ed_\w+)"
+)
+# What stands in a field of which nothing is known, where that is not None.
+_UNKNOWN = {"status": "not_read", "lost": False, "kind": "other"}
+_KEYS: Mapping[str, Callable[[Any], Any]] = {
+    "gpus": lambda gpu: gpu.index,
+    "links": lambda link: (link.a, link.b),
+    "nics": lambda nic: nic.index,
+    "pci": lambda node: node.address,
+    "numa_nodes": lambda node: node.index,
+}
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\]]+)\]")
+
+Told = Sequence[tuple[str, Any]]  # what each source told of one fact
+
+
+def merge(machines: Sequence[Machine]) -> Machine:
+    """Merge captures of one machine, the most trusted first. Equal ones count once; one alone is unchanged.
+
+    GPUs are matched by UUID or PCI address where both sides have it, else by index. Raises ValueError if
+    there is no machine.
+    """
+    told: list[Machine] = []
+    for machine in machines:
+        if machine not in told:
+            told.append(machine)
+    if not told:
+        raise ValueError("there is no machine to merge")
+    return told[0] if len(told) == 1 else _Merge(told).machine()
+
+
+def _names(machines: Sequence[Machine]) -> list[str]:
+    """Name each source, the second of one kind `nvidia-smi topo (2)`."""
+    names: list[str] = []
+    for position, machine in enumerate(machines):
+        same = sum(1 for earlier in machines[:position] if earlier.source == machine.source)
+        names.append(f"{machine.source} ({same + 1})" if same else machine.source)
+    return names
+
+
+class _Merge:
+    """One merging: the captures, renumbered as the first one is, and the contradictions found on the way."""
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        self.names = _names(machines)
+        self.found: dict[str, dict[str, str]] = {}
+        self.machines: list[Machine] = []
+        leader = first_with_gpus(machines)
+        for name, machine in zip(self.names, machines, strict=True):
+            if leader is None or machine is leader or not (machine.gpus or machine.nics):
+                self.machines.append(machine)
+                continue
+            fitted, disagreements = aligned(leader, machine)
+            self.machines.append(fitted)
+            for said in disagreements:
+                first = self.names[machines.index(leader)]
+                self.found.setdefault(said.fact, {first: said.first})[name] = said.other
+
+    def machine(self) -> Machine:
+        """Give the merged machine."""
+        rooms = ("host", "driver", "gpus", "links", "nics", "pci")
+        facts = {
+            room: self._fact(
+                room, [(n, getattr(m, room)) for n, m in zip(self.names, self.machines, strict=True)]
+            )
+            for room in rooms
+        }
+        merged = Machine(
+            source=" + ".join(self.names),
+            **facts,
+            bandwidth=_bandwidth([m.bandwidth for m in self.machines if m.bandwidth is not None]),
+            unread=tuple(dict.fromkeys(unread for m in self.machines for unread in m.unread)),
+        )
+        earlier = [c for m in self.machines for c in m.contradictions]
+        new = [Contradiction(fact=fact, said=said) for fact, said in self.found.items()]
+        return msgspec.structs.replace(
+            merged,
+            missing=self._missing(merged),
+            contradictions=(*earlier, *(c for c in new if c not in earlier)),
+        )
+
+    def _fact(self, path: str, told: Told) -> Any:
+        """Give the first known value of a fact; note it where a later one differs."""
+        field = path.rpartition(".")[2]
+        known = [(name, value) for name, value in told if value is not None and value != _UNKNOWN.get(field)]
+        if not known:
+            return told[0][1]
+        first = known[0][1]
+        if field in _KEYS:
+            return self._each(path, known, _KEYS[field])
+        if isinstance(first, msgspec.Struct):
+            fields = first.__struct_fields__
+            return type(first)(
+                **{f: self._fact(f"{path}.{f}", [(n, getattr(v, f)) for n, v in known]) for f in fields}
+            )
+        if isinstance(first, dict):
+            keys = dict.fromkeys(key for _, value in known for key in value)
+            return {k: self._fact(f"{path}.{k}", [(n, v[k]) for n, v in known if k in v]) for k in keys}
+        if not _PASSING.search(path) and any(not _same(field, first, value) for _, value in known[1:]):
+            self.found[path] = {name: _shown(value) for name, value in known}
+        return first
+
+    def _each(self, path: str, told: Told, key: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """Merge lists of devices: each device of any list once, its facts from all that have it."""
+        lists = [(name, {key(value): value for value in values}) for name, values in told]
+        return tuple(
+            self._fact(f"{path}[{_place(k)}]", [(name, values[k]) for name, values in lists if k in values])
+            for k in sorted({k for _, values in lists for k in values})
+        )
+
+    def _missing(self, merged: Machine) -> dict[str, str]:
+        reasons: dict[str, str] = {}
+        for machine in self.machines:
+            for fact, reason in machine.missing.items():
+                if fact not in reasons and not _is_filled(merged, fact):
+                    reasons[fact] = reason
+        return reasons
+
+
+def _same(field: str, a: Any, b: Any) -> bool:
+    if field in ("cpu_affinity", "cpus") and cpulist.parse(a) is not None:
+        return cpulist.parse(a) == cpulist.parse(b)
+    if field == "pci_address":
+        return same_address(a, b)
+    if field == "name":  # drivers since 465 put the maker's name before the product's
+        return bool(str(a).removeprefix("NVIDIA ") == str(b).removeprefix("NVIDIA "))
+    return bool(a == b)
+
+
+def _place(key: Any) -> str:
+    return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+
+def _shown(value: Any) -> str:
+    return str(value.value if isinstance(value, Enum) else value)
+
+
+def _bandwidth(told: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Join measurements: the samples of all, and everything else from the first that has it."""
+    if not told:
+        return None
+    joined = {key: value for one in reversed(told) for key, value in one.items()}
+    lists = [one["samples"] for one in told if isinstance(one.get("samples"), list)]
+    if lists:
+        joined["samples"] = [sample for samples in lists for sample in samples]
+    return joined
+
+
+def _is_filled(machine: Machine, fact: str) -> bool:
+    """Tell whether a fact such as `gpus[0].pcie.gen_now` or `links[*].hop` is known of all it names."""
+    values: list[Any] = [machine]
+    field = ""
+    for step in _STEP.finditer(fact):
+        if step[1]:
+            field = step[1]
+            values = [v.get(field) if isinstance(v, dict) else getattr(v, field, None) for v in values]
+        elif field in _KEYS:
+            key = _KEYS[field]
+            values = [v for many in values for v in many or () if step[2] in ("*", _place(key(v)))]
+        else:
+            return False
+    return bool(values) and all(_is_known(field, value) for value in values)
+
+
+def _is_known(field: str, value: Any) -> bool:
+    if isinstance(value, msgspec.Struct) and not any(f.required for f in msgspec.structs.fields(value)):
+        return bool(value != type(value)())
+    return value is not None and value != _UNKNOWN.get(field, ())

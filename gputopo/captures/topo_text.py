@@ -1,0 +1,366 @@
+"""The text of `nvidia-smi topo -m` as a table of words, whatever a terminal or an author did to it.
+
+Nothing is interpreted here beyond which words are the header, which are a device's row, and which columns
+they fall in. The rows' labels find the rows, so prefixes, indentation, prompts and remarks around the matrix
+do not matter.
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gputopo.captures import cpulist
+
+Column = Literal["cpu", "numa", "gpu_numa"]
+_Head = tuple[tuple[str, ...], tuple[Column, ...]]
+
+GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
+CELL = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|INTERNAL|PSB", re.ASCII)
+
+_ANSI = re.compile(
+    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\\u001b)(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])"
+    r"|\[\d{0,2}m",  # where only the ESC byte itself was lost
+)
+_BLANKS = str.maketrans({"\u00a0": " ", "\u200b": None, "\ufeff": None, "|": "\t"})
+_LINE_END = re.compile(r"\r*\n|\r")
+# Copies out of a terminal carry a wrapped line on after a run of spaces as wide as the screen's rest.
+_WRAP = re.compile(r"(?<=\S)( {24,})(?=\S)")
+_NARROWEST_TERMINAL = 60
+_MOST_SEAMS = 6
+_LABEL_WITHIN = 12  # words before a row's label: a log's date, level and rank
+
+_WORD = re.compile(r"\S+")
+_NIC = re.compile(r"[A-Za-z][A-Za-z0-9.-]*(?:[0-9]|_)[\w.-]*", re.ASCII)
+# Where header words ran together, each of these starts a new one.
+_FUSED = re.compile(
+    r"(?<=\d)(?=(?:GPU|NIC)\d|mlx\d+_|GPU\s*NUMA|CPU\s*A|NUMA\s*A)|(?<=GPU\d)(?=[a-z])|(?<=GPU\d\d)(?=[a-z])",
+    re.ASCII,
+)
+_AFFINITY_WORD = re.compile(r"(?:CPU|NUMA|GPU|ID|Affinity|CPUAffinity|NUMAAffinity)+")
+_FRAGMENT = re.compile(r"X|[A-Z]{1,8}\d{0,3}|[\d,-]+|N/A?|/?A", re.ASCII)
+_GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
+_LEGEND = re.compile(r"\W*(?:NIC )?Legend\b|\W*(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
+_NIC_LEGEND = re.compile(r"\W*(NIC\d+)\s*:\s*(\S+)\s*", re.ASCII)
+_PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
+_PEER_STATUS = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
+_COMMAND = re.compile(r"\btopo\s+(?:-m|--matrix)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device's row. `cells` are the words under the devices, in the order of the columns.
+
+    `more_cells` is true where cells stand past the last column. `rest` are words of no column.
+    """
+
+    label: str
+    line: int
+    text: str
+    cells: tuple[str, ...]
+    glued: bool = False
+    more_cells: bool = False
+    affinity: dict[Column, str] = field(default_factory=dict)
+    rest: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One matrix. `columns` are the devices of the header, or of the rows where there is no header."""
+
+    columns: tuple[str, ...]
+    has_header: bool
+    rows: tuple[Row, ...]
+    affinity: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All of one text: its matrices, the names that the NIC legend gives, and lines that look like data."""
+
+    matrices: tuple[Matrix, ...]
+    nic_names: dict[str, str]
+    remarks: tuple[tuple[int, str], ...]
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line as it was before it was wrapped. `seams[i]` is what stood between segments i and i + 1."""
+
+    number: int
+    segments: list[str]
+    seams: list[str]
+
+    @property
+    def text(self) -> str:
+        return self._joined(self.seams)
+
+    def variants(self) -> Iterator[str]:
+        """Give every way in which the line can have been whole: a seam is a blank or cuts a word."""
+        if len(self.seams) > _MOST_SEAMS:
+            yield self.text
+            return
+        for glue in itertools.product(*(("", seam) for seam in self.seams)):
+            yield self._joined(glue)
+
+    def _joined(self, glue: Sequence[str]) -> str:
+        return "".join(a + b for a, b in zip(self.segments, (*glue, ""), strict=True))
+
+
+@dataclass(slots=True)
+class _Block:
+    header: str  # "" where the text has none
+    head: _Head | None
+    rows: list[_Line] = field(default_factory=list)
+
+
+def read(text: str) -> Reading:
+    """Find the matrices of a text. A text without one gives none; nothing is raised."""
+    blocks: list[_Block] = []
+    names: dict[str, str] = {}
+    remarks: list[tuple[int, str]] = []
+    for line in _lines(text):
+        shown = line.text.strip()
+        if not shown or _LEGEND.match(shown) or _COMMAND.search(shown):
+            continue
+        if legend := _NIC_LEGEND.fullmatch(shown):
+            names[legend[1]] = legend[2]
+        elif head := header_words(header := _best_header(line)):
+            blocks.append(_Block(header if header == line.text else "", head))
+        elif _starts_row(line.text, blocks[-1].head if blocks else None):
+            if not blocks:
+                blocks.append(_Block("", None))
+            blocks[-1].rows.append(line)
+        elif _looks_like_data(shown):
+            remarks.append((line.number, shown))
+    peers = _PEER_LEGEND.search(text) is not None
+    matrices = (_matrix(block) for block in blocks)
+    return Reading(tuple(m for m in matrices if not _is_peer_table(m, peers)), names, tuple(remarks))
+
+
+def header_words(text: str) -> _Head | None:
+    """Give the devices and the affinity columns of a header line, or None where it is no header."""
+    start = re.search(r"(?<![A-Za-z0-9_])GPU\d", text, re.ASCII)
+    if start is None:
+        return None
+    words = _FUSED.sub(" ", text[start.start() :]).split()
+    count = next(
+        (i for i, word in enumerate(words) if word[:3] in ("CPU", "NUM", "Aff") or word == "GPU"), len(words)
+    )
+    devices = tuple(words[:count])
+    if not devices or not GPU.fullmatch(devices[0]):
+        return None
+    if not all(GPU.fullmatch(d) or (_NIC.fullmatch(d) and not CELL.fullmatch(d)) for d in devices):
+        return None
+    titles = "".join(words[count:])
+    found: list[Column] = ["cpu"] if titles.startswith("CPU") else []
+    if "NUMA" in titles.replace("GPUNUMA", ""):
+        found.append("numa")
+    if "GPUNUMA" in titles:
+        found.append("gpu_numa")
+    return devices, tuple(found)
+
+
+def _lines(text: str) -> list[_Line]:
+    """Undo escapes and wrapping. What a terminal put on the next line is one more segment of its line."""
+    lines: list[_Line] = []
+    plain = _ANSI.sub("", text).translate(_BLANKS)
+    previous = ""
+    for number, raw in enumerate(_LINE_END.split(plain), 1):
+        wrapped = bool(lines) and len(previous.expandtabs()) >= _NARROWEST_TERMINAL
+        if wrapped and _continues(raw, lines[-1].text):
+            lines[-1].segments.append(raw.rstrip())
+            lines[-1].seams.append(" ")
+        else:
+            parts = _WRAP.split(raw.rstrip())
+            lines.append(_Line(number, parts[::2], parts[1::2]))
+        previous = raw
+    return lines
+
+
+def _continues(raw: str, previous: str) -> bool:
+    """Tell whether a line is the rest of the header or row before it, cut by a narrow terminal."""
+    words = raw.split()
+    if not words or _starts_row(raw, None):
+        return False
+    if _starts_row(previous, None):
+        return all(_FRAGMENT.fullmatch(word) for word in words)
+    ahead, more = header_words(previous), header_words(raw)
+    if ahead and more:
+        return not ahead[1] and not set(ahead[0]) & set(more[0])
+    joined = (header_words(previous.rstrip() + glue + raw.lstrip()) for glue in ("", " "))
+    return any(whole and whole != ahead for whole in joined)
+
+
+def _starts_row(text: str, head: _Head | None) -> bool:
+    return _row_start(_words(text), head[0] if head else ()) is not None
+
+
+def _words(text: str) -> list[re.Match[str]]:
+    return list(_WORD.finditer(text))
+
+
+def _label(word: str) -> str:
+    return word.strip("#>/*-+:;,.`'\"$!()[]")
+
+
+def _row_start(words: list[re.Match[str]], columns: tuple[str, ...]) -> int | None:
+    """Give the position of the label: a device's name after which mostly cells follow."""
+    for position, word in enumerate(words[: min(_LABEL_WITHIN, len(words) - 1)]):
+        label = _label(word[0])
+        if not (GPU.fullmatch(label) or _NIC.fullmatch(label)) or CELL.fullmatch(label):
+            continue
+        after = [w[0] for w in words[position + 1 :]]
+        cells = after[: len(columns)] if columns else list(itertools.takewhile(_may_be_cell, after))
+        known = sum(1 for cell in cells if CELL.fullmatch(cell) or cell in _PEER_STATUS)
+        if known and 2 * known >= len(cells):
+            return position
+    return None
+
+
+def _may_be_cell(word: str) -> bool:
+    return word != "N/A" and not word.lstrip("-,")[:1].isdigit()
+
+
+def _best_header(line: _Line) -> str:
+    """Choose how a wrapped header's parts join: the way that leaves the fewest words that are no title."""
+
+    def strange(text: str) -> int:
+        words = _FUSED.sub(" ", text).split()
+        return sum(
+            1 for w in words if not (GPU.fullmatch(w) or _NIC.fullmatch(w) or _AFFINITY_WORD.fullmatch(w))
+        )
+
+    return min(line.variants(), key=strange)
+
+
+def _matrix(block: _Block) -> Matrix:
+    if block.head is not None:
+        columns, affinity = block.head
+    else:
+        starts = [(words, _row_start(words, ())) for words in (_words(line.text) for line in block.rows)]
+        columns = tuple(_label(words[start][0]) for words, start in starts if start is not None)
+        affinity = ()
+    rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
+    return Matrix(columns, block.head is not None, tuple(row for row in rows if row is not None), affinity)
+
+
+def _best_row(line: _Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:
+    """Choose how a wrapped row's parts join: the way in which most of it can be read."""
+
+    def strange(row: Row) -> int:
+        unknown = sum(1 for cell in row.cells if not CELL.fullmatch(cell))
+        wrong = sum(1 for value in row.affinity.values() if value != "N/A" and cpulist.parse(value) is None)
+        wanted = len(affinity) if GPU.fullmatch(row.label) else 0
+        short = abs(len(columns) - len(row.cells)) + abs(wanted - len(row.affinity))
+        return unknown + wrong + short + len(row.rest) + 2 * row.more_cells + 2 * row.glued
+
+    rows = [_row(line.number, text, columns, affinity, header) for text in line.variants()]
+    return min((row for row in rows if row is not None), key=strange, default=None)
+
+
+def _row(
+    number: int, text: str, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str
+) -> Row | None:
+    words = _words(text)
+    start = _row_start(words, columns)
+    if start is None:
+        return None
+    cells: list[str] = []
+    after = start + 1
+    tail: list[str] = []
+    glued = False
+    while after < len(words) and len(cells) < len(columns) and _may_be_cell(words[after][0]):
+        word = words[after][0]
+        after += 1
+        stuck = _GLUED.fullmatch(word)
+        if stuck and stuck[1] != "NV" and cpulist.parse(stuck[2]) is not None and not CELL.fullmatch(word):
+            # A cut cell ran into the next column. Letters end where digits begin: both are the text's.
+            cells.append(stuck[1])
+            tail.append(stuck[2])
+            glued = True
+            break
+        cells.append(word)
+    end = words[after - 1].end()
+    more = not tail and after < len(words) and CELL.fullmatch(words[after][0]) is not None
+    tail = _mended([*tail, *(word[0] for word in words[after:])])
+    assigned = _assigned(tail, affinity, _fields(text, end, words[start + 1].start(), affinity, header))
+    return Row(
+        label=_label(words[start][0]),
+        line=number,
+        text=text.strip(),
+        cells=tuple(cells),
+        glued=glued,
+        more_cells=more,
+        affinity=assigned,
+        rest=tuple((Counter(w for w in tail if w != "N/A") - Counter(assigned.values())).elements()),
+    )
+
+
+def _mended(words: list[str]) -> list[str]:
+    """Join a CPU list that a blank tore: `0-17,36-` and `53` are one list."""
+    whole: list[str] = []
+    for word in words:
+        torn = whole and (whole[-1][-1] in ",-" or word[0] in ",-") and cpulist.parse(whole[-1] + word)
+        if torn:
+            whole[-1] += word
+        else:
+            whole.append(word)
+    return whole
+
+
+def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column, str]) -> dict[Column, str]:
+    """Give each affinity column its word; where words are missing, by place, else by what they can be."""
+    if len(tail) >= len(affinity) > 0:
+        return dict(zip(affinity, tail, strict=False))
+    if not affinity:
+        # No title says so, but nvidia-smi's first column after the devices has always been the CPU affinity.
+        return {"cpu": tail[0]} if tail and re.search(r"\d[,-]\d", tail[0]) else {}
+    if placed and sorted(placed.values()) == sorted(tail):
+        return placed
+    sure: dict[Column, str] = {}
+    left = list(tail)
+    if left and left[-1] == "N/A" and "gpu_numa" in affinity:
+        sure["gpu_numa"] = left.pop()
+    if len(left) == 1 and "cpu" in affinity and re.search(r"\d[,-]\d", left[0]):
+        sure["cpu"] = left[0]
+    return sure
+
+
+def _fields(
+    text: str, end: int, first_cell: int, affinity: tuple[Column, ...], header: str
+) -> dict[Column, str]:
+    """Tell by tabs, or by the titles above, in which columns the words after the last cell stand."""
+    rest = text[end:]
+    if "\t" in rest:
+        # nvidia-smi puts one tab more behind the NUMA affinity, whose title is wider than a tab stop.
+        fields = list(enumerate(part.strip() for part in rest.split("\t")[1:]))
+        return {affinity[min(i, len(affinity) - 1)]: part for i, part in fields if part} if affinity else {}
+    title = re.search(r"GPU\d", header)
+    if title is None or "\t" in header or "\t" in text or abs(title.start() - first_cell) > 2:
+        return {}
+    starts = [header.find(t) for t in ("CPU A", "NUMA A", "GPU NUMA")]
+    at = dict(zip(affinity, (s for s in starts if s >= 0), strict=False))
+    placed: dict[Column, str] = {}
+    for word in _words(rest):
+        column = max((c for c, s in at.items() if s <= end + word.start()), key=lambda c: at[c], default=None)
+        if column is not None:
+            placed[column] = word[0]
+    return placed
+
+
+def _is_peer_table(matrix: Matrix, legend: bool) -> bool:
+    """Tell a `topo -p2p` table, whose cells are OK, CNS, ...: it looks the same but says other things."""
+    cells = {cell for row in matrix.rows for cell in row.cells}
+    if cells & _PEER_STATUS:
+        return True
+    return legend and cells <= {"X"} and not matrix.affinity
+
+
+def _looks_like_data(shown: str) -> bool:
+    words = [_label(word) for word in shown.split()]
+    return any(
+        GPU.fullmatch(w) or re.fullmatch(r"NIC\d+", w) or (w != "X" and CELL.fullmatch(w)) for w in words
+    )

@@ -1,0 +1,1 @@
+"""Tables and machines that are installed with gputopo, read through importlib.resources."""
