@@ -1,0 +1,75 @@
+"""The environment of a child process, built by pure functions before TensorFlow loads.
+
+Nothing here reads or changes `os.environ`: the parent's environment comes in as a mapping.
+"""
+
+from collections.abc import Mapping
+
+from gputopo.launch.spec import RunSpec
+from gputopo.machine import Gpu, Machine
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+
+# What a worker gets unless the user has set it. TensorFlow's C++ log below errors would bury the last lines
+# that explain a failure; without growth TensorFlow takes all memory of every GPU that it sees.
+_WORKER_DEFAULTS = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+}
+
+
+def worker_env(
+    parent: Mapping[str, str], spec: RunSpec, plan_environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Give the environment of the built-in core's worker: all of the parent's, and what the run needs.
+
+    On the GPU backend the plan's variables stand (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES); on the CPU backend
+    no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the parent
+    has to be respected where the plan is made (`visible_gpus`): in the child the variable counts from all GPUs
+    again, so only the plan's value is right here.
+    """
+    chosen = dict(plan_environment) if spec.backend == "gpu" else NO_GPU
+    return {**_WORKER_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **chosen}
+
+
+def program_env(parent: Mapping[str, str], plan_environment: Mapping[str, str] | None) -> dict[str, str]:
+    """Give the environment of the user's own program: the plan's variables, or no visible GPU without a plan."""
+    return {**parent, **(NO_GPU if plan_environment is None else plan_environment)}
+
+
+def changes(parent: Mapping[str, str], child: Mapping[str, str]) -> dict[str, str]:
+    """Give what the child's environment has that the parent's has not, or has otherwise."""
+    return {name: value for name, value in sorted(child.items()) if parent.get(name) != value}
+
+
+def visible_gpus(parent: Mapping[str, str], machine: Machine) -> tuple[int, ...] | None:
+    """Give the machine's GPUs that the parent may use, or None where nothing narrows them.
+
+    NVML shows every GPU, also those that Slurm or the user took away with CUDA_VISIBLE_DEVICES, so a plan
+    must leave these out. CUDA's rules: numbers count in PCI order if CUDA_DEVICE_ORDER says so and in CUDA's own
+    otherwise, a UUID may be cut short, and the list ends at the first entry that names no GPU or two.
+    A list of MIG instances, or of UUIDs on a machine whose UUIDs are not known, cannot be matched: None.
+    """
+    value = parent.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return None
+    entries = [entry.strip() for entry in value.split(",")]
+    if any(entry.startswith("MIG-") for entry in entries):
+        return None
+    if any(entry.startswith("GPU-") for entry in entries) and any(gpu.uuid is None for gpu in machine.gpus):
+        return None
+    pci_order = parent.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    seen: list[int] = []
+    for entry in entries:
+        named = [gpu.index for gpu in machine.gpus if _names(entry, gpu, pci_order=pci_order)]
+        if len(named) != 1 or named[0] in seen:
+            break
+        seen.append(named[0])
+    return tuple(seen)
+
+
+def _names(entry: str, gpu: Gpu, *, pci_order: bool) -> bool:
+    if entry.startswith("GPU-"):
+        return gpu.uuid is not None and gpu.uuid.startswith(entry)
+    number = gpu.index if pci_order or gpu.cuda_index is None else gpu.cuda_index
+    return entry.isdecimal() and int(entry) == number

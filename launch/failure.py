@@ -1,0 +1,157 @@
+"""What a worker's end means, in words: pure functions from what was seen to the `RankFailed` event.
+
+| what was seen                                   | kind          | exit code |
+|-------------------------------------------------|---------------|-----------|
+| Ctrl-C (SIGINT) reached the launcher            | interrupted   | 130       |
+| SIGTERM or SIGHUP reached the launcher          | terminated    | 143, 129  |
+| the worker was ended by signal n                | killed        | 128 + n   |
+| its last words tell of a failed allocation      | out_of_memory | 3         |
+| the run folder cannot be written any more       | disk_full     | 3         |
+| it ended with an error, or broke the protocol   | error         | 3         |
+"""
+
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from gputopo.errors import ExitCode
+from gputopo.events import RankFailed
+from gputopo.launch.spec import RunSpec
+
+# What TensorFlow, XLA, the CUDA driver, C++ and Python say when an allocation failed.
+_OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|ResourceExhaustedError|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|"
+    r"std::bad_alloc|^MemoryError|[Oo]ut of memory"
+)
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
+_NO_TENSORFLOW = re.compile(r"No module named '(tensorflow|keras)[\w.]*'")
+
+_SIGNAL_HINTS = {
+    "SIGILL": "this TensorFlow needs instructions that this CPU lacks: install a build that fits the CPU",
+    "SIGBUS": "a file in memory could not be read: look at the free space in /dev/shm and on the disk",
+    "SIGSEGV": "TensorFlow or the driver crashed: see worker.log, and try another TensorFlow or driver version",
+    "SIGABRT": "TensorFlow or the driver gave up: see worker.log for the check that failed",
+}
+
+
+def asked_to_end(signum: int, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
+    """Tell that the launcher was told to end by a signal."""
+    name = signal_name(signum)
+    by_hand = signum == signal.SIGINT
+    return RankFailed(
+        time_s=time_s,
+        kind="interrupted" if by_hand else "terminated",
+        cause="stopped by Ctrl-C (SIGINT)" if by_hand else f"stopped by {name}",
+        remedy="start it again; fewer --num-batches make a shorter run",
+        exit_code=128 + signum,
+        signal=name,
+        last_lines=tuple(last_lines),
+    )
+
+
+def of_exit(
+    returncode: int,
+    spec: RunSpec,
+    *,
+    time_s: float,
+    last_lines: Sequence[str] = (),
+    oom_kills: int = 0,
+) -> RankFailed:
+    """Tell why a worker ended that has not told it itself.
+
+    `returncode` as subprocess gives it: -n for signal n. `oom_kills`: how often the kernel killed for lack
+    of memory while the run went on.
+    """
+    if returncode < 0:
+        return _killed(-returncode, spec, time_s=time_s, last_lines=last_lines, oom_kills=oom_kills)
+    if returncode == 0:
+        return broken("the worker ended without a counted step", time_s=time_s, last_lines=last_lines)
+    if any(_OUT_OF_MEMORY.search(line) for line in last_lines):
+        return RankFailed(
+            time_s=time_s,
+            kind="out_of_memory",
+            cause=f"the worker ran out of memory: {last_words(last_lines)}",
+            remedy=less_memory(spec),
+            exit_code=int(ExitCode.HARDWARE),
+            last_lines=tuple(last_lines),
+        )
+    said = last_words(last_lines)
+    return RankFailed(
+        time_s=time_s,
+        kind="error",
+        cause=f"the worker failed: {said}" if said else f"the worker ended with exit code {returncode}",
+        remedy="install TensorFlow: pip install 'tensorflow>=2.16', or gputopo[cuda] for GPUs"
+        if _NO_TENSORFLOW.search(said)
+        else "see worker.log in the run folder",
+        exit_code=int(ExitCode.HARDWARE),
+        last_lines=tuple(last_lines),
+    )
+
+
+def broken(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
+    """Tell that the worker did not keep to the protocol between it and the launcher."""
+    return RankFailed(
+        time_s=time_s,
+        kind="error",
+        cause=cause,
+        remedy="see worker.log in the run folder",
+        exit_code=int(ExitCode.HARDWARE),
+        last_lines=tuple(last_lines),
+    )
+
+
+def unwritable(path: Path, error: OSError, *, time_s: float) -> RankFailed:
+    """Tell that a file of the run folder cannot be written any more; what was measured stays in memory."""
+    return RankFailed(
+        time_s=time_s,
+        kind="disk_full",
+        cause=f"cannot write {path}: {error.strerror or error}",
+        remedy="free some space, or name another folder with --output",
+        exit_code=int(ExitCode.HARDWARE),
+    )
+
+
+def less_memory(spec: RunSpec) -> str:
+    """Say what to do about a run that needs more memory than there is."""
+    if spec.batch_size > 1:
+        return f"use a smaller --batch-size (now {spec.batch_size} per device)"
+    return "use fewer devices (--num-gpus) or a smaller model"
+
+
+def signal_name(signum: int) -> str:
+    """Give SIGKILL for 9; a number that has no name (a real-time signal) as `signal 40`."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Give the line that names the cause: the last exception if there is one, else the last line, else ''."""
+    said = [line.strip() for line in lines if line.strip()]
+    exceptions = [line.strip() for line in lines if _EXCEPTION.match(line)]
+    return (exceptions or said or [""])[-1]
+
+
+def _killed(
+    signum: int, spec: RunSpec, *, time_s: float, last_lines: Sequence[str], oom_kills: int
+) -> RankFailed:
+    name = signal_name(signum)
+    starved = signum == signal.SIGKILL and oom_kills > 0
+    cause = f"the worker was ended by {name}"
+    if starved:
+        cause += ": out of memory (the kernel's count of out-of-memory kills rose during the run)"
+    elif signum == signal.SIGKILL:
+        cause += " from outside; the kernel counted no out-of-memory kill"
+    return RankFailed(
+        time_s=time_s,
+        kind="killed",
+        cause=cause,
+        remedy=less_memory(spec)
+        if starved
+        else _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`"),
+        exit_code=128 + signum,
+        signal=name,
+        last_lines=tuple(last_lines),
+    )

@@ -1,0 +1,52 @@
+"""What a worker prints: into worker.log as well as can be, with the last lines kept for the report of a failure."""
+
+import collections
+import contextlib
+import os
+from pathlib import Path
+
+LINES = 20
+LINE_BYTES = 500  # of a line that is kept; the file gets all of it
+
+
+class WorkerOutput:
+    """Takes the bytes of the worker's stdout and stderr, which share a pipe. Nothing here can fail a run."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the log; a disk that refuses it costs the log only."""
+        self._lines: collections.deque[bytes] = collections.deque(maxlen=LINES)
+        self._open_line = b""
+        self._handle: int | None = None
+        with contextlib.suppress(OSError):
+            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+    def take(self, data: bytes) -> None:
+        """Take what the worker printed, in pieces of any size."""
+        self._write(data)
+        *whole, rest = (self._open_line + data).split(b"\n")
+        self._lines.extend(line[:LINE_BYTES] for line in whole[-LINES:])
+        self._open_line = rest[:LINE_BYTES]
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """The last lines, the one that is not ended yet included; of a line that was rewritten, its last form."""
+        lines = [*self._lines, self._open_line]
+        shown = [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").rstrip() for line in lines]
+        return tuple(line for line in shown if line)[-LINES:]
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._handle is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._handle)
+            self._handle = None
+
+    def _write(self, data: bytes) -> None:
+        if self._handle is None:
+            return
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._handle, rest) :]
+        except OSError:
+            self.close()

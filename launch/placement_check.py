@@ -1,0 +1,97 @@
+"""Where variables and ops really are: read from the graphs that TensorFlow ran, after all its rewriting."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from gputopo.errors import HardwareError
+from gputopo.launch.placements import Placement
+from gputopo.launch.spec import RunSpec
+
+T = TypeVar("T")
+_TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
+# What the runtime adds at the border between devices, or reads without arithmetic, may stand on either side.
+_BORDER_OPS = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "Const", "NoOp", "Identity"}
+# These are put on the host or at the variables on purpose: clock, marks, reading and copying of weights.
+_HOST_OPS = {"Timestamp", "Neg", "Pack", "ReadVariableOp"}
+
+
+def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] | None]:
+    """Run once and count the ops of each tower by the device they were placed on: {(tower, device): ops}.
+
+    The count is None where this TensorFlow does not give its graphs.
+    """
+    from tensorflow.python.eager import context  # no public name for the executed graphs
+
+    current = context.context()
+    if not hasattr(current, "enable_graph_collection"):
+        return run(), None
+    current.enable_graph_collection()
+    try:
+        outcome = run()
+        metadata = current.export_run_metadata()
+    finally:
+        current.disable_graph_collection()
+    graphs = (graph for of_function in metadata.function_graphs for graph in of_function.partition_graphs)
+    return outcome, count_tower_ops(node for graph in graphs for node in graph.node)
+
+
+def count_tower_ops(nodes: Iterable[Any]) -> Counter[tuple[int, str]]:
+    """Count the computing ops of each tower by device (`/GPU:1`), from graph nodes with name, op and device."""
+    counts: Counter[tuple[int, str]] = Counter()
+    for node in nodes:
+        found = _TOWER.search(node.name)
+        if found and node.op not in _BORDER_OPS | _HOST_OPS:
+            counts[int(found.group(1)), short_name(node.device)] += 1
+    return counts
+
+
+def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]:
+    """Give the number of ops on each tower's device. Raises HardwareError if an op stands elsewhere."""
+    wanted = {device.tower: device.device for device in spec.devices}
+    for (tower, device), number in sorted(counts.items()):
+        if device != wanted[tower]:
+            raise HardwareError(
+                f"{number} ops of tower {tower} were placed on {device}, not on {wanted[tower]}",
+                "this TensorFlow cannot run the model there; run 'gputopo inspect', then report it with worker.log",
+            )
+    placed = Counter[str]()
+    for (_, device), number in counts.items():
+        placed[device] += number
+    missing = set(wanted.values()) - set(placed)
+    if missing:
+        raise HardwareError(
+            f"no op was placed on {', '.join(sorted(missing))}", "report this with the run's worker.log"
+        )
+    return dict(placed)
+
+
+def check_variables(placement: Placement, wanted: Sequence[str]) -> dict[str, int]:
+    """Give the bytes of variables on each device. Raises HardwareError if one is not where it should be.
+
+    `wanted` is the device of each set of variables.
+    """
+    placed = Counter[str]()
+    for variables, device in zip(placement.places, wanted, strict=True):
+        for variable in variables:
+            found = short_name(variable.device)
+            if found != device:
+                raise HardwareError(
+                    f"variable {variable.name} is on {found}, not on {device}",
+                    "run 'gputopo inspect', then report it with the run's worker.log",
+                )
+            placed[device] += variable.shape.num_elements() * variable.dtype.size
+    return dict(placed)
+
+
+def wanted_places(spec: RunSpec) -> list[str]:
+    """Give the device of each set of variables by the spec."""
+    if spec.variable_update == "parameter_server":
+        return [spec.ps_device or "/CPU:0"]
+    return [device.device for device in spec.devices]
+
+
+def short_name(device: str) -> str:
+    """Give `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1`."""
+    return "/" + device.rpartition("/device:")[2].lstrip("/") if "/device:" in device else device

@@ -1,0 +1,194 @@
+"""The folder of a run: where it lies, what is in it, and how its files are written.
+
+| file          | what it holds                                                               |
+|---------------|-----------------------------------------------------------------------------|
+| spec.json     | what to run (`gputopo.runspec/1`)                                           |
+| plan.json     | the plan it came from (`gputopo.plan/1`), GPUs by index                     |
+| machine.json  | the machine that was planned for (`gputopo.machine/1`), without identities  |
+| events.jsonl  | what happened, line by line as it went (`gputopo.events/1`)                 |
+| worker.log    | what the worker printed                                                     |
+| result.json   | what was measured (`gputopo.result/1`)                                      |
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from gputopo import schema
+from gputopo.errors import InputError
+from gputopo.events import Event, encode_line
+from gputopo.launch.spec import RunSpec
+from gputopo.machine import Machine, without_identities
+from gputopo.plan import Plan
+from gputopo.result import Result
+
+_TRACES = ("spec.json", "events.jsonl", "result.json")  # any of these: a run has been here
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run's files."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        """What to run; the worker reads it."""
+        return self.path / "spec.json"
+
+    @property
+    def events(self) -> Path:
+        """What happened."""
+        return self.path / "events.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What the worker printed."""
+        return self.path / "worker.log"
+
+    @property
+    def result(self) -> Path:
+        """What was measured."""
+        return self.path / "result.json"
+
+
+def runs_home(environ: Mapping[str, str]) -> Path:
+    """Give the folder of all runs: `$GPUTOPO_HOME/runs`, else in the user's data folder."""
+    home = environ.get("GPUTOPO_HOME")
+    if home:
+        return Path(home) / "runs"
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("gputopo")) / "runs"
+
+
+def check_output(output: Path | None) -> None:
+    """Raise InputError if the folder that a user named is a file or already holds a run. Changes nothing."""
+    if output is None:
+        return
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is not a folder", "name a new folder with --output")
+    held = next((name for name in _TRACES if (output / name).exists()), None)
+    if held is not None:
+        raise InputError(f"{output} already holds a run ({held})", "name a new folder with --output")
+
+
+def create(
+    output: Path | None,
+    *,
+    home: Path,
+    now: datetime,
+    spec: RunSpec,
+    plan: Plan,
+    machine: Machine | None,
+) -> RunFolder:
+    """Make the folder of a run, with what is known before it starts.
+
+    `output` if given, else `<timestamp>-<model>-<n>` in `home`, with the lowest n from 1 that is free.
+    Raises InputError where it cannot be written, and leaves nothing behind then.
+    """
+    check_output(output)
+    made: list[Path] = []
+    try:
+        path = _numbered(home, now, spec.model, made) if output is None else _made(output, made)
+        folder = RunFolder(path)
+        written = [(folder.spec, spec), (path / "plan.json", _by_index(plan))]
+        if machine is not None:
+            written.append((path / "machine.json", without_identities(machine)))
+        for file, value in written:
+            schema.write(file, value)
+    except OSError as error:
+        _remove(made)
+        raise InputError(
+            f"cannot make the run folder {output or home}: {error.strerror}",
+            "name a folder that you may write to with --output, or set GPUTOPO_HOME",
+        ) from error
+    except InputError as error:
+        if not made:
+            for file, _ in written:
+                file.unlink(missing_ok=True)
+        _remove(made)
+        raise InputError(
+            error.what, "name a folder that you may write to with --output, or set GPUTOPO_HOME"
+        ) from error
+    return folder
+
+
+def write_result(folder: RunFolder, result: Result) -> None:
+    """Write result.json, whole or not at all. Raises InputError."""
+    schema.write(folder.result, result)
+
+
+class EventLog:
+    """The events file of a run, written line by line. What is in it can be read at any moment."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; raises OSError."""
+        self.path = path
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._size = 0
+
+    def write(self, event: Event) -> None:
+        """Write one event as a whole line. Raises OSError; then a part that was written is taken back."""
+        line = memoryview(encode_line(event))
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._handle, line[written:])
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, self._size)
+            raise
+        self._size += len(line)
+
+    def close(self) -> None:
+        """Close the file; an error that comes only now (a network disk) raises OSError."""
+        os.close(self._handle)
+
+
+def _numbered(home: Path, now: datetime, model: str, made: list[Path]) -> Path:
+    _made(home, made)
+    stem = f"{now:%Y%m%d-%H%M%S}-{model}"
+    number = 1
+    while True:
+        path = home / f"{stem}-{number}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        made.append(path)
+        return path
+
+
+def _made(path: Path, made: list[Path]) -> Path:
+    """Make a folder with those above it, and note in `made` which are new, outermost first."""
+    absent = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(absent):
+        folder.mkdir(exist_ok=True)
+        made.append(folder)
+    if not path.is_dir():
+        raise NotADirectoryError(20, "not a folder", str(path))
+    return path
+
+
+def _remove(made: list[Path]) -> None:
+    if made:
+        shutil.rmtree(made[0], ignore_errors=True)
+
+
+def _by_index(plan: Plan) -> Plan:
+    """The plan as it may be shown to others: GPUs by index, which says the same in PCI order."""
+    if "GPU-" not in plan.environment.get("CUDA_VISIBLE_DEVICES", ""):
+        return plan
+    by_index = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, plan.choice.gpus)),
+    }
+    return msgspec.structs.replace(plan, environment={**plan.environment, **by_index})

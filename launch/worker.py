@@ -1,0 +1,103 @@
+"""The child that trains: `python -m gputopo.launch.worker SPEC_FILE EVENTS_FD`.
+
+It reads a frozen spec, writes events to the pipe that the parent gave it, and ends: 0 when the work is done,
+otherwise after a RankFailed that says why. Its standard output and error are the parent's to keep.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gputopo import schema
+from gputopo.errors import ExitCode, GputopoError
+from gputopo.events import Event, RankFailed, encode_line
+from gputopo.launch.spec import RunSpec
+
+
+def main(arguments: list[str]) -> int:
+    """Train by the spec in the named file and give the exit code."""
+    spec_file, events_fd = Path(arguments[0]), int(arguments[1])
+    spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
+    _end_with_parent()
+
+    def emit(event: Event) -> None:
+        data = encode_line(event)
+        while data:
+            data = data[os.write(events_fd, data) :]
+
+    try:
+        failure = _train(spec, emit)
+        if failure is None:
+            return ExitCode.OK
+        emit(failure)
+    except BrokenPipeError:  # the parent is gone: nobody wants the rest
+        return ExitCode.HARDWARE
+    return failure.exit_code
+
+
+def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
+    began = time.perf_counter()
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        return _failed(
+            "error",
+            f"TensorFlow cannot be imported: {error}",
+            "install it into this environment (pip install tensorflow)",
+            ExitCode.HARDWARE,
+        )
+    from gputopo.launch import devices, models, training
+
+    import_s = time.perf_counter() - began
+    try:
+        devices.set_up(spec)
+        training.train(models.build(spec.model), spec, emit, import_s=import_s, versions=_versions())
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        return _failed(
+            "out_of_memory",
+            f"out of memory: {_first_line(error)}",
+            f"use a smaller --batch-size (it was {spec.batch_size} per device)",
+            ExitCode.HARDWARE,
+        )
+    except tf.errors.OpError as error:
+        return _failed("error", _first_line(error), "see worker.log in the run's folder", ExitCode.HARDWARE)
+    except GputopoError as error:
+        return _failed("placement", error.what, error.hint, error.exit_code)
+    return None
+
+
+def _failed(kind: str, cause: str, remedy: str, code: ExitCode) -> RankFailed:
+    return RankFailed(time_s=time.time(), kind=kind, cause=cause, remedy=remedy, exit_code=code)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]
+
+
+def _versions() -> dict[str, str]:
+    import platform
+
+    import tensorflow as tf
+
+    from gputopo import __version__
+
+    built = tf.sysconfig.get_build_info()
+    versions = {"gputopo": __version__, "tensorflow": tf.__version__, "python": platform.python_version()}
+    versions |= {key: str(built[key]) for key in ("cuda_version", "cudnn_version") if built.get(key)}
+    return versions
+
+
+def _end_with_parent() -> None:
+    """Ask Linux for SIGKILL when the parent dies, so that a killed launcher leaves no worker behind."""
+    import ctypes
+
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
