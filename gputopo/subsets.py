@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 Nearness = Callable[[int, int], Any]
 """The sort key of a pair of GPUs (smaller is nearer), the same for (a, b) and (b, a)."""
 
-MOST_STEPS = 2_000_000  # about two seconds; sixteen GPUs need 40 000 at the most
+MOST_STEPS = 2_000_000  # a few seconds; sixteen GPUs need comb(17, 8) - 1 = 24 309 at the most
 
 
 class TooManySetsError(Exception):
@@ -27,7 +27,13 @@ class FoundSet(NamedTuple):
 
 
 def closest_sets(
-    gpus: Sequence[int], nearness: Nearness, size: int, *, keep: int, required: int | None = None
+    gpus: Sequence[int],
+    nearness: Nearness,
+    size: int,
+    *,
+    keep: int,
+    required: int | None = None,
+    most_steps: int = MOST_STEPS,
 ) -> tuple[FoundSet, ...]:
     """Give the `keep` closest sets of `size` GPUs, the best first.
 
@@ -36,9 +42,10 @@ def closest_sets(
     one with the lowest indices comes first. GPUs that are equally near to every other GPU are alike: of the
     sets that differ only in them, the one with the lowest indices stands for all. `required` is in every set.
 
-    `1 <= size <= len(gpus)` and `keep >= 1` are for the caller to see to. Raises TooManySetsError.
+    `1 <= size <= len(gpus)` and `keep >= 1` are for the caller to see to. Raises TooManySetsError after
+    `most_steps` steps of the search.
     """
-    search = _Search(sorted(gpus), nearness, size, keep, required)
+    search = _Search(sorted(gpus), nearness, size, keep, required, most_steps)
     search.look(0, [], 0)
     return tuple(
         FoundSet(
@@ -52,9 +59,15 @@ class _Search:
     """A walk over the sets in rising order of their indices, which cuts off what cannot be kept."""
 
     def __init__(
-        self, gpus: list[int], nearness: Nearness, size: int, keep: int, required: int | None
+        self,
+        gpus: list[int],
+        nearness: Nearness,
+        size: int,
+        keep: int,
+        required: int | None,
+        most_steps: int,
     ) -> None:
-        self.gpus, self.size, self.keep = gpus, size, keep
+        self.gpus, self.size, self.keep, self.most_steps = gpus, size, keep, most_steps
         self.required = None if required is None else gpus.index(required)
         self.weights = _pair_weights(gpus, nearness, size)
         self.twins = _twins(self.weights, self.required)
@@ -77,7 +90,7 @@ class _Search:
             if twin is not None and twin not in chosen:
                 continue  # the set with the lower twin in its place is exactly as good
             self.steps += 1
-            if self.steps > MOST_STEPS:
+            if self.steps > self.most_steps:
                 raise TooManySetsError
             row = self.weights[position]
             grown = cost + sum(row[other] for other in chosen)

@@ -1,0 +1,173 @@
+from typing import get_args
+
+import msgspec
+import pytest
+
+from gputopo.findings import IDS, Finding, Inspection, driver_broken, find, reaches
+from gputopo.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
+from gputopo.schema import decode, encode, to_builtins
+from tests.matrices import SEVEN, changed, machine_of
+
+BROKEN = ("not_loaded", "library_missing", "version_mismatch", "no_permission", "other_driver", "failed")
+
+
+def with_driver(status: DriverStatus, **fields: str | None) -> Machine:
+    return Machine(source="live", driver=msgspec.convert({"status": status, **fields}, Driver))
+
+
+def only(machine: Machine) -> Finding:
+    (finding,) = find(machine)
+    return finding
+
+
+def test_a_sound_machine_has_no_findings() -> None:
+    machine = msgspec.structs.replace(machine_of(SEVEN), driver=Driver(status="ok", version="580.65.06"))
+    assert find(machine) == ()
+    assert find(machine_of(SEVEN)) == ()  # a capture that says nothing of the driver
+
+
+@pytest.mark.parametrize("status", get_args(DriverStatus))
+def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverStatus) -> None:
+    machine = with_driver(status, detail="its own words")
+    broken = driver_broken(machine)
+    assert (broken is not None) is (status in BROKEN)
+    if broken is None:
+        assert not reaches(find(machine), "warning")
+    else:
+        assert find(machine) == (broken,)
+        assert (broken.id, broken.severity, broken.subject) == (f"driver.{status}", "error", "driver")
+        assert broken.evidence["detail"] == "its own words"
+        assert broken.remedy
+
+
+def test_different_versions_of_library_and_module_are_named() -> None:
+    machine = with_driver("version_mismatch", nvml_version="12.580.65", kernel_module_version="570.86.15")
+    found = only(msgspec.structs.replace(machine, driver=msgspec.structs.replace(machine.driver)))
+    assert "570.86.15" in found.says
+    assert found.evidence["nvml_version"] == "12.580.65"
+    assert found.evidence["kernel_module_version"] == "570.86.15"
+
+
+def test_the_driver_that_holds_the_device_is_named() -> None:
+    node = PciNode(address="0000:05:00.0", root="pci0000:00", kind="gpu", vendor_id="10de", driver="nouveau")
+    found = only(msgspec.structs.replace(with_driver("other_driver"), pci=(node,)))
+    assert "nouveau" in found.says
+    assert found.evidence["pci_devices"] == {"0000:05:00.0": "nouveau"}
+
+
+def test_no_nvidia_device_is_told_and_is_no_fault() -> None:
+    machine = with_driver("no_device")
+    found = only(machine)
+    assert (found.id, found.severity, found.subject) == ("machine.no_nvidia_device", "info", "machine")
+    assert driver_broken(machine) is None
+
+
+def test_a_lost_gpu_is_an_error_and_does_not_make_its_links_unknown() -> None:
+    # The links of GPU 3 are gone with it; those of the others are all known.
+    machine = changed(machine_of(SEVEN), 3, lost=True, pci_address="0000:08:00.0")
+    machine = msgspec.structs.replace(
+        machine,
+        links=tuple(link for link in machine.links if 3 not in (link.a, link.b)),
+        missing={
+            "gpus[3].name": "GPU_IS_LOST",
+            "gpus[30].name": "another",
+            "gpus[0].pstate": "NOT_SUPPORTED",
+        },
+    )
+    found = only(machine)
+    assert (found.id, found.severity, found.subject) == ("gpu.lost", "error", "gpu:3")
+    assert "0000:08:00.0" in found.says
+    assert found.evidence["missing"] == {"gpus[3].name": "GPU_IS_LOST"}
+    assert driver_broken(machine) is None
+
+
+def test_a_pair_that_is_placed_differently_is_a_warning_with_both_answers() -> None:
+    differs = Contradiction(fact="links[0-11].hop", said={"nvml": "PIX", "sysfs": "PHB"})
+    found = only(msgspec.structs.replace(machine_of(SEVEN), contradictions=(differs,)))
+    assert (found.id, found.severity, found.subject) == ("topology.contradiction", "warning", "link:0-11")
+    assert "nvml says PIX" in found.says
+    assert "sysfs says PHB" in found.says
+    assert found.evidence["said"] == {"nvml": "PIX", "sysfs": "PHB"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "subject"),
+    [
+        ("gpus[0].name", "gpu:4"),
+        ("driver.version", "driver"),
+        ("host.sockets", "machine"),
+        ("gpus[9].name", "machine"),
+    ],
+)
+def test_other_contradictions_name_what_they_are_about(fact: str, subject: str) -> None:
+    differs = Contradiction(fact=fact, said={"a.txt": "one", "b.txt": "two"})
+    machine = Machine(source="a test", gpus=(Gpu(index=4),), contradictions=(differs,))
+    found = only(machine)
+    assert (found.id, found.subject) == ("machine.contradiction", subject)
+
+
+def test_pairs_of_which_nothing_is_known_are_listed() -> None:
+    found = only(machine_of("X PIX ?\nPIX X NV1\n? NV1 X"))
+    assert (found.id, found.severity) == ("topology.unknown", "info")
+    assert found.evidence["pairs"] == ["0-2"]
+    assert "1 of 3" in found.says
+
+
+def test_a_single_gpu_has_no_topology_to_miss() -> None:
+    assert find(machine_of("X")) == ()
+
+
+def test_lines_that_were_not_understood_are_counted_by_capture() -> None:
+    lines = tuple(Unread(source="a.txt", line=number, text=f"line {number}") for number in range(1, 8))
+    machine = Machine(source="a test", unread=(*lines, Unread(source="b.txt", line=3, text="?")))
+    first, second = find(machine)
+    assert {first.id, second.id} == {"capture.unread"}
+    assert "7 lines were not understood in a.txt: line 1, 2, 3, 4, 5, ..." in first.says
+    assert "1 line was not understood in b.txt: line 3" in second.says
+    assert len(first.evidence["lines"]) == 7
+
+
+def everything_wrong() -> Machine:
+    return Machine(
+        source="a test",
+        driver=Driver(status="failed", detail="unknown error"),
+        gpus=(Gpu(index=0), Gpu(index=1), Gpu(index=2, lost=True)),
+        contradictions=(Contradiction(fact="links[0-1].hop", said={"nvml": "PIX", "sysfs": "PHB"}),),
+        unread=(Unread(source="a.txt", line=1, text="?"),),
+    )
+
+
+def test_errors_come_before_warnings_and_warnings_before_the_rest() -> None:
+    assert [finding.severity for finding in find(everything_wrong())] == [
+        "error",
+        "error",
+        "warning",
+        "info",
+        "info",
+    ]
+
+
+def test_every_id_is_in_the_table_and_says_something() -> None:
+    machines = [everything_wrong(), *(with_driver(status) for status in get_args(DriverStatus))]
+    machines.append(Machine(source="", contradictions=(Contradiction(fact="host.sockets", said={}),)))
+    found = [finding for machine in machines for finding in find(machine)]
+    assert {finding.id for finding in found} == set(IDS)
+    assert all(finding.says and finding.remedy and "\n" not in finding.says for finding in found)
+
+
+def test_fail_on_counts_from_its_severity_upwards() -> None:
+    warning = find(msgspec.structs.replace(everything_wrong(), driver=Driver(), gpus=()))
+    assert {finding.severity for finding in warning} == {"warning", "info"}
+    assert reaches(warning, "warning")
+    assert not reaches(warning, "error")
+    assert reaches(find(everything_wrong()), "error")
+    assert not reaches((), "info")
+
+
+def test_an_inspection_reads_back_from_its_json() -> None:
+    machine = everything_wrong()
+    inspection = Inspection(machine=machine, findings=find(machine))
+    assert decode(encode(inspection), Inspection, origin="a test") == inspection
+    built = to_builtins(inspection)
+    assert built["schema"] == "gputopo.inspect/1"
+    assert built["machine"]["schema"] == "gputopo.machine/1"

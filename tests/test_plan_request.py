@@ -1,0 +1,81 @@
+import pytest
+
+from gputopo.errors import GputopoError, NoPlanError, UsageError
+from gputopo.machine import Machine, Mig
+from gputopo.plan_request import Request, gpus_in_words, ranges
+from gputopo.planner import plan
+from tests.matrices import SEVEN, changed, machine_of
+
+
+def error_of(kind: type[GputopoError], machine: Machine, request: Request) -> GputopoError:
+    with pytest.raises(kind) as caught:
+        plan(machine, request)
+    assert "\n" not in caught.value.what + caught.value.hint
+    return caught.value
+
+
+BAD: list[tuple[type[GputopoError], Request, str, str]] = [
+    (NoPlanError, Request(num_gpus=8), "asked for 8 GPUs, and this machine has 7", "--num-gpus 7"),
+    (NoPlanError, Request(num_gpus=6, exclude=(0, 1)), "5 of the 7 can be used", "--num-gpus 5"),
+    (NoPlanError, Request(exclude=(0, 1, 2, 3, 4, 5, 6)), "none of the 7 GPUs", "exclude fewer"),
+    (NoPlanError, Request(num_gpus=3, gpus=(0, 1)), "2 of those in --gpus", "--num-gpus 2"),
+    (UsageError, Request(num_gpus=0), "--num-gpus cannot be 0", "1 GPU or more"),
+    (UsageError, Request(num_gpus=-3), "--num-gpus cannot be -3", "1 GPU or more"),
+    (UsageError, Request(gpus=()), "names no GPU", "name one"),
+    (UsageError, Request(gpus=(0, 7)), "names GPU 7", "0-6"),
+    (UsageError, Request(exclude=(9,)), "--exclude names GPU 9", "0-6"),
+    (UsageError, Request(gpus=(1, 1)), "GPU 1 twice", "once"),
+    (UsageError, Request(gpus=(1, 2), exclude=(2,)), "both --gpus and --exclude", "one of them"),
+    (UsageError, Request(ps="gpu:7"), "no GPU 7", "0-6"),
+    (UsageError, Request(ps="gpu:spread"), "--ps cannot be 'gpu:spread'", "gpu:N"),
+    (UsageError, Request(ps="gpu:3", exclude=(3,)), "is in --exclude", "one of them"),
+    (UsageError, Request(ps="gpu:3", gpus=(0, 1)), "none of the chosen GPUs 0 and 1", "--ps gpu:0"),
+    (UsageError, Request(variable_update="replicatd"), "--variable-update cannot be", "replicated?"),
+    (UsageError, Request(variable_update="replicated", ps="cpu"), "nothing to hold", "parameter_server"),
+    (UsageError, Request(variable_update="independent", ps="gpu:0"), "nothing to hold", "leave --ps out"),
+]
+
+
+@pytest.mark.parametrize(("kind", "request_", "what", "hint"), BAD)
+def test_a_request_that_cannot_be_met_names_what_would_do(
+    kind: type[GputopoError], request_: Request, what: str, hint: str
+) -> None:
+    error = error_of(kind, machine_of(SEVEN), request_)
+    assert what in error.what
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"lost": True}, "lost"),
+        ({"mig": Mig(mode=True)}, "MIG"),
+        ({"compute_mode": "PROHIBITED"}, "Prohibited"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(fields: dict[str, object], why: str) -> None:
+    machine = changed(machine_of(SEVEN), 0, **fields)
+    found = plan(machine, Request(num_gpus=2, prefer_pix=True))
+    assert found.choice.gpus == (1, 2)
+    assert found.refused[0].gpus == (0,)
+    assert why in found.refused[0].reason
+    assert plan(machine, Request()).choice.gpus == (1, 2, 3, 4, 5, 6)
+    error = error_of(NoPlanError, machine, Request(gpus=(0, 1)))
+    assert why in error.what
+    assert "1-6" in error.hint
+
+
+def test_the_variables_cannot_go_to_a_lost_gpu() -> None:
+    machine = changed(machine_of(SEVEN), 3, lost=True)
+    assert "GPU 3 cannot be used" in error_of(NoPlanError, machine, Request(ps="gpu:3")).what
+
+
+def test_a_machine_without_gpus_has_no_plan() -> None:
+    assert "--from" in error_of(NoPlanError, Machine(source="a test"), Request(num_gpus=1)).hint
+
+
+def test_indices_are_written_as_short_as_an_option_takes_them() -> None:
+    assert ranges((6, 0, 1, 2)) == "0-2,6"
+    assert ranges((3,)) == "3"
+    assert gpus_in_words((3,)) == "GPU 3"
+    assert gpus_in_words((0, 1, 2)) == "GPUs 0, 1 and 2"

@@ -1,0 +1,237 @@
+from math import comb
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.machine import Gpu, Hop, Link, Machine, Mig
+from gputopo.plan import Plan
+from gputopo.planner import Request, plan
+from gputopo.schema import decode, encode
+from tests.matrices import DGX1_P100, DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, machine_of
+
+SEVEN_FILE = Path(__file__).parents[2] / "shared/captures/topo/7gforce_keras-multi-gpu.txt"
+
+
+def says(found: Plan, words: str) -> bool:
+    return any(words in reason for reason in found.choice.reasons)
+
+
+def test_two_gpus_of_a_pix_island_hold_the_variables_on_the_first() -> None:
+    found = plan(machine_of(SEVEN), Request(num_gpus=2, prefer_pix=True, model="alexnet"))
+    assert found.choice.gpus == (0, 1)
+    assert found.choice.variable_update == "parameter_server"
+    assert found.choice.ps_device == "gpu:0"
+    assert found.model == "alexnet"
+    assert says(found, "GPUs 0 and 1 are PIX apart: no pair to choose from is closer")
+    # PIX pairs: comb(3, 2) + comb(4, 2) = 3 + 6 = 9 of comb(7, 2) = 21.
+    assert says(found, "all 21 sets of 2")
+    assert says(found, "9 sets are equal, the lowest indices were taken")
+    assert says(found, "--prefer-pix is met")
+    assert says(found, "island of GPUs 0, 1 and 2")
+    assert found.refused == ()
+
+
+def test_the_same_from_the_capture_of_that_machine() -> None:
+    if not SEVEN_FILE.exists():
+        pytest.skip(f"{SEVEN_FILE} is not here")
+    cells = [line.split()[1:8] for line in SEVEN_FILE.read_text().splitlines() if line.startswith("GPU")][1:]
+    machine = machine_of("\n".join(" ".join(row) for row in cells))
+    assert plan(machine, Request(num_gpus=2, prefer_pix=True)).choice.gpus == (0, 1)
+
+
+def test_candidates_are_listed_best_first_and_sets_that_are_alike_once() -> None:
+    found = plan(machine_of(SEVEN), Request(num_gpus=2))
+    # {0,1,2} alike and {3,4,5,6} alike: a pair within the first, within the second, or across.
+    assert [candidate.gpus for candidate in found.candidates] == [(0, 1), (3, 4), (0, 3)]
+    assert found.candidates[0] == found.choice
+    assert [candidate.ps_device for candidate in found.candidates] == ["gpu:0", "gpu:3", "cpu"]
+    assert any("stands for 12 sets" in reason for reason in found.candidates[2].reasons)  # 3 x 4 across
+    assert len(plan(machine_of(SEVEN), Request(num_gpus=2), keep=1).candidates) == 1
+
+
+def test_three_gpus_go_where_all_pairs_are_pix_and_the_variables_to_the_cpu() -> None:
+    found = plan(machine_of(SEVEN), Request(num_gpus=3, prefer_pix=True))
+    assert found.choice.gpus == (0, 1, 2)
+    assert found.choice.ps_device == "cpu"
+    assert says(found, "hardly matters here")
+
+
+def test_the_lowest_indices_do_not_win_over_a_closer_set() -> None:
+    # {0,1,2,x} has three PHB pairs; {3,4,5,6} has none.
+    assert plan(machine_of(SEVEN), Request(num_gpus=4)).choice.gpus == (3, 4, 5, 6)
+
+
+def test_fewer_far_pairs_win_where_the_farthest_pair_is_the_same() -> None:
+    # Five of seven: {x,3,4,5,6} crosses 1 x 4 = 4 times, {0,1,2,y,z} crosses 3 x 2 = 6 times.
+    assert plan(machine_of(SEVEN), Request(num_gpus=5)).choice.gpus == (0, 3, 4, 5, 6)
+
+
+def test_three_gpus_of_two_pairs_stay_on_one_socket() -> None:
+    # {0,1,2}: PIX, PHB, PHB. With a GPU of the other socket there would be two SYS pairs.
+    assert plan(machine_of(FOUR_AND_FOUR), Request(num_gpus=3)).choice.gpus == (0, 1, 2)
+
+
+def test_six_gpus_of_four_and_four_leave_a_pair_and_not_one_here_and_one_there() -> None:
+    # 4 + 2: 4 x 2 = 8 SYS pairs; 3 + 3: 9. Within: 4 + 2 with a whole pair.
+    assert plan(machine_of(FOUR_AND_FOUR), Request(num_gpus=6)).choice.gpus == (0, 1, 2, 3, 4, 5)
+
+
+def test_nvlinks_come_before_pcie_and_more_links_before_fewer() -> None:
+    # NV2 pairs of the V100 cube mesh: 0-3, 0-4, 1-2, 1-5, 2-3, 4-7, 5-6, 6-7: eight. The lowest is 0-3.
+    found = plan(machine_of(DGX1_V100), Request(num_gpus=2, prefer_pix=True))
+    assert found.choice.gpus == (0, 3)
+    assert found.choice.ps_device == "gpu:0"
+    assert says(found, "joined by 2 NVLinks")
+    assert says(found, "8 sets are equal")
+    assert says(found, "NVLinks count as PIX")
+
+
+def test_four_gpus_of_the_cube_mesh_are_a_quad() -> None:
+    assert plan(machine_of(DGX1_P100), Request(num_gpus=4)).choice.gpus == (0, 1, 2, 3)
+    # The face 0-1-4-5 has only four of its six pairs joined, so the other quad is the next best.
+    assert plan(machine_of(DGX1_P100), Request(num_gpus=4)).candidates[1].gpus == (4, 5, 6, 7)
+
+
+def test_without_a_number_all_gpus_are_taken() -> None:
+    assert plan(machine_of(SEVEN), Request()).choice.gpus == (0, 1, 2, 3, 4, 5, 6)
+
+
+def test_without_a_number_prefer_pix_takes_the_largest_island() -> None:
+    assert plan(machine_of(SEVEN), Request(prefer_pix=True)).choice.gpus == (3, 4, 5, 6)
+    assert plan(machine_of(DGX1_P100), Request(prefer_pix=True)).choice.gpus == (0, 1, 2, 3)
+
+
+def test_without_a_number_prefer_pix_takes_all_where_there_is_no_island() -> None:
+    found = plan(machine_of("X SYS\nSYS X"), Request(prefer_pix=True))
+    assert found.choice.gpus == (0, 1)
+    assert found.choice.ps_device == "cpu"
+    assert says(found, "--prefer-pix cannot be met")
+    assert [refusal.gpus for refusal in found.refused] == [None]
+
+
+def test_a_wish_for_too_large_an_island_names_the_largest_and_gives_the_best() -> None:
+    found = plan(machine_of(SEVEN), Request(num_gpus=5, prefer_pix=True))
+    assert found.choice.gpus == (0, 3, 4, 5, 6)
+    wish = found.refused[0].reason
+    assert wish.startswith("--prefer-pix cannot be met with 5 GPUs")
+    assert "largest PIX island to choose from has 4 (GPUs 3, 4, 5 and 6)" in wish
+    assert wish in found.choice.reasons
+
+
+def test_a_single_gpu_holds_its_variables() -> None:
+    found = plan(machine_of(SEVEN), Request(num_gpus=1, prefer_pix=True, exclude=(0,)))
+    assert found.choice.gpus == (1,)
+    assert found.choice.ps_device == "gpu:1"
+    assert says(found, "nothing to choose")
+
+
+def test_named_gpus_are_taken_as_they_are_in_tower_order() -> None:
+    found = plan(machine_of(SEVEN), Request(gpus=(4, 0)))
+    assert found.choice.gpus == (4, 0)
+    assert found.environment["CUDA_VISIBLE_DEVICES"] == "4,0"
+    assert says(found, "GPUs 0 and 1 would be closer")
+    assert len(found.candidates) == 1
+
+
+def test_named_gpus_that_are_apart_do_not_meet_the_wish() -> None:
+    found = plan(machine_of(SEVEN), Request(gpus=(0, 3), prefer_pix=True))
+    assert found.choice.gpus == (0, 3)
+    assert says(found, "the GPUs named by --gpus are not in one PIX island")
+
+
+def test_named_gpus_with_a_number_are_what_is_chosen_from() -> None:
+    assert plan(machine_of(SEVEN), Request(gpus=(2, 5, 4), num_gpus=2)).choice.gpus == (4, 5)
+
+
+def test_excluded_gpus_are_not_chosen_and_are_told() -> None:
+    found = plan(machine_of(SEVEN), Request(num_gpus=3, exclude=(1, 4, 5)))
+    # Left: 0, 2 | 3, 6. No three are in one island; {0,2,3} and the others cross twice: the lowest.
+    assert found.choice.gpus == (0, 2, 3)
+    assert found.refused[0].gpus == (1, 4, 5)
+    assert "excluded" in found.refused[0].reason
+
+
+def test_usable_gpus_with_mig_switched_off_are_usable() -> None:
+    assert plan(changed(machine_of(SEVEN), 0, mig=Mig(mode=False)), Request(num_gpus=1)).choice.gpus == (0,)
+
+
+def test_a_machine_of_which_no_link_is_known_is_planned_and_told_so() -> None:
+    machine = msgspec.structs.replace(machine_of(SEVEN), links=())
+    found = plan(machine, Request(num_gpus=2, prefer_pix=True))
+    assert found.choice.gpus == (0, 1)
+    assert found.choice.ps_device == "cpu"
+    assert says(found, "topology unknown")
+    assert says(found, "--prefer-pix cannot be met")
+
+
+def test_a_pair_that_is_known_wins_over_one_that_is_not() -> None:
+    assert plan(machine_of("X ? ?\n? X SYS\n? SYS X"), Request(num_gpus=2)).choice.gpus == (1, 2)
+
+
+def test_gpu_numbers_with_gaps_are_kept() -> None:
+    machine = Machine(
+        source="a test",
+        gpus=(Gpu(index=2), Gpu(index=5), Gpu(index=7)),
+        links=(Link(a=2, b=5, hop=Hop.SYS), Link(a=5, b=7, hop=Hop.PIX)),
+    )
+    assert plan(machine, Request(num_gpus=2, prefer_pix=True)).choice.gpus == (5, 7)
+
+
+def test_mixed_kinds_of_gpus_are_told() -> None:
+    machine = changed(changed(machine_of(SEVEN), 0, name="GTX 1070"), 1, name="GTX 1080 Ti")
+    assert says(plan(machine, Request(num_gpus=2)), "GPU 0: GTX 1070, GPU 1: GTX 1080 Ti")
+
+
+@pytest.mark.parametrize(
+    ("request_", "variable_update", "ps_device", "all_reduce"),
+    [
+        (Request(num_gpus=2, ps="cpu"), "parameter_server", "cpu", None),
+        (Request(num_gpus=2, ps="gpu:1"), "parameter_server", "gpu:1", None),
+        (Request(num_gpus=4, ps="gpu:3"), "parameter_server", "gpu:3", None),
+        (Request(num_gpus=2, variable_update="parameter_server"), "parameter_server", "gpu:0", None),
+        (Request(num_gpus=2, variable_update="replicated"), "replicated", None, "copy"),
+        (Request(num_gpus=2, variable_update="independent"), "independent", None, None),
+    ],
+)
+def test_explicit_placements_win_over_the_rule(
+    request_: Request, variable_update: str, ps_device: str | None, all_reduce: str | None
+) -> None:
+    choice = plan(machine_of(SEVEN), request_).choice
+    assert (choice.variable_update, choice.ps_device, choice.all_reduce) == (
+        variable_update,
+        ps_device,
+        all_reduce,
+    )
+
+
+def test_the_gpu_that_is_to_hold_the_variables_is_in_every_set() -> None:
+    found = plan(machine_of(SEVEN), Request(num_gpus=2, ps="gpu:5", prefer_pix=True))
+    assert found.choice.gpus == (3, 5)
+    assert found.choice.ps_device == "gpu:5"
+    assert all(5 in candidate.gpus for candidate in found.candidates)
+    # 5 with any of six others; three of them are PIX.
+    assert says(found, "all 6 sets of 2")
+    assert says(found, "3 sets are equal")
+    assert plan(machine_of(SEVEN), Request(ps="gpu:1", prefer_pix=True)).choice.gpus == (0, 1, 2)
+
+
+def test_a_plan_reads_back_from_its_json() -> None:
+    found = plan(
+        machine_of(SEVEN, source="nvidia-smi topo"), Request(num_gpus=2, prefer_pix=True, exclude=(0,))
+    )
+    assert decode(encode(found), Plan, origin="a test") == found
+    assert found.source == "nvidia-smi topo"
+
+
+def test_all_sets_of_eight_of_sixteen_are_counted() -> None:
+    # Four switches with four GPUs each: two whole switches are the closest, comb(4, 2) = 6 such sets.
+    rows = (
+        " ".join("X" if a == b else "PIX" if a // 4 == b // 4 else "PHB" for b in range(16))
+        for a in range(16)
+    )
+    found = plan(machine_of("\n".join(rows)), Request(num_gpus=8))
+    assert found.choice.gpus == tuple(range(8))
+    assert comb(16, 8) == 12870
+    assert says(found, "all 12870 sets of 8")
+    assert says(found, "6 sets are equal")
