@@ -1,0 +1,228 @@
+"""Which devices are slower than their peers beyond the noise of the run: values in, verdict out.
+
+Every step compares towers with one another in that same step, so what slows all of them cancels. The median
+over the steps sets single stalls aside. A device is named only if a lower confidence bound of that median is
+above the threshold, and the median of each half of the run is too: a slow first half is not a slow device.
+
+Which peers: those of the same kind, ordered by their own speed, and of the faster half of them the middle
+one (see `reference_of`). With the median of all peers a slow majority would pass for normal; with the
+fastest peer one lucky card among eight would make seven others look ill.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+
+import msgspec
+
+from gputopo.events import Anomaly, Device, Step, TowerMarks
+from gputopo.median_bound import fewest_values, lower_bound
+
+# The 7gforce table of six GTX 1070 that is this project's start calls a card at 94.54 % of the reference
+# slow and one at 98.83 % not. Percent of pace.
+THRESHOLD_PERCENT = 5.0
+# Of all towers together: the chance to name any device of an even run is at most 1 % for each part of the step.
+CONFIDENCE = 0.99
+
+MADE = "made"
+
+
+class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device under its peers. The fields are those of `gputopo.events.Anomaly`, without a time.
+
+    `percent_under`: by how many percent its pace is under its peers', the median over the steps.
+    """
+
+    tower: int
+    part: str
+    percent_under: float
+    percent_under_low: float
+    confidence: float
+    says: str
+    gpu: int | None = None
+
+    def event(self, time_s: float, rank: int = 0) -> Anomaly:
+        """Give the event that tells of it; `time_s` in seconds since the epoch."""
+        return Anomaly(time_s=time_s, rank=rank, **msgspec.structs.asdict(self))
+
+
+class AnomalyCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The slow devices, by tower, and whether the check could be made.
+
+    `verdict`: "made"; "made, but not for ...: why" if some devices have no peer; "not made: why".
+    """
+
+    anomalies: tuple[SlowDevice, ...] = ()
+    verdict: str
+
+    @property
+    def made(self) -> bool:
+        """Whether devices were compared at all: only then does no anomaly mean an even run."""
+        return self.verdict.startswith(MADE)
+
+
+Marks = Mapping[int, TowerMarks]
+Under = Callable[[Marks, int, int], float]  # the marks of a step, a tower, its peer: percent under
+
+
+def find_anomalies(devices: Sequence[Device], steps: Sequence[Step]) -> AnomalyCheck:
+    """Name the devices that are more than 5 % under their peers beyond the noise of the run.
+
+    Steps of the warm-up are passed over, and so is a step in which a tower has no usable mark. Time to
+    compute is compared among devices of one kind: GPUs of one name, or CPU devices. Time to wait for weights
+    is compared only where the way to the variables is of the same class, too.
+    """
+    if len(devices) < 2:
+        return AnomalyCheck(verdict=f"not made: {_no_peer(devices)}")
+    kinds = _groups(devices, lambda device: kind_of(device))
+    if not kinds:
+        return AnomalyCheck(verdict="not made: no two devices are of the same kind")
+    towers = {device.tower for group in kinds for device in group}
+    counted = [marks for step in steps if not step.warmup and (marks := _usable(step, towers)) is not None]
+    needed = fewest_values(_chance(kinds))
+    if len(counted) < needed:
+        return AnomalyCheck(verdict=f"not made: too few steps ({needed} needed, {len(counted)} counted)")
+
+    # A wait of a device without peers on the same class of link says nothing of the device.
+    ways = _groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
+    found = [
+        *_slow(kinds, counted, "compute", _compute_under),
+        *_slow(ways, counted, "weights", _weights_under),
+    ]
+    found.sort(key=lambda slow: (slow.tower, slow.part))
+    return AnomalyCheck(anomalies=tuple(found), verdict=_verdict(devices, towers))
+
+
+def kind_of(device: Device) -> str:
+    """Tell what a device is compared with: "CPU", or the GPU's name.
+
+    A CPU device that stands for a GPU in a rehearsal is a CPU device.
+    """
+    return "CPU" if _is_cpu(device) else f"GPU {device.gpu_name or 'of unknown name'}"
+
+
+def name_of(device: Device) -> str:
+    """Name a device to a person: "GPU 3 (GTX 1070)", or "tower 1 (/CPU:1)"."""
+    if _is_cpu(device) or device.gpu is None:
+        return f"tower {device.tower} ({device.device})"
+    return f"GPU {device.gpu} ({device.gpu_name})" if device.gpu_name else f"GPU {device.gpu}"
+
+
+def reference_of(tower: int, fastest_first: Sequence[int]) -> int:
+    """Choose the peer a tower is compared with: the middle one of the faster half of its peers.
+
+    Of an even number the faster of the two. So it is the fastest of up to four peers, the second of five to
+    eight: one healthy device of four shows that three are slow, but one of eight does not.
+    """
+    peers = [other for other in fastest_first if other != tower]
+    faster_half = peers[: (len(peers) + 1) // 2]
+    return faster_half[(len(faster_half) - 1) // 2]
+
+
+def _compute_under(marks: Marks, tower: int, peer: int) -> float:
+    return 100 * (1 - marks[peer].compute_s / marks[tower].compute_s)
+
+
+def _weights_under(marks: Marks, tower: int, peer: int) -> float:
+    # Of the time the tower is busy: ten times a wait that is next to nothing is still next to nothing.
+    own = marks[tower]
+    return 100 * (own.weights_s - marks[peer].weights_s) / (own.weights_s + own.compute_s)
+
+
+def _slow(
+    groups: Sequence[Sequence[Device]], steps: Sequence[Marks], part: str, under: Under
+) -> list[SlowDevice]:
+    if not groups:
+        return []
+    chance = _chance(groups)
+    found = []
+    for group in groups:
+        fastest_first = _fastest_first([device.tower for device in group], steps, part)
+        for device in group:
+            peer = reference_of(device.tower, fastest_first)
+            percent = [under(marks, device.tower, peer) for marks in steps]
+            low = _proven(percent, chance)
+            if low is not None:
+                found.append(_named(device, part, median(percent), low))
+    return found
+
+
+def _proven(percent: Sequence[float], chance: float) -> float | None:
+    """Give the lower bound of the median if it holds over the whole run and is above the threshold."""
+    half = len(percent) // 2
+    if min(median(percent[:half]), median(percent[half:])) <= THRESHOLD_PERCENT:
+        return None
+    low = lower_bound(percent, chance)
+    return low if low > THRESHOLD_PERCENT else None
+
+
+def _fastest_first(towers: Sequence[int], steps: Sequence[Marks], part: str) -> list[int]:
+    """Order towers by their time relative to the middle one of each step, the median over the steps."""
+
+    def seconds(marks: Marks, tower: int) -> float:
+        return marks[tower].compute_s if part == "compute" else marks[tower].weights_s
+
+    middles = [median(seconds(marks, tower) for tower in towers) for marks in steps]
+    # A wait may be 0, so waits are compared by difference; computing by ratio, as noise there is a factor.
+    levels = {
+        tower: median(
+            seconds(marks, tower) / middle if part == "compute" else seconds(marks, tower) - middle
+            for marks, middle in zip(steps, middles, strict=True)
+        )
+        for tower in towers
+    }
+    return sorted(towers, key=lambda tower: (levels[tower], tower))
+
+
+def _groups(devices: Sequence[Device], key: Callable[[Device], object]) -> list[list[Device]]:
+    groups: dict[object, list[Device]] = {}
+    for device in devices:
+        groups.setdefault(key(device), []).append(device)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _chance(groups: Sequence[Sequence[Device]]) -> float:
+    """Share the chance of a false alarm among the towers that are compared (Bonferroni)."""
+    return (1 - CONFIDENCE) / sum(map(len, groups))
+
+
+def _usable(step: Step, towers: set[int]) -> Marks | None:
+    marks = {mark.tower: mark for mark in step.marks}
+    if not marks.keys() >= towers:
+        return None
+    good = all(
+        0 < marks[tower].compute_s < math.inf and 0 <= marks[tower].weights_s < math.inf for tower in towers
+    )
+    return marks if good else None
+
+
+def _named(device: Device, part: str, percent: float, low: float) -> SlowDevice:
+    shown = f"{percent:.0f}" if percent >= 10 else f"{percent:.1f}"
+    at_least = f"{math.floor(low)}" if low >= 10 else f"{math.floor(low * 10) / 10:.1f}"
+    what = (
+        f"computes {shown} % slower than its peers"
+        if part == "compute"
+        else f"is {shown} % slower than its peers as it waits longer for its weights"
+    )
+    return SlowDevice(
+        tower=device.tower,
+        part=part,
+        percent_under=percent,
+        percent_under_low=low,
+        confidence=CONFIDENCE,
+        says=f"{name_of(device)} {what} (at least {at_least} %, {100 * CONFIDENCE:.0f} % confidence)",
+        gpu=None if _is_cpu(device) else device.gpu,
+    )
+
+
+def _verdict(devices: Sequence[Device], compared: set[int]) -> str:
+    alone = [name_of(device) for device in devices if device.tower not in compared]
+    return f"{MADE}, but not for {', '.join(alone)}: no peer of its kind" if alone else MADE
+
+
+def _no_peer(devices: Sequence[Device]) -> str:
+    return "one device has no peer" if devices else "no devices are known"
+
+
+def _is_cpu(device: Device) -> bool:
+    return "CPU" in device.device.upper()

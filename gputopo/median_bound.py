@@ -1,0 +1,98 @@
+"""How low the median of a noisy, perhaps autocorrelated series may really be.
+
+Order statistics need no assumption about the shape of the noise: of n independent values, k lie below the
+true median with the binomial chance of k heads in n tosses (W. J. Conover, Practical Nonparametric
+Statistics, 3rd ed., section 3.2). Steps of a run are not independent, so the margin is widened by the
+square root of the integrated autocorrelation time, as the error of a mean would be.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+# Correlations are summed up to this lag, or a third of the run: beyond, too few pairs are left to tell.
+LONGEST_LAG = 50
+# The time corrects the correlations that it is summed from; in three rounds it settles or is plainly long.
+BIAS_ROUNDS = 3
+
+
+def fewest_values(chance: float) -> int:
+    """Tell how many values a lower bound of the median needs, so that it is wrong with at most this chance.
+
+    The lowest of n values is above the median with chance 2^-n, and no lower bound is safer than that.
+    """
+    return max(2, math.ceil(-math.log2(chance)))
+
+
+def lower_bound(values: Sequence[float], chance: float) -> float:
+    """Give a lower bound of the median of the process behind `values`, wrong with at most this chance.
+
+    `values` are in the order they were measured. Raises ValueError if there are fewer than `fewest_values`.
+    """
+    ordered = sorted(values)
+    rank = _rank(len(ordered), chance)
+    if rank is None:
+        raise ValueError(f"{len(ordered)} values have no lower bound of the median at {chance}")
+    middle = median(ordered)
+    return middle - (middle - ordered[rank]) * math.sqrt(correlation_time(values))
+
+
+def correlation_time(values: Sequence[float]) -> float:
+    """Give the number of successive values that weigh as much as one independent value: 1 or more.
+
+    Of ranks, so that single stalls do not hide a slow drift. The sum over the lags ends where the sum of two
+    neighbours is no longer positive (C. J. Geyer, Practical Markov Chain Monte Carlo, Statistical Science
+    7(4), 1992, section 3.3).
+    """
+    ranks = _ranks(values)
+    count = len(ranks)
+    mean = sum(ranks) / count
+    centred = [rank - mean for rank in ranks]
+    variance = sum(value * value for value in centred)
+    if variance == 0:
+        return 1.0
+
+    def correlation(lag: int) -> float:
+        return sum(a * b for a, b in zip(centred, centred[lag:], strict=False)) / variance
+
+    found = [correlation(lag) for lag in range(2 * (min(LONGEST_LAG, count // 3) // 2) + 2)]
+    time = 1.0
+    for _ in range(BIAS_ROUNDS):
+        # Around the run's own mean, correlations come out low by about time/count times what they lack to 1.
+        time = _summed([value + (1 - value) * (time - 1) / count for value in found])
+    return time
+
+
+def _summed(correlations: Sequence[float]) -> float:
+    """Sum over the lags, both ways, as long as neighbouring pairs are positive together."""
+    total = -1.0
+    for even, odd in zip(correlations[::2], correlations[1::2], strict=True):
+        if even + odd <= 0:
+            break
+        total += 2 * (even + odd)
+    return max(1.0, total)
+
+
+def _rank(count: int, chance: float) -> int | None:
+    """Give the place (from 0) of the highest value whose chance to be above the median is small enough."""
+    # In logarithms: 2^-n is no longer a float for runs of more than 1074 steps.
+    log_term = -count * math.log(2)
+    below, rank = math.exp(log_term), None
+    for heads in range(count // 2 + 1):
+        if below > chance:
+            break
+        rank = heads
+        log_term += math.log((count - heads) / (heads + 1))
+        below += math.exp(log_term)
+    return rank
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    ends = [0, *(i for i, (a, b) in enumerate(pairwise(order), 1) if values[a] != values[b]), len(order)]
+    for start, end in pairwise(ends):
+        for place in range(start, end):
+            ranks[order[place]] = (start + end - 1) / 2  # equal values share the mean of their places
+    return ranks
