@@ -379,9 +379,12 @@ def _bits(words: Any) -> tuple[int, ...]:
 
 
 def _address(info: Any) -> str:
-    """Give the address of an nvmlPciInfo_t; drivers before 2018 fill only the numbers."""
-    text = info.busId.decode(errors="replace") or f"{info.domain:x}:{info.bus:02x}:{info.device:02x}.0"
-    address = normal_address(text)
-    if address is None:
-        raise NotReadError("UNREADABLE_ADDRESS")
-    return address
+    """Give the address of an nvmlPciInfo_t. Drivers before 2018 fill the numbers and not the text.
+
+    pynvml decodes the text when the field is read, which fails on what a broken card may give.
+    """
+    try:
+        address = normal_address(str(info.busId))
+    except UnicodeDecodeError:
+        address = None
+    return address or f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"

@@ -1,4 +1,4 @@
-"""What the PCI tree adds to the GPUs: their addresses where NVML no longer tells them, their slots and links."""
+"""What the PCI tree adds to GPUs: addresses that NVML no longer tells, slots and links."""
 
 from collections.abc import Sequence
 

@@ -1,0 +1,38 @@
+"""From a scenario to the Machine that gputopo reads, with the NVML double and the generated tree."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gputopo.machine import Machine
+from gputopo.probes.collect import read_machine
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.scenarios import Scenario
+from tests.kit.sysfs import write_tree
+
+
+def read(scenario: Scenario, folder: Path, fake: FakeNvml | None = None) -> Machine:
+    """Write the tree (unless it is there) and read the machine through the double."""
+    if not (folder / "sys").exists():
+        write_tree(scenario, folder)
+    with installed(fake or FakeNvml(scenario)):
+        return read_machine(folder)
+
+
+def leaves(value: object, path: str = "") -> dict[str, Any]:
+    """Give every single fact of a value by path, as in Machine.missing: `gpus[0].clocks_mhz.sm.now`."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, dict) and value:
+        items = [(f"{path}.{name}" if path else str(name), one) for name, one in value.items()]
+    elif isinstance(value, (tuple, list)) and value and isinstance(value[0], msgspec.Struct):
+        items = [(f"{path}[{_number(one, place)}]", one) for place, one in enumerate(value)]
+    else:
+        return {path: value}
+    return {leaf: fact for name, one in items for leaf, fact in leaves(one, name).items()}
+
+
+def _number(one: msgspec.Struct, place: int) -> str:
+    pair = getattr(one, "a", None), getattr(one, "b", None)
+    return f"{pair[0]}-{pair[1]}" if None not in pair else str(place)

@@ -1,0 +1,427 @@
+"""Machines as frozen values: one table that both the NVML double and the generated /sys are made from.
+
+Hops are derived from the bridges by `Scenario.level`, which knows nothing of gputopo.topology.
+Numbers that a scenario does not set are those of an invented, well-behaved data-centre card.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+NOT_SUPPORTED = 3
+GPU_IS_LOST = 15
+
+# What a GeForce driver refuses: error correction, user clocks, MIG, violation times, the newer thermals.
+CONSUMER = dict.fromkeys(
+    (
+        "nvmlDeviceGetEccMode",
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetRetiredPages",
+        "nvmlDeviceGetRetiredPagesPendingStatus",
+        "nvmlDeviceGetRemappedRows",
+        "nvmlDeviceGetApplicationsClock",
+        "nvmlDeviceGetMaxCustomerBoostClock",
+        "nvmlDeviceGetClock",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetMarginTemperature",
+        "nvmlDeviceGetViolationStatus",
+        "field[82]",
+    ),
+    NOT_SUPPORTED,
+)
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """A PCIe link: GT/s per lane and lanes, now and at most. The texts are written as the kernel does."""
+
+    speed: float = 8.0
+    width: int = 16
+    max_speed: float = 8.0
+    max_width: int = 16
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """A PCI bridge; `parent` None directly under the root complex `root`."""
+
+    address: str
+    root: str
+    parent: str | None = None
+    link: LinkSpec = LinkSpec()
+
+
+@dataclass(frozen=True)
+class NicSpec:
+    address: str
+    parent: str | None
+    root: str
+    name: str
+    infiniband: bool = True
+    numa_node: int = -1
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    pid: int
+    kind: str  # compute, graphics, mps
+    used_bytes: int | None
+    name: str = "/home/someone/venv/bin/python train.py"
+
+
+@dataclass(frozen=True)
+class NvLinkSpec:
+    """One NVLink port. `remote`: a GPU's index, or the address of a switch. None: the link is down."""
+
+    remote: int | str | None
+    version: int = 2
+    errors: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """A GPU and the numbers that NVML tells of it, in NVML's units. A value None is NOT_SUPPORTED.
+
+    `refuses` maps a call, with or without its plain arguments in brackets, to the code it returns.
+    `lost`: `handle` (no handle either) or `calls` (the handle is given, every call is refused).
+    """
+
+    address: str
+    parent: str | None
+    root: str
+    name: str = "NVIDIA Test-100"
+    uuid: str = ""
+    device_id: str = "20b0"
+    class_code: str = "030200"
+    kernel_driver: str | None = "nvidia"
+    numa_node: int = -1
+    link: LinkSpec = LinkSpec()
+    # graphics, SM, memory, video in MHz
+    clocks: tuple[int, int, int, int] = (1305, 1305, 1215, 1275)
+    max_clocks: tuple[int, int, int, int] = (1410, 1410, 1215, 1290)
+    application_clocks: tuple[int, int, int, int] = (1095, 1095, 1215, 1005)
+    boost_clocks: tuple[int, int, int, int] = (1400, 1400, 1214, 1280)
+    pstate: int = 0
+    throttle: int = 0x1
+    violations: Mapping[int, int] = field(
+        default_factory=lambda: {0: 11, 1: 12, 2: 0, 3: 0, 4: 15, 5: 0, 10: 17, 11: 18}
+    )
+    power_mw: int = 61_500
+    power_limit_mw: int = 400_000
+    power_default_mw: int = 399_000
+    power_enforced_mw: int = 398_000
+    power_range_mw: tuple[int, int] = (100_000, 405_000)
+    temperature: int = 31
+    memory_temperature: int = 33
+    slowdown: int = 95
+    shutdown: int = 98
+    margin: int = 57
+    replays: int = 4
+    memory_bytes: tuple[int, int, int] = (42_949_672_960, 1_073_741_824, 41_875_931_136)  # total, used, free
+    utilization: tuple[int, int] = (7, 3)
+    ecc_mode: tuple[int, int] | None = (1, 1)
+    ecc_errors: tuple[int, int, int, int] = (5, 6, 7, 8)  # corrected vol., aggr., uncorrected vol., aggr.
+    remapped_rows: tuple[int, int, int, int] | None = (1, 2, 0, 0)
+    retired_pages: tuple[int, int] = (2, 1)
+    retired_pending: int = 0
+    mig: tuple[int, int] | None = (0, 0)
+    compute_mode: int = 0
+    persistence: int = 1
+    processes: tuple[ProcessSpec, ...] = ()
+    nvlinks: tuple[NvLinkSpec, ...] = ()
+    refuses: Mapping[str, int] = field(default_factory=dict)
+    lost: str | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One machine. `cpus` are the CPUs of each NUMA node; `p2p` overrides the status code of pairs."""
+
+    name: str
+    gpus: tuple[GpuSpec, ...]
+    bridges: tuple[Bridge, ...]
+    nics: tuple[NicSpec, ...] = ()
+    cpu_model: str = "Intel(R) Xeon(R) CPU E5-2630 v4 @ 2.20GHz"
+    sockets: int = 1
+    cpus: tuple[Sequence[int], ...] = (range(20),)
+    memory_mib: int = 64_000
+    driver_version: str = "550.163.01"
+    nvml_version: str = "12.550.163.01"
+    cuda_version: int = 12_040
+    p2p: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    extra_pci: tuple[tuple[str, str | None, str, str, str], ...] = ()  # address, parent, root, vendor, class
+
+    def bridges_above(self, gpu: int) -> list[str]:
+        """Give the bridges above a GPU, the nearest first."""
+        parents = {bridge.address: bridge.parent for bridge in self.bridges}
+        above = []
+        bridge = self.gpus[gpu].parent
+        while bridge is not None:
+            above.append(bridge)
+            bridge = parents[bridge]
+        return above
+
+    def slot(self, gpu: int) -> LinkSpec:
+        """Give the link of the bridge right above a GPU; without a bridge, what the card can do."""
+        links = {bridge.address: bridge.link for bridge in self.bridges}
+        return links.get(self.gpus[gpu].parent or "", self.gpus[gpu].link)
+
+    def level(self, a: int, b: int) -> int:
+        """Give NVML's topology level of a pair: 10, 20, 30, 40 or 50."""
+        ways = self.bridges_above(a), self.bridges_above(b)
+        shared = [bridge for bridge in ways[0] if bridge in ways[1]]
+        if shared:
+            below = [way.index(shared[0]) for way in ways]
+            return 10 if max(below) < 2 else 20
+        first, second = self.gpus[a], self.gpus[b]
+        if first.root == second.root:
+            return 30
+        return 40 if first.numa_node == second.numa_node else 50
+
+
+def changed(
+    scenario: Scenario, gpus: Mapping[int, Mapping[str, Any]] | None = None, **fields: Any
+) -> Scenario:
+    """Give a variant of a scenario: fields of some GPUs by index, and fields of the scenario itself."""
+    specs = tuple(
+        replace(gpu, **dict((gpus or {}).get(index, {}))) for index, gpu in enumerate(scenario.gpus)
+    )
+    return replace(scenario, gpus=specs, **fields)
+
+
+def _switch(root: str, port: str, up: str, downs: Sequence[str], above: str | None = None) -> list[Bridge]:
+    """Give a root port (unless the switch hangs on `above`), a switch's upstream bridge and its ports."""
+    bridges = [] if above else [Bridge(port, root)]
+    bridges.append(Bridge(up, root, above or port))
+    return bridges + [Bridge(down, root, up) for down in downs]
+
+
+def _uuid(machine: int, gpu: int) -> str:
+    return f"GPU-{machine:08x}-0000-4000-8000-{gpu:012x}"
+
+
+def _7gforce() -> Scenario:
+    """Six GTX 1070 and a GTX 1080 behind two switches: PIX within {0,1,2} and {3,4,5,6}, PHB across.
+
+    Six slots are risers of one lane. Three cards have the reference boost clock, the others are overclocked.
+    """
+    root = "pci0000:00"
+    ports = ("0000:04:08.0", "0000:04:10.0", "0000:04:11.0")
+    more = ("0000:09:08.0", "0000:09:09.0", "0000:09:10.0", "0000:09:11.0")
+    bridges = _switch(root, "0000:00:02.0", "0000:03:00.0", ports)
+    bridges += _switch(root, "0000:00:03.0", "0000:08:00.0", more)
+    lanes = (1, 1, 1, 1, 1, 1, 8)
+    slot = dict(zip((*ports, *more), lanes, strict=True))
+    bridges = [
+        replace(bridge, link=LinkSpec(8.0, slot[bridge.address], 8.0, slot[bridge.address]))
+        if bridge.address in slot
+        else bridge
+        for bridge in bridges
+    ]
+    gpus = []
+    for index, (bus, parent) in enumerate(
+        zip(("05", "06", "07", "0a", "0b", "0c", "0d"), (*ports, *more), strict=True)
+    ):
+        last = index == 6
+        top = 1733 if last else 1683 if index in (1, 2, 3) else 1771
+        memory = 5005 if last else 4004
+        gpus.append(
+            GpuSpec(
+                address=f"0000:{bus}:00.0",
+                parent=parent,
+                root=root,
+                name="GeForce GTX 1080" if last else "GeForce GTX 1070",
+                uuid=_uuid(7, index),
+                device_id="1b80" if last else "1b81",
+                class_code="030000",
+                numa_node=0,
+                link=LinkSpec(8.0, lanes[index], 8.0, 16),
+                clocks=(top, top, memory, top - 200),
+                max_clocks=(top, top, memory, top - 150),
+                pstate=2,
+                power_limit_mw=180_000 if last else 151_000,
+                memory_bytes=(8_508_145_664, 104_857_600, 8_403_288_064),
+                refuses=CONSUMER | {"nvmlDeviceGetNvLinkState": NOT_SUPPORTED},
+            )
+        )
+    return Scenario("7gforce", tuple(gpus), tuple(bridges), cpus=(range(20),))
+
+
+def _dual_socket() -> Scenario:
+    """Two sockets with two root complexes each, a switch with two RTX 2080 Ti on each: PIX, NODE, SYS."""
+    gpus: list[GpuSpec] = []
+    bridges: list[Bridge] = []
+    for number, bus in enumerate((0x17, 0x3A, 0x85, 0xAE)):
+        root = f"pci0000:{bus:02x}"
+        port, up = f"0000:{bus:02x}:00.0", f"0000:{bus + 1:02x}:00.0"
+        downs = [f"0000:{bus + 2:02x}:08.0", f"0000:{bus + 2:02x}:10.0"]
+        bridges += _switch(root, port, up, downs)
+        gpus += [
+            GpuSpec(
+                address=f"0000:{bus + 3 + place:02x}:00.0",
+                parent=down,
+                root=root,
+                name="NVIDIA GeForce RTX 2080 Ti",
+                uuid=_uuid(44, len(gpus) + place),
+                device_id="1e07",
+                class_code="030000",
+                numa_node=number // 2,
+                clocks=(300, 300, 405, 540),
+                max_clocks=(2100, 2100, 7000, 1950),
+                pstate=8,
+                refuses=CONSUMER,
+                nvlinks=(NvLinkSpec(None), NvLinkSpec(None)),
+            )
+            for place, down in enumerate(downs)
+        ]
+    return Scenario(
+        "dual_socket_4_4",
+        tuple(gpus),
+        tuple(bridges),
+        sockets=2,
+        cpus=((*range(18), *range(36, 54)), (*range(18, 36), *range(54, 72))),
+        p2p={(a, b): 1 for a in range(8) for b in range(a + 1, 8) if a // 4 != b // 4},
+    )
+
+
+_CUBE_MESH = (
+    *((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 5), (2, 3)),
+    *((2, 6), (3, 7), (4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7)),
+)
+
+
+def _dgx1() -> Scenario:
+    """Eight P100 in a hybrid cube mesh of NVLinks; pairs of GPUs and a NIC on each of four switches."""
+    gpus: list[GpuSpec] = []
+    bridges: list[Bridge] = []
+    nics: list[NicSpec] = []
+    for number, (root, bus) in enumerate((("00", 0x02), ("00", 0x08), ("80", 0x82), ("80", 0x88))):
+        port = f"0000:{root}:0{2 + number % 2}.0"
+        up = f"0000:{bus:02x}:00.0"
+        downs = [f"0000:{bus + 1:02x}:{device:02x}.0" for device in (4, 8, 12)]
+        bridges += _switch(f"pci0000:{root}", port, up, downs)
+        node = number // 2
+        nics.append(
+            NicSpec(f"0000:{bus + 2:02x}:00.0", downs[0], f"pci0000:{root}", f"mlx5_{number}", numa_node=node)
+        )
+        for place in (1, 2):
+            index = 2 * number + place - 1
+            remotes = [b if a == index else a for a, b in _CUBE_MESH if index in (a, b)]
+            gpus.append(
+                GpuSpec(
+                    address=f"0000:{bus + 2 + place:02x}:00.0",
+                    parent=downs[place],
+                    root=f"pci0000:{root}",
+                    name="Tesla P100-SXM2-16GB",
+                    uuid=_uuid(1, index),
+                    device_id="15f9",
+                    numa_node=node,
+                    clocks=(1328, 1328, 715, 1189),
+                    max_clocks=(1480, 1480, 715, 1328),
+                    nvlinks=tuple(NvLinkSpec(remote, version=1) for remote in remotes),
+                    memory_bytes=(17_071_734_784, 0, 17_071_734_784),
+                    refuses={
+                        "nvmlDeviceGetMigMode": NOT_SUPPORTED,
+                        "nvmlDeviceGetRemappedRows": NOT_SUPPORTED,
+                    },
+                )
+            )
+    return Scenario(
+        "dgx1",
+        tuple(gpus),
+        tuple(bridges),
+        nics=tuple(nics),
+        sockets=2,
+        cpus=((*range(20), *range(40, 60)), (*range(20, 40), *range(60, 80))),
+    )
+
+
+def _desktop() -> Scenario:
+    """One RTX 3080, a fourth-generation card in a third-generation slot, with its sound function."""
+    gpu = GpuSpec(
+        address="0000:01:00.0",
+        parent="0000:00:01.0",
+        root="pci0000:00",
+        name="NVIDIA GeForce RTX 3080",
+        uuid=_uuid(3, 0),
+        device_id="2206",
+        class_code="030000",
+        link=LinkSpec(8.0, 16, 16.0, 16),
+        clocks=(210, 210, 405, 555),
+        max_clocks=(2100, 2100, 9501, 1950),
+        pstate=8,
+        processes=(ProcessSpec(1234, "graphics", 300 << 20, "/usr/lib/xorg/Xorg"),),
+        refuses=CONSUMER | {"nvmlDeviceGetNvLinkState": NOT_SUPPORTED},
+    )
+    return Scenario(
+        "desktop",
+        (gpu,),
+        (Bridge("0000:00:01.0", "pci0000:00", None, LinkSpec(8.0, 16, 8.0, 16)),),
+        nics=(NicSpec("0000:00:1f.6", None, "pci0000:00", "eno1", infiniband=False),),
+        cpu_model="Intel(R) Core(TM) i7-9700K CPU @ 3.60GHz",
+        cpus=(range(8),),
+        extra_pci=(("0000:01:00.1", "0000:00:01.0", "pci0000:00", "10de", "040300"),),
+    )
+
+
+def _four(name: str) -> Scenario:
+    """Four data-centre cards on one switch, two of them with NVLinks to one another: answers everything."""
+    root = "pci0000:40"
+    downs = [f"0000:43:{device:02x}.0" for device in (0, 4, 8, 12)]
+    bridges = _switch(root, "0000:40:01.0", "0000:42:00.0", downs)
+    gpus = tuple(
+        GpuSpec(
+            address=f"0000:{0x44 + index:02x}:00.0",
+            parent=down,
+            root=root,
+            uuid=_uuid(4, index),
+            numa_node=0,
+            processes=(ProcessSpec(4000 + index, "compute", 1 << 30), ProcessSpec(77, "mps", None)),
+            nvlinks=(NvLinkSpec(1 - index, 4), NvLinkSpec(1 - index, 4)) if index < 2 else (),
+        )
+        for index, down in enumerate(downs)
+    )
+    return Scenario(name, gpus, tuple(bridges), cpus=(range(64),))
+
+
+def _sixteen() -> Scenario:
+    """Sixteen GPUs: on each of two sockets a switch with two switches with four GPUs: PIX, PXB, SYS."""
+    gpus: list[GpuSpec] = []
+    bridges: list[Bridge] = []
+    for node, root_bus in enumerate((0x00, 0x80)):
+        root = f"pci0000:{root_bus:02x}"
+        middle = [f"0000:{root_bus + 3:02x}:{device:02x}.0" for device in (0, 8)]
+        bridges += _switch(root, f"0000:{root_bus:02x}:02.0", f"0000:{root_bus + 2:02x}:00.0", middle)
+        for half, above in enumerate(middle):
+            up_bus = root_bus + 0x10 + 0x10 * half
+            downs = [f"0000:{up_bus + 1:02x}:{device:02x}.0" for device in (0, 4, 8, 12)]
+            bridges += _switch(root, "", f"0000:{up_bus:02x}:00.0", downs, above=above)
+            gpus += [
+                GpuSpec(
+                    address=f"0000:{up_bus + 2 + place:02x}:00.0",
+                    parent=down,
+                    root=root,
+                    name="Tesla V100-SXM3-32GB",
+                    uuid=_uuid(16, len(gpus) + place),
+                    numa_node=node,
+                )
+                for place, down in enumerate(downs)
+            ]
+    return Scenario(
+        "sixteen", tuple(gpus), tuple(bridges), sockets=2, cpus=(tuple(range(24)), tuple(range(24, 48)))
+    )
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        _7gforce(),
+        _dual_socket(),
+        _dgx1(),
+        _desktop(),
+        _four("four"),
+        changed(_four("lost_gpu"), gpus={2: {"lost": "calls"}}),
+        changed(_four("lost_handle"), gpus={2: {"lost": "handle"}}),
+        _sixteen(),
+    )
+}

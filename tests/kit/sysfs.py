@@ -1,0 +1,178 @@
+"""Writes a scenario as /sys, /proc and /dev under a folder, with relative links as the kernel's."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.kit.scenarios import LinkSpec, Scenario
+
+_BRIDGE_CLASS = "060400"
+
+
+def write_tree(scenario: Scenario, root: Path, *, driver: bool = True) -> Path:
+    """Write the tree and give `root`. With `driver` False no kernel module is loaded and there is no /dev."""
+    for bridge in scenario.bridges:
+        write_function(
+            root,
+            _place(scenario, bridge.address),
+            "10b5",
+            "8747",
+            _BRIDGE_CLASS,
+            bridge.link,
+            kernel="pcieport",
+        )
+    for gpu in scenario.gpus:
+        write_function(
+            root,
+            _place(scenario, gpu.address),
+            "10de",
+            gpu.device_id,
+            gpu.class_code,
+            gpu.link,
+            numa_node=gpu.numa_node,
+            kernel=gpu.kernel_driver if driver or gpu.kernel_driver != "nvidia" else None,
+        )
+    for nic in scenario.nics:
+        class_code = "020700" if nic.infiniband else "020000"
+        folder = write_function(
+            root, _place(scenario, nic.address), "15b3", "1013", class_code, numa_node=nic.numa_node
+        )
+        (folder / ("infiniband" if nic.infiniband else "net") / nic.name).mkdir(parents=True)
+    for address, _, _, vendor, class_code in scenario.extra_pci:
+        write_function(root, _place(scenario, address), vendor, "10f0", class_code)
+    _write_host(scenario, root)
+    if driver:
+        _write_driver(scenario, root)
+    return root
+
+
+def write_function(
+    root: Path,
+    place: str,
+    vendor: str,
+    device: str,
+    class_code: str,
+    link: LinkSpec | None = None,
+    *,
+    numa_node: int = -1,
+    kernel: str | None = None,
+) -> Path:
+    """Write one PCI function at `place` (below sys/devices) with its link under bus/pci/devices."""
+    folder = root / "sys/devices" / place
+    folder.mkdir(parents=True, exist_ok=True)
+    write_files(
+        folder,
+        {
+            "vendor": f"0x{vendor}",
+            "device": f"0x{device}",
+            "class": f"0x{class_code}",
+            "numa_node": numa_node,
+        },
+    )
+    if link is not None:
+        write_files(
+            folder,
+            {
+                "current_link_speed": f"{link.speed} GT/s PCIe",
+                "current_link_width": link.width,
+                "max_link_speed": f"{link.max_speed} GT/s PCIe",
+                "max_link_width": link.max_width,
+            },
+        )
+    _link(root / "sys/bus/pci/devices" / folder.name, folder)
+    if kernel is not None:
+        (root / "sys/bus/pci/drivers" / kernel).mkdir(parents=True, exist_ok=True)
+        _link(folder / "driver", root / "sys/bus/pci/drivers" / kernel)
+    return folder
+
+
+def write_files(folder: Path, texts: dict[str, object]) -> None:
+    """Write small files, each with a newline at the end as sysfs gives them."""
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
+def _place(scenario: Scenario, address: str) -> str:
+    """Give the path of a function below sys/devices: the root complex, the bridges, the function."""
+    parents = {bridge.address: (bridge.parent, bridge.root) for bridge in scenario.bridges}
+    parents |= {gpu.address: (gpu.parent, gpu.root) for gpu in scenario.gpus}
+    parents |= {nic.address: (nic.parent, nic.root) for nic in scenario.nics}
+    parents |= {extra: (parent, root) for extra, parent, root, _, _ in scenario.extra_pci}
+    parts = [address]
+    parent, root = parents[address]
+    while parent is not None:
+        parts.append(parent)
+        parent, root = parents[parent]
+    return "/".join([root, *reversed(parts)])
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(os.path.relpath(target, link.parent))
+
+
+def _write_host(scenario: Scenario, root: Path) -> None:
+    flags = "flags\t\t: fpu vme msr sse sse2 avx2"
+    cpu = f"processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: {scenario.cpu_model}\n{flags}\n"
+    write_files(
+        root,
+        {
+            "proc/cpuinfo": cpu,
+            "proc/meminfo": f"MemTotal:       {scenario.memory_mib * 1024} kB",
+            "proc/sys/kernel/osrelease": "6.1.0-test",
+            "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=/dev/sda1",
+            "proc/1/cgroup": "0::/init.scope",
+            "sys/class/dmi/id/sys_vendor": "Supermicro",
+            "sys/class/dmi/id/product_name": "SYS-4028GR-TR",
+        },
+    )
+    system = root / "sys/devices/system"
+    for node, cpus in enumerate(scenario.cpus):
+        distances = " ".join("10" if other == node else "21" for other in range(len(scenario.cpus)))
+        memory_kb = scenario.memory_mib * 1024 // len(scenario.cpus)
+        write_files(
+            system / f"node/node{node}",
+            {
+                "cpulist": _ranges(cpus),
+                "distance": distances,
+                "meminfo": f"Node {node} MemTotal:       {memory_kb} kB",
+            },
+        )
+        half = len(list(cpus)) // 2 or 1
+        for place, number in enumerate(cpus):
+            siblings = sorted({cpus[place % half], cpus[(place % half) + half]} if half > 1 else {number})
+            write_files(
+                system / f"cpu/cpu{number}/topology",
+                {
+                    "physical_package_id": node * scenario.sockets // len(scenario.cpus),
+                    "core_id": place % half,
+                    "thread_siblings_list": ",".join(map(str, siblings)),
+                },
+            )
+
+
+def _ranges(cpus: Iterable[int]) -> str:
+    """Write numbers as the kernel's cpulist, one range for each run of neighbours."""
+    text, runs = "", sorted(cpus)
+    while runs:
+        length = next((n for n in range(1, len(runs)) if runs[n] != runs[0] + n), len(runs))
+        text += f",{runs[0]}" if length == 1 else f",{runs[0]}-{runs[length - 1]}"
+        runs = runs[length:]
+    return text[1:]
+
+
+def _write_driver(scenario: Scenario, root: Path) -> None:
+    version = scenario.driver_version
+    write_files(
+        root,
+        {
+            "proc/driver/nvidia/version": f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  "
+            "Tue Apr  8 12:41:17 UTC 2025\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14)",
+            "sys/module/nvidia/version": version,
+            "dev/nvidiactl": "",
+        },
+    )
+    write_files(root / "dev", {f"nvidia{index}": "" for index in range(len(scenario.gpus))})

@@ -1,0 +1,240 @@
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gputopo.machine import GpuProcess, Machine, NvLink
+from gputopo.probes.collect import read_machine
+from tests.kit.machines import leaves
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.scenarios import SCENARIOS, Scenario, changed
+
+NO_TREE = Path("/nonexistent")  # so that nothing is filled in from sysfs
+UNKNOWN_ERROR = 999
+FOUR = changed(SCENARIOS["four"], gpus={0: {"violations": {0: 11, 1: 12}}})
+
+# What each call about GPU 0 gives. A call with another way to the same fact costs nothing.
+COSTS: Mapping[str, tuple[str, ...]] = {
+    "nvmlDeviceGetName": ("name", "cuda_index"),
+    "nvmlDeviceGetUUID": ("uuid",),
+    "nvmlDeviceGetMemoryAffinity": ("numa_node",),
+    "nvmlDeviceGetCpuAffinity[16]": (),
+    "nvmlDeviceGetClockInfo[0]": ("clocks_mhz.graphics.now",),
+    "nvmlDeviceGetClockInfo[1]": ("clocks_mhz.sm.now",),
+    "nvmlDeviceGetClockInfo[2]": ("clocks_mhz.memory.now",),
+    "nvmlDeviceGetClockInfo[3]": ("clocks_mhz.video.now",),
+    "nvmlDeviceGetMaxClockInfo[0]": ("clocks_mhz.graphics.max", "cuda_index"),
+    "nvmlDeviceGetMaxClockInfo[1]": ("clocks_mhz.sm.max",),
+    "nvmlDeviceGetMaxClockInfo[2]": ("clocks_mhz.memory.max",),
+    "nvmlDeviceGetMaxClockInfo[3]": ("clocks_mhz.video.max",),
+    "nvmlDeviceGetApplicationsClock[0]": (),
+    "nvmlDeviceGetApplicationsClock[1]": (),
+    "nvmlDeviceGetApplicationsClock[2]": (),
+    "nvmlDeviceGetApplicationsClock[3]": (),
+    "nvmlDeviceGetMaxCustomerBoostClock[0]": ("clocks_mhz.graphics.boost",),
+    "nvmlDeviceGetMaxCustomerBoostClock[1]": ("clocks_mhz.sm.boost",),
+    "nvmlDeviceGetMaxCustomerBoostClock[2]": ("clocks_mhz.memory.boost",),
+    "nvmlDeviceGetMaxCustomerBoostClock[3]": ("clocks_mhz.video.boost",),
+    "nvmlDeviceGetPerformanceState": ("pstate",),
+    "nvmlDeviceGetCurrentClocksEventReasons": (),
+    "nvmlDeviceGetPowerUsage": ("power_w.draw",),
+    "nvmlDeviceGetPowerManagementLimit": ("power_w.limit",),
+    "nvmlDeviceGetPowerManagementDefaultLimit": ("power_w.default_limit",),
+    "nvmlDeviceGetEnforcedPowerLimit": ("power_w.enforced_limit",),
+    "nvmlDeviceGetPowerManagementLimitConstraints": ("power_w.min", "power_w.max"),
+    "nvmlDeviceGetTemperatureV": (),
+    "nvmlDeviceGetFieldValues": ("temperature_c.memory",),
+    "nvmlDeviceGetTemperatureThreshold[1]": ("temperature_c.slowdown",),
+    "nvmlDeviceGetTemperatureThreshold[0]": ("temperature_c.shutdown",),
+    "nvmlDeviceGetMarginTemperature": ("temperature_c.margin",),
+    "nvmlDeviceGetCurrPcieLinkGeneration": ("pcie.gen_now",),
+    "nvmlDeviceGetMaxPcieLinkGeneration": ("pcie.gen_max",),
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration": ("pcie.gen_max_device",),
+    "nvmlDeviceGetCurrPcieLinkWidth": ("pcie.width_now",),
+    "nvmlDeviceGetMaxPcieLinkWidth": ("pcie.width_max",),
+    "nvmlDeviceGetPcieReplayCounter": ("pcie.replay_counter",),
+    "nvmlDeviceGetMemoryInfo_v2": (),
+    "nvmlDeviceGetUtilizationRates": ("utilization_percent.gpu", "utilization_percent.memory"),
+    "nvmlDeviceGetEccMode": ("ecc.mode", "ecc.mode_pending"),
+    "nvmlDeviceGetTotalEccErrors[0,0]": ("ecc.corrected_volatile",),
+    "nvmlDeviceGetTotalEccErrors[0,1]": ("ecc.corrected_aggregate",),
+    "nvmlDeviceGetTotalEccErrors[1,0]": ("ecc.uncorrected_volatile",),
+    "nvmlDeviceGetTotalEccErrors[1,1]": ("ecc.uncorrected_aggregate",),
+    "nvmlDeviceGetRemappedRows": tuple(
+        f"remapped_rows.{name}" for name in ("correctable", "uncorrectable", "pending", "failure")
+    ),
+    "nvmlDeviceGetRetiredPages[0]": ("retired_pages.single_bit",),
+    "nvmlDeviceGetRetiredPages[1]": ("retired_pages.double_bit",),
+    "nvmlDeviceGetRetiredPagesPendingStatus": ("retired_pages.pending",),
+    "nvmlDeviceGetMigMode": ("mig.mode", "mig.mode_pending"),
+    "nvmlDeviceGetComputeMode": ("compute_mode",),
+    "nvmlDeviceGetPersistenceMode": ("persistence_mode",),
+    "nvmlDeviceGetComputeRunningProcesses_v3": (),
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": (),
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3": (),
+    "nvmlDeviceGetNvLinkState[0]": ("nvlinks[0]",),
+    "nvmlDeviceGetNvLinkState[1]": ("nvlinks[1]",),
+    "nvmlDeviceGetNvLinkVersion[0]": ("nvlinks[0].version",),
+    "nvmlDeviceGetNvLinkVersion[1]": ("nvlinks[1].version",),
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2[0]": ("nvlinks[0].remote_pci_address",),
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2[1]": ("nvlinks[1].remote_pci_address",),
+    "nvmlDeviceGetNvLinkRemoteDeviceType[0]": ("nvlinks[0].remote_kind",),
+    "nvmlDeviceGetNvLinkRemoteDeviceType[1]": ("nvlinks[1].remote_kind",),
+    **{
+        f"nvmlDeviceGetNvLinkErrorCounter[{link},{code}]": (f"nvlinks[{link}].errors.{name}",)
+        for link in (0, 1)
+        for code, name in enumerate(("replay", "recovery", "crc_flit", "crc_data"))
+    },
+    **{
+        f"nvmlDeviceGetViolationStatus[{code}]": (f"violation_ns.{name}",)
+        for code, name in ((0, "power"), (1, "thermal"))
+    },
+}
+# Calls whose facts belong to pairs, to all GPUs or to none (see test_pairs and test_collect), or that are
+# refused anyway in this scenario.
+ELSEWHERE = (
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetP2PStatus[0]",
+    "nvmlDeviceGetP2PStatus[1]",
+    "nvmlDeviceGetNvLinkState[2]",
+    *(f"nvmlDeviceGetViolationStatus[{policy}]" for policy in (2, 3, 4, 5, 10, 11)),
+)
+
+
+def read(fake: FakeNvml) -> Machine:
+    with installed(fake):
+        return read_machine(NO_TREE)
+
+
+def read_one(scenario: Scenario = FOUR) -> Machine:
+    return read(FakeNvml(scenario))
+
+
+def test_every_call_about_a_gpu_is_in_the_table_of_costs() -> None:
+    fake = FakeNvml(FOUR)
+    read(fake)
+    asked = {name for name, gpu in fake.calls if gpu == 0}
+    assert asked == {*COSTS, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("call", COSTS)
+def test_a_refused_call_costs_only_its_own_fact(call: str) -> None:
+    before = read_one()
+    fake = FakeNvml(FOUR)
+    fake.refuse(call, UNKNOWN_ERROR, gpu=0)
+    after = read(fake)
+    old, new = leaves(before), leaves(after)
+    changed_facts = {
+        path for path in {*old, *new} if old.get(path) != new.get(path) and not path.startswith("missing")
+    }
+    wanted = tuple(f"gpus[0].{path}" for path in COSTS[call])
+    # CUDA's order is told of all GPUs or of none.
+    wanted += tuple(f"gpus[{n}].cuda_index" for n in range(4)) if "cuda_index" in COSTS[call] else ()
+    assert all(path.startswith(wanted) for path in changed_facts) if wanted else not changed_facts
+    assert bool(changed_facts) == bool(wanted)
+    reasons = {after.missing[path] for path in after.missing if path not in before.missing}
+    assert reasons <= {"UNKNOWN", "CUDA_ORDER_NOT_CERTAIN"}
+    assert ("UNKNOWN" in reasons) == bool(wanted)
+
+
+def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
+    gpu = read_one(SCENARIOS["four"]).gpus[0]
+    assert (gpu.index, gpu.name, gpu.pci_address) == (0, "NVIDIA Test-100", "0000:44:00.0")
+    assert gpu.uuid == "GPU-00000004-0000-4000-8000-000000000000"
+    assert (gpu.numa_node, gpu.cpu_affinity, gpu.cuda_index) == (0, "0-63", 0)
+    clocks = gpu.clocks_mhz
+    assert (clocks.graphics.now, clocks.sm.max) == (1305, 1410)
+    assert (clocks.memory.application, clocks.video.boost) == (1215, 1280)
+    assert (gpu.pstate, gpu.throttle.mask, gpu.throttle.reasons) == ("P0", 1, ("gpu_idle",))
+    assert gpu.violation_ns is not None
+    assert (gpu.violation_ns["thermal"], gpu.violation_ns["total_base_clocks"]) == (12, 18)
+    assert (gpu.power_w.draw, gpu.power_w.enforced_limit, gpu.power_w.max) == (61.5, 398.0, 405.0)
+    heat = gpu.temperature_c
+    assert (heat.gpu, heat.memory, heat.slowdown, heat.shutdown, heat.margin) == (31, 33, 95, 98, 57)
+    pcie = gpu.pcie
+    assert (pcie.gen_now, pcie.gen_max, pcie.width_now, pcie.replay_counter) == (3, 3, 16, 4)
+    assert (gpu.memory_mib.total, gpu.memory_mib.used) == (40960, 1024)
+    assert (gpu.ecc.mode, gpu.ecc.corrected_aggregate, gpu.ecc.uncorrected_volatile) == (True, 6, 7)
+    assert (gpu.remapped_rows.uncorrectable, gpu.remapped_rows.pending) == (2, False)
+    assert (gpu.retired_pages.single_bit, gpu.retired_pages.double_bit) == (2, 1)
+    assert (gpu.compute_mode, gpu.persistence_mode, gpu.mig.mode, gpu.lost) == ("default", True, False, False)
+
+
+def test_processes_of_all_kinds_are_listed_by_program_without_arguments_or_folders() -> None:
+    assert read_one().gpus[1].processes == (
+        GpuProcess(pid=4001, kind="compute", name="python", memory_mib=1024),
+        GpuProcess(pid=77, kind="mps", name="python", memory_mib=None),
+    )
+
+
+def test_nvlinks_are_read_up_to_the_last_with_what_is_at_the_other_end() -> None:
+    gpu = read_one().gpus[0]
+    assert gpu.nvlinks == tuple(
+        NvLink(
+            link=link,
+            active=True,
+            version=3,
+            remote_pci_address="0000:45:00.0",
+            remote_kind="gpu",
+            errors={"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0},
+        )
+        for link in (0, 1)
+    )
+
+
+def test_nvlinks_that_are_down_are_told_as_such() -> None:
+    gpu = read_one(SCENARIOS["dual_socket_4_4"]).gpus[0]
+    assert gpu.nvlinks == (NvLink(link=0, active=False), NvLink(link=1, active=False))
+
+
+def test_a_driver_too_old_for_nvlink_leaves_their_number_open() -> None:
+    fake = FakeNvml(FOUR)
+    fake.without("nvmlDeviceGetNvLinkState")
+    machine = read(fake)
+    assert machine.gpus[0].nvlinks is None
+    assert machine.missing["gpus[0].nvlinks"] == "FUNCTION_NOT_FOUND"
+    assert machine.missing["links[0-1].nvlinks"] == "FUNCTION_NOT_FOUND"
+
+
+def test_violation_times_that_are_all_refused_are_one_missing_fact() -> None:
+    machine = read_one(SCENARIOS["desktop"])
+    assert machine.gpus[0].violation_ns is None
+    assert [path for path in machine.missing if "violation" in path] == ["gpus[0].violation_ns"]
+
+
+def test_a_split_card_says_so_and_its_refused_load_costs_nothing_else() -> None:
+    split = changed(
+        SCENARIOS["four"], gpus={0: {"mig": (1, 1), "refuses": {"nvmlDeviceGetUtilizationRates": 3}}}
+    )
+    machine = read_one(split)
+    assert (machine.gpus[0].mig.mode, machine.gpus[0].utilization_percent.gpu) == (True, None)
+    assert machine.missing["gpus[0].utilization_percent.gpu"] == "NOT_SUPPORTED"
+    assert machine.missing["gpus[0].cuda_index"] == "CUDA_ORDER_NOT_CERTAIN"
+    assert machine.gpus[0].clocks_mhz == machine.gpus[1].clocks_mhz
+
+
+def test_a_gpu_lost_halfway_keeps_what_it_said_before() -> None:
+    fake = FakeNvml(FOUR)
+    fake.lose(1, after_calls=6)
+    machine = read(fake)
+    lost = machine.gpus[1]
+    assert lost.lost
+    assert lost.name == "NVIDIA Test-100"
+    assert lost.memory_mib.total is None
+    assert machine.missing["gpus[1].memory_mib.total"] == "GPU_IS_LOST"
+    assert [gpu.lost for gpu in machine.gpus] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("code", [4, 8, 11, 999])
+def test_a_gpu_without_a_handle_keeps_its_place_and_every_fact_has_the_reason(code: int) -> None:
+    fake = FakeNvml(FOUR)
+    fake.refuse("nvmlDeviceGetHandleByIndex_v2", code, gpu=0)
+    machine = read(fake)
+    assert machine.gpus[0].lost is False
+    assert machine.gpus[0].name is None
+    reason = {4: "NO_PERMISSION", 8: "INSUFFICIENT_POWER", 11: "IRQ_ISSUE", 999: "UNKNOWN"}[code]
+    assert machine.missing["gpus[0].clocks_mhz.memory.now"] == reason
+    assert machine.missing["links[0-1].hop"] == reason
+    assert machine.gpus[1].name == "NVIDIA Test-100"

@@ -1,0 +1,201 @@
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.machine import Hop
+from gputopo.probes.nvml import NotReadError, open_nvml
+from gputopo.probes.nvml_words import THROTTLE_REASONS, throttle_reasons
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.scenarios import SCENARIOS, GpuSpec, LinkSpec, Scenario, changed
+
+FOUR = SCENARIOS["four"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (3, "NOT_SUPPORTED"),
+        (4, "NO_PERMISSION"),
+        (9, "DRIVER_NOT_LOADED"),
+        (12, "LIBRARY_NOT_FOUND"),
+        (18, "LIB_RM_VERSION_MISMATCH"),
+        (999, "UNKNOWN"),
+        (4711, "ERROR_4711"),
+    ],
+)
+def test_the_reason_of_a_failed_init_is_nvmls_own_name(code: int, reason: str) -> None:
+    with installed(FakeNvml(FOUR, init_code=code)), pytest.raises(NotReadError) as error:
+        open_nvml().__enter__()
+    assert error.value.reason == reason
+
+
+def test_nvml_is_shut_down_at_the_end_even_after_an_error() -> None:
+    with installed(FakeNvml(FOUR)) as fake:
+        with pytest.raises(ZeroDivisionError), open_nvml():
+            assert fake.open == 1
+            raise ZeroDivisionError
+        assert fake.open == 0
+
+
+def test_versions_are_given_as_people_write_them() -> None:
+    with installed(FakeNvml(changed(FOUR, cuda_version=11_080))), open_nvml() as nvml:
+        assert nvml.cuda_version() == "11.8"
+        assert nvml.driver_version() == "550.163.01"
+        assert nvml.nvml_version() == "12.550.163.01"
+
+
+def test_an_old_driver_without_the_new_symbols_answers_by_the_old_ones() -> None:
+    fake = FakeNvml(FOUR)
+    fake.without(
+        "nvmlSystemGetCudaDriverVersion_v2",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+    )
+    with installed(fake), open_nvml() as nvml:
+        gpu = nvml.handle(0)
+        assert nvml.cuda_version() == "12.4"
+        assert nvml.memory_mib(gpu) == {"total": 40960, "used": 1024, "free": 39936}
+        assert nvml.temperature_c(gpu) == 31
+        assert nvml.throttle_mask(gpu) == 1
+        assert nvml.processes(gpu, "compute") == ((4000, 1024),)
+
+
+def test_a_driver_without_application_clocks_is_asked_by_the_newer_name() -> None:
+    fake = FakeNvml(FOUR)
+    fake.without("nvmlDeviceGetApplicationsClock")
+    with installed(fake), open_nvml() as nvml:
+        assert nvml.application_clock_mhz(nvml.handle(0), "video") == 1005
+
+
+def test_a_mismatch_of_pynvml_and_driver_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mismatched(_: object) -> None:
+        raise pynvml.NVMLLibraryMismatchError
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPerformanceState", mismatched)
+    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
+        with pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"):
+            nvml.pstate(nvml.handle(0))
+
+
+def test_a_pynvml_without_a_function_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetMarginTemperature")
+    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
+        with pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"):
+            nvml.temperature_margin_c(nvml.handle(0))
+
+
+def test_the_most_telling_reason_of_several_ways_is_given() -> None:
+    fake = FakeNvml(FOUR)
+    fake.without("nvmlDeviceGetTemperatureV")
+    fake.refuse("nvmlDeviceGetTemperature", 4)
+    with installed(fake), open_nvml() as nvml, pytest.raises(NotReadError, match="NO_PERMISSION"):
+        nvml.temperature_c(nvml.handle(0))
+
+
+def test_a_lost_gpu_is_not_asked_a_second_way() -> None:
+    fake = FakeNvml(SCENARIOS["lost_gpu"])
+    with installed(fake), open_nvml() as nvml:
+        gpu = nvml.handle(2)
+        with pytest.raises(NotReadError, match="GPU_IS_LOST"):
+            nvml.temperature_c(gpu)
+    assert ("nvmlDeviceGetTemperature[0]", 2) not in fake.calls
+
+
+def test_a_name_that_is_no_text_is_no_crash() -> None:
+    fake = FakeNvml(FOUR)
+    with installed(fake), open_nvml() as nvml:
+        gpu = nvml.handle(0)
+        fake._symbols["nvmlDeviceGetName"] = lambda _, buffer, __: setattr(buffer, "value", b"\xff\xfe") or 0
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+        with pytest.raises(NotReadError, match="UNREADABLE_TEXT"):
+            nvml.name(gpu)
+
+
+@pytest.mark.parametrize(
+    ("told", "written"),
+    [("0000:0a:00.0", "0000:0a:00.0"), ("10000:01:00.0", "10000:01:00.0"), ("00ab:ff:1f.0", "00ab:ff:1f.0")],
+)
+def test_addresses_are_written_as_the_kernel_does(told: str, written: str) -> None:
+    one = Scenario("one", (GpuSpec(told, None, "pci0000:00"),), ())
+    with installed(FakeNvml(one)), open_nvml() as nvml:
+        assert nvml.pci_address(nvml.handle(0)) == written
+
+
+def test_a_link_of_which_the_driver_says_zero_is_not_known() -> None:
+    hidden = changed(FOUR, gpus={0: {"link": LinkSpec(8.0, 0)}})
+    with installed(FakeNvml(hidden)), open_nvml() as nvml:
+        with pytest.raises(NotReadError, match="UNKNOWN"):
+            nvml.pcie(nvml.handle(0), "width_now")
+        assert nvml.pcie(nvml.handle(1), "width_now") == 16
+
+
+def test_more_than_1024_cpus_fit() -> None:
+    large = changed(FOUR, cpus=(range(1000, 1200),))
+    with installed(FakeNvml(large)), open_nvml() as nvml:
+        assert nvml.cpu_affinity(nvml.handle(0)) == tuple(range(1000, 1200))
+
+
+def test_a_memory_affinity_of_several_nodes_names_none() -> None:
+    loose = changed(FOUR, gpus={0: {"numa_node": -1}}, cpus=(range(4), range(4, 8)))
+    with installed(FakeNvml(loose)), open_nvml() as nvml:
+        with pytest.raises(NotReadError, match="SEVERAL_NODES"):
+            nvml.numa_node(nvml.handle(0))
+
+
+def test_a_refusal_of_the_memory_temperature_within_the_answer_is_seen() -> None:
+    with installed(FakeNvml(SCENARIOS["desktop"])), open_nvml() as nvml:
+        with pytest.raises(NotReadError, match="NOT_SUPPORTED"):
+            nvml.memory_temperature_c(nvml.handle(0))
+
+
+@pytest.mark.parametrize(("code", "word"), [(0, "OK"), (1, "CHIPSET_NOT_SUPPORTED"), (9, "UNKNOWN_9")])
+def test_peer_to_peer_is_told_in_words(code: int, word: str) -> None:
+    with installed(FakeNvml(changed(FOUR, p2p={(0, 1): code}))), open_nvml() as nvml:
+        assert nvml.p2p(nvml.handle(0), nvml.handle(1), "read") == word
+
+
+def test_a_topology_level_that_nvml_does_not_define_is_not_guessed_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
+        a, b = nvml.handle(0), nvml.handle(1)
+        assert nvml.common_ancestor(a, b) is Hop.PIX
+        monkeypatch.setattr(Scenario, "level", lambda *_: 35)
+        with pytest.raises(NotReadError, match="UNKNOWN_LEVEL_35"):
+            nvml.common_ancestor(a, b)
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (0, ()),
+        (0x1, ("gpu_idle",)),
+        (0x24, ("sw_power_cap", "sw_thermal_slowdown")),
+        (0x1A8, ("hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting")),
+        (0x800, ("unknown_0x800",)),
+    ],
+)
+def test_throttle_bits_are_told_in_words(mask: int, words: tuple[str, ...]) -> None:
+    assert throttle_reasons(mask) == words
+
+
+@given(st.integers(min_value=0, max_value=(1 << 64) - 1))
+def test_no_throttle_bit_is_ever_lost(mask: int) -> None:
+    numbers = {word: bit for bit, word in THROTTLE_REASONS.items()}
+    words = throttle_reasons(mask)
+    bits = [numbers[word] if word in numbers else int(word.removeprefix("unknown_"), 16) for word in words]
+    assert sum(bits) == mask
+    assert len(bits) == mask.bit_count()
+
+
+def test_the_throttle_words_are_those_of_pynvmls_constants() -> None:
+    prefix = "nvmlClocksThrottleReason"
+    named = {
+        name.removeprefix(prefix).lower(): value
+        for name, value in vars(pynvml).items()
+        if name.startswith(prefix) and not name.endswith(("None", "All", "UserDefinedClocks"))
+    }
+    assert named == {word.replace("_", ""): bit for bit, word in THROTTLE_REASONS.items()}
