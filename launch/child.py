@@ -1,4 +1,4 @@
-"""A worker process with a session of its own: started, told to end, ended and reaped with all of its group."""
+"""A worker process with a session of its own: started, told to end, and reaped with all of its group."""
 
 import ctypes
 import os

@@ -5,6 +5,8 @@ Nothing here reads or changes `os.environ`: the parent's environment comes in as
 
 from collections.abc import Mapping
 
+import msgspec
+
 from gputopo.launch.spec import RunSpec
 from gputopo.machine import Gpu, Machine
 
@@ -23,17 +25,17 @@ def worker_env(
 ) -> dict[str, str]:
     """Give the environment of the built-in core's worker: all of the parent's, and what the run needs.
 
-    On the GPU backend the plan's variables stand (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES); on the CPU backend
-    no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the parent
-    has to be respected where the plan is made (`visible_gpus`): in the child the variable counts from all GPUs
-    again, so only the plan's value is right here.
+    On the GPU backend the plan's variables stand (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES); on the CPU
+    backend no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the
+    parent is respected where the plan is made (`narrowed`): in the child the variable counts from all GPUs
+    of the machine again, so only the plan's value is right here.
     """
     chosen = dict(plan_environment) if spec.backend == "gpu" else NO_GPU
     return {**_WORKER_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **chosen}
 
 
 def program_env(parent: Mapping[str, str], plan_environment: Mapping[str, str] | None) -> dict[str, str]:
-    """Give the environment of the user's own program: the plan's variables, or no visible GPU without a plan."""
+    """Give the environment of the user's own program: the plan's variables, or no GPU without one."""
     return {**parent, **(NO_GPU if plan_environment is None else plan_environment)}
 
 
@@ -46,8 +48,8 @@ def visible_gpus(parent: Mapping[str, str], machine: Machine) -> tuple[int, ...]
     """Give the machine's GPUs that the parent may use, or None where nothing narrows them.
 
     NVML shows every GPU, also those that Slurm or the user took away with CUDA_VISIBLE_DEVICES, so a plan
-    must leave these out. CUDA's rules: numbers count in PCI order if CUDA_DEVICE_ORDER says so and in CUDA's own
-    otherwise, a UUID may be cut short, and the list ends at the first entry that names no GPU or two.
+    must leave these out. CUDA's rules: numbers count in PCI order if CUDA_DEVICE_ORDER says so and in CUDA's
+    own otherwise, a UUID may be cut short, and the list ends at the first entry that names no GPU or two.
     A list of MIG instances, or of UUIDs on a machine whose UUIDs are not known, cannot be matched: None.
     """
     value = parent.get("CUDA_VISIBLE_DEVICES")
@@ -66,6 +68,18 @@ def visible_gpus(parent: Mapping[str, str], machine: Machine) -> tuple[int, ...]
             break
         seen.append(named[0])
     return tuple(seen)
+
+
+def narrowed(parent: Mapping[str, str], machine: Machine) -> Machine:
+    """Give the machine with the GPUs only that the parent may use, and the links between these."""
+    seen = visible_gpus(parent, machine)
+    if seen is None:
+        return machine
+    return msgspec.structs.replace(
+        machine,
+        gpus=tuple(gpu for gpu in machine.gpus if gpu.index in seen),
+        links=tuple(link for link in machine.links if link.a in seen and link.b in seen),
+    )
 
 
 def _names(entry: str, gpu: Gpu, *, pci_order: bool) -> bool:

@@ -30,7 +30,7 @@ _NO_TENSORFLOW = re.compile(r"No module named '(tensorflow|keras)[\w.]*'")
 _SIGNAL_HINTS = {
     "SIGILL": "this TensorFlow needs instructions that this CPU lacks: install a build that fits the CPU",
     "SIGBUS": "a file in memory could not be read: look at the free space in /dev/shm and on the disk",
-    "SIGSEGV": "TensorFlow or the driver crashed: see worker.log, and try another TensorFlow or driver version",
+    "SIGSEGV": "TensorFlow or the driver crashed: see worker.log, and try another version of either",
     "SIGABRT": "TensorFlow or the driver gave up: see worker.log for the check that failed",
 }
 

@@ -24,7 +24,7 @@ class NotAnEventError(Exception):
 
 
 class EventLines:
-    """Cuts what comes through the pipe into lines and reads them; keeps an unfinished line for the next piece."""
+    """Cuts what comes through the pipe into lines and reads them; an unfinished line waits for more."""
 
     def __init__(self) -> None:
         self._rest = b""

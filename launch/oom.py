@@ -1,4 +1,4 @@
-"""How many processes the kernel has killed for lack of memory: a counter that is read before and after a run."""
+"""How many processes the kernel has killed for lack of memory: read before and after a run."""
 
 from pathlib import Path
 
@@ -21,12 +21,15 @@ def _cgroup_files(root: Path) -> list[Path]:
     mount = root / "sys/fs/cgroup"
     files: list[Path] = []
     for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, group = [*line.split(":", 2), "", ""][:3]
         inside = group.lstrip("/")
         if controllers == "":
             files += [mount / inside / "memory.events", mount / "memory.events"]
         elif "memory" in controllers.split(","):
-            files += [mount / "memory" / inside / "memory.oom_control", mount / "memory" / "memory.oom_control"]
+            files += [
+                mount / "memory" / inside / "memory.oom_control",
+                mount / "memory" / "memory.oom_control",
+            ]
     return files
 
 

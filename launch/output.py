@@ -1,4 +1,4 @@
-"""What a worker prints: into worker.log as well as can be, with the last lines kept for the report of a failure."""
+"""What a worker prints: into worker.log, and its last lines kept for the report of a failure."""
 
 import collections
 import contextlib
@@ -29,7 +29,7 @@ class WorkerOutput:
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """The last lines, the one that is not ended yet included; of a line that was rewritten, its last form."""
+        """The last lines, also one that is not ended yet; of a line that was rewritten, its last form."""
         lines = [*self._lines, self._open_line]
         shown = [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").rstrip() for line in lines]
         return tuple(line for line in shown if line)[-LINES:]

@@ -11,8 +11,8 @@ from gputopo.launch.spec import Backend, DataFormat, GradReduce, RunSpec
 from gputopo.machine import Gpu, Machine
 from gputopo.plan import Candidate, Plan, VariableUpdate
 
-# On CPU devices the whole command shall end within two minutes on two cores: starting TensorFlow, building and
-# tracing take about half of that at most, so the counted steps get 45 s and the warm-up few steps.
+# On CPU devices the whole command shall end within two minutes on two cores: starting TensorFlow, building
+# and tracing take about half of that at most, so the counted steps get 45 s and the warm-up few steps.
 CPU_TIME_BUDGET_S = 45.0
 CPU_MAX_BATCHES = 50
 CPU_WARMUP_BATCHES = 3
@@ -56,7 +56,7 @@ def cpu_plan(
 ) -> Plan:
     """Give the plan of a machine without GPUs: no GPU chosen, variables where the options say.
 
-    `ps` is auto, cpu or gpu:N; gpu:N stands for the device of tower N, auto for the CPU as a parameter server.
+    `ps` is auto (the same as cpu), cpu or gpu:N, which stands for the device of tower N.
     Raises UsageError for a tower that there is not, or a place given for copies that have none.
     """
     if not 1 <= devices <= MOST_CPU_DEVICES:
@@ -153,7 +153,9 @@ def counted_devices(count: int) -> str:
 
 
 def _work_said(tower: int, passes: int) -> str:
-    return f"Tower {tower} makes {passes} forward pass{'' if passes == 1 else 'es'} more in each step, as asked."
+    return (
+        f"Tower {tower} makes {passes} forward pass{'' if passes == 1 else 'es'} more in each step, as asked."
+    )
 
 
 def _device(tower: int, choice: Candidate, machine: Machine | None, backend: Backend) -> Device:

@@ -1,9 +1,9 @@
-"""Become another program that does not outlive its launcher: `python tether.py SIGNAL PARENT PROGRAM ARGS...`.
+"""Become a program that does not outlive its launcher: `python tether.py SIGNAL PARENT PROGRAM ARGS...`.
 
-The kernel sends SIGNAL to the program when the process PARENT dies, however it dies: a launcher that was killed
-with SIGKILL cannot end its worker itself. The setting (PR_SET_PDEATHSIG, prctl(2)) outlives exec, so this file
-runs first in the child and then becomes the program. Signals that the launcher blocked are unblocked.
-It is run by its path and imports nothing of ours, so that it starts in a few milliseconds.
+The kernel sends SIGNAL to the program when the process PARENT dies, however it dies: a launcher that was
+killed with SIGKILL cannot end its worker itself. The setting (PR_SET_PDEATHSIG, prctl(2)) outlives exec, so
+this file runs first in the child and then becomes the program. Signals that the launcher blocked are
+unblocked. It is run by its path and imports nothing of ours, so that it starts in a few milliseconds.
 """
 
 import ctypes
@@ -36,7 +36,15 @@ def tethered(program: list[str], signum: int) -> list[str]:
 
     The signal comes when the *thread* that started the child ends, so start it from the main thread.
     """
-    return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(int(signum)), str(os.getpid()), *program]
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        os.path.abspath(__file__),
+        str(int(signum)),
+        str(os.getpid()),
+        *program,
+    ]
 
 
 if __name__ == "__main__":

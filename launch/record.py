@@ -1,0 +1,106 @@
+"""What happened in a run, taken down once: in memory, in the events file, and for whoever looks on."""
+
+import platform
+import time
+from collections.abc import Callable
+
+import msgspec
+
+import gputopo
+from gputopo import anomaly
+from gputopo.events import Event, RankFailed, RunFinished, RunStarted, Step
+from gputopo.launch import failure
+from gputopo.launch.runs import EventLog
+from gputopo.launch.spec import RunSpec
+
+
+class Record:
+    """The events of a run: in memory, in the file as long as it can be written, and to whoever looks on."""
+
+    def __init__(self, log: EventLog, on_event: Callable[[Event], None]) -> None:
+        self.events: list[Event] = []
+        self.failure: RankFailed | None = None
+        self._log: EventLog | None = log
+        self._on_event = on_event
+        self._began = time.monotonic()
+
+    def close(self) -> None:
+        """Close the file if `finish` did not come to it; nothing more is said."""
+        self._close()
+
+    @property
+    def unwritable(self) -> bool:
+        """Whether the file could not be written any more: what comes now is in memory only."""
+        return self.failure is not None and self.failure.kind == "disk_full"
+
+    def tell(self, event: Event) -> None:
+        """Take an event. The first failure counts: a later one is passed over."""
+        if isinstance(event, RankFailed):
+            if self.failure is not None:
+                return
+            self.failure = event
+        self.events.append(event)
+        unwritten = self._write(event)
+        self._on_event(event)
+        if unwritten is not None:
+            self.tell(unwritten)
+
+    def begin(self, spec: RunSpec) -> None:
+        """Tell that the run begins."""
+        self.tell(
+            RunStarted(
+                time_s=time.time(),
+                host=platform.node(),
+                spec=msgspec.to_builtins(spec),
+                devices=spec.devices,
+                backend=spec.backend,
+                rehearsal_of=spec.rehearsal_of,
+                versions={"gputopo": gputopo.__version__, "python": platform.python_version()},
+                says=spec.says,
+            )
+        )
+
+    def finish(self) -> tuple[Event, ...]:
+        """Look for slow devices, say how the run ended, close the file and give all events."""
+        started = next(event for event in self.events if isinstance(event, RunStarted))
+        steps = [event for event in self.events if isinstance(event, Step)]
+        for slow in anomaly.find_anomalies(started.devices, steps).anomalies:
+            self.tell(slow.event(time.time()))
+        self.tell(self._finished())
+        unwritten = self._close()
+        if unwritten is not None:
+            self.tell(unwritten)
+        if isinstance(self.events[-1], RankFailed):  # the disk took no more when the run had finished
+            self.tell(self._finished())
+        return tuple(self.events)
+
+    def _finished(self) -> RunFinished:
+        kind = None if self.failure is None else self.failure.kind
+        status = {None: "complete", "interrupted": "interrupted", "terminated": "interrupted"}
+        return RunFinished(
+            time_s=time.time(),
+            status=status.get(kind, "failed"),
+            exit_code=0 if self.failure is None else self.failure.exit_code,
+            wall_s=time.monotonic() - self._began,
+        )
+
+    def _write(self, event: Event) -> RankFailed | None:
+        if self._log is None:
+            return None
+        try:
+            self._log.write(event)
+        except OSError as error:
+            path = self._log.path
+            self._close()
+            return failure.unwritable(path, error, time_s=time.time())
+        return None
+
+    def _close(self) -> RankFailed | None:
+        if self._log is None:
+            return None
+        log, self._log = self._log, None
+        try:
+            log.close()
+        except OSError as error:
+            return failure.unwritable(log.path, error, time_s=time.time())
+        return None
