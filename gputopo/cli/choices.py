@@ -1,8 +1,11 @@
 """Checks of option values: what was given, and the nearest that can be."""
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from gputopo.errors import UsageError
+
+Choice = TypeVar("Choice", bound=str)
 
 
 def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -14,10 +17,11 @@ def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(by_lower[name] for name in found)
 
 
-def require_choice(option: str, value: str, choices: tuple[str, ...]) -> str:
+def require_choice(option: str, value: str, choices: tuple[Choice, ...]) -> Choice:
     """Give `value` if it is one of `choices`. Raises UsageError that names the nearest, or all of them."""
-    if value in choices:
-        return value
+    for choice in choices:
+        if value == choice:
+            return choice
     near = nearest(value, choices)
     hint = f"did you mean {near[0]}? It takes {listed(choices)}" if near else f"it takes {listed(choices)}"
     raise UsageError(f"{option} cannot be {shown(value)}", hint)

@@ -2,17 +2,29 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gputopo.cli.choices import require_choice, shown
+from gputopo.cli.source import FromOption
 from gputopo.errors import UsageError
+from gputopo.plan_request import VARIABLE_UPDATES, Request
 
-if TYPE_CHECKING:
-    from gputopo.planner import Request
+__all__ = [
+    "ExcludeOption",
+    "FromOption",
+    "GpusOption",
+    "ModelOption",
+    "NumGpusOption",
+    "PreferPixOption",
+    "PsOption",
+    "VariableUpdateOption",
+    "parse_gpu_list",
+    "parse_ps",
+    "request_from",
+]
 
-VARIABLE_UPDATES = ("auto", "parameter_server", "replicated", "independent")
 MOST_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
 
 ModelOption = Annotated[
@@ -40,15 +52,6 @@ PsOption = Annotated[
 VariableUpdateOption = Annotated[
     str,
     typer.Option("--variable-update", metavar="|".join(VARIABLE_UPDATES), help="Who holds the variables."),
-]
-FromOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--from",
-        metavar="FILE",
-        help="Read this instead of the machine: a recording, the text of `nvidia-smi topo -m`, - for stdin, "
-        "or the name of a bundled machine such as 7gforce. May be given several times.",
-    ),
 ]
 
 
@@ -90,10 +93,9 @@ def request_from(
     prefer_pix: bool = False,
     ps: str = "auto",
     variable_update: str = "auto",
-) -> "Request":
+) -> Request:
     """Turn option values, as typed, into what the planner is asked. Raises UsageError."""
     from gputopo import workload
-    from gputopo.planner import Request
 
     if model is not None:
         workload.require(model)

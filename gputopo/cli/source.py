@@ -3,8 +3,21 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from gputopo.machine import Machine
+
+FromOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Read this instead of the machine: a recording, the text of `nvidia-smi topo -m`, - for stdin, "
+        "or the name of a bundled machine such as 7gforce. May be given several times.",
+    ),
+]
 
 
 def machine_from(sources: Sequence[str]) -> Machine:

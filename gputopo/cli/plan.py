@@ -1,0 +1,92 @@
+"""`gputopo plan`: which GPUs a job should take, and where its variables should live."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputopo.cli.choices import require_choice
+from gputopo.cli.plan_options import (
+    ExcludeOption,
+    FromOption,
+    GpusOption,
+    ModelOption,
+    NumGpusOption,
+    PreferPixOption,
+    PsOption,
+    VariableUpdateOption,
+    request_from,
+)
+from gputopo.cli.source import machine_from
+from gputopo.errors import HardwareError
+
+if TYPE_CHECKING:
+    from gputopo.machine import Machine
+    from gputopo.plan import Plan
+
+FORMATS = ("table", "json", "env")
+
+
+def plan(
+    model: ModelOption,
+    num_gpus: NumGpusOption = None,
+    gpus: GpusOption = None,
+    exclude: ExcludeOption = None,
+    prefer_pix: PreferPixOption = False,
+    ps: PsOption = "auto",
+    variable_update: VariableUpdateOption = "auto",
+    sources: FromOption = None,
+    output: Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it; env: what to set.")
+    ] = "table",
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Choose the GPUs of a job and the place of its variables, and say why.
+
+    Exit codes: 0 fine; 2 bad input, or no such set of GPUs; 3 there is no GPU, or its driver does not work.
+    """
+    shape = "json" if json else require_choice("--format", output, FORMATS)
+    request = request_from(
+        model=model,
+        num_gpus=num_gpus,
+        gpus=gpus,
+        exclude=exclude,
+        prefer_pix=prefer_pix,
+        ps=ps,
+        variable_update=variable_update,
+    )
+    machine = machine_from(sources or ())
+    require_gpus(machine)
+    from gputopo import planner
+
+    _print(planner.plan(machine, request), shape)
+
+
+def require_gpus(machine: "Machine") -> None:
+    """Raise HardwareError if the driver is broken or there is no GPU to plan for."""
+    from gputopo.findings import driver_broken
+
+    broken = driver_broken(machine)
+    if broken is not None:
+        raise HardwareError(broken.says, broken.remedy or "gputopo inspect tells more")
+    if not machine.gpus:
+        raise HardwareError(
+            "there is no GPU to plan for",
+            "plan for another machine with --from FILE; gputopo run trains on CPU devices",
+        )
+
+
+def _print(chosen: "Plan", shape: str) -> None:
+    if shape == "json":
+        from gputopo import schema
+
+        sys.stdout.write(schema.encode_pretty(chosen))
+        return
+    from gputopo.report.plan import environment_lines, plan_view
+
+    if shape == "env":
+        sys.stdout.writelines(f"{line}\n" for line in environment_lines(chosen))
+        return
+    from gputopo.cli.printing import show
+
+    show(lambda _: plan_view(chosen))

@@ -1,0 +1,143 @@
+"""Facts of a machine by path (`gpus[0].clocks_mhz.memory.now`): their words, and why they are missing."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from gputopo.machine import Machine
+from gputopo.report.layout import QUIET, index_ranges, plain
+
+# The last words of paths as a person says them; what is not here is shown with its underscores as spaces.
+_WORDS = {
+    "clocks_mhz": "clocks",
+    "clocks_mhz.graphics": "graphics clock",
+    "clocks_mhz.sm": "SM clock",
+    "clocks_mhz.memory": "memory clock",
+    "clocks_mhz.video": "video clock",
+    "violation_ns": "violation times",
+    "throttle": "throttling",
+    "power_w": "power",
+    "temperature_c": "temperature",
+    "pcie": "PCIe",
+    "memory_mib": "memory",
+    "utilization_percent": "utilization",
+    "ecc": "ECC",
+    "mig": "MIG",
+    "pstate": "P-state",
+    "pci_address": "PCI address",
+    "cuda_index": "CUDA index",
+    "numa_node": "NUMA node",
+    "numa_nodes": "NUMA nodes",
+    "cpu_affinity": "CPU affinity",
+    "cpu_model": "CPU model",
+    "uuid": "UUID",
+    "nvlinks": "NVLinks",
+    "hop": "PCIe hop",
+    "iommu": "IOMMU",
+    "acs": "ACS",
+    "cuda_version": "CUDA version",
+    "nvml_version": "NVML version",
+    "p2p_read": "peer read",
+    "p2p_write": "peer write",
+    "p2p_reason": "peer access reason",
+    "host.memory_mib": "memory",
+    "gpu": "the GPU itself",
+}
+
+# NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
+_REASONS = {
+    "NOT_SUPPORTED": "the card does not offer it",
+    "GPU_IS_LOST": "the GPU fell off the bus or does not answer",
+    "NO_PERMISSION": "needs more rights",
+    "FUNCTION_NOT_FOUND": "the driver is too old for it",
+    "INVALID_ARGUMENT": "the driver does not know the question",
+    "UNKNOWN": "the driver does not know",
+    "LIBRARY_NOT_FOUND": "no libnvidia-ml.so.1",
+    "DRIVER_NOT_LOADED": "the driver is not loaded",
+    "LIB_RM_VERSION_MISMATCH": "library and kernel module of different versions",
+}
+
+_PATH = re.compile(r"(?P<kind>[a-z_]+)\[(?P<key>[^\]]*)\](?:\.(?P<fact>.*))?")
+_KINDS = {"gpus": "GPU", "links": "link", "nics": "NIC", "pci": "PCI"}
+
+
+def reason_for(missing: Mapping[str, str], path: str) -> str | None:
+    """Give why the fact at a path is missing; a reason for a whole part holds for all facts in it."""
+    while path:
+        if path in missing:
+            return missing[path]
+        path = path.rpartition(".")[0]
+    return None
+
+
+def fact_in_words(fact: str) -> str:
+    """Give `clocks_mhz.memory` as `memory clock`; a path that has no words keeps its own."""
+    return _WORDS.get(fact, fact.replace("_", " "))
+
+
+def reason_in_words(reason: str) -> str:
+    """Give NVML's name of a reason with its meaning beside it; other reasons in lower case."""
+    if reason in _REASONS:
+        return f"{reason}, {_REASONS[reason]}"
+    return plain(reason.replace("_", " ").lower() if re.fullmatch(r"[A-Z0-9_]+", reason) else reason)
+
+
+def missing_lines(machine: Machine) -> list[RenderableType]:
+    """Give what could not be read: every reason once for each set of GPUs or pairs, then the facts."""
+    lines: list[RenderableType] = []
+    for (subject, reason), facts in grouped_missing(machine.missing).items():
+        head = f"{subject}: {reason_in_words(reason)}"
+        lines.append(Text.assemble((f"{head}\n", QUIET), f"  {facts}", overflow="fold"))
+    return lines
+
+
+def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """Group missing facts: who lacks them and why -> which ones.
+
+    `{"gpus[0].pstate": R, "gpus[1].pstate": R}` gives `{("GPUs 0-1", R): "P-state"}`. A `*` in the place of
+    an index means all.
+    """
+    holders: dict[tuple[str, str, str], list[str]] = {}  # (kind, fact, reason): keys
+    for path, reason in missing.items():
+        found = _PATH.fullmatch(path)
+        if found:
+            where = (found["kind"], found["fact"] or "everything", reason)
+            holders.setdefault(where, []).append(found["key"])
+        else:
+            room, _, fact = path.partition(".")
+            holders.setdefault((room, fact or room, reason), [])
+    groups: dict[tuple[str, str], list[str]] = {}
+    for (kind, fact, reason), keys in holders.items():
+        groups.setdefault((_subject(kind, keys), reason), []).append(fact)
+    return {group: _facts_in_words(facts) for group, facts in groups.items()}
+
+
+def _subject(kind: str, keys: list[str]) -> str:
+    if not keys:
+        return kind.capitalize()
+    word = _KINDS.get(kind, kind)
+    if keys == ["*"]:
+        return f"All {word}s"
+    if all(key.isdigit() for key in keys):
+        keys = [index_ranges(int(key) for key in keys)]
+    many = len(keys) > 1 or not keys[0].isdigit()
+    if len(keys) > 6:
+        keys = [*keys[:5], f"{len(keys) - 5} more"]
+    return f"{word}{'s' if many and kind != 'pci' else ''} {', '.join(plain(key) for key in keys)}"
+
+
+def _facts_in_words(facts: Iterable[str]) -> str:
+    """Give `memory clock (now, max), P-state` for facts that share their first parts."""
+    parts: dict[str, list[str]] = {}
+    for fact in facts:
+        base, _, last = fact.rpartition(".")
+        if base:
+            parts.setdefault(base, []).append(last.replace("_", " "))
+        else:
+            parts.setdefault(fact, [])
+    return ", ".join(
+        plain(fact_in_words(base)) + (f" ({plain(', '.join(lasts))})" if lasts else "")
+        for base, lasts in parts.items()
+    )

@@ -1,0 +1,101 @@
+"""The host, the driver and the GPUs of a machine as tables."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gputopo.machine import Driver, Host, Machine, NumaNode
+from gputopo.report.gpus import gpu_tables
+from gputopo.report.layout import gib, labelled, plain, section
+
+_DRIVER_WORDS = {
+    "no_device": "no NVIDIA device on this machine",
+    "not_loaded": "not loaded",
+    "library_missing": "libnvidia-ml.so.1 not found",
+    "version_mismatch": "library and kernel module of different versions",
+    "no_permission": "no permission to open /dev/nvidia*",
+    "other_driver": "another kernel driver holds the device",
+    "failed": "does not work",
+}
+
+
+def machine_view(machine: Machine, width: int) -> Group:
+    """Give the host, the driver and the GPUs, for a screen of `width` columns."""
+    parts: list[RenderableType] = []
+    about = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("From", plain(machine.source))]
+    parts.append(section("Machine", labelled(about)))
+    if machine.driver.status == "no_device" and not machine.gpus:
+        parts.append(section("GPUs", Text("No NVIDIA device is on the PCI bus of this machine.")))
+    elif machine.gpus:
+        tables = gpu_tables(machine, width)
+        if tables:
+            parts.append(section("GPUs", *tables))
+    else:
+        parts.append(section("GPUs", Text("None is known.")))
+    return Group(*parts)
+
+
+def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
+    if host.cpu_model is not None:
+        yield "CPU", plain(host.cpu_model)
+    counts = [
+        _count(host.sockets, "socket"),
+        _count(host.physical_cores, "core"),
+        _count(host.logical_cpus, "logical CPU"),
+        None if host.memory_mib is None else f"{gib(host.memory_mib)} memory",
+    ]
+    known = [count for count in counts if count is not None]
+    if known:
+        yield "", ", ".join(known)
+    for node in host.numa_nodes or ():
+        yield f"NUMA {node.index}", _numa_words(node)
+    if host.kernel is not None:
+        yield "Kernel", plain(host.kernel)
+    yield from _surroundings(host)
+
+
+def _surroundings(host: Host) -> Iterator[tuple[str, str]]:
+    words = []
+    if host.virtual_machine is not None:
+        words.append(
+            "bare metal" if host.virtual_machine == "none" else f"{host.virtual_machine} virtual machine"
+        )
+    if host.container is not None:
+        words.append("no container" if host.container == "none" else f"in a container ({host.container})")
+    if words:
+        yield "Runs on", plain(", ".join(words))
+    switches = [f"IOMMU {host.iommu}" if host.iommu else "", f"ACS {host.acs}" if host.acs else ""]
+    if any(switches):
+        yield "PCIe", plain(", ".join(word for word in switches if word))
+
+
+def _driver_rows(driver: Driver) -> Iterator[tuple[str, str]]:
+    versions = [
+        ("", driver.version),
+        ("CUDA ", driver.cuda_version),
+        ("NVML ", driver.nvml_version),
+        ("kernel module ", _unless_same(driver.kernel_module_version, driver.version)),
+    ]
+    words = [f"{name}{version}" for name, version in versions if version is not None]
+    if driver.status in _DRIVER_WORDS:
+        words.insert(0, _DRIVER_WORDS[driver.status])
+    if words:
+        yield "Driver", plain(", ".join(words))
+
+
+def _unless_same(version: str | None, other: str | None) -> str | None:
+    return None if version == other else version
+
+
+def _count(number: int | None, noun: str) -> str | None:
+    if number is None:
+        return None
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _numa_words(node: NumaNode) -> str:
+    words = [f"CPUs {plain(node.cpus)}" if node.cpus else "no CPUs"]
+    if node.memory_mib is not None:
+        words.append(gib(node.memory_mib))
+    return ", ".join(words)
