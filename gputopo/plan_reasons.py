@@ -40,6 +40,8 @@ def farthest_words(links: Links, gpus: Sequence[int]) -> str:
 
 def search_reason(looked_at: int, equal: int, size: int) -> str:
     """Say among how many sets the choice is the best, and how many are exactly as close."""
+    if looked_at == size == 1:
+        return "the only GPU there is to choose from"
     if size == 1:
         return f"one GPU of {looked_at} to choose from: no pairs to compare, the lowest index was taken"
     if looked_at == 1:

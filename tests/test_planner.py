@@ -124,6 +124,7 @@ def test_a_single_gpu_holds_its_variables() -> None:
     assert found.choice.gpus == (1,)
     assert found.choice.ps_device == "gpu:1"
     assert says(found, "nothing to choose")
+    assert says(plan(machine_of("X"), Request()), "the only GPU there is")
 
 
 def test_named_gpus_are_taken_as_they_are_in_tower_order() -> None:
@@ -138,6 +139,10 @@ def test_named_gpus_that_are_apart_do_not_meet_the_wish() -> None:
     found = plan(machine_of(SEVEN), Request(gpus=(0, 3), prefer_pix=True))
     assert found.choice.gpus == (0, 3)
     assert says(found, "the GPUs named by --gpus are not in one PIX island")
+
+
+def test_the_closer_set_that_is_told_beside_named_gpus_is_of_the_same_size() -> None:
+    assert says(plan(machine_of(SEVEN), Request(gpus=(0, 1, 3), prefer_pix=True)), "GPUs 0, 1 and 2 would be")
 
 
 def test_named_gpus_with_a_number_are_what_is_chosen_from() -> None:

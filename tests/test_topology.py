@@ -52,6 +52,13 @@ def test_a_switch_below_a_switch_makes_pxb() -> None:
     assert hop(a, b) is Hop.PXB
 
 
+def test_two_bridges_below_the_meeting_place_are_more_than_one_switch() -> None:
+    a = way("0000:00:02.0", "0000:03:00.0", "0000:04:08.0", "0000:05:00.0")
+    b = way("0000:00:02.0", "0000:03:00.0", "0000:04:10.0", "0000:06:00.0", "0000:07:00.0")
+    assert hop(a, b) is Hop.PXB
+    assert hop(b, a) is Hop.PXB
+
+
 def test_two_leaf_switches_of_one_switch_make_pxb_across_and_pix_inside() -> None:
     top = ("0000:00:02.0", "0000:03:00.0")
     left = way(*top, "0000:04:00.0", "0000:05:00.0", "0000:06:00.0", "0000:07:00.0")

@@ -34,7 +34,7 @@ def cube_meshes(a: int, b: int) -> Link:
 
 
 def all_different(a: int, b: int) -> Link:
-    """No two pairs alike, so no set can be skipped as another's equal: the worst case."""
+    """No two pairs alike, so no set can be skipped as another's equal."""
     return Link(a=a, b=b, hop=Hop.SYS, nvlinks=1 + (37 * a + 101 * b) % 127 + 128 * a)
 
 
