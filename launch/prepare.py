@@ -1,7 +1,5 @@
 """From a plan to the frozen spec of a run. Pure: nothing here asks the machine, a file or the clock."""
 
-from typing import Literal
-
 import msgspec
 
 from gputopo import workload
@@ -21,6 +19,7 @@ MOST_CPU_DEVICES = 64  # towers are built one by one; beyond this a typing mista
 # As tf_cnn_benchmarks: --num_batches 100 and a warm-up of 10.
 GPU_BATCHES = 100
 GPU_WARMUP_BATCHES = 10
+_UPDATE_OF_AUTO = {"auto": "parameter_server"}
 _DEFAULT_FORMAT: dict[Backend, DataFormat] = {"cpu": "NHWC", "gpu": "NCHW"}  # what is fast on each
 
 
@@ -48,22 +47,23 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cpu_plan(
-    model: str,
+    model: str | None,
     *,
     devices: int = CPU_DEVICES,
     ps: str = "auto",
-    variable_update: Literal["auto"] | VariableUpdate = "auto",
+    variable_update: str = "auto",
 ) -> Plan:
     """Give the plan of a machine without GPUs: no GPU chosen, variables where the options say.
 
-    `ps` is auto (the same as cpu), cpu or gpu:N, which stands for the device of tower N.
+    `ps` is auto (the same as cpu), cpu or gpu:N, which stands for the device of tower N. `variable_update`
+    is auto (the same as parameter_server) or a VariableUpdate; both were checked before.
     Raises UsageError for a tower that there is not, or a place given for copies that have none.
     """
     if not 1 <= devices <= MOST_CPU_DEVICES:
         raise UsageError(
             f"--num-gpus cannot be {devices} without GPUs", f"ask for 1 to {MOST_CPU_DEVICES} CPU devices"
         )
-    update: VariableUpdate = "parameter_server" if variable_update == "auto" else variable_update
+    update = msgspec.convert(_UPDATE_OF_AUTO.get(variable_update, variable_update), VariableUpdate)
     reasons = (f"no GPU to plan for: {counted_devices(devices)}",)
     if update != "parameter_server":
         if ps != "auto":

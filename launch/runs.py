@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 
 from gputopo import schema
-from gputopo.errors import InputError
-from gputopo.events import Event, encode_line
+from gputopo.errors import ExitCode, InputError
+from gputopo.events import Event, RankFailed, encode_line
 from gputopo.launch.spec import RunSpec
 from gputopo.machine import Machine, without_identities
 from gputopo.plan import Plan
@@ -123,6 +123,24 @@ def create(
 def write_result(folder: RunFolder, result: Result) -> None:
     """Write result.json, whole or not at all. Raises InputError."""
     schema.write(folder.result, result)
+
+
+def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
+    """Write result.json and give the result; where it cannot be written, the result with that failure."""
+    try:
+        write_result(folder, result)
+    except InputError as error:
+        if result.failure is not None:
+            return result
+        unsaved = RankFailed(
+            time_s=time_s,
+            kind="disk_full",
+            cause=error.what,
+            remedy="free some space, or name another folder with --output",
+            exit_code=int(ExitCode.HARDWARE),
+        )
+        return msgspec.structs.replace(result, status="failed", exit_code=unsaved.exit_code, failure=unsaved)
+    return result
 
 
 class EventLog:

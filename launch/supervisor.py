@@ -1,7 +1,7 @@
 """Starts a worker, writes down what it tells, and ends it on every way out.
 
 The launcher is the only writer of events.jsonl: RunStarted, what the worker tells, samples, anomalies, the
-first failure, RunFinished. One loop waits for everything at once: pipes, signals, the worker's end, a deadline.
+first failure, RunFinished. One loop waits for all at once: pipes, signals, the worker's end, a deadline.
 
 Who ends whom: a signal to the launcher, a full disk or a broken protocol ends the worker's group with
 SIGTERM, and with SIGKILL after a grace or at a second Ctrl-C. However the worker ended, its group is killed
