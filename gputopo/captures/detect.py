@@ -1,7 +1,5 @@
 """From what a person gives after `--from` to a Machine. The content decides the format, not the name."""
 
-import difflib
-import json
 import os
 import re
 import stat
@@ -73,7 +71,7 @@ def _load_one(source: str) -> Machine:
         raise InputError(
             "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
         )
-    if source in bundled.names() and not Path(source).is_file():
+    if not Path(source).is_file() and source in bundled.names():
         return bundled.read(source)
     return read_text(_decoded(_content(Path(source)), source), origin=source)
 
@@ -100,6 +98,8 @@ def _content(path: Path) -> bytes:
 
 
 def _nearest(source: str) -> str:
+    import difflib  # only an error needs it
+
     known = bundled.names()
     if os.sep in source:
         return "check the path"
@@ -139,6 +139,8 @@ def _unknown(text: str, origin: str) -> InputError:
             "make nvidia-smi work first, then capture again",
         )
     if text.lstrip()[:1] in ("{", "["):
+        import json  # its errors say where; only an error needs it
+
         try:
             json.loads(text)
         except RecursionError:

@@ -182,8 +182,8 @@ class _Builder:
         for line, text in (*self.reading.remarks, *affinities.unread):
             self._note(line, text)
         for row in self.matrix.rows:
-            if row.rest:
-                self._note(row.line, f"{row.label}: {' '.join(row.rest)}")
+            if rest := [word for word in row.rest if word != "N/A"]:
+                self._note(row.line, f"{row.label}: {' '.join(rest)}")
 
     def _nic(self, label: str, index: int) -> Nic:
         name = self.reading.nic_names.get(label) or (None if label.startswith("NIC") else label)

@@ -42,8 +42,8 @@ _FUSED = re.compile(
 _AFFINITY_WORD = re.compile(r"(?:CPU|NUMA|GPU|ID|Affinity|CPUAffinity|NUMAAffinity)+")
 _FRAGMENT = re.compile(r"X|[A-Z]{1,8}\d{0,3}|[\d,-]+|N/A?|/?A", re.ASCII)
 _GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
-_LEGEND = re.compile(r"\W*(?:NIC )?Legend\b|\W*(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
-_NIC_LEGEND = re.compile(r"\W*(NIC\d+)\s*:\s*(\S+)\s*", re.ASCII)
+_LEGEND = re.compile(r"\bLegend:|(?<!\w)(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
+_NIC_LEGEND = re.compile(r"(?:^|\s)(NIC\d+)\s*:\s*(\S*[\d_]\S*)$", re.ASCII)
 _PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
 _PEER_STATUS = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 _COMMAND = re.compile(r"\btopo\s+(?:-m|--matrix)\b")
@@ -102,7 +102,7 @@ class _Line:
         if len(self.seams) > _MOST_SEAMS:
             yield self.text
             return
-        for glue in itertools.product(*(("", seam) for seam in self.seams)):
+        for glue in itertools.product(*((seam, "") for seam in self.seams)):
             yield self._joined(glue)
 
     def _joined(self, glue: Sequence[str]) -> str:
@@ -123,9 +123,9 @@ def read(text: str) -> Reading:
     remarks: list[tuple[int, str]] = []
     for line in _lines(text):
         shown = line.text.strip()
-        if not shown or _LEGEND.match(shown) or _COMMAND.search(shown):
+        if not shown or _LEGEND.search(shown) or _COMMAND.search(shown):
             continue
-        if legend := _NIC_LEGEND.fullmatch(shown):
+        if legend := _NIC_LEGEND.search(shown):
             names[legend[1]] = legend[2]
         elif head := header_words(header := _best_header(line)):
             blocks.append(_Block(header if header == line.text else "", head))
@@ -295,7 +295,7 @@ def _row(
         glued=glued,
         more_cells=more,
         affinity=assigned,
-        rest=tuple((Counter(w for w in tail if w != "N/A") - Counter(assigned.values())).elements()),
+        rest=tuple((Counter(tail) - Counter(assigned.values())).elements()),
     )
 
 
