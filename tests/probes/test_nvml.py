@@ -1,3 +1,6 @@
+import contextlib
+from typing import Any
+
 import pynvml
 import pytest
 from hypothesis import given
@@ -32,7 +35,7 @@ def test_the_reason_of_a_failed_init_is_nvmls_own_name(code: int, reason: str) -
 
 def test_nvml_is_shut_down_at_the_end_even_after_an_error() -> None:
     with installed(FakeNvml(FOUR)) as fake:
-        with pytest.raises(ZeroDivisionError), open_nvml():
+        with contextlib.suppress(ZeroDivisionError), open_nvml():
             assert fake.open == 1
             raise ZeroDivisionError
         assert fake.open == 0
@@ -75,16 +78,22 @@ def test_a_mismatch_of_pynvml_and_driver_is_a_missing_function(monkeypatch: pyte
         raise pynvml.NVMLLibraryMismatchError
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPerformanceState", mismatched)
-    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
-        with pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"):
-            nvml.pstate(nvml.handle(0))
+    with (
+        installed(FakeNvml(FOUR)),
+        open_nvml() as nvml,
+        pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"),
+    ):
+        nvml.pstate(nvml.handle(0))
 
 
 def test_a_pynvml_without_a_function_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(pynvml, "nvmlDeviceGetMarginTemperature")
-    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
-        with pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"):
-            nvml.temperature_margin_c(nvml.handle(0))
+    with (
+        installed(FakeNvml(FOUR)),
+        open_nvml() as nvml,
+        pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"),
+    ):
+        nvml.temperature_margin_c(nvml.handle(0))
 
 
 def test_the_most_telling_reason_of_several_ways_is_given() -> None:
@@ -105,10 +114,14 @@ def test_a_lost_gpu_is_not_asked_a_second_way() -> None:
 
 
 def test_a_name_that_is_no_text_is_no_crash() -> None:
+    def unreadable(_: object, buffer: Any, size: object) -> int:
+        buffer.value = b"\xff\xfe"
+        return 0
+
     fake = FakeNvml(FOUR)
     with installed(fake), open_nvml() as nvml:
         gpu = nvml.handle(0)
-        fake._symbols["nvmlDeviceGetName"] = lambda _, buffer, __: setattr(buffer, "value", b"\xff\xfe") or 0
+        fake._symbols["nvmlDeviceGetName"] = unreadable
         pynvml._nvmlGetFunctionPointer_cache.clear()
         with pytest.raises(NotReadError, match="UNREADABLE_TEXT"):
             nvml.name(gpu)
@@ -127,9 +140,10 @@ def test_addresses_are_written_as_the_kernel_does(told: str, written: str) -> No
 def test_a_link_of_which_the_driver_says_zero_is_not_known() -> None:
     hidden = changed(FOUR, gpus={0: {"link": LinkSpec(8.0, 0)}})
     with installed(FakeNvml(hidden)), open_nvml() as nvml:
+        first, second = nvml.handle(0), nvml.handle(1)
+        assert nvml.pcie(second, "width_now") == 16
         with pytest.raises(NotReadError, match="UNKNOWN"):
-            nvml.pcie(nvml.handle(0), "width_now")
-        assert nvml.pcie(nvml.handle(1), "width_now") == 16
+            nvml.pcie(first, "width_now")
 
 
 def test_more_than_1024_cpus_fit() -> None:
@@ -140,15 +154,17 @@ def test_more_than_1024_cpus_fit() -> None:
 
 def test_a_memory_affinity_of_several_nodes_names_none() -> None:
     loose = changed(FOUR, gpus={0: {"numa_node": -1}}, cpus=(range(4), range(4, 8)))
-    with installed(FakeNvml(loose)), open_nvml() as nvml:
-        with pytest.raises(NotReadError, match="SEVERAL_NODES"):
-            nvml.numa_node(nvml.handle(0))
+    with installed(FakeNvml(loose)), open_nvml() as nvml, pytest.raises(NotReadError, match="SEVERAL_NODES"):
+        nvml.numa_node(nvml.handle(0))
 
 
 def test_a_refusal_of_the_memory_temperature_within_the_answer_is_seen() -> None:
-    with installed(FakeNvml(SCENARIOS["desktop"])), open_nvml() as nvml:
-        with pytest.raises(NotReadError, match="NOT_SUPPORTED"):
-            nvml.memory_temperature_c(nvml.handle(0))
+    with (
+        installed(FakeNvml(SCENARIOS["desktop"])),
+        open_nvml() as nvml,
+        pytest.raises(NotReadError, match="NOT_SUPPORTED"),
+    ):
+        nvml.memory_temperature_c(nvml.handle(0))
 
 
 @pytest.mark.parametrize(("code", "word"), [(0, "OK"), (1, "CHIPSET_NOT_SUPPORTED"), (9, "UNKNOWN_9")])

@@ -1,0 +1,39 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kit.command import main
+from tests.kit.scenarios import SCENARIOS
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: text for name, text in os.environ.items() if name != "GPUTOPO_ROOT"}
+    return subprocess.run(
+        [sys.executable, "-m", "tests.kit.command", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_inspect_sees_the_machine_of_the_kit_and_the_tree_is_kept(tmp_path: Path) -> None:
+    done = run("dual_socket_4_4", "--tree", str(tmp_path), "--", "inspect", "--json")
+    assert done.returncode in (0, 1), done.stderr
+    machine = json.loads(done.stdout)["machine"]
+    assert [gpu["name"] for gpu in machine["gpus"]] == ["NVIDIA GeForce RTX 2080 Ti"] * 8
+    assert machine["host"]["sockets"] == 2
+    assert (tmp_path / "sys/bus/pci/devices").is_dir()
+
+
+@pytest.mark.parametrize("arguments", [[], ["no such machine"], ["desktop", "--tree"]])
+def test_a_wrong_call_says_how_it_goes(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert all(name in capsys.readouterr().err for name in SCENARIOS)

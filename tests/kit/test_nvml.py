@@ -1,0 +1,91 @@
+import pynvml
+import pytest
+
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.scenarios import SCENARIOS
+
+FOUR = SCENARIOS["four"]
+
+
+def test_pynvmls_own_functions_run_on_the_double() -> None:
+    with installed(FakeNvml(FOUR)):
+        pynvml.nvmlInit()
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(1)
+        assert pynvml.nvmlDeviceGetCount() == 4
+        assert pynvml.nvmlDeviceGetPciInfo(gpu).busId == "00000000:45:00.0"
+        assert pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).total == 40 << 30
+        assert pynvml.nvmlDeviceGetPowerManagementLimitConstraints(gpu) == [100_000, 405_000]
+        assert [one.pid for one in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)] == [4001]
+        assert len(pynvml.nvmlDeviceGetRetiredPages(gpu, 0)) == 2
+        pynvml.nvmlShutdown()
+
+
+def test_a_refused_call_may_name_its_arguments() -> None:
+    fake = FakeNvml(FOUR)
+    fake.refuse("nvmlDeviceGetClockInfo[2]", pynvml.NVML_ERROR_NO_PERMISSION, gpu=0)
+    with installed(fake):
+        pynvml.nvmlInit()
+        first, second = pynvml.nvmlDeviceGetHandleByIndex(0), pynvml.nvmlDeviceGetHandleByIndex(1)
+        assert pynvml.nvmlDeviceGetClockInfo(first, 0) == 1305
+        assert pynvml.nvmlDeviceGetClockInfo(second, 2) == 1215
+        with pytest.raises(pynvml.NVMLError_NoPermission):
+            pynvml.nvmlDeviceGetClockInfo(first, 2)
+
+
+def test_an_absent_symbol_is_function_not_found_until_the_next_double() -> None:
+    fake = FakeNvml(FOUR)
+    fake.without("nvmlDeviceGetName")
+    with installed(fake):
+        pynvml.nvmlInit()
+        with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+    with installed(FakeNvml(FOUR)):
+        pynvml.nvmlInit()
+        assert pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0)) == "NVIDIA Test-100"
+
+
+def test_a_symbol_that_the_double_does_not_know_is_function_not_found() -> None:
+    with installed(FakeNvml(FOUR)):
+        pynvml.nvmlInit()
+        with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+            pynvml.nvmlDeviceGetFanSpeed(pynvml.nvmlDeviceGetHandleByIndex(0))
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        ("nvmlDeviceSetPowerManagementLimit", (100_000,)),
+        ("nvmlDeviceSetPersistenceMode", (1,)),
+        ("nvmlDeviceSetMigMode", (1,)),
+        ("nvmlDeviceResetGpuLockedClocks", ()),
+        ("nvmlDeviceClearEccErrorCounts", (0,)),
+    ],
+)
+def test_every_call_that_would_change_a_setting_is_noted(function: str, arguments: tuple[int, ...]) -> None:
+    with installed(FakeNvml(FOUR)) as fake:
+        pynvml.nvmlInit()
+        getattr(pynvml, function)(pynvml.nvmlDeviceGetHandleByIndex(0), *arguments)
+    assert fake.writes == [function]
+
+
+def test_a_gpu_is_lost_after_so_many_calls_and_stays_lost() -> None:
+    fake = FakeNvml(FOUR)
+    fake.lose(0, after_calls=2)
+    with installed(fake):
+        pynvml.nvmlInit()
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        assert pynvml.nvmlDeviceGetName(gpu) == "NVIDIA Test-100"
+        for _ in range(2):
+            with pytest.raises(pynvml.NVMLError_GpuIsLost):
+                pynvml.nvmlDeviceGetName(gpu)
+        other = pynvml.nvmlDeviceGetHandleByIndex(1)
+        with pytest.raises(pynvml.NVMLError_GpuIsLost):
+            pynvml.nvmlDeviceGetTopologyCommonAncestor(other, gpu)
+
+
+def test_what_stood_in_pynvml_before_stands_there_again() -> None:
+    before = pynvml.nvmlLib
+    with installed(FakeNvml(FOUR)):
+        pynvml.nvmlInit()
+    assert pynvml.nvmlLib is before
+    assert pynvml._nvmlGetFunctionPointer_cache == {}

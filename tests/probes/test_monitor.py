@@ -1,0 +1,94 @@
+import pytest
+
+from gputopo.events import GpuSample
+from gputopo.probes.monitor import Monitor
+from gputopo.probes.nvml import NotReadError
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.scenarios import SCENARIOS
+
+FOUR = SCENARIOS["four"]
+
+
+def test_the_chosen_gpus_are_sampled_in_their_order() -> None:
+    with installed(FakeNvml(FOUR)), Monitor([3, 0]) as monitor:
+        last, first = monitor.sample()
+    assert (last.gpu, first.gpu) == (3, 0)
+    assert first == GpuSample(
+        gpu=0,
+        graphics_mhz=1305,
+        memory_mhz=1215,
+        power_w=61.5,
+        temperature_c=31,
+        throttle_mask=1,
+        gpu_utilization_percent=7,
+        pcie_gen=3,
+        pcie_width=16,
+    )
+
+
+def test_a_clock_that_changes_is_seen_from_sample_to_sample() -> None:
+    fake = FakeNvml(FOUR)
+    fake.script_clock(1, 0, [1410, 1100, 900])
+    with installed(fake), Monitor([0, 1]) as monitor:
+        seen = [[sample.graphics_mhz for sample in monitor.sample()] for _ in range(4)]
+    assert seen == [[1305, 1410], [1305, 1100], [1305, 900], [1305, 900]]
+
+
+def test_handles_are_looked_up_once() -> None:
+    with installed(FakeNvml(FOUR)) as fake:
+        with Monitor([0, 1]) as monitor:
+            for _ in range(3):
+                monitor.sample()
+        assert fake.calls["nvmlDeviceGetHandleByIndex_v2", 0] == 1
+        assert fake.open == 0
+        assert fake.writes == []
+
+
+def test_a_gpu_that_is_lost_while_it_is_watched_gives_nothing_and_the_rest_goes_on() -> None:
+    fake = FakeNvml(FOUR)
+    fake.lose(1, after_calls=10)
+    with installed(fake), Monitor([0, 1]) as monitor:
+        before, after = monitor.sample(), (monitor.sample(), monitor.sample())[1]
+    assert before[1].power_w == 61.5
+    assert after[1] == GpuSample(gpu=1)
+    assert after[0].power_w == 61.5
+
+
+def test_a_gpu_that_is_not_there_or_gone_from_the_start_is_an_empty_sample() -> None:
+    with installed(FakeNvml(SCENARIOS["lost_handle"])), Monitor([2, 17, 0]) as monitor:
+        lost, absent, whole = monitor.sample()
+    assert (lost, absent) == (GpuSample(gpu=2), GpuSample(gpu=17))
+    assert whole.graphics_mhz == 1305
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        ("nvmlDeviceGetClockInfo[0]", "graphics_mhz"),
+        ("nvmlDeviceGetClockInfo[2]", "memory_mhz"),
+        ("nvmlDeviceGetPowerUsage", "power_w"),
+        ("nvmlDeviceGetUtilizationRates", "gpu_utilization_percent"),
+        ("nvmlDeviceGetCurrPcieLinkGeneration", "pcie_gen"),
+        ("nvmlDeviceGetCurrPcieLinkWidth", "pcie_width"),
+    ],
+)
+def test_a_refused_call_leaves_only_its_field_empty(call: str, field: str) -> None:
+    fake = FakeNvml(FOUR)
+    fake.refuse(call)
+    with installed(fake), Monitor([0]) as monitor:
+        (sample,) = monitor.sample()
+    empty = [name for name in sample.__struct_fields__ if getattr(sample, name) is None]
+    assert empty == [field]
+
+
+def test_without_nvml_there_is_no_monitor_and_the_reason_is_told() -> None:
+    with installed(FakeNvml(FOUR, init_code=9)), pytest.raises(NotReadError, match="DRIVER_NOT_LOADED"):
+        Monitor([0])
+
+
+def test_after_closing_samples_are_empty() -> None:
+    with installed(FakeNvml(FOUR)) as fake:
+        monitor = Monitor([0])
+        monitor.close()
+        assert fake.open == 0
+        assert monitor.sample() == (GpuSample(gpu=0),)
