@@ -21,7 +21,7 @@ from gputopo.median_bound import fewest_values, lower_bound
 # The 7gforce table of six GTX 1070 that is this project's start calls a card at 94.54 % of the reference
 # slow and one at 98.83 % not. Percent of pace.
 THRESHOLD_PERCENT = 5.0
-# Of all towers together: the chance to name any device of an even run is at most 1 % for each part of the step.
+# Of all towers together, for each part of the step: an even run names a device with a chance of 1 % at most.
 CONFIDENCE = 0.99
 
 MADE = "made"

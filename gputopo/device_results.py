@@ -1,0 +1,103 @@
+"""The rows of the final table: what each device did in the counted steps."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median, median_low
+from typing import Any
+
+import msgspec
+
+from gputopo.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks
+from gputopo.result import DeviceResult
+
+# Where the launcher writes the cards' highest clocks into the spec of the event run_started:
+# {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, keys are GPU indices of the machine.
+MAX_CLOCKS = "max_clocks_mhz"
+
+
+def device_results(
+    started: RunStarted | None, counted: Sequence[Step], samples: Sequence[Sample], says: Mapping[int, str]
+) -> tuple[DeviceResult, ...]:
+    """Give one row per device of the run, in its order; none before the run has started.
+
+    `counted`: the steps after the warm-up. `samples`: those taken during these steps. `says`: by tower, what
+    is wrong with it. What was not measured is None.
+    """
+    if started is None:
+        return ()
+    batch_size = _batch_size(started, counted)
+    marks = _marks_by_tower(counted)
+    rows = [_row(device, batch_size, marks.get(device.tower, []), says) for device in started.devices]
+    if started.backend == "gpu":
+        rows = [_with_clocks(row, samples, started.spec) for row in rows]
+    best = max((row.images_per_sec for row in rows if row.images_per_sec is not None), default=None)
+    if not best:
+        return tuple(rows)
+    return tuple(
+        row
+        if row.images_per_sec is None
+        else msgspec.structs.replace(row, percent_of_best=100 * row.images_per_sec / best)
+        for row in rows
+    )
+
+
+def _row(
+    device: Device, batch_size: int, marks: Sequence[tuple[Step, TowerMarks]], says: Mapping[int, str]
+) -> DeviceResult:
+    anomaly = says.get(device.tower)
+    if not marks:
+        return DeviceResult(device=device, batch_size=batch_size, anomaly=anomaly)
+    busy_s = median(mark.weights_s + mark.compute_s for _, mark in marks)
+    return DeviceResult(
+        device=device,
+        batch_size=batch_size,
+        images_per_sec=batch_size / busy_s if busy_s > 0 else None,
+        weights_ms=1000 * median(mark.weights_s for _, mark in marks),
+        compute_ms=1000 * median(mark.compute_s for _, mark in marks),
+        other_ms=1000 * median(step.seconds - mark.weights_s - mark.compute_s for step, mark in marks),
+        anomaly=anomaly,
+    )
+
+
+def _marks_by_tower(steps: Iterable[Step]) -> dict[int, list[tuple[Step, TowerMarks]]]:
+    marks: dict[int, list[tuple[Step, TowerMarks]]] = {}
+    for step in steps:
+        for mark in step.marks:
+            marks.setdefault(mark.tower, []).append((step, mark))
+    return marks
+
+
+def _batch_size(started: RunStarted, counted: Sequence[Step]) -> int:
+    """Give the batch of one device: as the spec says, or else what the steps show."""
+    asked = started.spec.get("batch_size")
+    if isinstance(asked, int):
+        return asked
+    return counted[0].images // max(1, len(started.devices)) if counted else 0
+
+
+def _with_clocks(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[str, Any]) -> DeviceResult:
+    readings = [reading for sample in samples for reading in sample.gpus if reading.gpu == row.device.gpu]
+    graphics, memory = _median_clock(readings, "graphics_mhz"), _median_clock(readings, "memory_mhz")
+    return msgspec.structs.replace(
+        row,
+        graphics_mhz=graphics,
+        memory_mhz=memory,
+        graphics_percent=_percent(graphics, _max_clock(spec, row.device.gpu, "graphics")),
+        memory_percent=_percent(memory, _max_clock(spec, row.device.gpu, "memory")),
+    )
+
+
+def _median_clock(readings: Iterable[GpuSample], field: str) -> int | None:
+    values = [value for reading in readings if (value := getattr(reading, field)) is not None]
+    return median_low(values) if values else None  # a clock that was really seen
+
+
+def _max_clock(spec: Mapping[str, Any], gpu: int | None, domain: str) -> float | None:
+    """Read a maximum from the spec; it is free-form JSON there, so anything odd counts as not known."""
+    clocks = spec.get(MAX_CLOCKS)
+    of_gpu = clocks.get(str(gpu)) if isinstance(clocks, Mapping) else None
+    value = of_gpu.get(domain) if isinstance(of_gpu, Mapping) else None
+    return value if isinstance(value, int | float) and value > 0 else None
+
+
+def _percent(clock: int | None, maximum: float | None) -> float | None:
+    return None if clock is None or maximum is None else 100 * clock / maximum

@@ -1,0 +1,201 @@
+"""The report of a run for people: the table of the devices, the figures of the whole run, the verdict."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gputopo.anomaly import MADE, THRESHOLD_PERCENT
+from gputopo.report import units
+from gputopo.result import DeviceResult, Result
+
+# A reduction that copies in one order gives every tower the same bits, so the copies of the variables stay equal.
+REPLICAS_EQUAL = 0.0
+ANOMALY_STYLE = "bold red"
+Fact = tuple[str, str | Text]
+
+
+def run_report(result: Result) -> RenderableType:
+    """Give the report of a run, complete or not: what must be said, the table, the figures, the verdict.
+
+    It fits 80 columns, and says in words what was not measured.
+    """
+    parts: list[RenderableType] = [Text(title(result), style="bold")]
+    parts += [Text(line) for line in result.says]
+    parts.append(Text())
+    if result.devices:
+        parts.append(device_table(result))
+    parts.append(_grid([*_speed_facts(result), *_training_facts(result), *_placement_facts(result)]))
+    parts.append(Text())
+    parts += verdict_lines(result)
+    if result.failure is not None:
+        parts += [Text(), *(Text(line) for line in failure_lines(result))]
+    return Group(*parts)
+
+
+def title(result: Result) -> str:
+    """Give what ran, on what, how it ended: one line, with the word "rehearsal" where it is one."""
+    spec = result.spec
+    kind = {"cpu": "CPU device", "gpu": "GPU"}.get(result.backend, "device")
+    parts = [f"{spec.get('model', 'a model')} on {units.counted(len(result.devices), kind)}"]
+    if mode := spec.get("variable_update"):
+        parts.append(f"{mode}, variables on {spec['ps_device']}" if spec.get("ps_device") else str(mode))
+    if result.rehearsal_of:
+        parts.append(f"rehearsal of {result.rehearsal_of}")
+    if result.status != "complete":
+        parts.append(f"{result.status} after {units.counted(result.steps, 'step')}")
+    return ", ".join(parts)
+
+
+def device_table(result: Result) -> Table:
+    """Give one row per device; columns that mean nothing for this run are left out."""
+    gpu_run = result.backend == "gpu"
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", expand=False)
+    table.add_column("device", no_wrap=True)
+    named = any(row.device.gpu is not None or row.device.gpu_name for row in result.devices)
+    if named:
+        table.add_column("GPU" if gpu_run else "stands for", overflow="fold", min_width=8)
+    for header in ("images\n/sec", "% of\nbest", "weights\nms", "compute\nms", "other\nms"):
+        table.add_column(header, justify="right", no_wrap=True)
+    if gpu_run:
+        table.add_column("core MHz\n(% max)", justify="right", no_wrap=True)
+        table.add_column("mem. MHz\n(% max)", justify="right", no_wrap=True)
+    table.add_column("link", no_wrap=True)
+    marked = any(row.anomaly for row in result.devices)
+    if marked:
+        table.add_column("", no_wrap=True)
+    for row in result.devices:
+        cells = _cells(row, named=named, clocks=gpu_run)
+        table.add_row(
+            *cells,
+            *(["!" if row.anomaly else ""] if marked else []),
+            style=ANOMALY_STYLE if row.anomaly else "",
+        )
+    return table
+
+
+def verdict_lines(result: Result) -> list[Text]:
+    """Say which devices are slow, or that none is, or that and why this could not be looked at."""
+    lines = [Text(f"! {anomaly.says}", style=ANOMALY_STYLE) for anomaly in result.anomalies]
+    check = result.anomaly_check
+    if not check.startswith(MADE):
+        lines.append(Text(f"Slow devices: the check was {check}.", style="yellow"))
+        return lines
+    left_out = check.removeprefix(MADE)
+    if not lines:
+        lines.append(Text(f"No device is more than {THRESHOLD_PERCENT:g} % under its peers."))
+    if left_out:
+        lines.append(Text(f"Slow devices: the check was made{left_out}.", style="yellow"))
+    return lines
+
+
+def failure_lines(result: Result) -> list[str]:
+    """Say why a run did not complete, what to do, and the last lines of the worker; empty if it completed."""
+    failure = result.failure
+    if failure is None:
+        return []
+    ended = "Interrupted" if result.status == "interrupted" else "Failed"
+    lines = [f"{ended}: {failure.cause}", f"What to do: {failure.remedy}"]
+    if failure.last_lines:
+        lines += ["The last lines of the worker:", *(f"  {line}" for line in failure.last_lines)]
+    return lines
+
+
+def link_name(hop_to_variables: str | None) -> str:
+    """Name the class of the way to the variables; a device with its own copy has no way to go."""
+    return "own copy" if hop_to_variables is None else hop_to_variables
+
+
+def _cells(row: DeviceResult, *, named: bool, clocks: bool) -> list[str]:
+    device = row.device
+    cells = [device.device]
+    if named:
+        name = (device.gpu_name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
+        cells.append(" ".join(part for part in (_index(device.gpu), name) if part) or units.UNKNOWN)
+    cells += [
+        units.images_per_sec(row.images_per_sec),
+        units.percent(row.percent_of_best),
+        units.milliseconds(row.weights_ms),
+        units.milliseconds(row.compute_ms),
+        units.milliseconds(row.other_ms),
+    ]
+    if clocks:
+        cells.append(units.clock(row.graphics_mhz, row.graphics_percent))
+        cells.append(units.clock(row.memory_mhz, row.memory_percent))
+    return [*cells, link_name(device.hop_to_variables)]
+
+
+def _index(gpu: int | None) -> str:
+    return "" if gpu is None else str(gpu)
+
+
+def _speed_facts(result: Result) -> Iterator[Fact]:
+    speed = result.throughput
+    if speed is None:
+        yield "images/sec", "not measured: no step after the warm-up"
+    else:
+        yield (
+            "images/sec",
+            f"{units.images_per_sec(speed.mean)} ± {units.images_per_sec(speed.uncertainty)} "
+            f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
+            f"by wall time {units.images_per_sec(speed.total)}",
+        )
+    if result.devices and result.devices[0].batch_size:
+        per_device = result.devices[0].batch_size
+        total = sum(row.batch_size for row in result.devices)
+        yield (
+            "batch",
+            f"{total} images: {per_device} on each of {units.counted(len(result.devices), 'device')}",
+        )
+    if result.backend == "gpu" and result.devices and all(row.graphics_mhz is None for row in result.devices):
+        yield "clocks", "not read while the steps were counted"
+
+
+def _training_facts(result: Result) -> Iterator[Fact]:
+    warmup = units.counted(result.warmup_steps, "step")
+    took = "" if result.warmup_s is None else f" in {units.seconds(result.warmup_s)}"
+    yield "steps", f"{result.steps} counted, {result.images} images, after a warm-up of {warmup}{took}"
+    if result.parameters is not None:
+        yield "parameters", f"{result.parameters:,}"
+    if result.steps:
+        yield "loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}"
+    spans = (
+        ("import", result.import_s),
+        ("build", result.build_s),
+        ("first step", result.first_step_s),
+        ("whole run", result.wall_s),
+    )
+    known = [f"{name} {units.seconds(span)}" for name, span in spans if span is not None]
+    if known:
+        yield "time", ", ".join(known)
+
+
+def _placement_facts(result: Result) -> Iterator[Fact]:
+    if result.variables_on:
+        held = (f"{units.size(count)} on {place}" for place, count in result.variables_on.items())
+        yield "variables", ", ".join(held)
+    if result.ops_on:
+        yield "ops", ", ".join(f"{count} on {place}" for place, count in result.ops_on.items())
+    if (difference := result.replica_difference) is not None:
+        yield "copies", _copies(difference, result.spec.get("variable_update"))
+
+
+def _copies(difference: float, mode: object) -> str | Text:
+    shown = f"they differ by {difference:.3g} at most"
+    if mode == "independent":
+        return f"{shown}; each device trains its own, so they drift apart"
+    if difference == REPLICAS_EQUAL:
+        return "all equal, as they must be"
+    return Text(f"{shown}, and must be equal: do not trust this training", style=ANOMALY_STYLE)
+
+
+def _grid(facts: Sequence[Fact]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    if facts:
+        grid.add_row("", "")
+    for name, value in facts:
+        grid.add_row(name, value if isinstance(value, Text) else Text(value))
+    return grid

@@ -1,0 +1,63 @@
+"""How numbers are written for people. Seconds, bytes and images per second inside; units only here."""
+
+UNKNOWN = "–"  # noqa: RUF001  an en dash: not measured or not answered
+
+
+def images_per_sec(value: float | None) -> str:
+    """Write a speed in images per second with three or more figures."""
+    return _three_figures(value)
+
+
+def milliseconds(value: float | None) -> str:
+    """Write milliseconds with three or more figures."""
+    return _three_figures(value)
+
+
+def percent(value: float | None) -> str:
+    """Write a percentage with one decimal and without the sign."""
+    return UNKNOWN if value is None else f"{value:.1f}"
+
+
+def clock(mhz: int | None, of_max: float | None) -> str:
+    """Write a clock in MHz, with the percentage of the card's maximum in brackets where it is known."""
+    if mhz is None:
+        return UNKNOWN
+    return str(mhz) if of_max is None else f"{mhz} ({of_max:.0f})"
+
+
+def seconds(value: float | None) -> str:
+    """Write a duration with its unit: `0.42 s`, `12.3 s`, `3 min 05 s`, `1 h 02 min`."""
+    if value is None:
+        return "not known"
+    if value < 59.95:
+        return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size(count: int) -> str:
+    """Write a number of bytes in the binary unit that fits: `235.9 MiB`."""
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if value < 1024:
+            return f"{count} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def loss(value: float | None) -> str:
+    """Write a loss; one that is not a number reads so."""
+    return "not a number" if value is None else f"{value:.4g}"
+
+
+def counted(count: int, singular: str) -> str:
+    """Write a number with its noun: `1 step`, `12 steps`."""
+    return f"{count} {singular}" if count == 1 else f"{count} {singular}s"
+
+
+def _three_figures(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 999.95 else f"{value:.0f}"

@@ -1,0 +1,201 @@
+"""The result of a run from its events alone, so that a killed run can still be reported.
+
+Any beginning of the stream of events gives a result: what was measured until there, and why it ended.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from gputopo.anomaly import AnomalyCheck, find_anomalies
+from gputopo.device_results import device_results
+from gputopo.events import (
+    Anomaly,
+    Event,
+    ModelBuilt,
+    PlacementChecked,
+    RankFailed,
+    ReplicasCompared,
+    RunFinished,
+    RunStarted,
+    Sample,
+    Step,
+    WarmupDone,
+)
+from gputopo.result import Result
+from gputopo.throughput import RunningThroughput
+
+UNFINISHED = "unfinished"  # the kind of failure where the events end without a word
+STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed
+
+
+def summarise(events: Iterable[Event]) -> Result:
+    """Derive the result of a run from its events, or from as many of them as there are.
+
+    A run without its last event has the status "failed" ("interrupted" if that is what its failure says).
+    """
+    summary = Summary()
+    for event in events:
+        summary.add(event)
+    return summary.result()
+
+
+class Summary:
+    """Collects the events of one run and gives the result so far at any time."""
+
+    def __init__(self) -> None:
+        self.running = RunningThroughput()
+        self._started: RunStarted | None = None
+        self._built: ModelBuilt | None = None
+        self._placement: PlacementChecked | None = None
+        self._warmup: WarmupDone | None = None
+        self._steps: list[Step] = []
+        self._samples: list[Sample] = []
+        self._replicas: ReplicasCompared | None = None
+        self._anomalies: list[Anomaly] = []
+        self._failure: RankFailed | None = None
+        self._finished: RunFinished | None = None
+        self._last_time_s = 0.0
+
+    def add(self, event: Event) -> None:
+        """Take in the next event."""
+        self._last_time_s = event.time_s
+        self.running.add(event)
+        match event:
+            case Step():
+                self._steps.append(event)
+            case Sample():
+                self._samples.append(event)
+            case Anomaly():
+                self._anomalies.append(event)
+            case RunStarted():
+                self._started = event
+            case ModelBuilt():
+                self._built = event
+            case PlacementChecked():
+                self._placement = event
+            case WarmupDone():
+                self._warmup = event
+            case ReplicasCompared():
+                self._replicas = event
+            case RankFailed():
+                self._failure = self._failure or event  # later ones are consequences of the first
+            case RunFinished():
+                self._finished = event
+
+    def check(self) -> AnomalyCheck:
+        """Compare the devices by the steps so far."""
+        return find_anomalies(self._started.devices if self._started else (), self._steps)
+
+    def result(self) -> Result:
+        """Give the result of the events so far."""
+        counted = [step for step in self._steps if not step.warmup]
+        check = self.check()
+        anomalies = self._confirmed(check)
+        status, exit_code, failure = self._ending()
+        return Result(
+            status=status,
+            exit_code=exit_code,
+            failure=failure,
+            steps=len(counted),
+            warmup_steps=self._warmup.steps if self._warmup else len(self._steps) - len(counted),
+            images=sum(step.images for step in counted),
+            throughput=self.running.throughput(),
+            devices=device_results(
+                self._started, counted, self._samples_of_counted_steps(), _says_by_tower(anomalies)
+            ),
+            anomalies=anomalies,
+            anomaly_check=check.verdict,
+            first_loss=counted[0].loss if counted else None,
+            last_loss=counted[-1].loss if counted else None,
+            replica_difference=self._replicas.largest_difference if self._replicas else None,
+            **self._told_at_start(),
+            **self._told_on_the_way(),
+        )
+
+    def _told_at_start(self) -> dict[str, Any]:
+        started = self._started
+        if started is None:
+            return {"spec": {}, "backend": "unknown", "says": self._loss_says()}
+        return {
+            "spec": started.spec,
+            "backend": started.backend,
+            "rehearsal_of": started.rehearsal_of,
+            "says": tuple(dict.fromkeys((*started.says, *self._loss_says()))),
+        }
+
+    def _told_on_the_way(self) -> dict[str, Any]:
+        built, placement = self._built, self._placement
+        told: dict[str, Any] = {
+            "versions": {
+                **(self._started.versions if self._started else {}),
+                **(built.versions if built else {}),
+            },
+            "warmup_s": self._warmup.seconds if self._warmup else None,
+            "wall_s": self._finished.wall_s if self._finished else None,
+        }
+        if built:
+            told |= {
+                "parameters": built.parameters,
+                "import_s": built.import_s,
+                "build_s": built.build_s,
+            }
+        if placement:
+            told |= {
+                "variables_on": placement.variables,
+                "ops_on": placement.ops,
+                "first_step_s": placement.first_step_s,
+            }
+        return told
+
+    def _ending(self) -> tuple[str, int, RankFailed | None]:
+        if self._finished:
+            return self._finished.status, self._finished.exit_code, self._failure
+        if self._failure:
+            stopped = self._failure.kind in STOPPED_FROM_OUTSIDE
+            return "interrupted" if stopped else "failed", self._failure.exit_code, self._failure
+        unfinished = RankFailed(
+            time_s=self._last_time_s,
+            kind=UNFINISHED,
+            cause="the events of the run stop before its end",
+            remedy="if it is not still running, it was killed together with its launcher: start it again",
+            exit_code=1,
+        )
+        return "failed", 1, unfinished
+
+    def _confirmed(self, check: AnomalyCheck) -> tuple[Anomaly, ...]:
+        """Give the anomalies that all steps together show; told ones stand where nothing can be computed."""
+        if not check.made:
+            return tuple({(told.tower, told.part): told for told in self._anomalies}.values())
+        events = [slow.event(self._last_time_s) for slow in check.anomalies]
+        told = {(event.tower, event.part): event for event in self._anomalies}
+        return tuple(
+            msgspec.structs.replace(event, time_s=known.time_s, rank=known.rank)
+            if (known := told.get((event.tower, event.part)))
+            else event
+            for event in events
+        )
+
+    def _loss_says(self) -> tuple[str, ...]:
+        lost = next((step for step in self._steps if step.loss is None), None)
+        if lost is None:
+            return ()
+        since = "from the warm-up on" if lost.warmup else f"from step {lost.step} on"
+        return (
+            f"The loss is not a number {since}: the speeds hold, but nothing is learned; "
+            "a lower --learning-rate may help.",
+        )
+
+    def _samples_of_counted_steps(self) -> list[Sample]:
+        window = self.running.window
+        if window is None:
+            return []
+        return [sample for sample in self._samples if window[0] <= sample.time_s <= window[1]]
+
+
+def _says_by_tower(anomalies: Iterable[Anomaly]) -> Mapping[int, str]:
+    says: dict[int, list[str]] = {}
+    for anomaly in anomalies:
+        says.setdefault(anomaly.tower, []).append(anomaly.says)
+    return {tower: "; ".join(lines) for tower, lines in says.items()}

@@ -1,0 +1,97 @@
+"""Images per second from the steps of a run, kept up as the steps arrive.
+
+The formulas are those of tf_cnn_benchmarks, see `gputopo.result.Throughput`.
+"""
+
+from statistics import median
+
+from gputopo.events import Event, Step, WarmupDone
+from gputopo.result import Throughput
+
+# Makes the median absolute deviation of normal noise equal to its standard deviation: 1 / Phi^-1(3/4).
+MAD_TO_SIGMA = 1.4826
+
+
+class RunningThroughput:
+    """The speed of a run so far. Counts the steps after the warm-up; each event costs the same few additions.
+
+    `mean` and `now` are images per second of all devices together, None before the first counted step.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.images = 0
+        self.now: float | None = None
+        self._seconds = 0.0  # sum of the step times
+        self._began_s: float | None = None  # epoch, begin of the first counted step
+        self._ended_s = 0.0
+        self._speeds: list[float] = []
+        self._speed_mean = 0.0
+        self._speed_squares = 0.0  # sum of squared deviations from the mean (B. P. Welford, 1962)
+
+    def add(self, event: Event) -> None:
+        """Take in an event of the run. Those that say nothing of speed, and the warm-up, change nothing."""
+        if isinstance(event, WarmupDone) and not self.steps:
+            self._began_s = event.time_s
+        if not isinstance(event, Step) or event.warmup:
+            return
+        if self._began_s is None:
+            self._began_s = event.time_s - event.seconds
+        self._ended_s = event.time_s
+        self.steps += 1
+        self.images += event.images
+        self._seconds += event.seconds
+        if event.seconds > 0:
+            self._add_speed(event.images / event.seconds)
+
+    def _add_speed(self, speed: float) -> None:
+        self.now = speed
+        self._speeds.append(speed)
+        away = speed - self._speed_mean
+        self._speed_mean += away / len(self._speeds)
+        self._speed_squares += away * (speed - self._speed_mean)
+
+    @property
+    def mean(self) -> float | None:
+        """Images of a step by the mean step time."""
+        return self.images / self._seconds if self._seconds > 0 else None
+
+    @property
+    def uncertainty(self) -> float:
+        """Give the standard deviation of the steps' speeds by the square root of their number; 0 of none."""
+        count = len(self._speeds)
+        return (self._speed_squares / count) ** 0.5 / count**0.5 if count else 0.0
+
+    @property
+    def total(self) -> float | None:
+        """All counted images by the wall time of the counted steps."""
+        if self._began_s is None:
+            return None
+        # Less wall time than the steps took together means that the system's clock was set back meanwhile.
+        wall_s = max(self._ended_s - self._began_s, self._seconds)
+        return self.images / wall_s if wall_s > 0 else None
+
+    @property
+    def window(self) -> tuple[float, float] | None:
+        """Begin and end of the counted steps, seconds since the epoch; None before the first one."""
+        return (self._began_s, self._ended_s) if self.steps and self._began_s is not None else None
+
+    def jitter(self) -> float:
+        """Give the scaled median absolute deviation of the speeds; sorts all of them. 0 of none."""
+        if not self._speeds:
+            return 0.0
+        middle = median(self._speeds)
+        return MAD_TO_SIGMA * median(abs(speed - middle) for speed in self._speeds)
+
+    def throughput(self) -> Throughput | None:
+        """Give all five figures, or None before the first counted step with a duration."""
+        mean, total = self.mean, self.total
+        if mean is None or total is None or not self._speeds:
+            return None
+        return Throughput(
+            mean=mean,
+            uncertainty=self.uncertainty,
+            jitter=self.jitter(),
+            median=median(self._speeds),
+            total=total,
+        )
