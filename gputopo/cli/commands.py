@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.main import get_command
 
+from gputopo.cli.lean import LeanCommand
 from gputopo.errors import UsageError
 
 # name: module and function, in the order of the help.
@@ -52,7 +53,7 @@ def _app_for(arguments: list[str]) -> typer.Typer:
     if named is not None and named not in COMMANDS:
         raise _unknown_command(named)
     for name in COMMANDS if named is None else (named,):
-        app.command(name)(_function(*COMMANDS[name]))
+        app.command(name, cls=LeanCommand)(_function(*COMMANDS[name]))
     return app
 
 

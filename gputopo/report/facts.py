@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from rich.console import RenderableType
 from rich.text import Text
 
-from gputopo.machine import Machine
-from gputopo.report.layout import QUIET, index_ranges, plain
+from gputopo.machine import Gpu, Machine
+from gputopo.report.layout import QUIET, index_ranges, labelled, plain
 
 # The last words of paths as a person says them; what is not here is shown with its underscores as spaces.
 _WORDS = {
@@ -84,13 +84,12 @@ def reason_in_words(reason: str) -> str:
     return plain(reason.replace("_", " ").lower() if re.fullmatch(r"[A-Z0-9_]+", reason) else reason)
 
 
-def missing_lines(machine: Machine) -> list[RenderableType]:
+def missing_view(machine: Machine) -> RenderableType:
     """Give what could not be read: every reason once for each set of GPUs or pairs, then the facts."""
-    lines: list[RenderableType] = []
-    for (subject, reason), facts in grouped_missing(machine.missing).items():
-        head = f"{subject}: {reason_in_words(reason)}"
-        lines.append(Text.assemble((f"{head}\n", QUIET), f"  {facts}", overflow="fold"))
-    return lines
+    return labelled(
+        (subject, Text.assemble((f"{reason_in_words(reason)}:\n", QUIET), facts))
+        for (subject, reason), facts in grouped_missing(machine.missing).items()
+    )
 
 
 def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
@@ -122,7 +121,7 @@ def _subject(kind: str, keys: list[str]) -> str:
         return f"All {word}s"
     if all(key.isdigit() for key in keys):
         keys = [index_ranges(int(key) for key in keys)]
-    many = len(keys) > 1 or not keys[0].isdigit()
+    many = len(keys) > 1 or (kind == "gpus" and not keys[0].isdigit())
     if len(keys) > 6:
         keys = [*keys[:5], f"{len(keys) - 5} more"]
     return f"{word}{'s' if many and kind != 'pci' else ''} {', '.join(plain(key) for key in keys)}"
@@ -138,6 +137,16 @@ def _facts_in_words(facts: Iterable[str]) -> str:
         else:
             parts.setdefault(fact, [])
     return ", ".join(
-        plain(fact_in_words(base)) + (f" ({plain(', '.join(lasts))})" if lasts else "")
+        plain(fact_in_words(base)) + ("" if _is_whole(base, lasts) else f" ({plain(', '.join(lasts))})")
         for base, lasts in parts.items()
     )
+
+
+def _is_whole(part: str, names: Iterable[str]) -> bool:
+    """Whether the names are all the facts of that part of a GPU, or there are none to tell."""
+    names = set(names)
+    value: object = Gpu(index=0)
+    for name in part.split("."):
+        value = getattr(value, name, None)
+    fields = getattr(value, "__struct_fields__", ())
+    return not names or {field.replace("_", " ") for field in fields} == names

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from gputopo.findings import Finding, Inspection
 from gputopo.machine import Contradiction, Machine, Unread
-from gputopo.report.facts import missing_lines
+from gputopo.report.facts import missing_view
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, labelled, plain, section
 from gputopo.report.machine import machine_view
 from gputopo.report.matrix import matrix_view
@@ -52,9 +52,8 @@ def _doubts(machine: Machine) -> list[RenderableType]:
         )
     if machine.unread:
         parts.append(section("Lines not understood", unread_view(machine.unread)))
-    missing = missing_lines(machine)
-    if missing:
-        parts.append(section("Not read", *missing))
+    if machine.missing:
+        parts.append(section("Not read", missing_view(machine)))
     return parts
 
 

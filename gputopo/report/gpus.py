@@ -17,6 +17,7 @@ from gputopo.report.layout import (
     Side,
     columns,
     index_ranges,
+    labelled,
     plain,
 )
 
@@ -43,7 +44,7 @@ _LINK = (
     _Column("Lanes\nnow/max", ("pcie.width_now", "pcie.width_max"), before="x"),
 )
 _STATE = (
-    _Column("State", ("pstate",)),
+    _Column("P-state", ("pstate",)),
     _Column("Graphics MHz\nnow/max", ("clocks_mhz.graphics.now", "clocks_mhz.graphics.max")),
     _Column("Memory MHz\nnow/max", ("clocks_mhz.memory.now", "clocks_mhz.memory.max")),
     _Column("Power W\nnow/limit", ("power_w.draw", "power_w.limit")),
@@ -65,7 +66,8 @@ def gpu_tables(machine: Machine, width: int) -> list[RenderableType]:
         if told:
             tables += [Text()] if tables else []
             tables.append(_table(machine, told))
-    return tables + [Text(line, style=QUIET) for line in _notes(machine)] if tables else []
+    notes = _notes(machine)
+    return [*tables, Text(), labelled(notes)] if tables and notes else tables
 
 
 def _table(machine: Machine, group: Sequence[_Column]) -> RenderableType:
@@ -77,7 +79,8 @@ def _table(machine: Machine, group: Sequence[_Column]) -> RenderableType:
     ]
     for gpu, row in zip(machine.gpus, rows, strict=True):
         if gpu.lost:
-            row[1] = Text.assemble(row[1], (" LOST", SEVERITY_STYLES["error"]))
+            lost = Text("LOST", SEVERITY_STYLES["error"])
+            row[1] = lost if row[1].plain in (UNKNOWN, NOT_ASKED) else Text.assemble(row[1], " ", lost)
     return columns(heads, rows, folds=1)
 
 
@@ -118,22 +121,20 @@ def _shown(value: Any) -> str:
     return f"{value:.0f}" if isinstance(value, float) else plain(str(value))
 
 
-def _notes(machine: Machine) -> list[str]:
-    """Say what a slash in a column hides: card and slot of different PCIe generations, slow bridges."""
+def _notes(machine: Machine) -> list[tuple[str, str]]:
+    """Say what the columns of the PCIe link hide: card and slot of two generations, slow bridges."""
     slots: dict[tuple[int, int], list[int]] = {}
-    bridges: dict[str, list[int]] = {}
+    bridges: list[str] = []
     for gpu in machine.gpus:
         card, slot = gpu.pcie.gen_max_device, gpu.pcie.gen_max_host
         if card is not None and slot is not None and card != slot:
             slots.setdefault((card, slot), []).append(gpu.index)
         if gpu.pcie.limiting_hop is not None:
-            bridges.setdefault(gpu.pcie.limiting_hop, []).append(gpu.index)
+            bridges.append(f"{plain(gpu.pcie.limiting_hop)} above GPU {gpu.index}")
     notes = [
-        f"GPU {index_ranges(gpus)}: card PCIe gen {card}, slot gen {slot}"
+        ("PCIe generation", f"card {card}, slot {slot}: GPU {index_ranges(gpus)}")
         for (card, slot), gpus in slots.items()
     ]
-    notes += [
-        f"GPU {index_ranges(gpus)}: the bridge {plain(address)} is slower than the card"
-        for address, gpus in bridges.items()
-    ]
-    return ["", *notes] if notes else []
+    if bridges:
+        notes.append(("Slower than the card", ", ".join(bridges)))
+    return notes

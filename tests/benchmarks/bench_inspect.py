@@ -1,0 +1,85 @@
+"""How long `gputopo inspect` takes on eight simulated GPUs, as a whole process, against its bare imports.
+
+Run `python -m tests.benchmarks.bench_inspect [ROUNDS]`. The commands take turns, so that a busy moment of
+the machine meets all of them. `double` is what the test kit itself costs: its share is in `inspect`, and a
+machine with GPUs does not pay it.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+SCENARIO = "dgx1"  # eight GPUs with NVLinks, two sockets, four NICs
+GOAL = 2.0
+
+BASE = [sys.executable, "-c", "import pynvml, typer, rich.table"]
+DOUBLE = [sys.executable, "-c", "import tests.kit.nvml"]
+NOTHING = [sys.executable, "-c", "pass"]
+
+
+def inspect_command(tree: Path, *options: str) -> list[str]:
+    """Give the command that inspects the scenario; its /sys is written on the first call and then kept."""
+    return [
+        sys.executable,
+        "-m",
+        "tests.kit.command",
+        SCENARIO,
+        "--tree",
+        str(tree),
+        "--",
+        "inspect",
+        *options,
+    ]
+
+
+def seconds(command: Sequence[str]) -> float:
+    """Give the wall time of one process. Raises CalledProcessError if it fails."""
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def measure(commands: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
+    """Give the times of each command, in turn; a first round, which fills the caches, is not counted."""
+    for command in commands.values():
+        seconds(command)
+    taken: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, command in commands.items():
+            taken[name].append(seconds(command))
+    return taken
+
+
+def main(rounds: int) -> int:
+    """Print medians, spread and the ratio to the bare imports; exit code 1 if the goal is missed."""
+    with tempfile.TemporaryDirectory() as folder:
+        commands = {
+            "bare imports": BASE,
+            "inspect": inspect_command(Path(folder)),
+            "inspect --json": inspect_command(Path(folder), "--json"),
+            "double": DOUBLE,
+            "python alone": NOTHING,
+        }
+        taken = measure(commands, rounds)
+    medians = {name: statistics.median(times) for name, times in taken.items()}
+    for name, times in taken.items():
+        ratio = medians[name] / medians["bare imports"]
+        print(
+            f"{name:15} median {1000 * medians[name]:6.1f} ms, "
+            f"fastest {1000 * min(times):6.1f} ms, {ratio:.2f} x bare imports"
+        )
+    of_the_double = medians["double"] - medians["python alone"]
+    ratio = medians["inspect"] / medians["bare imports"]
+    without = (medians["inspect"] - of_the_double) / medians["bare imports"]
+    print(f"goal: at most {GOAL} x; inspect {ratio:.2f} x, without the double's own imports {without:.2f} x")
+    print(f"{rounds} rounds, {os.cpu_count()} CPUs, Python {sys.version.split()[0]}")
+    return 0 if ratio <= GOAL else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 21))
