@@ -170,7 +170,7 @@ def _lines(text: str) -> list[_Line]:
     previous = ""
     for number, raw in enumerate(_LINE_END.split(plain), 1):
         wrapped = bool(lines) and len(previous.expandtabs()) >= _NARROWEST_TERMINAL
-        if wrapped and _continues(raw, lines[-1].text):
+        if wrapped and _continues(raw, lines[-1]):
             lines[-1].segments.append(raw.rstrip())
             lines[-1].seams.append(" ")
         else:
@@ -180,13 +180,14 @@ def _lines(text: str) -> list[_Line]:
     return lines
 
 
-def _continues(raw: str, previous: str) -> bool:
+def _continues(raw: str, line: _Line) -> bool:
     """Tell whether a line is the rest of the header or row before it, cut by a narrow terminal."""
     words = raw.split()
     if not words or _starts_row(raw, None):
         return False
-    if _starts_row(previous, None):
+    if _starts_row(line.text, None):
         return all(_FRAGMENT.fullmatch(word) for word in words)
+    previous = _best_header(line)
     ahead, more = header_words(previous), header_words(raw)
     if ahead and more:
         return not ahead[1] and not set(ahead[0]) & set(more[0])

@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+
+from gputopo.captures import bundled, topo
+from gputopo.errors import InputError
+from gputopo.machine import Hop, Machine
+
+CAPTURES = Path(__file__).parents[3] / "shared" / "captures" / "topo"
+
+
+def test_the_machines_that_are_promised_are_there() -> None:
+    promised = {"7gforce", "7gforce-v2", "az-2x-m60", "az-4x-m60", "dgx1-p100", "dgx1-v100"}
+    assert promised <= set(bundled.names())
+    assert list(bundled.names()) == sorted(bundled.names())
+
+
+@pytest.mark.parametrize("name", bundled.names())
+def test_a_bundled_machine_is_whole(name: str) -> None:
+    machine = bundled.read(name)
+    count = len(machine.gpus)
+    assert machine.source == "bundled machine"
+    assert [gpu.index for gpu in machine.gpus] == list(range(count))
+    assert len(machine.links) == count * (count - 1) // 2
+    assert all(gpu.name for gpu in machine.gpus)
+    assert all(gpu.uuid is None for gpu in machine.gpus)
+    assert machine.missing["gpus[*].memory_mib"] == "not in the source"
+
+
+def test_7gforce_is_two_islands_of_three_and_four_cards() -> None:
+    machine = bundled.read("7gforce")
+    near = {(link.a, link.b) for link in machine.links if link.hop is Hop.PIX}
+    assert near == {(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (3, 6), (4, 5), (4, 6), (5, 6)}
+    assert {link.hop for link in machine.links} == {Hop.PIX, Hop.PHB}
+    assert [gpu.name for gpu in machine.gpus] == ["GeForce GTX 1070"] * 6 + ["GeForce GTX 1080"]
+    assert [gpu.pci_address for gpu in machine.gpus][3] == "0000:0a:00.0"
+
+
+def test_each_gpu_of_a_dgx1_has_as_many_nvlinks_as_its_generation() -> None:
+    assert _nvlinks(bundled.read("dgx1-p100")) == {4}
+    assert _nvlinks(bundled.read("dgx1-v100")) == {6}
+
+
+def _nvlinks(machine: Machine) -> set[int]:
+    return {sum(k.nvlinks or 0 for k in machine.links if g.index in (k.a, k.b)) for g in machine.gpus}
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("7gforce", "7gforce_"),
+        ("7gforce-v2", "7gforce-v2"),
+        ("az-2x-m60", "az-2x"),
+        ("az-4x-m60", "az-4x"),
+        ("dgx1-p100", "dgx1-p100"),
+        ("dgx1-v100", "dgx1-v100"),
+    ],
+)
+def test_a_bundled_machine_has_the_matrix_of_its_capture(name: str, start: str) -> None:
+    if not CAPTURES.is_dir():
+        pytest.skip("the folder of public captures is not beside this checkout")
+    (path,) = CAPTURES.glob(f"{start}*.txt")
+    capture, machine = topo.parse(path.read_text(encoding="utf-8"), origin=path.name), bundled.read(name)
+    assert [(k.a, k.b, k.hop, k.nvlinks) for k in machine.links] == [
+        (k.a, k.b, k.hop, k.nvlinks) for k in capture.links
+    ]
+    assert [(nic.name, nic.hops) for nic in machine.nics] == [(nic.name, nic.hops) for nic in capture.nics]
+
+
+def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
+    with pytest.raises(InputError) as caught:
+        bundled.read("8gforce")
+    assert caught.value.what == "no bundled machine is called 8gforce"
+    assert "az-2x-m60" in caught.value.hint

@@ -1,0 +1,155 @@
+import io
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gputopo.captures
+from gputopo import schema
+from gputopo.captures import bundled, detect
+from gputopo.errors import InputError
+from gputopo.machine import Gpu, Hop, Machine
+
+MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPIX\t0-9\nGPU1\tPIX\t X \t0-9\n"
+
+
+def put(folder: Path, content: bytes | str, name: str = "capture") -> str:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def refused(*sources: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        detect.load(sources)
+    assert "\n" not in caught.value.what + caught.value.hint
+    assert caught.value.hint
+    return caught.value
+
+
+def test_the_content_decides_and_not_the_name(tmp_path: Path) -> None:
+    assert detect.load([put(tmp_path, MATRIX, "box.json")]).source == "nvidia-smi topo"
+    recorded = schema.encode_pretty(Machine(source="live", gpus=(Gpu(index=0),)))
+    assert detect.load([put(tmp_path, recorded, "topo.txt")]).source == "live"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("eol", ["\n", "\r\n"])
+def test_a_redirection_of_any_shell_reads_the_same(tmp_path: Path, encoding: str, eol: str) -> None:
+    path = put(tmp_path, MATRIX.replace("\n", eol).encode(encoding))
+    assert detect.load([path]) == detect.load([put(tmp_path, MATRIX, "plain")])
+    recorded = schema.encode_pretty(Machine(source="live")).replace("\n", eol).encode(encoding)
+    assert detect.load([put(tmp_path, recorded)]) == Machine(source="live")
+
+
+def test_utf_16_of_either_byte_order_is_read(tmp_path: Path) -> None:
+    for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
+        assert len(detect.load([put(tmp_path, mark + MATRIX.encode(encoding))]).gpus) == 2
+
+
+def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MATRIX.encode())))
+    assert detect.load(["-"]).links[0].hop is Hop.PIX
+
+
+def test_an_empty_standard_input_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert refused("-").what == "standard input is empty"
+    monkeypatch.setattr(sys, "stdin", None)
+    assert refused("-").what == "standard input is closed"
+    assert refused("-", "-").what == "standard input can be read only once"
+
+
+def test_a_bundled_machine_is_read_by_its_name() -> None:
+    assert detect.load(["7gforce"]) == bundled.read("7gforce")
+    assert gputopo.captures.load(["az-2x-m60"]).gpus[0].name == "Tesla M60"
+
+
+def test_a_file_wins_over_a_bundled_machine_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path, MATRIX, "7gforce")
+    assert len(detect.load(["7gforce"]).gpus) == 2
+
+
+def test_several_captures_become_one_machine(tmp_path: Path) -> None:
+    named = schema.encode_pretty(
+        Machine(source="live", gpus=(Gpu(index=0, name="A"), Gpu(index=1, name="B")))
+    )
+    machine = detect.load([put(tmp_path, MATRIX, "a"), put(tmp_path, named, "b")])
+    assert machine.source == "nvidia-smi topo + live"
+    assert [gpu.name for gpu in machine.gpus] == ["A", "B"]
+
+
+def test_a_missing_file_names_the_nearest_bundled_machine(tmp_path: Path) -> None:
+    near = refused("7gforc")
+    assert near.what == "there is no file 7gforc"
+    assert near.hint.startswith("did you mean the bundled 7gforce")
+    assert "dgx1-p100" in refused("zzz.txt").hint
+    assert refused(str(tmp_path / "7gforc")).hint == "check the path"
+
+
+def test_what_is_no_readable_file_is_refused_by_its_kind(tmp_path: Path) -> None:
+    assert refused(str(tmp_path)).what == f"{tmp_path} is a folder"
+    assert "is empty" in refused(put(tmp_path, "")).what
+    assert "is empty" in refused(put(tmp_path, " \n\t\n")).what
+    assert "is a binary file" in refused(put(tmp_path, b"GPU0\0GPU1")).what
+    assert "is a binary file" in refused(put(tmp_path, b"GPU0 \xff\xfe\x80")).what
+    assert "is a binary file" in refused(put(tmp_path, b"\xff\xfeG")).what
+    assert "name of the file is empty" in refused("").what
+    assert "cannot read" in refused("a\0b").what
+    assert refused().what == "there is nothing to read"
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    if not Path("/dev/zero").exists():
+        pytest.skip("this system has no /dev/zero")
+    assert "larger than 64 MiB" in refused("/dev/zero").what
+
+
+def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+    path = put(tmp_path, MATRIX)
+    os.chmod(path, 0)
+    if os.access(path, os.R_OK):
+        os.chmod(path, stat.S_IRUSR)
+        pytest.skip("this user may read every file")
+    assert "may not be read" in refused(path).what
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"schema": "gputopo.machine/1", "sour', "is not complete JSON"),
+        ('{"sche', "is not complete JSON"),
+        ("[1, 2", "is not complete JSON"),
+        ('{"nvbandwidth": 1}', "is JSON, but not of gputopo"),
+        ('{"schema": "gputopo.result/1"}', "holds gputopo.result/1, which is no machine"),
+        ('{"schema": "gputopo.machine/9"}', "another version of gputopo"),
+        ("[" * 100_000, "nested too deep"),
+        (
+            "ERROR: Option -m is missing its value.\n\n# (exit code: 255)",
+            "is an error text of nvidia-smi: ERROR: Opt",
+        ),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "is an error text"),
+        ("bash: nvidia-smi: command not found", "is an error text of nvidia-smi"),
+        ("the quick brown fox", "is in no format that gputopo reads"),
+    ],
+)
+def test_a_text_that_is_no_capture_says_what_it_is(tmp_path: Path, text: str, what: str) -> None:
+    assert what in refused(put(tmp_path, text)).what
+
+
+def test_the_formats_that_are_read_are_listed(tmp_path: Path) -> None:
+    hint = refused(put(tmp_path, "the quick brown fox")).hint
+    assert all(kind.READS in hint for kind in detect.formats())
+
+
+def test_reading_a_capture_loads_neither_a_driver_nor_a_framework() -> None:
+    heavy = {"pynvml", "psutil", "rich", "typer", "tensorflow", "jinja2", "asyncio", "defusedxml"}
+    code = f"import sys, gputopo.captures as c; c.load(['7gforce']); print(*{heavy} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.strip() == ""

@@ -1,0 +1,123 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo import schema
+from gputopo.captures import recording
+from gputopo.errors import InputError
+from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, PowerW, Unread
+
+BOX = Machine(
+    source="live",
+    host=Host(sockets=2, numa_nodes=(NumaNode(index=0, cpus="0-9"),)),
+    gpus=(Gpu(index=0, uuid="GPU-1", power_w=PowerW(draw=30.5)), Gpu(index=1)),
+    links=(Link(a=0, b=1, hop=Hop.PIX, nvlinks=0),),
+    nics=(Nic(index=0, hops={"gpu:0": Hop.SYS}),),
+    missing={"gpus[1].power_w.draw": "NOT_SUPPORTED"},
+    unread=(Unread(source="live", line=1, text="?"),),
+)
+
+
+def test_a_recording_reads_back_as_the_same_machine() -> None:
+    for text in (schema.encode(BOX).decode(), schema.encode_pretty(BOX)):
+        assert recording.recognise(text)
+        assert recording.parse(text, origin="box.json") == BOX
+
+
+@given(st.lists(st.integers(0, 15), unique=True, max_size=8), st.sampled_from(list(Hop)))
+def test_any_machine_reads_back_the_same(indices: list[int], hop: Hop) -> None:
+    ordered = sorted(indices)
+    links = tuple(Link(a=a, b=b, hop=hop) for a in ordered for b in ordered if a < b)
+    machine = Machine(source="live", gpus=tuple(Gpu(index=i) for i in ordered), links=links)
+    assert recording.parse(schema.encode_pretty(machine), origin="x") == machine
+
+
+def test_an_inspection_gives_its_machine_and_its_findings_are_left() -> None:
+    text = json.dumps(
+        {
+            "schema": "gputopo.inspect/1",
+            "machine": schema.to_builtins(BOX),
+            "findings": [{"id": "x"}],
+            "later": 1,
+        }
+    )
+    assert recording.recognise(text)
+    assert recording.parse(text, origin="x") == BOX
+
+
+def test_fields_of_a_later_minor_version_are_ignored() -> None:
+    text = json.dumps({**schema.to_builtins(BOX), "smell": "burnt"})
+    assert recording.parse(text, origin="x") == BOX
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        (
+            '{"schema": "gputopo.machine/1", "source": "li',
+            "box.json is not complete JSON",
+            "copy the file again",
+        ),
+        (
+            '{"schema": "gputopo.inspect/1", "machine": {"sou',
+            "box.json is not complete JSON",
+            "copy the file again",
+        ),
+        ('{"schema": "gputopo.machine/2", "source": "live"}', "another version of gputopo", "update gputopo"),
+        ('{"schema": "gputopo.inspect/2"}', "another version of gputopo", "update gputopo"),
+        (
+            '{"schema": "gputopo.plan/1"}',
+            "box.json holds gputopo.plan/1, which is no machine",
+            "inspect --record",
+        ),
+        ('{"schema": "gputopo.machine/1"}', "source", "make the file anew"),
+        ('{"schema": "gputopo.machine/1", "source": 7}', "source", "make the file anew"),
+        (
+            '{"schema": "gputopo.machine/1", "source": "x", "gpus": [{"index": 0}],'
+            ' "links": [{"a": 0, "b": 3}]}',
+            "link 0-3 refers to GPU 3",
+            "inspect --record",
+        ),
+        (
+            '{"schema": "gputopo.machine/1", "source": "x", "links": [{"a": 3, "b": 0}]}',
+            "low index first",
+            "make the file anew",
+        ),
+        (
+            '{"schema": "gputopo.machine/1", "source": "x", "gpus": [{"index": 0}, {"index": 0}]}',
+            "two GPUs with the index 0",
+            "inspect --record",
+        ),
+        (
+            '{"schema": "gputopo.machine/1", "source": "x", "gpus": [{"index": 0}, {"index": 1}],'
+            ' "links": [{"a": 0, "b": 1}, {"a": 0, "b": 1}]}',
+            "the link 0-1 twice",
+            "inspect --record",
+        ),
+        ('{"schema": "gputopo.machine/1", "x": ' + "[" * 100_000, "nested too deep", "inspect --record"),
+    ],
+)
+def test_a_recording_that_cannot_be_used_is_refused_in_two_lines(text: str, what: str, hint: str) -> None:
+    assert recording.recognise(text)
+    with pytest.raises(InputError) as caught:
+        recording.parse(text, origin="box.json")
+    assert what in caught.value.what
+    assert "box.json" in caught.value.what
+    assert hint in caught.value.hint
+    assert "\n" not in caught.value.what + caught.value.hint
+
+
+@given(st.data())
+def test_a_recording_cut_anywhere_is_refused_and_never_half_read(data: st.DataObject) -> None:
+    text = schema.encode(BOX).decode()
+    with pytest.raises(InputError, match="not complete JSON"):
+        recording.parse(text[: data.draw(st.integers(0, len(text) - 1))], origin="x")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GPU0", "[1]", '{"nvbandwidth": {}}', '  "schema": "gputopo.machine/1"']
+)
+def test_other_texts_are_not_recognised(text: str) -> None:
+    assert not recording.recognise(text)
