@@ -1,7 +1,7 @@
 """Runs the user's own program on the planned GPUs: its terminal, its signals, its exit code.
 
-The program stays in the launcher's process group and gets the launcher's stdin, stdout and stderr, so what reads
-keys or draws on the terminal works as without gputopo. If the launcher is killed, the program gets SIGTERM.
+The program stays in the launcher's process group and gets its stdin, stdout and stderr, so what reads keys or
+draws on the terminal works as without gputopo. If the launcher is killed, the program gets SIGTERM.
 """
 
 import os

@@ -1,0 +1,46 @@
+"""What `gputopo run --dry-run` prints: the plan, what would be set, what would be started."""
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gputopo.launch.spec import RunSpec
+from gputopo.plan import Plan
+
+
+class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):
+    """A run that was not started. `environment`: only what differs from the caller's. `spec`: the core's."""
+
+    plan: Plan
+    environment: dict[str, str]
+    command: tuple[str, ...]
+    spec: RunSpec | None = None
+
+
+def show_dry_run(
+    plan: Plan, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], printed: str
+) -> None:
+    """Print it as a table or, with `printed` json, as a DryRun document."""
+    if printed == "json":
+        from gputopo import schema
+
+        dry = DryRun(plan=plan, environment=dict(environment), command=tuple(command), spec=spec)
+        sys.stdout.write(schema.encode_pretty(dry))
+        return
+    lines = [*(spec.says if spec is not None else ())]
+    if plan.choice.gpus:
+        from gputopo.cli.printing import show
+        from gputopo.report.plan import plan_view
+
+        if lines:
+            print(*lines, "", sep="\n")
+        show(lambda _: plan_view(plan))
+        lines = []
+    else:
+        lines += plan.choice.reasons
+    lines += [""] if lines or plan.choice.gpus else []
+    lines += ["Sets", *(f"  {name}={shlex.quote(value)}" for name, value in environment.items())]
+    lines += ["", "Starts", f"  {shlex.join(command)}"]
+    print(*lines, sep="\n")
