@@ -8,7 +8,7 @@ from gputopo.errors import UsageError
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `input_shape`: height, width, channels. `parameters`: trainable numbers at `classes` classes.
+    """One model. `input_shape`: height, width, channels. `parameters`: trainable, at `classes` classes.
 
     `gpu_batch` and `cpu_batch` are the default batch sizes per device. The GPU ones are those of
     tf_cnn_benchmarks; the CPU ones keep a step of two devices near a second on two cores.

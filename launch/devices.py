@@ -32,6 +32,21 @@ def set_up(spec: RunSpec) -> None:
         tf.config.experimental.set_memory_growth(gpu, True)
 
 
+def require(device: str) -> None:
+    """Raise HardwareError if TensorFlow has no device of that name (`/GPU:0`)."""
+    known = [short_name(logical.name) for logical in tf.config.list_logical_devices()]
+    if device not in known:
+        raise HardwareError(
+            f"TensorFlow has no device {device}", f"the devices of this worker are {', '.join(known)}"
+        )
+
+
+def short_name(device: str) -> str:
+    """Give `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`."""
+    kind, _, number = device.rpartition("/")[2].rpartition(":")
+    return f"/{kind.removeprefix('device:')}:{number}"
+
+
 def turn_width(spec: RunSpec) -> int:
     """Tell how many towers may run at once.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from gputopo.errors import HardwareError
+from gputopo.launch.devices import short_name
 from gputopo.launch.placements import Placement
 from gputopo.launch.spec import RunSpec
 
@@ -38,7 +39,7 @@ def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] |
 
 
 def count_tower_ops(nodes: Iterable[Any]) -> Counter[tuple[int, str]]:
-    """Count the computing ops of each tower by device (`/GPU:1`), from graph nodes with name, op and device."""
+    """Count each tower's computing ops by device (`/GPU:1`), from graph nodes (name, op, device)."""
     counts: Counter[tuple[int, str]] = Counter()
     for node in nodes:
         found = _TOWER.search(node.name)
@@ -54,7 +55,7 @@ def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]
         if device != wanted[tower]:
             raise HardwareError(
                 f"{number} ops of tower {tower} were placed on {device}, not on {wanted[tower]}",
-                "this TensorFlow cannot run the model there; run 'gputopo inspect', then report it with worker.log",
+                "this TensorFlow cannot run the model there; report it with the run's worker.log",
             )
     placed = Counter[str]()
     for (_, device), number in counts.items():
@@ -90,8 +91,3 @@ def wanted_places(spec: RunSpec) -> list[str]:
     if spec.variable_update == "parameter_server":
         return [spec.ps_device or "/CPU:0"]
     return [device.device for device in spec.devices]
-
-
-def short_name(device: str) -> str:
-    """Give `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1`."""
-    return "/" + device.rpartition("/device:")[2].lstrip("/") if "/device:" in device else device

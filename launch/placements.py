@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from gputopo.launch.devices import HOST, require
 from gputopo.launch.models import Model
 from gputopo.launch.randomness import Stream
 from gputopo.launch.reductions import REDUCTIONS, Reduction, add, self_test
@@ -110,11 +111,13 @@ class Independent:
 def place(model: Model, spec: RunSpec) -> Placement:
     """Create the variables where the spec says. A reduction is tested on its devices first.
 
-    Raises HardwareError if the reduction adds up wrongly.
+    Raises HardwareError if a device is not there or the reduction adds up wrongly.
     """
     devices = [device.device for device in spec.devices]
+    for device in {*devices, spec.ps_device or HOST}:
+        require(device)
     if spec.variable_update == "parameter_server":
-        return ParameterServer(model, devices, spec.ps_device or "/CPU:0", spec.seed)
+        return ParameterServer(model, devices, spec.ps_device or HOST, spec.seed)
     if spec.variable_update == "replicated":
         reduction = REDUCTIONS[spec.all_reduce or "copy"]
         self_test(reduction, devices)

@@ -1,7 +1,8 @@
 """Random numbers that depend on the example alone, not on which tower holds it.
 
-Philox is a counter-based generator: number 4n..4n+3 of a stream comes from counter n, so a tower can start in
-the middle of a stream and draw just its own rows (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+Philox is a counter-based generator: numbers 4n to 4n+3 of a stream come from counter n, so a tower can start
+in the middle of a stream and draw just its own rows (J. Salmon et al., "Parallel random numbers: as easy as
+1, 2, 3", 2011).
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ _PER_COUNTER = 4  # 32-bit numbers that one counter gives
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of random numbers: `seed` and `purpose` are its key; `step` (a scalar, may be a tensor) moves it."""
+    """A stream of random numbers: `seed` and `purpose` are its key; `step` (number or scalar) moves it."""
 
     seed: int
     purpose: int
@@ -28,7 +29,7 @@ class Stream:
 
 
 def uniform(stream: Stream, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
-    """Draw float32 in [0, 1) of `shape` [rows, ...]; rows are those from `first_row` on of the whole stream."""
+    """Draw float32 in [0, 1) of `shape` [rows, ...]: the rows from `first_row` on of the whole stream."""
     return _draw(tf.raw_ops.StatelessRandomUniformV2, stream, shape, first_row)
 
 

@@ -33,7 +33,7 @@ REDUCTIONS: dict[str, Reduction] = {"copy": copy}
 
 
 def self_test(reduction: Reduction, devices: Sequence[str]) -> None:
-    """Add 1, 10, 100, ... over the devices and check each device's sum: a lost tower shows as a missing digit.
+    """Add 1, 10, 100, ... over the devices and check every sum: a lost tower shows as a missing digit.
 
     Raises HardwareError that names the sum. Why: HierarchicalCopyAllReduce of TensorFlow 2.21 silently loses
     one device's gradients where their number is odd.

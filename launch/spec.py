@@ -35,7 +35,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     max_batches: int = 100
     num_warmup_batches: int = 10
     data_format: DataFormat = "NHWC"
-    learning_rate: float = 0.01
+    learning_rate: float = 0.005
     seed: int = 1234
     extra_forward: dict[int, int] = {}
     rehearsal_of: str | None = None

@@ -26,7 +26,7 @@ _START, _WEIGHTS, _GRADIENTS = range(3)  # a tower's marks
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What one step gives: the towers' losses [towers], and marks [towers, 3] in seconds from the step's start.
+    """What one step gives: losses [towers], and marks [towers, 3] in seconds from the step's start.
 
     Marks: the tower starts; its weights are on its device; its gradients are done.
     """
@@ -92,11 +92,15 @@ class TrainingStep:
             gate = [ready] if self._spec.backend == "cpu" else []
             with tf.control_dependencies(gate), tf.device(device):
                 loss, gradients = self._differentiate(tower, number, weights)
-            done = _clock([self._arrived(gradients, device), *self._added_work(tower, number, weights)])
+            with tf.control_dependencies(gradients):
+                added = self._added_work(tower, number, weights)
+            done = _clock([self._arrived(gradients, device), *added])
             with tf.device(HOST):
                 return _Tower(tf.identity(loss), gradients, tf.stack([start, ready, done]))
 
-    def _differentiate(self, tower: int, number: Tensor, weights: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def _differentiate(
+        self, tower: int, number: Tensor, weights: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
         """Forward and backward on the device in scope: the tower's mean loss, and gradients of its share."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
@@ -134,7 +138,7 @@ class TrainingStep:
         return extra
 
     def _update(self, towers: Sequence[_Tower]) -> list[Tensor]:
-        # Waiting for all towers keeps the update in place: a weight that is still being read would be copied first.
+        # Waiting for all towers keeps the update in place: a weight still being read would be copied first.
         with tf.name_scope("update"), tf.control_dependencies([tower.marks for tower in towers]):
             return self._placement.update([tower.gradients for tower in towers], self._spec.learning_rate)
 

@@ -69,7 +69,7 @@ class _Loop:
         self._done = 0
 
     def first_step(self, placement: Placement) -> None:
-        """Run the step once and check where everything is. It is part of the warm-up, and not timed with it."""
+        """Run the step once, which compiles it, and check where everything is."""
         began = time.perf_counter()
         outcome, counts = placement_check.run_and_collect(lambda: self._step(self._done))
         first_step_s = time.perf_counter() - began
@@ -77,7 +77,9 @@ class _Loop:
         variables = placement_check.check_variables(placement, placement_check.wanted_places(self._spec))
         ops = {} if counts is None else placement_check.check_ops(counts, self._spec)
         if not all(math.isfinite(value) for marks in outcome.marks for value in marks):
-            raise GputopoError("a time mark of the first step is no number", "report this as a fault of gputopo")
+            raise GputopoError(
+                "a time mark of the first step is no number", "report this as a fault of gputopo"
+            )
         self._emit(
             PlacementChecked(time_s=time.time(), variables=variables, ops=ops, first_step_s=first_step_s)
         )

@@ -1,0 +1,79 @@
+"""Run the training core in a process of its own: `python -m tests.launch.core_process CASES_FILE OUT_FOLDER`.
+
+CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}. For each case OUT_FOLDER/name.npz
+holds the losses of all steps, the first and last weights of every place, the images and labels of the joint
+batch, and the placements found; a case that fails writes name.error instead.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gputopo.errors import GputopoError
+from gputopo.events import Device, Event, PlacementChecked, Step
+from gputopo.launch.spec import RunSpec
+from tests.launch.small_model import SmallModel
+
+
+def main(cases_file: str, out: str) -> None:
+    told = json.loads(Path(cases_file).read_text())
+    from gputopo.launch import devices
+
+    specs = {name: _spec(told["towers"], fields) for name, fields in told["cases"].items()}
+    devices.set_up(next(iter(specs.values())))
+    for name, spec in specs.items():
+        try:
+            np.savez(Path(out) / f"{name}.npz", **_run(spec))
+        except GputopoError as error:
+            (Path(out) / f"{name}.error").write_text(error.what)
+
+
+def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
+    return RunSpec(
+        model="small",
+        devices=tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(towers)),
+        backend="cpu",
+        **fields,
+    )
+
+
+def _run(spec: RunSpec) -> dict[str, Any]:
+    from gputopo.launch import inputs, placements, training
+    from gputopo.launch.models import Rows
+    from gputopo.launch.randomness import Stream
+
+    events: list[Event] = []
+    model = SmallModel()
+    first = [variable.numpy() for variable in placements.create(model, "/CPU:0", spec.seed)]
+    placement = training.train(model, spec, events.append)
+    rows = Rows(0, spec.batch_size * len(spec.devices), Stream(spec.seed, 0))
+    joint = inputs.SyntheticInput(model, rows, "/CPU:0", seed=spec.seed, data_format="NHWC")
+    images, labels = joint.read()
+    found = {
+        "losses": np.array([event.loss for event in events if isinstance(event, Step)]),
+        "images": images.numpy(),
+        "labels": labels.numpy(),
+        "marks": np.array(
+            [
+                [(mark.start_s, mark.weights_s, mark.compute_s) for mark in event.marks]
+                for event in events
+                if isinstance(event, Step)
+            ]
+        ),
+    }
+    checked = next(event for event in events if isinstance(event, PlacementChecked))
+    found["variables_on"] = np.array(json.dumps(checked.variables))
+    found["ops_on"] = np.array(json.dumps(checked.ops))
+    for number, array in enumerate(first):
+        found[f"first{number}"] = array
+    for place, variables in enumerate(placement.places):
+        for number, variable in enumerate(variables):
+            found[f"last{place}_{number}"] = variable.numpy()
+    return found
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
