@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-_LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*", re.ASCII)
+_LIST = re.compile(r"\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*", re.ASCII)
 
 # Linux builds with at most 8192 CPUs (CONFIG_NR_CPUS_RANGE_END); a larger number is a misreading.
 _MOST_CPUS = 8192

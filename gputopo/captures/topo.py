@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from gputopo.captures import topo_text
 from gputopo.captures.topo_affinity import Affinities, read_affinities
-from gputopo.captures.topo_text import CELL, GPU, Matrix, Reading, Row
+from gputopo.captures.topo_lines import CELL, GPU
+from gputopo.captures.topo_text import Matrix, Reading, Row
 from gputopo.errors import InputError
 from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, Unread
 
@@ -223,7 +224,7 @@ def _nic_indices(matrix: Matrix) -> dict[str, int]:
     """Number the NICs: as they are named (NIC3), else as they stand (mlx5_2 may come before mlx5_1)."""
     labels = dict.fromkeys((*matrix.columns, *(row.label for row in matrix.rows)))
     nics = [label for label in labels if not GPU.fullmatch(label)]
-    if all(label.startswith("NIC") and label[3:].isdigit() for label in nics):
+    if all(re.fullmatch("NIC[0-9]{1,4}", label) for label in nics):
         return {label: int(label[3:]) for label in sorted(nics, key=lambda label: int(label[3:]))}
     return {label: position for position, label in enumerate(nics)}
 

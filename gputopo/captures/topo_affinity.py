@@ -1,10 +1,12 @@
 """The affinity columns of `nvidia-smi topo -m`: which CPUs and which memory node are near to a GPU."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gputopo.captures import cpulist
-from gputopo.captures.topo_text import Column, Row
+from gputopo.captures.topo_lines import Column
+from gputopo.captures.topo_text import Row
 from gputopo.machine import NumaNode
 
 _TITLES: dict[Column, str] = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "gpu_numa": "GPU NUMA ID"}
@@ -75,7 +77,7 @@ def _why(found: Affinities, row: Row, column: Column, columns: Sequence[Column])
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and int(text[:9]) < _MOST_NODES else None
+    return int(text) if re.fullmatch("[0-9]{1,4}", text) and int(text) < _MOST_NODES else None
 
 
 def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, ...] | None:

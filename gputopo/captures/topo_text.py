@@ -1,51 +1,35 @@
 """The text of `nvidia-smi topo -m` as a table of words, whatever a terminal or an author did to it.
 
-Nothing is interpreted here beyond which words are the header, which are a device's row, and which columns
-they fall in. The rows' labels find the rows, so prefixes, indentation, prompts and remarks around the matrix
-do not matter.
+Nothing is interpreted here beyond which words are the header, which are a device's row, and in which columns
+they stand.
 """
 
-import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from gputopo.captures import cpulist
-
-Column = Literal["cpu", "numa", "gpu_numa"]
-_Head = tuple[tuple[str, ...], tuple[Column, ...]]
-
-GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
-CELL = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|INTERNAL|PSB", re.ASCII)
-
-_ANSI = re.compile(
-    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\\u001b)(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])"
-    r"|\[\d{0,2}m",  # where only the ESC byte itself was lost
+from gputopo.captures.topo_lines import (
+    CELL,
+    GPU,
+    PEER_STATUS,
+    Column,
+    Head,
+    Line,
+    best_header,
+    header_words,
+    label_of,
+    may_be_cell,
+    read_lines,
+    row_start,
+    starts_row,
+    words_of,
 )
-_BLANKS = str.maketrans({"\u00a0": " ", "\u200b": None, "\ufeff": None, "|": "\t"})
-_LINE_END = re.compile(r"\r*\n|\r")
-# Copies out of a terminal carry a wrapped line on after a run of spaces as wide as the screen's rest.
-_WRAP = re.compile(r"(?<=\S)( {24,})(?=\S)")
-_NARROWEST_TERMINAL = 60
-_MOST_SEAMS = 6
-_LABEL_WITHIN = 12  # words before a row's label: a log's date, level and rank
 
-_WORD = re.compile(r"\S+")
-_NIC = re.compile(r"[A-Za-z][A-Za-z0-9.-]*(?:[0-9]|_)[\w.-]*", re.ASCII)
-# Where header words ran together, each of these starts a new one.
-_FUSED = re.compile(
-    r"(?<=\d)(?=(?:GPU|NIC)\d|mlx\d+_|GPU\s*NUMA|CPU\s*A|NUMA\s*A)|(?<=GPU\d)(?=[a-z])|(?<=GPU\d\d)(?=[a-z])",
-    re.ASCII,
-)
-_AFFINITY_WORD = re.compile(r"(?:CPU|NUMA|GPU|ID|Affinity|CPUAffinity|NUMAAffinity)+")
-_FRAGMENT = re.compile(r"X|[A-Z]{1,8}\d{0,3}|[\d,-]+|N/A?|/?A", re.ASCII)
 _GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
 _LEGEND = re.compile(r"\bLegend:|(?<!\w)(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
-_NIC_LEGEND = re.compile(r"(?:^|\s)(NIC\d+)\s*:\s*(\S*[\d_]\S*)$", re.ASCII)
+_NIC_LEGEND = re.compile(r"(?:^|\s)(NIC\d+)\s*:\s*(\S{0,60}[\d_]\S{0,60})$", re.ASCII)
 _PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
-_PEER_STATUS = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 _COMMAND = re.compile(r"\btopo\s+(?:-m|--matrix)\b")
 
 
@@ -86,34 +70,10 @@ class Reading:
 
 
 @dataclass(slots=True)
-class _Line:
-    """A line as it was before it was wrapped. `seams[i]` is what stood between segments i and i + 1."""
-
-    number: int
-    segments: list[str]
-    seams: list[str]
-
-    @property
-    def text(self) -> str:
-        return self._joined(self.seams)
-
-    def variants(self) -> Iterator[str]:
-        """Give every way in which the line can have been whole: a seam is a blank or cuts a word."""
-        if len(self.seams) > _MOST_SEAMS:
-            yield self.text
-            return
-        for glue in itertools.product(*((seam, "") for seam in self.seams)):
-            yield self._joined(glue)
-
-    def _joined(self, glue: Sequence[str]) -> str:
-        return "".join(a + b for a, b in zip(self.segments, (*glue, ""), strict=True))
-
-
-@dataclass(slots=True)
 class _Block:
     header: str  # "" where the text has none
-    head: _Head | None
-    rows: list[_Line] = field(default_factory=list)
+    head: Head | None
+    rows: list[Line] = field(default_factory=list)
 
 
 def read(text: str) -> Reading:
@@ -121,15 +81,15 @@ def read(text: str) -> Reading:
     blocks: list[_Block] = []
     names: dict[str, str] = {}
     remarks: list[tuple[int, str]] = []
-    for line in _lines(text):
+    for line in read_lines(text):
         shown = line.text.strip()
         if not shown or _LEGEND.search(shown) or _COMMAND.search(shown):
             continue
         if legend := _NIC_LEGEND.search(shown):
             names[legend[1]] = legend[2]
-        elif head := header_words(header := _best_header(line)):
+        elif head := header_words(header := best_header(line)):
             blocks.append(_Block(header if header == line.text else "", head))
-        elif _starts_row(line.text, blocks[-1].head if blocks else None):
+        elif starts_row(line.text, blocks[-1].head if blocks else None):
             if not blocks:
                 blocks.append(_Block("", None))
             blocks[-1].rows.append(line)
@@ -140,115 +100,18 @@ def read(text: str) -> Reading:
     return Reading(tuple(m for m in matrices if not _is_peer_table(m, peers)), names, tuple(remarks))
 
 
-def header_words(text: str) -> _Head | None:
-    """Give the devices and the affinity columns of a header line, or None where it is no header."""
-    start = re.search(r"(?<![A-Za-z0-9_])GPU\d", text, re.ASCII)
-    if start is None:
-        return None
-    words = _FUSED.sub(" ", text[start.start() :]).split()
-    count = next(
-        (i for i, word in enumerate(words) if word[:3] in ("CPU", "NUM", "Aff") or word == "GPU"), len(words)
-    )
-    devices = tuple(words[:count])
-    if not devices or not GPU.fullmatch(devices[0]):
-        return None
-    if not all(GPU.fullmatch(d) or (_NIC.fullmatch(d) and not CELL.fullmatch(d)) for d in devices):
-        return None
-    titles = "".join(words[count:])
-    found: list[Column] = ["cpu"] if titles.startswith("CPU") else []
-    if "NUMA" in titles.replace("GPUNUMA", ""):
-        found.append("numa")
-    if "GPUNUMA" in titles:
-        found.append("gpu_numa")
-    return devices, tuple(found)
-
-
-def _lines(text: str) -> list[_Line]:
-    """Undo escapes and wrapping. What a terminal put on the next line is one more segment of its line."""
-    lines: list[_Line] = []
-    plain = _ANSI.sub("", text).translate(_BLANKS)
-    previous = ""
-    for number, raw in enumerate(_LINE_END.split(plain), 1):
-        wrapped = bool(lines) and len(previous.expandtabs()) >= _NARROWEST_TERMINAL
-        if wrapped and _continues(raw, lines[-1]):
-            lines[-1].segments.append(raw.rstrip())
-            lines[-1].seams.append(" ")
-        else:
-            parts = _WRAP.split(raw.rstrip())
-            lines.append(_Line(number, parts[::2], parts[1::2]))
-        previous = raw
-    return lines
-
-
-def _continues(raw: str, line: _Line) -> bool:
-    """Tell whether a line is the rest of the header or row before it, cut by a narrow terminal."""
-    words = raw.split()
-    if not words or _starts_row(raw, None):
-        return False
-    if _starts_row(line.text, None):
-        return all(_FRAGMENT.fullmatch(word) for word in words)
-    previous = _best_header(line)
-    ahead, more = header_words(previous), header_words(raw)
-    if ahead and more:
-        return not ahead[1] and not set(ahead[0]) & set(more[0])
-    joined = (header_words(previous.rstrip() + glue + raw.lstrip()) for glue in ("", " "))
-    return any(whole and whole != ahead for whole in joined)
-
-
-def _starts_row(text: str, head: _Head | None) -> bool:
-    return _row_start(_words(text), head[0] if head else ()) is not None
-
-
-def _words(text: str) -> list[re.Match[str]]:
-    return list(_WORD.finditer(text))
-
-
-def _label(word: str) -> str:
-    return word.strip("#>/*-+:;,.`'\"$!()[]")
-
-
-def _row_start(words: list[re.Match[str]], columns: tuple[str, ...]) -> int | None:
-    """Give the position of the label: a device's name after which mostly cells follow."""
-    for position, word in enumerate(words[: min(_LABEL_WITHIN, len(words) - 1)]):
-        label = _label(word[0])
-        if not (GPU.fullmatch(label) or _NIC.fullmatch(label)) or CELL.fullmatch(label):
-            continue
-        after = [w[0] for w in words[position + 1 :]]
-        cells = after[: len(columns)] if columns else list(itertools.takewhile(_may_be_cell, after))
-        known = sum(1 for cell in cells if CELL.fullmatch(cell) or cell in _PEER_STATUS)
-        if known and 2 * known >= len(cells):
-            return position
-    return None
-
-
-def _may_be_cell(word: str) -> bool:
-    return word != "N/A" and not word.lstrip("-,")[:1].isdigit()
-
-
-def _best_header(line: _Line) -> str:
-    """Choose how a wrapped header's parts join: the way that leaves the fewest words that are no title."""
-
-    def strange(text: str) -> int:
-        words = _FUSED.sub(" ", text).split()
-        return sum(
-            1 for w in words if not (GPU.fullmatch(w) or _NIC.fullmatch(w) or _AFFINITY_WORD.fullmatch(w))
-        )
-
-    return min(line.variants(), key=strange)
-
-
 def _matrix(block: _Block) -> Matrix:
     if block.head is not None:
         columns, affinity = block.head
     else:
-        starts = [(words, _row_start(words, ())) for words in (_words(line.text) for line in block.rows)]
-        columns = tuple(_label(words[start][0]) for words, start in starts if start is not None)
+        starts = [(words, row_start(words, ())) for words in (words_of(line.text) for line in block.rows)]
+        columns = tuple(label_of(words[start][0]) for words, start in starts if start is not None)
         affinity = ()
     rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
     return Matrix(columns, block.head is not None, tuple(row for row in rows if row is not None), affinity)
 
 
-def _best_row(line: _Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:
+def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:
     """Choose how a wrapped row's parts join: the way in which most of it can be read."""
 
     def strange(row: Row) -> int:
@@ -265,15 +128,15 @@ def _best_row(line: _Line, columns: tuple[str, ...], affinity: tuple[Column, ...
 def _row(
     number: int, text: str, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str
 ) -> Row | None:
-    words = _words(text)
-    start = _row_start(words, columns)
+    words = words_of(text)
+    start = row_start(words, columns)
     if start is None:
         return None
     cells: list[str] = []
     after = start + 1
     tail: list[str] = []
     glued = False
-    while after < len(words) and len(cells) < len(columns) and _may_be_cell(words[after][0]):
+    while after < len(words) and len(cells) < len(columns) and may_be_cell(words[after][0]):
         word = words[after][0]
         after += 1
         stuck = _GLUED.fullmatch(word)
@@ -289,7 +152,7 @@ def _row(
     tail = _mended([*tail, *(word[0] for word in words[after:])])
     assigned = _assigned(tail, affinity, _fields(text, end, words[start + 1].start(), affinity, header))
     return Row(
-        label=_label(words[start][0]),
+        label=label_of(words[start][0]),
         line=number,
         text=text.strip(),
         cells=tuple(cells),
@@ -345,7 +208,7 @@ def _fields(
     starts = [header.find(t) for t in ("CPU A", "NUMA A", "GPU NUMA")]
     at = dict(zip(affinity, (s for s in starts if s >= 0), strict=False))
     placed: dict[Column, str] = {}
-    for word in _words(rest):
+    for word in words_of(rest):
         column = max((c for c, s in at.items() if s <= end + word.start()), key=lambda c: at[c], default=None)
         if column is not None:
             placed[column] = word[0]
@@ -355,13 +218,13 @@ def _fields(
 def _is_peer_table(matrix: Matrix, legend: bool) -> bool:
     """Tell a `topo -p2p` table, whose cells are OK, CNS, ...: it looks the same but says other things."""
     cells = {cell for row in matrix.rows for cell in row.cells}
-    if cells & _PEER_STATUS:
+    if cells & PEER_STATUS:
         return True
     return legend and cells <= {"X"} and not matrix.affinity
 
 
 def _looks_like_data(shown: str) -> bool:
-    words = [_label(word) for word in shown.split()]
+    words = [label_of(word) for word in shown.split()]
     return any(
         GPU.fullmatch(w) or re.fullmatch(r"NIC\d+", w) or (w != "X" and CELL.fullmatch(w)) for w in words
     )

@@ -1,5 +1,7 @@
 """Matrices that contradict themselves, and cells that mean nothing."""
 
+import time
+
 import pytest
 
 from gputopo.captures import topo
@@ -100,3 +102,28 @@ def test_an_affinity_alone_is_placed_by_its_column() -> None:
     unclear = topo.parse("GPU0 CPU Affinity NUMA Affinity\nGPU0 X 3", origin="x")
     assert (unclear.gpus[0].cpu_affinity, unclear.gpus[0].numa_node) == (None, None)
     assert [u.text for u in unclear.unread] == ["GPU0: 3"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GPU0 " + "1a" * 200_000 + "!",
+        "GPU0 X " * 50_000,
+        "NIC0: " + "1" * 200_000 + " !",
+        "GPU0" * 50_000,
+        "X" * 10**6,
+    ],
+    ids=["long word", "many rows", "long name", "many headers", "no blanks"],
+)
+def test_a_line_of_a_megabyte_does_not_take_minutes(line: str) -> None:
+    start = time.process_time()
+    with pytest.raises(InputError):
+        topo.parse("GPU0 GPU1\n" + line + "\n", origin="x")
+    assert time.process_time() - start < 2
+
+
+def test_numbers_beyond_any_machine_are_not_read_as_numbers() -> None:
+    big = "9" * 5000
+    machine = topo.parse(f"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t{big}\t{big}", origin="x")
+    assert (machine.gpus[0].cpu_affinity, machine.gpus[0].numa_node) == (None, None)
+    assert len(machine.unread) == 2
