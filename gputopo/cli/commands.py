@@ -7,14 +7,14 @@ from typing import Annotated, Any, cast
 import typer
 from typer.main import get_command
 
-from gputopo.cli.lean import LeanCommand
+from gputopo.cli.lean import LeanCommand, LeanGroup
 from gputopo.errors import UsageError
 
-# name: module and function, in the order of the help.
+# name: module, function, and what `gputopo --help` says of it, in the order of the help.
 COMMANDS = {
-    "inspect": ("gputopo.cli.inspect", "inspect"),
-    "plan": ("gputopo.cli.plan", "plan"),
-    "run": ("gputopo.cli.run", "run"),
+    "inspect": ("gputopo.cli.inspect", "inspect", "Show the machine, its GPUs and links, and what is wrong."),
+    "plan": ("gputopo.cli.plan", "plan", "Choose the GPUs of a job, and say why."),
+    "run": ("gputopo.cli.run", "run", "Train a model on the best GPUs, and watch each of them."),
 }
 
 # Some releases of typer bring their own click, others use the installed one; this class is the same in both.
@@ -43,6 +43,7 @@ def _app_for(arguments: list[str]) -> typer.Typer:
     """Build the application with the one command that is named; with all of them to print the help."""
     app = typer.Typer(
         name="gputopo",
+        cls=LeanGroup,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -53,7 +54,8 @@ def _app_for(arguments: list[str]) -> typer.Typer:
     if named is not None and named not in COMMANDS:
         raise _unknown_command(named)
     for name in COMMANDS if named is None else (named,):
-        app.command(name, cls=LeanCommand)(_function(*COMMANDS[name]))
+        module, function, short_help = COMMANDS[name]
+        app.command(name, cls=LeanCommand, short_help=short_help)(_function(module, function))
     return app
 
 

@@ -1,31 +1,44 @@
-"""A typer command that starts fast: what needs no conversion is not converted."""
+"""Typer commands that start fast: what needs no conversion is not converted."""
 
 import types
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 
 class LeanCommand(TyperCommand):
     """A command whose text options, and options that were not given, pass as they are.
 
-    typer 0.29 and later load pydantic (about 50 ms) to turn text into text. An option of another type that
-    was given is converted by typer as ever; earlier releases are left alone.
+    typer 0.29 and later load pydantic (about 50 ms) to turn even text into text. An option of another type
+    that was given is converted by typer as ever; earlier releases are left alone.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for parameter in self.params:
-            if hasattr(parameter, "type_descriptor"):
-                vars(parameter)["process_value"] = types.MethodType(_process_value, parameter)
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Give the options, that of the help included, each with the shorter way to its value."""
+        return _lean(super().get_params(ctx))
+
+
+class LeanGroup(TyperGroup):
+    """The same for the options that stand before a command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Give the options, that of the help included, each with the shorter way to its value."""
+        return _lean(super().get_params(ctx))
+
+
+def _lean(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if hasattr(parameter, "type_descriptor"):
+            vars(parameter)["process_value"] = types.MethodType(_process_value, parameter)
+    return parameters
 
 
 def _process_value(parameter: Any, context: Any, value: Any) -> Any:
     """Stand in for the parameter's method of this name: the value as the command gets it."""
-    if parameter.callback is None:
-        if value is None and not parameter.required:
-            return () if parameter.multiple or parameter.nargs == -1 else None
-        annotation = parameter.type_descriptor.annotation
-        if value is not None and annotation in (str, list[str]):
-            return value
-    return type(parameter).process_value(parameter, context, value)
+    if value is None and not parameter.required:
+        passed: Any = () if parameter.multiple or parameter.nargs == -1 else None
+    elif value is not None and parameter.type_descriptor.annotation in (str, list[str]):
+        passed = value
+    else:
+        return type(parameter).process_value(parameter, context, value)
+    return passed if parameter.callback is None else parameter.callback(context, parameter, passed)

@@ -89,4 +89,4 @@ def _print(chosen: "Plan", shape: str) -> None:
         return
     from gputopo.cli.printing import show
 
-    show(lambda _: plan_view(chosen))
+    show(lambda width: plan_view(chosen, width))

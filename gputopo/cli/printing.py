@@ -1,15 +1,36 @@
 """How a command prints: to stdout, in colour only on a terminal, never wider than the screen."""
 
+import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from rich.console import Console, RenderableType
+from gputopo.report.layout import Line, text_of
+
+_NARROWEST = 40
 
 
-def show(view: Callable[[int], RenderableType]) -> None:
-    """Print what `view` gives for the width of the screen. `NO_COLOR` and a pipe turn colour off."""
+def show(view: Callable[[int], Sequence[Line]]) -> None:
+    """Print what `view` gives for the width of the screen.
+
+    A pipe gets plain text, 80 columns wide unless COLUMNS says otherwise. On a terminal rich decides about
+    colours: it knows NO_COLOR and TERM.
+    """
+    if sys.stdout.isatty():
+        _show_on_terminal(view)
+        return
+    columns = os.environ.get("COLUMNS", "")
+    sys.stdout.write(text_of(view(max(int(columns), _NARROWEST) if columns.isdecimal() else 80)))
+
+
+def _show_on_terminal(view: Callable[[int], Sequence[Line]]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(highlight=False, markup=False, emoji=False)
-    with console.capture() as printed:
-        console.print(view(console.width))
-    # rich fills every line up with spaces; in a file or a mail they are only in the way.
-    sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().rstrip().splitlines())
+    # The last column of the screen stays free: some terminals fold a line that fills it.
+    width = max(min(console.width, shutil.get_terminal_size().columns) - 1, _NARROWEST)
+    for pieces in view(width):
+        text = Text.assemble(*pieces)
+        text.rstrip()
+        console.print(text, soft_wrap=True)

@@ -3,11 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from gputopo.machine import Gpu, Machine
-from gputopo.report.layout import QUIET, index_ranges, labelled, plain
+from gputopo.report.layout import QUIET, Line, body_width, index_ranges, labelled, paragraph, plain
 
 # The last words of paths as a person says them; what is not here is shown with its underscores as spaces.
 _WORDS = {
@@ -81,15 +78,30 @@ def reason_in_words(reason: str) -> str:
     """Give NVML's name of a reason with its meaning beside it; other reasons in lower case."""
     if reason in _REASONS:
         return f"{reason}, {_REASONS[reason]}"
-    return plain(reason.replace("_", " ").lower() if re.fullmatch(r"[A-Z0-9_]+", reason) else reason)
-
-
-def missing_view(machine: Machine) -> RenderableType:
-    """Give what could not be read: every reason once for each set of GPUs or pairs, then the facts."""
-    return labelled(
-        (subject, Text.assemble((f"{reason_in_words(reason)}:\n", QUIET), facts))
-        for (subject, reason), facts in grouped_missing(machine.missing).items()
+    return plain(
+        reason.replace("_", " ").lower().replace("cuda", "CUDA")
+        if re.fullmatch(r"[A-Z0-9_]+", reason)
+        else reason
     )
+
+
+def missing_view(machine: Machine, width: int) -> list[Line]:
+    """Give what could not be read: every reason once for each set of GPUs or pairs, then the facts."""
+    groups = grouped_missing(machine.missing)
+    room = body_width((subject for subject, _ in groups), width)
+    return labelled(
+        (
+            (subject, _reason_and_facts(f"{reason_in_words(reason)}:", facts, room))
+            for (subject, reason), facts in groups.items()
+        ),
+        width,
+    )
+
+
+def _reason_and_facts(reason: str, facts: str, width: int) -> list[Line]:
+    if len(reason) + 1 + len(facts) <= width:
+        return [((f"{reason} ", QUIET), (facts, ""))]
+    return [*paragraph(reason, width, QUIET), *paragraph(facts, width)]
 
 
 def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:

@@ -1,113 +1,103 @@
-"""The GPUs as one table where the screen is wide enough, as two where it is not."""
+"""The GPUs as one table where the screen is wide enough, as several below one another where it is not."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
+import msgspec
 
 from gputopo.machine import Gpu, Machine
 from gputopo.report.facts import reason_for
 from gputopo.report.layout import (
+    LOST,
     NOT_ASKED,
-    QUIET,
-    SEVERITY_STYLES,
     UNKNOWN,
+    Column,
+    Line,
     Side,
-    columns,
+    aligned,
+    blocks,
     index_ranges,
     labelled,
+    line,
     plain,
 )
 
-_WIDE = 132  # columns of one table with everything
+_NAME_WIDTH = 34  # longer names are folded
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A column: its head, and the paths of the facts in a cell, written with a slash between them."""
+class _Facts(msgspec.Struct, frozen=True):
+    """What a column shows: its head, and the paths of the facts in a cell, with a slash between them."""
 
     head: str
-    facts: tuple[str, ...]
+    paths: tuple[str, ...]
     side: Side = "right"
     before: str = ""
 
 
-_IDENTITY = (
-    _Column("Name", ("name",), "left"),
-    _Column("PCI address", ("pci_address",), "left"),
-    _Column("NUMA", ("numa_node",)),
-)
 _LINK = (
-    _Column("PCIe gen\nnow/max", ("pcie.gen_now", "pcie.gen_max")),
-    _Column("Lanes\nnow/max", ("pcie.width_now", "pcie.width_max"), before="x"),
+    _Facts("Name", ("name",), "left"),
+    _Facts("PCI address", ("pci_address",), "left"),
+    _Facts("NUMA", ("numa_node",)),
+    _Facts("PCIe gen\nnow/max", ("pcie.gen_now", "pcie.gen_max")),
+    _Facts("Lanes\nnow/max", ("pcie.width_now", "pcie.width_max"), before="x"),
 )
 _STATE = (
-    _Column("P-state", ("pstate",)),
-    _Column("Graphics MHz\nnow/max", ("clocks_mhz.graphics.now", "clocks_mhz.graphics.max")),
-    _Column("Memory MHz\nnow/max", ("clocks_mhz.memory.now", "clocks_mhz.memory.max")),
-    _Column("Power W\nnow/limit", ("power_w.draw", "power_w.limit")),
-    _Column("Temp\nC", ("temperature_c.gpu",)),
-    _Column("Memory MiB\nused/total", ("memory_mib.used", "memory_mib.total")),
+    _Facts("P-state", ("pstate",)),
+    _Facts("Graphics MHz\nnow/max", ("clocks_mhz.graphics.now", "clocks_mhz.graphics.max")),
+    _Facts("Memory MHz\nnow/max", ("clocks_mhz.memory.now", "clocks_mhz.memory.max")),
+    _Facts("Power W\nnow/limit", ("power_w.draw", "power_w.limit")),
+    _Facts("Temp\nC", ("temperature_c.gpu",)),
+    _Facts("Memory MiB\nused/total", ("memory_mib.used", "memory_mib.total")),
 )
+_GROUPS = (_LINK, _STATE)  # each stays together where the screen has room
 
 
-def gpu_tables(machine: Machine, width: int) -> list[RenderableType]:
+def gpu_tables(machine: Machine, width: int) -> list[Line]:
     """Give the tables of the GPUs, and the lines that belong under them; empty if only indices are known.
 
     `?` is a fact that was asked for and not given (the reason stands in `Machine.missing`), `-` one that
     the source does not tell. A column of which the source tells nothing is left out.
     """
-    groups = [_IDENTITY + _LINK + _STATE] if width >= _WIDE else [_IDENTITY + _LINK, _STATE]
-    tables: list[RenderableType] = []
-    for group in groups:
-        told = [column for column in group if _is_told(machine, column)]
-        if told:
-            tables += [Text()] if tables else []
-            tables.append(_table(machine, told))
-    notes = _notes(machine)
-    return [*tables, Text(), labelled(notes)] if tables and notes else tables
-
-
-def _table(machine: Machine, group: Sequence[_Column]) -> RenderableType:
-    heads: list[tuple[str, Side]] = [("GPU", "right")]
-    heads += [(column.head, column.side) for column in group]
-    rows = [
-        [Text(str(gpu.index)), *(_cell(machine, position, column) for column in group)]
-        for position, gpu in enumerate(machine.gpus)
+    row_heads = Column("GPU", tuple(str(gpu.index) for gpu in machine.gpus), "right")
+    told = [
+        [_column(machine, facts) for facts in group if _is_told(machine, facts)] for group in (_LINK, _STATE)
     ]
-    for gpu, row in zip(machine.gpus, rows, strict=True):
-        if gpu.lost:
-            lost = Text("LOST", SEVERITY_STYLES["error"])
-            row[1] = lost if row[1].plain in (UNKNOWN, NOT_ASKED) else Text.assemble(row[1], " ", lost)
-    return columns(heads, rows, folds=1)
+    lines: list[Line] = []
+    for block in blocks(told, width - row_heads.width):
+        lines += [line()] if lines else []
+        lines += aligned(row_heads, block)
+    notes = list(_notes(machine))
+    return [*lines, line(), *labelled(notes, width)] if lines and notes else lines
 
 
-def _is_told(machine: Machine, column: _Column) -> bool:
-    """Whether any GPU has a fact of the column, or a reason is known why it has not."""
+def _column(machine: Machine, facts: _Facts) -> Column:
+    cells = tuple(_cell(machine, gpu, facts) for gpu in machine.gpus)
+    return Column(facts.head, cells, facts.side, _NAME_WIDTH if facts.paths == ("name",) else None)
+
+
+def _is_told(machine: Machine, facts: _Facts) -> bool:
+    """Whether any GPU has a fact of the column, or a reason is known why just this GPU has not."""
     return any(
-        _fact(gpu, fact) is not None or reason_for(machine.missing, f"gpus[{gpu.index}].{fact}") is not None
+        _fact(gpu, path) is not None or reason_for(machine.missing, f"gpus[{gpu.index}].{path}") is not None
         for gpu in machine.gpus
-        for fact in column.facts
+        for path in facts.paths
     )
 
 
-def _cell(machine: Machine, position: int, column: _Column) -> Text:
-    gpu = machine.gpus[position]
-    values = [_fact(gpu, fact) for fact in column.facts]
+def _cell(machine: Machine, gpu: Gpu, facts: _Facts) -> str:
+    values = [_fact(gpu, path) for path in facts.paths]
+    if gpu.lost and facts.paths == ("pstate",):
+        return LOST
     if all(value is None for value in values):
-        return Text(_absent(machine, gpu, column.facts[0]), style=QUIET)
-    return Text(
-        "/".join(
-            _absent(machine, gpu, fact) if value is None else column.before + _shown(value)
-            for fact, value in zip(column.facts, values, strict=True)
-        )
+        return _absent(machine, gpu, facts.paths[0])
+    return "/".join(
+        _absent(machine, gpu, path) if value is None else facts.before + _shown(value)
+        for path, value in zip(facts.paths, values, strict=True)
     )
 
 
-def _absent(machine: Machine, gpu: Gpu, fact: str) -> str:
-    return NOT_ASKED if reason_for(machine.missing, f"gpus[{gpu.index}].{fact}") is None else UNKNOWN
+def _absent(machine: Machine, gpu: Gpu, path: str) -> str:
+    return NOT_ASKED if reason_for(machine.missing, f"gpus[{gpu.index}].{path}") is None else UNKNOWN
 
 
 def _fact(gpu: Gpu, path: str) -> Any:
@@ -121,7 +111,7 @@ def _shown(value: Any) -> str:
     return f"{value:.0f}" if isinstance(value, float) else plain(str(value))
 
 
-def _notes(machine: Machine) -> list[tuple[str, str]]:
+def _notes(machine: Machine) -> Iterator[tuple[str, str]]:
     """Say what the columns of the PCIe link hide: card and slot of two generations, slow bridges."""
     slots: dict[tuple[int, int], list[int]] = {}
     bridges: list[str] = []
@@ -131,10 +121,7 @@ def _notes(machine: Machine) -> list[tuple[str, str]]:
             slots.setdefault((card, slot), []).append(gpu.index)
         if gpu.pcie.limiting_hop is not None:
             bridges.append(f"{plain(gpu.pcie.limiting_hop)} above GPU {gpu.index}")
-    notes = [
-        ("PCIe generation", f"card {card}, slot {slot}: GPU {index_ranges(gpus)}")
-        for (card, slot), gpus in slots.items()
-    ]
+    for (card, slot), gpus in slots.items():
+        yield "PCIe generation", f"card {card}, slot {slot}: GPU {index_ranges(gpus)}"
     if bridges:
-        notes.append(("Slower than the card", ", ".join(bridges)))
-    return notes
+        yield "Slower than the card", ", ".join(bridges)

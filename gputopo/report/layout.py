@@ -1,15 +1,21 @@
-"""The few shapes that all reports are made of: a heading, aligned rows, lines that hang under their label."""
+"""The few shapes that the reports of values are made of: headings, aligned columns, labelled paragraphs.
 
+A report is lines, a line is pieces of text with a style of rich ("bold", "dim", "yellow", or ""). So a pipe
+gets its text without loading rich, which a command that starts in a tenth of a second notices.
+"""
+
+import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import chain, zip_longest
 from typing import Literal
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+import msgspec
+
+Line = tuple[tuple[str, str], ...]
+Side = Literal["left", "right"]
 
 INDENT = 2
-GAP = 2  # columns between two columns
+GAP = 2  # spaces between two columns
 
 HEADING = "bold"
 QUIET = "dim"
@@ -17,41 +23,102 @@ SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 UNKNOWN = "?"  # asked for and not given; the report says why
 NOT_ASKED = "-"  # this source does not tell it
+LOST = "LOST"
+
+_CELL_STYLES = {UNKNOWN: QUIET, NOT_ASKED: QUIET, LOST: SEVERITY_STYLES["error"]}
 
 
-def section(title: str, *body: RenderableType) -> Group:
+class Column(msgspec.Struct, frozen=True):
+    """A column of a table: its head (one or two lines), its cells, and how wide it may be before it folds."""
+
+    head: str
+    cells: tuple[str, ...]
+    side: Side = "left"
+    most: int | None = None
+
+    @property
+    def width(self) -> int:
+        """The columns of the screen it takes."""
+        widest = max(map(len, chain(self.head.split("\n"), self.cells)))
+        return widest if self.most is None else min(widest, self.most)
+
+
+def line(text: str = "", style: str = "") -> Line:
+    """Give a line of one style."""
+    return ((text, style),)
+
+
+def text_of(lines: Iterable[Line]) -> str:
+    """Give lines as plain text with a newline after each, without spaces at their ends."""
+    return "".join("".join(text for text, _ in pieces).rstrip() + "\n" for pieces in lines)
+
+
+def section(title: str, body: Iterable[Line]) -> list[Line]:
     """Give a heading with its body indented under it, and an empty line after it."""
-    return Group(Text(title, style=HEADING), *(Padding(part, (0, 0, 0, INDENT)) for part in body), Text())
+    return [line(title, HEADING), *indented(body, INDENT), line()]
 
 
-def labelled(rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    """Give rows of a label and a text that is folded beside it."""
-    table = Table.grid(padding=(0, GAP, 0, 0))
-    table.add_column(no_wrap=True, style=QUIET)
-    table.add_column(overflow="fold")
-    for label, text in rows:
-        table.add_row(label, Text(text) if isinstance(text, str) else text)
-    return table
+def indented(lines: Iterable[Line], by: int) -> list[Line]:
+    """Give lines with spaces before them."""
+    return [((" " * by, ""), *pieces) for pieces in lines]
 
 
-Side = Literal["left", "right"]
+def paragraph(text: str, width: int, style: str = "") -> list[Line]:
+    """Give a text folded at spaces; a word that is too long is cut."""
+    return [line(part, style) for part in _folded(text, width)]
 
 
-def columns(heads: Sequence[tuple[str, Side]], rows: Iterable[Sequence[Text]], *, folds: int = -1) -> Table:
-    """Give aligned columns under their heads. Only column number `folds` may fold where it is too wide."""
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=QUIET)
-    for number, (head, side) in enumerate(heads):
-        table.add_column(
-            Text(head, justify=side), justify=side, no_wrap=number != folds, overflow="fold", vertical="top"
-        )
-    for row in rows:
-        table.add_row(*row)
-    return table
+def labelled(rows: Iterable[tuple[str, Sequence[Line] | str]], width: int) -> list[Line]:
+    """Give rows of a label and what belongs to it: text, folded beside the label, or lines that are ready."""
+    rows = list(rows)
+    room = max((len(label) for label, _ in rows), default=0)
+    lines: list[Line] = []
+    for label, body in rows:
+        ready = paragraph(body, width - room - GAP) if isinstance(body, str) else body
+        heads = [label.ljust(room + GAP), *[" " * (room + GAP)] * len(ready)]
+        lines += [((head, QUIET), *pieces) for head, pieces in zip(heads, ready, strict=False)]
+    return lines
+
+
+def body_width(labels: Iterable[str], width: int) -> int:
+    """Give the room that `labelled` has beside these labels."""
+    return width - max(map(len, labels), default=0) - GAP
+
+
+def blocks(groups: Sequence[Sequence[Column]], width: int) -> list[list[Column]]:
+    """Share columns out to blocks of at most `width`; a group is split only if it is too wide for one."""
+    shared: list[list[Column]] = [[]]
+    for group in groups:
+        for part in _even_parts(group, width):
+            if shared[-1] and room_of([*shared[-1], *part]) > width:
+                shared.append([])
+            shared[-1] += part
+    return [block for block in shared if block]
+
+
+def room_of(columns: Sequence[Column]) -> int:
+    """Give the width of columns side by side, with the gap before each."""
+    return sum(GAP + column.width for column in columns)
+
+
+def aligned(row_heads: Column, block: Sequence[Column]) -> list[Line]:
+    """Give columns beside the heads of their rows. A row with nothing in it is left out."""
+    columns = [row_heads, *block]
+    heads = [column.head.split("\n") for column in columns]
+    deepest = max(map(len, heads))
+    heads = [[""] * (deepest - len(head)) + head for head in heads]
+    lines = [_row([head[depth] for head in heads], columns, QUIET) for depth in range(deepest)]
+    for number in range(len(row_heads.cells)):
+        cells = [column.cells[number] for column in columns]
+        if any(cells[1:]):
+            folded = [_folded(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
+            lines += [_row(parts, columns) for parts in zip_longest(*folded, fillvalue="")]
+    return lines
 
 
 def plain(text: str) -> str:
     """Give text from outside (a card's name, a line of a capture) without control characters."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def gib(mib: int) -> str:
@@ -68,3 +135,27 @@ def index_ranges(indices: Iterable[int]) -> str:
         else:
             runs.append([index])
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _row(cells: Iterable[str], columns: Sequence[Column], style: str | None = None) -> Line:
+    pieces = []
+    for cell, column in zip(cells, columns, strict=True):
+        padded = cell.ljust(column.width) if column.side == "left" else cell.rjust(column.width)
+        pieces.append((padded + " " * GAP, _CELL_STYLES.get(cell, "") if style is None else style))
+    return tuple(pieces)
+
+
+def _folded(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, max(width, 8), break_on_hyphens=False) or [""]
+
+
+def _even_parts(group: Sequence[Column], width: int) -> list[list[Column]]:
+    """Cut a group into as few parts as will do, all about as long. A column that is too wide stands alone."""
+    for count in range(1, len(group) + 1):
+        size = -(-len(group) // count)
+        parts = [list(group[start : start + size]) for start in range(0, len(group), size)]
+        if all(room_of(part) <= width for part in parts):
+            return parts
+    return [[column] for column in group]

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from gputopo.machine import Driver, Host, Machine, NumaNode
 from gputopo.report.gpus import gpu_tables
-from gputopo.report.layout import gib, labelled, plain, section
+from gputopo.report.layout import INDENT, Line, gib, labelled, line, plain, section
 
 _DRIVER_WORDS = {
     "no_device": "no NVIDIA device on this machine",
@@ -20,20 +17,17 @@ _DRIVER_WORDS = {
 }
 
 
-def machine_view(machine: Machine, width: int) -> Group:
+def machine_view(machine: Machine, width: int) -> list[Line]:
     """Give the host, the driver and the GPUs, for a screen of `width` columns."""
-    parts: list[RenderableType] = []
     about = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("From", plain(machine.source))]
-    parts.append(section("Machine", labelled(about)))
-    if machine.driver.status == "no_device" and not machine.gpus:
-        parts.append(section("GPUs", Text("No NVIDIA device is on the PCI bus of this machine.")))
-    elif machine.gpus:
-        tables = gpu_tables(machine, width)
-        if tables:
-            parts.append(section("GPUs", *tables))
-    else:
-        parts.append(section("GPUs", Text("None is known.")))
-    return Group(*parts)
+    lines = section("Machine", labelled(about, width - INDENT))
+    if machine.gpus:
+        tables = gpu_tables(machine, width - INDENT)
+        return lines + section("GPUs", tables) if tables else lines
+    none = "None is known."
+    if machine.driver.status == "no_device":
+        none = "No NVIDIA device is on the PCI bus of this machine."
+    return lines + section("GPUs", [line(none)])
 
 
 def _host_rows(host: Host) -> Iterator[tuple[str, str]]:

@@ -2,27 +2,35 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from gputopo.plan import Candidate, Plan, Refusal
-from gputopo.report.layout import QUIET, Side, columns, labelled, plain, section
+from gputopo.plan import Candidate, Plan
+from gputopo.report.layout import (
+    INDENT,
+    QUIET,
+    Column,
+    Line,
+    aligned,
+    labelled,
+    line,
+    plain,
+    room_of,
+    section,
+)
 
 _ALTERNATIVES = 5  # the rest is in the JSON
 
 
-def plan_view(plan: Plan) -> Group:
+def plan_view(plan: Plan, width: int) -> list[Line]:
     """Give the choice with its reasons, the next best candidates, what was refused, the environment."""
-    title = f"Plan for {plan.model}" if plan.model else "Plan"
-    parts: list[RenderableType] = [section(title, _choice(plan))]
-    parts.append(section("Why", _lines(plan.choice.reasons)))
+    room = width - INDENT
+    lines = section(f"Plan for {plan.model}" if plan.model else "Plan", labelled(_choice(plan), room))
+    lines += section("Why", _listed(plan.choice.reasons, room))
     others = [candidate for candidate in plan.candidates if candidate != plan.choice]
     if others:
-        parts.append(section("Next best", *_alternatives(others)))
+        lines += section("Next best", _alternatives(others, room))
     if plan.refused:
-        parts.append(section("Refused", _refused(plan.refused)))
-    parts.append(section("Environment", *(Text(line, overflow="fold") for line in environment_lines(plan))))
-    return Group(*parts)
+        lines += section("Refused", _listed((refusal.reason for refusal in plan.refused), room))
+    lines += section("Environment", map(line, environment_lines(plan)))
+    return lines[:-1]
 
 
 def environment_lines(plan: Plan) -> list[str]:
@@ -44,13 +52,12 @@ def placement_in_words(candidate: Candidate) -> str:
     return ", ".join(words)
 
 
-def _choice(plan: Plan) -> RenderableType:
+def _choice(plan: Plan) -> list[tuple[str, str]]:
     choice = plan.choice
     rows = [("GPUs", _gpus(choice.gpus)), ("Variables", placement_in_words(choice))]
     if choice.images_per_sec is not None:
         rows.append(("Images/sec", _speed(choice)))
-    rows.append(("Machine", plain(plan.source)))
-    return labelled(rows)
+    return [*rows, ("Machine", plain(plan.source))]
 
 
 def _speed(candidate: Candidate) -> str:
@@ -60,28 +67,20 @@ def _speed(candidate: Candidate) -> str:
     return f"{speed} ({candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
 
 
-def _alternatives(others: Sequence[Candidate]) -> list[RenderableType]:
-    heads: list[tuple[str, Side]] = [("GPUs", "left"), ("Variables", "left"), ("Because", "left")]
-    rows = [
-        [
-            Text(_gpus(other.gpus)),
-            Text(placement_in_words(other)),
-            Text("; ".join(map(plain, other.reasons[:1]))),
-        ]
-        for other in others[:_ALTERNATIVES]
-    ]
-    table: list[RenderableType] = [columns(heads, rows, folds=2)]
+def _alternatives(others: Sequence[Candidate], width: int) -> list[Line]:
+    shown = others[:_ALTERNATIVES]
+    gpus = Column("GPUs", tuple(_gpus(other.gpus) for other in shown), most=width // 3)
+    places = Column("Variables", tuple(map(placement_in_words, shown)), most=width // 2)
+    room = max(width - gpus.width - room_of([places]) - 2, 8)
+    why = Column("Because", tuple(plain("".join(other.reasons[:1])) for other in shown), most=room)
+    lines = aligned(gpus, [places, why])
     if len(others) > _ALTERNATIVES:
-        table.append(Text(f"and {len(others) - _ALTERNATIVES} more; --json has them", style=QUIET))
-    return table
+        lines.append(line(f"and {len(others) - _ALTERNATIVES} more; --json has them", QUIET))
+    return lines
 
 
-def _refused(refused: Iterable[Refusal]) -> RenderableType:
-    return _lines(refusal.reason for refusal in refused)
-
-
-def _lines(texts: Iterable[str]) -> RenderableType:
-    return labelled(("-", plain(text)) for text in texts)
+def _listed(texts: Iterable[str], width: int) -> list[Line]:
+    return labelled((("-", plain(text)) for text in texts), width)
 
 
 def _gpus(gpus: Iterable[int]) -> str:
