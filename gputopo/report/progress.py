@@ -1,6 +1,7 @@
 """What a run shows while it goes: a live display on a terminal, plain lines where the output is piped."""
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -35,15 +36,16 @@ REDRAWS_PER_SECOND = 4.0
 RECENT_STEPS = 15
 BAR_WIDTH = 30
 
-STARTING, BUILDING, FIRST_STEP = "starting TensorFlow", "building the model", "first step (tracing)"
+# The worker's first word comes when TensorFlow is there and the model is built.
+STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 
 
 class Progress:
-    """Shows the events of a run on standard error. A context manager: the terminal is given back on every way out.
+    """Shows the events of a run on standard error. A context manager that gives the terminal back.
 
     On a terminal a display that is redrawn; else one line for each phase, for the first counted step and for
-    every `display_every`-th, without control characters. `clock` gives seconds, for the time a phase has taken.
+    every `display_every`-th, without control characters. `clock` gives seconds, for how long a phase takes.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Progress:
         self._console = console or Console(stderr=True)
         self._display_every = display_every
         self._state = RunState(clock)
+        self._lock = threading.Lock()  # the display is drawn by a thread of its own
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -64,7 +67,7 @@ class Progress:
             # Lines for standard output go past the display only if both are the same screen.
             self._live = Live(
                 console=self._console,
-                get_renderable=self._state.renderable,
+                get_renderable=self._draw,
                 refresh_per_second=REDRAWS_PER_SECOND,
                 transient=True,
                 redirect_stdout=sys.stdout.isatty(),
@@ -80,9 +83,14 @@ class Progress:
             self._live.__exit__(kind, error, trace)
             self._live = None
 
+    def _draw(self) -> RenderableType:
+        with self._lock:
+            return self._state.renderable()
+
     def event(self, event: Event) -> None:
         """Take in an event of the run and show what it changes. Cheap: drawing happens at its own pace."""
-        self._state.add(event)
+        with self._lock:
+            self._state.add(event)
         if self._live is None:
             for line in self._state.plain_lines(event, self._display_every):
                 # Written as it is: no wrapping, no markup, no colours.
@@ -137,7 +145,9 @@ class RunState:
         """Give how much of the counted work is done: of the steps, or of the time; None if not known."""
         if self.phase == ENDING:
             return 1.0
-        steps, budget_s = self._spec.get("num_batches"), self._spec.get("time_budget_s")
+        steps: int | None = self._spec.get("num_batches")
+        budget_s: float | None = self._spec.get("time_budget_s")
+        most: int | None = self._spec.get("max_batches")
         if self.phase != TRAINING:
             return 0.0
         if steps:
@@ -145,7 +155,6 @@ class RunState:
         if not budget_s:
             return None
         by_time = (self._clock() - self._counting_began) / budget_s
-        most = self._spec.get("max_batches")
         return min(1.0, max(by_time, self.running.steps / most if most else 0.0))
 
     def plain_lines(self, event: Event, display_every: int) -> list[str]:

@@ -10,7 +10,7 @@ from gputopo.anomaly import MADE, THRESHOLD_PERCENT
 from gputopo.report import units
 from gputopo.result import DeviceResult, Result
 
-# A reduction that copies in one order gives every tower the same bits, so the copies of the variables stay equal.
+# Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
 ANOMALY_STYLE = "bold red"
 Fact = tuple[str, str | Text]
@@ -25,7 +25,7 @@ def run_report(result: Result) -> RenderableType:
     parts += [Text(line) for line in result.says]
     parts.append(Text())
     if result.devices:
-        parts.append(device_table(result))
+        parts += [device_table(result), Text()]
     parts.append(_grid([*_speed_facts(result), *_training_facts(result), *_placement_facts(result)]))
     parts.append(Text())
     parts += verdict_lines(result)
@@ -194,8 +194,6 @@ def _grid(facts: Sequence[Fact]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    if facts:
-        grid.add_row("", "")
     for name, value in facts:
         grid.add_row(name, value if isinstance(value, Text) else Text(value))
     return grid

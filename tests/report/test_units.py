@@ -1,0 +1,50 @@
+import pytest
+
+from gputopo.report import units
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "not known"),
+        (0.0, "0.00 s"),
+        (9.994, "9.99 s"),
+        (9.996, "10.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3599.7, "1 h 00 min"),
+        (3725, "1 h 02 min"),
+    ],
+)
+def test_durations_round_over_into_the_next_unit(value: float | None, shown: str) -> None:
+    assert units.seconds(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.1234, "0.12"), (9.996, "10.0"), (95.84, "95.8"), (999.96, "1000"), (21825.4, "21825")],
+)
+def test_a_speed_keeps_three_figures(value: float, shown: str) -> None:
+    assert units.images_per_sec(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (247_369_380, "235.9 MiB"),
+        (5 << 30, "5.0 GiB"),
+    ],
+)
+def test_bytes_are_written_in_the_unit_that_fits(count: int, shown: str) -> None:
+    assert units.size(count) == shown
+
+
+def test_what_is_not_known_is_not_zero() -> None:
+    assert units.images_per_sec(None) == units.percent(None) == units.clock(None, None) == units.UNKNOWN
+    assert units.clock(1683, None) == "1683"
+    assert units.clock(1683, 95.2) == "1683 (95)"
+    assert units.loss(None) == "not a number"

@@ -1,0 +1,210 @@
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.anomaly import AnomalyCheck, find_anomalies, reference_of
+from gputopo.events import Device, Step
+from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step
+
+QUIET = Noise(common=0.1, own=0.01, stalls=0.0)
+
+
+def named(check: AnomalyCheck) -> list[int]:
+    assert check.made, check.verdict
+    return [slow.tower for slow in check.anomalies]
+
+
+def check_run(run: InventedRun, count: int = 60, devices: Sequence[Device] | None = None) -> AnomalyCheck:
+    return find_anomalies(devices or cpu_devices(run.towers), run.steps(count))
+
+
+@pytest.mark.parametrize("towers", [2, 3, 4, 8])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        Noise(common=0.5, own=0.02),
+        Noise(common=0.3, own=0.15, stalls=0.05),
+        Noise(common=0.3, own=0.03, drift=0.02, memory=0.95),
+    ],
+    ids=["heavy common noise", "noisy towers that stall", "drifting towers"],
+)
+def test_even_runs_name_nobody(towers: int, noise: Noise) -> None:
+    # 12 cases of 25 runs of 12 to 84 steps: 300 runs. One might err; with these seeds none does.
+    false_alarms = sum(
+        bool(named(check_run(InventedRun(towers, noise=noise, seed=seed), count=12 + 3 * seed)))
+        for seed in range(25)
+    )
+    assert false_alarms == 0
+
+
+@pytest.mark.parametrize("towers", [2, 3, 4, 8])
+@pytest.mark.parametrize("lost", [0.10, 0.15, 0.30, 0.60])
+def test_a_slowed_tower_is_named_and_no_other(towers: int, lost: float) -> None:
+    for seed in range(8):
+        run = InventedRun(towers, slow={1: lost}, noise=Noise(own=0.04), seed=seed)
+        check = check_run(run, count=100)
+        assert named(check) == [1], f"seed {seed}"
+        (slow,) = check.anomalies
+        assert slow.percent_under_low < 100 * lost + 1
+        # The median of 100 differences with a noise of 6 %: 3 percentage points are four standard errors.
+        assert slow.percent_under == pytest.approx(100 * lost, abs=3)
+
+
+@pytest.mark.parametrize("towers", [2, 4, 8])
+def test_three_percent_under_is_nothing_to_tell(towers: int) -> None:
+    for seed in range(8):
+        run = InventedRun(towers, slow={1: 0.03}, noise=Noise(own=0.03), seed=seed)
+        assert named(check_run(run, count=200)) == []
+
+
+def test_the_slow_card_of_the_seed_table_is_named_and_its_neighbour_is_not() -> None:
+    # 7gforce: GPU 1 at 84.65 %, 3 at 94.54 %, 2 at 98.83 % of the reference.
+    run = InventedRun(6, slow={1: 0.1535, 3: 0.0546, 2: 0.0117}, noise=Noise(own=0.005))
+    assert named(check_run(run, count=300, devices=gpu_devices(6))) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("towers", "slow"), [(4, {0, 2}), (4, {1, 2, 3}), (8, {0, 1, 2, 3}), (8, {2, 3, 4, 5, 6, 7})]
+)
+def test_a_slow_half_or_majority_is_still_named_and_the_healthy_are_not(towers: int, slow: set[int]) -> None:
+    run = InventedRun(towers, slow=dict.fromkeys(slow, 0.3), noise=Noise(own=0.04))
+    check = check_run(run)
+    assert named(check) == sorted(slow)
+    assert all(found.percent_under > 25 for found in check.anomalies)
+
+
+def test_one_fast_card_among_eight_does_not_make_the_others_slow() -> None:
+    others = dict.fromkeys(range(1, 8), 0.1)
+    assert named(check_run(InventedRun(8, slow=others, noise=QUIET))) == []
+
+
+def test_a_tower_is_compared_with_the_middle_of_the_faster_half_of_its_peers() -> None:
+    assert reference_of(5, [5, 6]) == 6
+    assert reference_of(6, [5, 6, 7, 8]) == 5  # peers 5 7 8, faster half 5 7
+    assert reference_of(0, [0, 1, 2, 3, 4, 5, 6, 7]) == 2  # peers 1-7, faster half 1-4
+
+
+def test_a_tower_that_is_slow_in_one_half_of_the_run_only_is_not_a_slow_device() -> None:
+    slow_first = InventedRun(2, slow={1: 0.4}, noise=QUIET).steps(30)
+    even_later = InventedRun(2, noise=QUIET).steps(30, first=31)
+    assert named(find_anomalies(cpu_devices(2), [*slow_first, *even_later])) == []
+
+
+def test_steps_of_the_warm_up_are_not_looked_at() -> None:
+    warmup = InventedRun(2, slow={1: 0.6}, noise=QUIET).steps(40, first=-39)
+    assert find_anomalies(cpu_devices(2), warmup).verdict == "not made: too few steps (8 needed, 0 counted)"
+    counted = InventedRun(2, noise=QUIET).steps(10)
+    assert named(find_anomalies(cpu_devices(2), [*warmup, *counted])) == []
+
+
+# The lowest of n values is above the median with chance 2^-n; 1 % is shared among the towers:
+# 2 towers 0.5 % > 2^-8, 4 towers 0.25 % > 2^-9, 8 towers 0.125 % > 2^-10.
+@pytest.mark.parametrize(("towers", "needed"), [(2, 8), (4, 9), (8, 10)])
+def test_the_fewest_steps_that_can_prove_anything_are_enough_when_it_is_plain(
+    towers: int, needed: int
+) -> None:
+    run = InventedRun(towers, slow={1: 0.3}, noise=QUIET)
+    assert named(check_run(run, count=needed)) == [1]
+    check = check_run(run, count=needed - 1)
+    assert check.verdict == f"not made: too few steps ({needed} needed, {needed - 1} counted)"
+    assert check.anomalies == ()
+
+
+def test_without_a_peer_the_check_is_not_made() -> None:
+    assert check_run(InventedRun(1)).verdict == "not made: one device has no peer"
+    assert find_anomalies((), ()).verdict == "not made: no devices are known"
+    mixed = (*gpu_devices(1, "GTX 1070"), Device(tower=1, device="/GPU:1", gpu=1, gpu_name="GTX 1080"))
+    check = check_run(InventedRun(2), devices=mixed)
+    assert check.verdict == "not made: no two devices are of the same kind"
+    assert not check.made
+
+
+def test_a_card_of_another_kind_is_no_peer_and_the_verdict_says_so() -> None:
+    devices = (*gpu_devices(3, "GTX 1070"), Device(tower=3, device="/GPU:3", gpu=6, gpu_name="GTX 1080"))
+    check = check_run(InventedRun(4, slow={0: 0.4, 1: 0.4, 2: 0.4}, noise=QUIET), devices=devices)
+    assert named(check) == []
+    assert check.verdict == "made, but not for GPU 6 (GTX 1080): no peer of its kind"
+
+
+def test_a_cpu_device_that_stands_for_a_gpu_is_called_a_cpu_device() -> None:
+    devices = tuple(
+        Device(tower=tower, device=f"/CPU:{tower}", gpu=tower + 4, gpu_name=f"card {tower}")
+        for tower in range(2)
+    )
+    (slow,) = check_run(InventedRun(2, slow={1: 0.3}, noise=QUIET), devices=devices).anomalies
+    assert slow.gpu is None
+    assert slow.says.startswith("tower 1 (/CPU:1) computes 30 % slower than its peers (at least 2")
+    assert slow.says.endswith(" %, 99 % confidence)")
+
+
+def test_a_gpu_is_called_by_its_index_and_name() -> None:
+    (slow,) = check_run(
+        InventedRun(4, slow={3: 0.3}, noise=QUIET), devices=gpu_devices(4, "GTX 1070")
+    ).anomalies
+    assert slow.gpu == 3
+    assert slow.says.startswith("GPU 3 (GTX 1070) computes ")
+
+
+def test_the_numbers_of_a_run_without_noise_are_exact() -> None:
+    # 80 ms against 100 ms: a pace of 80 %, so 20 % under.
+    steps = [step(n, [(0.01, 0.08), (0.01, 0.10)]) for n in range(1, 11)]
+    (slow,) = find_anomalies(cpu_devices(2), steps).anomalies
+    assert slow.percent_under == pytest.approx(20)
+    assert slow.percent_under_low == pytest.approx(20)
+    assert (slow.part, slow.confidence) == ("compute", 0.99)
+    event = slow.event(12.5)
+    assert (event.tower, event.time_s, event.says) == (1, 12.5, slow.says)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(4.9, []), (5.1, [1])])
+def test_the_line_is_drawn_at_five_percent(percent: float, expected: list[int]) -> None:
+    steps = [step(n, [(0.0, 0.2 * (1 - percent / 100)), (0.0, 0.2)]) for n in range(1, 41)]
+    assert named(find_anomalies(cpu_devices(2), steps)) == expected
+
+
+def test_a_longer_wait_for_weights_is_named_beside_peers_on_the_same_class_of_link() -> None:
+    run = InventedRun(4, waits={2: 0.03}, noise=QUIET)
+    (slow,) = check_run(run).anomalies
+    assert (slow.tower, slow.part) == (2, "weights")
+    # 30 ms more, of 10 + 30 + 100 ms: 21 %.
+    assert slow.percent_under == pytest.approx(100 * 30 / 140, abs=1.5)
+    assert "waits longer for its weights" in slow.says
+
+
+def test_a_wait_over_another_class_of_link_is_not_compared() -> None:
+    # Tower 0 holds the variables; all others wait.
+    run = InventedRun(3, waits={1: 0.05, 2: 0.05}, noise=QUIET)
+    assert named(check_run(run)) == []
+
+
+def test_ten_times_next_to_nothing_is_still_nothing() -> None:
+    steps = [step(n, [(0.0, 0.1), (0.0001, 0.1), (0.001, 0.1)]) for n in range(1, 31)]
+    assert named(find_anomalies(cpu_devices(3), steps)) == []
+
+
+@pytest.mark.parametrize("bad", [(0.01, 0.0), (0.01, float("nan")), (0.01, float("inf")), (-1.0, 0.1)])
+def test_a_step_with_an_impossible_mark_is_passed_over(bad: tuple[float, float]) -> None:
+    good = [step(n, [(0.01, 0.1), (0.01, 0.2)]) for n in range(1, 9)]
+    broken = [step(n, [(0.01, 0.1), bad], seconds=1.0) for n in range(9, 12)]
+    assert named(find_anomalies(cpu_devices(2), [*good, *broken])) == [1]
+    verdict = find_anomalies(cpu_devices(2), [*good[:7], *broken]).verdict
+    assert verdict == "not made: too few steps (8 needed, 7 counted)"
+
+
+def test_a_step_that_lacks_a_tower_is_passed_over() -> None:
+    good = [step(n, [(0.01, 0.1), (0.01, 0.2)]) for n in range(1, 9)]
+    assert named(find_anomalies(cpu_devices(2), [*good, step(9, [(0.01, 0.1)])])) == [1]
+
+
+marks = st.tuples(st.floats(0, 10), st.floats(0, 10))
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(marks, min_size=n, max_size=n), max_size=20)))
+def test_any_marks_give_a_verdict(rows: list[list[tuple[float, float]]]) -> None:
+    steps: list[Step] = [step(n, row) for n, row in enumerate(rows, 1)]
+    check = find_anomalies(cpu_devices(len(rows[0]) if rows else 2), steps)
+    assert check.made or check.verdict.startswith("not made: ")
+    assert all(slow.percent_under_low > 5 for slow in check.anomalies)

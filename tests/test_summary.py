@@ -1,0 +1,234 @@
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo import schema
+from gputopo.anomaly import find_anomalies
+from gputopo.events import (
+    Device,
+    Event,
+    GpuSample,
+    ModelBuilt,
+    RankFailed,
+    ReplicasCompared,
+    RunFinished,
+    RunStarted,
+    Sample,
+    Step,
+    encode_line,
+    read_events,
+)
+from gputopo.result import Result
+from gputopo.summary import Summary, summarise
+from tests.invented_runs import (
+    BEGAN_S,
+    SAYS,
+    InventedRun,
+    Noise,
+    cpu_devices,
+    gpu_devices,
+    step,
+    stream,
+)
+
+RUN = InventedRun(4, slow={2: 0.4}, noise=Noise(own=0.03))
+EVENTS: list[Event] = list(stream(gpu_devices(4), RUN.steps(40)))
+FILE = b"".join(map(encode_line, EVENTS))
+
+
+def run_of(rows: Sequence[Sequence[tuple[float, float]]], *, seconds: float) -> list[Event]:
+    steps = [step(n, row, seconds=seconds) for n, row in enumerate(rows, 1)]
+    return list(stream(gpu_devices(len(rows[0])), steps))
+
+
+def failed(kind: str, exit_code: int) -> RankFailed:
+    return RankFailed(time_s=1.0, kind=kind, cause="it was so", remedy="do so", exit_code=exit_code)
+
+
+def test_each_device_gets_its_medians_and_its_own_pace() -> None:
+    # Tower 0: weights 10, 20, 30 ms, compute 80 ms. Tower 1: no wait, compute 200, 190, 210 ms. Step: 250 ms.
+    rows = [[(0.01, 0.08), (0.0, 0.20)], [(0.02, 0.08), (0.0, 0.19)], [(0.03, 0.08), (0.0, 0.21)]]
+    fast, slow = summarise(run_of(rows, seconds=0.25)).devices
+    assert fast.weights_ms == pytest.approx(20)
+    assert fast.compute_ms == pytest.approx(80)
+    assert fast.other_ms == pytest.approx(250 - 100)
+    assert fast.images_per_sec == pytest.approx(8 / 0.1)
+    assert fast.percent_of_best == pytest.approx(100)
+    assert slow.images_per_sec == pytest.approx(8 / 0.2)
+    assert slow.percent_of_best == pytest.approx(50)
+    assert (fast.batch_size, slow.device.gpu) == (8, 1)
+
+
+def test_what_the_events_told_is_in_the_result() -> None:
+    result = summarise(EVENTS)
+    assert (result.status, result.exit_code, result.failure) == ("complete", 0, None)
+    assert (result.steps, result.warmup_steps, result.images) == (40, 2, 40 * 32)
+    assert (result.parameters, result.import_s, result.build_s) == (61_842_345, 3.0, 1.0)
+    assert (result.first_step_s, result.warmup_s) == (5.0, 1.0)
+    assert (result.first_loss, result.last_loss, result.replica_difference) == (1.0, 1.0, 0.0)
+    assert result.variables_on == {"/GPU:0": 247_369_380}
+    assert result.versions == {"gputopo": "0.1.0", "tensorflow": "2.21.0"}
+    assert result.wall_s is not None
+    assert result.spec["model"] == "alexnet"
+
+
+def test_a_complete_run_has_the_anomalies_that_its_steps_show() -> None:
+    result = summarise(EVENTS)
+    check = find_anomalies(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)])
+    (slow,) = check.anomalies
+    assert result.anomaly_check == check.verdict == "made"
+    assert [(a.tower, a.percent_under, a.says) for a in result.anomalies] == [
+        (2, slow.percent_under, slow.says)
+    ]
+    assert [row.anomaly for row in result.devices] == [None, None, slow.says, None]
+
+
+def test_an_anomaly_that_was_told_keeps_its_time_and_is_not_doubled() -> None:
+    (slow,) = find_anomalies(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)]).anomalies
+    told = slow.event(BEGAN_S + 99)
+    assert summarise([*EVENTS[:-1], told, EVENTS[-1]]).anomalies == (told,)
+
+
+def test_a_told_anomaly_stands_where_the_steps_are_lost() -> None:
+    (slow,) = find_anomalies(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)]).anomalies
+    told = slow.event(5.0)
+    result = summarise([EVENTS[0], told])
+    assert result.anomalies == (told,)
+    assert result.anomaly_check.startswith("not made: too few steps")
+
+
+def test_clocks_are_medians_of_the_counted_seconds_with_their_share_of_the_maximum() -> None:
+    started, *rest = stream(gpu_devices(2), [step(n, [(0.0, 1.0)] * 2) for n in range(1, 6)])
+    idle = Sample(time_s=BEGAN_S + 1, gpus=(GpuSample(gpu=0, graphics_mhz=139, memory_mhz=405),))
+    late = Sample(time_s=BEGAN_S + 900, gpus=(GpuSample(gpu=0, graphics_mhz=139, memory_mhz=405),))
+    first, second = summarise([started, idle, *rest, late]).devices
+    # 1700 of 2000 MHz and 3800 of 4000 MHz.
+    assert (first.graphics_mhz, second.memory_mhz) == (1700, 3800)
+    assert first.graphics_percent == pytest.approx(85)
+    assert second.memory_percent == pytest.approx(95)
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"max_clocks_mhz": None}, {"max_clocks_mhz": {"0": {"graphics": "fast"}}}]
+)
+def test_a_clock_without_a_known_maximum_has_no_percentage(spec: dict[str, object]) -> None:
+    started, *rest = EVENTS
+    assert isinstance(started, RunStarted)
+    bare = RunStarted(time_s=1.0, host="", spec=spec, devices=started.devices, backend="gpu")
+    row = summarise([bare, *rest]).devices[0]
+    assert (row.graphics_mhz, row.graphics_percent, row.memory_percent) == (1700, None, None)
+    assert row.batch_size == 8  # from the images of a step
+
+
+def test_a_gpu_that_does_not_answer_has_no_clock() -> None:
+    silent = [
+        Sample(time_s=event.time_s, gpus=tuple(GpuSample(gpu=g) for g in range(4)))
+        if isinstance(event, Sample)
+        else event
+        for event in EVENTS
+    ]
+    assert {row.graphics_mhz for row in summarise(silent).devices} == {None}
+
+
+def test_a_rehearsal_on_cpu_devices_takes_no_clock_for_the_gpus_it_stands_for() -> None:
+    stand_ins = tuple(Device(tower=t, device=f"/CPU:{t}", gpu=t, gpu_name="GTX 1070") for t in range(2))
+    events = list(stream(stand_ins, InventedRun(2).steps(10), rehearsal=True))
+    stray = Sample(time_s=events[-1].time_s, gpus=(GpuSample(gpu=0, graphics_mhz=1000),))
+    result = summarise([*events[:-1], stray, events[-1]])
+    assert result.rehearsal_of == "7gforce"
+    assert result.says == (SAYS,)
+    assert {row.graphics_mhz for row in result.devices} == {None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("interrupted", "interrupted"),
+        ("terminated", "interrupted"),
+        ("killed", "failed"),
+        ("out_of_memory", "failed"),
+    ],
+)
+def test_a_run_without_an_end_takes_its_status_from_its_failure(kind: str, status: str) -> None:
+    result = summarise([*EVENTS[:30], failed(kind, 130), failed("error", 3)])
+    assert (result.status, result.exit_code) == (status, 130)
+    assert result.failure is not None
+    assert result.failure.kind == kind
+    assert result.steps > 0
+
+
+def test_a_run_whose_events_just_stop_is_unfinished() -> None:
+    result = summarise(EVENTS[:-1])
+    assert (result.status, result.exit_code) == ("failed", 1)
+    assert result.failure is not None
+    assert result.failure.kind == "unfinished"
+    assert result.failure.remedy
+
+
+def test_the_last_word_on_how_the_run_ended_counts() -> None:
+    # A disk that takes no more at the very end: the launcher says again how it ended.
+    full = failed("disk_full", 3)
+    result = summarise([*EVENTS, full, RunFinished(time_s=9.0, status="failed", exit_code=3, wall_s=1.0)])
+    assert (result.status, result.exit_code, result.failure) == ("failed", 3, full)
+
+
+def test_no_events_at_all_are_a_result_too() -> None:
+    result = summarise([])
+    assert (result.status, result.backend, result.devices, result.steps) == ("failed", "unknown", (), 0)
+    assert result.anomaly_check == "not made: no devices are known"
+
+
+def test_a_lost_loss_is_told_once_with_the_step_it_began() -> None:
+    steps = [step(n, [(0.0, 1.0)], loss=None if n >= 3 else 2.0) for n in range(1, 8)]
+    result = summarise(stream(cpu_devices(1), steps))
+    assert (result.first_loss, result.last_loss) == (2.0, None)
+    (says,) = result.says
+    assert says.startswith("The loss is not a number from step 3 on")
+    in_warmup = summarise([EVENTS[0], step(0, [(0, 1)], loss=None), *steps])
+    assert in_warmup.says[0].startswith("The loss is not a number from the warm-up on")
+
+
+def test_the_result_survives_its_file() -> None:
+    result = summarise(EVENTS)
+    assert schema.decode(schema.encode(result), Result, origin="result.json") == result
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, len(EVENTS)), st.integers(0, len(EVENTS)))
+def test_every_beginning_of_a_run_gives_a_result_and_counts_only_grow(a: int, b: int) -> None:
+    shorter, longer = (summarise(EVENTS[:length]) for length in sorted((a, b)))
+    assert shorter.steps <= longer.steps
+    assert shorter.images <= longer.images
+    assert shorter.warmup_steps <= longer.warmup_steps
+    assert (shorter.status == "complete") == (min(a, b) == len(EVENTS))
+    assert shorter.failure is None or shorter.failure.kind == "unfinished"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, len(FILE)))
+def test_a_file_that_is_cut_anywhere_can_be_reported(length: int) -> None:
+    data = FILE[:length]
+    result = summarise(read_events(data.splitlines(keepends=True), origin="events.jsonl"))
+    assert result.steps in (whole := data.count(b'"event":"step"') - 2, whole - 1, 0)  # two of the warm-up
+
+
+def test_events_one_by_one_give_what_they_give_together() -> None:
+    summary = Summary()
+    for number, event in enumerate(EVENTS):
+        summary.add(event)
+        if number in (5, 20):
+            summary.result()  # looking at it changes nothing
+    assert summary.result() == summarise(EVENTS)
+
+
+def test_replicas_that_were_compared_are_told() -> None:
+    events = [event for event in EVENTS if not isinstance(event, ReplicasCompared)]
+    assert summarise(events).replica_difference is None
+    drifted = ReplicasCompared(time_s=1.0, largest_difference=0.25)
+    assert summarise([*events, drifted]).replica_difference == 0.25
+
+
+def test_a_model_that_was_never_built_has_no_parameters() -> None:
+    assert summarise([event for event in EVENTS if not isinstance(event, ModelBuilt)]).parameters is None
