@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
+from gputopo.cli import printing
 from gputopo.errors import ExitCode, GputopoError
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -20,10 +21,10 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code. Data goes to stdout; errors, in two lines, to stderr."""
-    _replace_what_cannot_be_written(sys.stdout)
+    _prepare_stdout()
     try:
         code = _dispatch(list(arguments))
-        _flush(sys.stdout)
+        printing.emit("")
         return code
     except GputopoError as error:
         print(f"gputopo: {_one_line(error.what)}\n  {_one_line(error.hint)}", file=sys.stderr)
@@ -42,18 +43,6 @@ def _dispatch(arguments: list[str]) -> int:
     return commands.invoke(arguments)
 
 
-def _flush(stream: TextIO) -> None:
-    try:
-        stream.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _discard(stream)
-        raise GputopoError(
-            f"cannot write the output: {error.strerror}", "send it to a place that has room for it"
-        ) from error
-
-
 def _discard(stream: TextIO) -> None:
     """Send what is still in the stream's buffer nowhere, so that Python's exit does not fail on it."""
     with contextlib.suppress(OSError, ValueError):
@@ -62,9 +51,11 @@ def _discard(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def _replace_what_cannot_be_written(stream: TextIO) -> None:
+def _prepare_stdout() -> None:
+    if sys.stdout is None:  # closed by the shell: >&-
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     # A terminal that knows ASCII only gets a question mark, not a traceback.
-    reconfigure = getattr(stream, "reconfigure", None)
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
 

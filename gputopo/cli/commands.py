@@ -1,7 +1,7 @@
 """The commands by name, and how one is called. Only the module of the command that is asked for is loaded."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, cast
 
 import typer
@@ -26,21 +26,25 @@ def invoke(arguments: list[str]) -> int:
 
     Raises UsageError for arguments that no command takes, and whatever GputopoError the command raises.
     """
-    command = get_command(_app_for(arguments))
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if named is not None and named not in COMMANDS:
+        raise _unknown_command(named)
+    command = get_command(_app(COMMANDS if named is None else (named,)))
     try:
-        with command.make_context("gputopo", arguments) as context:
+        with command.make_context("gputopo", list(arguments)) as context:
             result: Any = command.invoke(context)
     except typer.Exit as exit_:
         return int(exit_.exit_code)
     except _ParserError as error:
         from gputopo.cli import usage
 
-        raise usage.explain(error) from error
+        asked = command if named is None else cast(Any, command).commands[named]
+        raise usage.explain(error, f"gputopo {named or ''}".rstrip(), asked.params) from error
     return int(result) if isinstance(result, int) else 0
 
 
-def _app_for(arguments: list[str]) -> typer.Typer:
-    """Build the application with the one command that is named; with all of them to print the help."""
+def _app(names: Iterable[str]) -> typer.Typer:
+    """Build the application with these commands; the module of each is loaded."""
     app = typer.Typer(
         name="gputopo",
         cls=LeanGroup,
@@ -50,10 +54,7 @@ def _app_for(arguments: list[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(invoke_without_command=True)(_gputopo)
-    named = next((word for word in arguments if not word.startswith("-")), None)
-    if named is not None and named not in COMMANDS:
-        raise _unknown_command(named)
-    for name in COMMANDS if named is None else (named,):
+    for name in names:
         module, function, short_help = COMMANDS[name]
         app.command(name, cls=LeanCommand, short_help=short_help)(_function(module, function))
     return app

@@ -1,12 +1,12 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gputopo.cli.choices import require_choice
+from gputopo.cli.printing import emit, show
 from gputopo.cli.source import FromOption, machine_from
 from gputopo.errors import ExitCode, InputError
 
@@ -65,9 +65,8 @@ def _print(inspection: "Inspection", shape: str) -> None:
     if shape == "json":
         from gputopo import schema
 
-        sys.stdout.write(schema.encode_pretty(inspection))
+        emit(schema.encode_pretty(inspection))
         return
-    from gputopo.cli.printing import show
     from gputopo.report.findings import inspection_view
 
     show(lambda width: inspection_view(inspection, width))

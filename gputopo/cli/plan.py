@@ -1,6 +1,5 @@
 """`gputopo plan`: which GPUs a job should take, and where its variables should live."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +16,7 @@ from gputopo.cli.plan_options import (
     VariableUpdateOption,
     request_from,
 )
+from gputopo.cli.printing import emit, show
 from gputopo.cli.source import machine_from
 from gputopo.errors import HardwareError
 
@@ -80,13 +80,12 @@ def _print(chosen: "Plan", shape: str) -> None:
     if shape == "json":
         from gputopo import schema
 
-        sys.stdout.write(schema.encode_pretty(chosen))
+        emit(schema.encode_pretty(chosen))
         return
     from gputopo.report.plan import environment_lines, plan_view
 
     if shape == "env":
-        sys.stdout.writelines(f"{line}\n" for line in environment_lines(chosen))
+        emit("".join(f"{line}\n" for line in environment_lines(chosen)))
         return
-    from gputopo.cli.printing import show
 
     show(lambda width: plan_view(chosen, width))

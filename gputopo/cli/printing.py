@@ -4,13 +4,30 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from gputopo.report.layout import Line, text_of
+from gputopo.errors import InputError
+
+if TYPE_CHECKING:
+    from gputopo.report.layout import Line
 
 _NARROWEST = 40
 
 
-def show(view: Callable[[int], Sequence[Line]]) -> None:
+def emit(text: str) -> None:
+    """Write text to stdout at once. Raises InputError where it cannot be written, such as on a full disk."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # whoever reads has read enough: no error
+    except OSError as error:
+        raise InputError(
+            f"cannot write the output: {error.strerror}", "send it to a place that has room for it"
+        ) from error
+
+
+def show(view: "Callable[[int], Sequence[Line]]") -> None:
     """Print what `view` gives for the width of the screen.
 
     A pipe gets plain text, 80 columns wide unless COLUMNS says otherwise. On a terminal rich decides about
@@ -19,11 +36,13 @@ def show(view: Callable[[int], Sequence[Line]]) -> None:
     if sys.stdout.isatty():
         _show_on_terminal(view)
         return
+    from gputopo.report.layout import text_of
+
     columns = os.environ.get("COLUMNS", "")
-    sys.stdout.write(text_of(view(max(int(columns), _NARROWEST) if columns.isdecimal() else 80)))
+    emit(text_of(view(max(int(columns), _NARROWEST) if columns.isdecimal() else 80)))
 
 
-def _show_on_terminal(view: Callable[[int], Sequence[Line]]) -> None:
+def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
     from rich.console import Console
     from rich.text import Text
 

@@ -40,7 +40,7 @@ _WORDS = {
     "p2p_write": "peer write",
     "p2p_reason": "peer access reason",
     "host.memory_mib": "memory",
-    "gpu": "the GPU itself",
+    "cpus": "CPUs",
 }
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
@@ -56,8 +56,11 @@ _REASONS = {
     "LIB_RM_VERSION_MISMATCH": "library and kernel module of different versions",
 }
 
+_LONGEST_SUBJECT = 24  # of a label; longer ones are counted
+
 _PATH = re.compile(r"(?P<kind>[a-z_]+)\[(?P<key>[^\]]*)\](?:\.(?P<fact>.*))?")
-_KINDS = {"gpus": "GPU", "links": "link", "nics": "NIC", "pci": "PCI"}
+_NUMBERED = re.compile(r"([a-z_]+)\[([0-9]+)\]")  # a part of which there are several: numa_nodes[1]
+_KINDS = {"gpus": "GPU", "links": "link", "nics": "NIC", "pci": "PCI device"}
 
 
 def reason_for(missing: Mapping[str, str], path: str) -> str | None:
@@ -71,6 +74,9 @@ def reason_for(missing: Mapping[str, str], path: str) -> str | None:
 
 def fact_in_words(fact: str) -> str:
     """Give `clocks_mhz.memory` as `memory clock`; a path that has no words keeps its own."""
+    part = _NUMBERED.fullmatch(fact)
+    if part is not None:
+        return f"{_WORDS.get(part[1], part[1]).removesuffix('s')} {part[2]}"
     return _WORDS.get(fact, fact.replace("_", " "))
 
 
@@ -133,10 +139,9 @@ def _subject(kind: str, keys: list[str]) -> str:
         return f"All {word}s"
     if all(key.isdigit() for key in keys):
         keys = [index_ranges(int(key) for key in keys)]
-    many = len(keys) > 1 or (kind == "gpus" and not keys[0].isdigit())
-    if len(keys) > 6:
-        keys = [*keys[:5], f"{len(keys) - 5} more"]
-    return f"{word}{'s' if many and kind != 'pci' else ''} {', '.join(plain(key) for key in keys)}"
+    several = len(keys) > 1 or (kind in ("gpus", "nics") and not keys[0].isdigit())
+    named = f"{word}{'s' if several else ''} {', '.join(plain(key) for key in keys)}"
+    return named[0].upper() + named[1:] if len(named) <= _LONGEST_SUBJECT else f"{len(keys)} {word}s"
 
 
 def _facts_in_words(facts: Iterable[str]) -> str:
@@ -145,7 +150,7 @@ def _facts_in_words(facts: Iterable[str]) -> str:
     for fact in facts:
         base, _, last = fact.rpartition(".")
         if base:
-            parts.setdefault(base, []).append(last.replace("_", " "))
+            parts.setdefault(base, []).append(fact_in_words(last))
         else:
             parts.setdefault(fact, [])
     return ", ".join(
@@ -161,4 +166,4 @@ def _is_whole(part: str, names: Iterable[str]) -> bool:
     for name in part.split("."):
         value = getattr(value, name, None)
     fields = getattr(value, "__struct_fields__", ())
-    return not names or {field.replace("_", " ") for field in fields} == names
+    return not names or set(map(fact_in_words, fields)) == names

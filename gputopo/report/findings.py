@@ -27,7 +27,7 @@ def inspection_view(inspection: Inspection, width: int) -> list[Line]:
     """Give all that `gputopo inspect` shows, for a screen of `width` columns."""
     machine = inspection.machine
     lines = machine_view(machine, width)
-    if machine.gpus and len(machine.gpus) + len(machine.nics) > 1:
+    if machine.gpus:
         lines += section("Topology", matrix_view(machine, width - INDENT))
     lines += section("Findings", findings_view(inspection.findings, width - INDENT))
     lines += _doubts(machine, width - INDENT)

@@ -53,7 +53,7 @@ _GROUPS = (_LINK, _STATE)  # each stays together where the screen has room
 
 
 def gpu_tables(machine: Machine, width: int) -> list[Line]:
-    """Give the tables of the GPUs, and the lines that belong under them; empty if only indices are known.
+    """Give the tables of the GPUs, and the lines that belong under them; empty if the matrix tells as much.
 
     `?` is a fact that was asked for and not given (the reason stands in `Machine.missing`), `-` one that
     the source does not tell. A column of which the source tells nothing is left out.
@@ -62,6 +62,8 @@ def gpu_tables(machine: Machine, width: int) -> list[Line]:
     told = [
         [_column(machine, facts) for facts in group if _is_told(machine, facts)] for group in (_LINK, _STATE)
     ]
+    if [facts.head for group in told for facts in group] in ([], ["NUMA"]):
+        return []  # the matrix has the NUMA nodes as well
     lines: list[Line] = []
     for block in blocks(told, width - row_heads.width):
         lines += [line()] if lines else []
@@ -76,9 +78,11 @@ def _column(machine: Machine, facts: _Facts) -> Column:
 
 
 def _is_told(machine: Machine, facts: _Facts) -> bool:
-    """Whether any GPU has a fact of the column, or a reason is known why just this GPU has not."""
+    """Whether any GPU has a fact of the column, or was asked for it by a driver that works."""
+    asked = machine.driver.status in ("ok", "not_read")
     return any(
-        _fact(gpu, path) is not None or reason_for(machine.missing, f"gpus[{gpu.index}].{path}") is not None
+        _fact(gpu, path) is not None
+        or (asked and reason_for(machine.missing, f"gpus[{gpu.index}].{path}") is not None)
         for gpu in machine.gpus
         for path in facts.paths
     )

@@ -19,7 +19,7 @@ _DRIVER_WORDS = {
 
 def machine_view(machine: Machine, width: int) -> list[Line]:
     """Give the host, the driver and the GPUs, for a screen of `width` columns."""
-    about = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("From", plain(machine.source))]
+    about = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
     lines = section("Machine", labelled(about, width - INDENT))
     if machine.gpus:
         tables = gpu_tables(machine, width - INDENT)
@@ -89,7 +89,8 @@ def _count(number: int | None, noun: str) -> str | None:
 
 
 def _numa_words(node: NumaNode) -> str:
-    words = [f"CPUs {plain(node.cpus)}" if node.cpus else "no CPUs"]
+    cpus = "CPUs not known" if node.cpus is None else "no CPUs"
+    words = [f"CPUs {plain(node.cpus)}" if node.cpus else cpus]
     if node.memory_mib is not None:
         words.append(gib(node.memory_mib))
     return ", ".join(words)

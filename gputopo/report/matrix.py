@@ -83,13 +83,17 @@ def _name(device: _Device) -> str:
 
 def _affinities(machine: Machine) -> list[Column]:
     cpus = [gpu.cpu_affinity for gpu in machine.gpus]
-    nodes = [gpu.numa_node for gpu in machine.gpus] + [nic.numa_node for nic in machine.nics]
+    nodes = [gpu.numa_node for gpu in machine.gpus]
+    of_nics = [nic.numa_node for nic in machine.nics]
     blank = [""] * len(machine.nics)
     found = []
     if any(cpus):
         found.append(Column("CPUs", (*(plain(cpu) if cpu else NOT_ASKED for cpu in cpus), *blank), most=40))
-    if any(node is not None for node in nodes):
-        found.append(Column("NUMA", tuple(NOT_ASKED if node is None else str(node) for node in nodes)))
+    if any(node is not None for node in nodes + of_nics):
+        shown = [NOT_ASKED if node is None else str(node) for node in nodes + of_nics]
+        # nvidia-smi tells no NUMA node of NICs: nothing, rather than a row of dashes.
+        shown = shown if any(node is not None for node in of_nics) else [*shown[: len(nodes)], *blank]
+        found.append(Column("NUMA", tuple(shown)))
     return found
 
 
