@@ -67,11 +67,10 @@ def device_table(result: Result) -> Table:
         table.add_column("", no_wrap=True)
     for row in result.devices:
         cells = _cells(row, named=named, clocks=gpu_run)
-        table.add_row(
-            *cells,
-            *(["!" if row.anomaly else ""] if marked else []),
-            style=ANOMALY_STYLE if row.anomaly else "",
-        )
+        if marked:
+            cells.append("!" if row.anomaly else "")
+        # Plain text, not markup: a name may hold square brackets.
+        table.add_row(*map(Text, cells), style=ANOMALY_STYLE if row.anomaly else "")
     return table
 
 
