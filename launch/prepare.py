@@ -38,8 +38,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     num_warmup_batches: int | None = None
     data_format: DataFormat | None = None
     grad_reduce: GradReduce = "mean"
-    learning_rate: float = 0.01
-    seed: int = 1234
+    learning_rate: float | None = None
+    seed: int | None = None
     add_work: dict[int, int] = {}
     cpu_devices: int = CPU_DEVICES
     rehearsal_of: str | None = None
@@ -112,7 +112,7 @@ def spec_of(plan: Plan, machine: Machine | None, options: RunOptions) -> RunSpec
     fixed = not on_cpu or options.num_batches is not None
     default_batch = _cpu_batch(load.cpu_batch, count) if on_cpu else load.gpu_batch
     default_warmup = CPU_WARMUP_BATCHES if on_cpu else GPU_WARMUP_BATCHES
-    return RunSpec(
+    spec = RunSpec(
         model=options.model,
         devices=devices,
         backend=options.backend,
@@ -126,12 +126,12 @@ def spec_of(plan: Plan, machine: Machine | None, options: RunOptions) -> RunSpec
         max_batches=_or(options.num_batches, GPU_BATCHES) if fixed else CPU_MAX_BATCHES,
         num_warmup_batches=_or(options.num_warmup_batches, default_warmup),
         data_format=options.data_format or _DEFAULT_FORMAT[options.backend],
-        learning_rate=options.learning_rate,
-        seed=options.seed,
         extra_forward=options.add_work,
         rehearsal_of=options.rehearsal_of,
         says=says(choice.gpus, count, options),
     )
+    asked = {"learning_rate": options.learning_rate, "seed": options.seed}
+    return msgspec.structs.replace(spec, **{name: it for name, it in asked.items() if it is not None})
 
 
 def says(gpus: tuple[int, ...], count: int, options: RunOptions) -> tuple[str, ...]:
@@ -216,7 +216,7 @@ def _check(options: RunOptions, count: int) -> None:
     for name, value, lowest in least:
         if value is not None and value < lowest:
             raise UsageError(f"{name} cannot be {value}", f"give {lowest} or more")
-    if not 0 <= options.learning_rate < float("inf"):
+    if options.learning_rate is not None and not 0 <= options.learning_rate < float("inf"):
         raise UsageError(f"--learning-rate cannot be {options.learning_rate}", "give a number such as 0.01")
     for tower, passes in options.add_work.items():
         if not 0 <= tower < count:

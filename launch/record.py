@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 import gputopo
-from gputopo import anomaly
+from gputopo import anomaly, schema
 from gputopo.events import Event, RankFailed, RunFinished, RunStarted, Step
 from gputopo.launch import failure
 from gputopo.launch.runs import EventLog
@@ -51,7 +51,7 @@ class Record:
             RunStarted(
                 time_s=time.time(),
                 host=platform.node(),
-                spec=msgspec.to_builtins(spec),
+                spec=msgspec.json.decode(schema.encode(spec)),  # as a reader of the file sees it
                 devices=spec.devices,
                 backend=spec.backend,
                 rehearsal_of=spec.rehearsal_of,

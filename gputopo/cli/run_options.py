@@ -47,9 +47,9 @@ GradReduceOption = Annotated[
     typer.Option("--grad-reduce", metavar="|".join(GRAD_REDUCES), help="How gradients become one."),
 ]
 LearningRateOption = Annotated[
-    float, typer.Option("--learning-rate", metavar="X", help="Of the plain gradient descent.")
+    float | None, typer.Option("--learning-rate", metavar="X", help="Of the plain gradient descent.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Of the weights and the images.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", metavar="N", help="Of the weights and the images.")]
 RequireGpuOption = Annotated[
     bool, typer.Option("--require-gpu", help="Without a GPU end with exit code 3; do not train on the CPU.")
 ]
@@ -156,7 +156,7 @@ def _at_least(lowest: int, option: str, value: int | None) -> int | None:
     return value
 
 
-def _learning_rate(value: float) -> float:
-    if not 0 <= value < float("inf"):
+def _learning_rate(value: float | None) -> float | None:
+    if value is not None and not 0 <= value < float("inf"):
         raise UsageError(f"--learning-rate cannot be {value}", "give a number such as 0.01")
     return value

@@ -1,0 +1,1 @@
+"""A worker that misbehaves on request, for the tests of the launcher."""

@@ -1,0 +1,208 @@
+"""`python misbehave.py BEHAVIOUR SPEC_FILE EVENTS_FD`: a worker that goes wrong in one way, or in none.
+
+Each function is one behaviour. Only the standard library, so that it starts in a few milliseconds.
+What hangs waits for a signal, and does not poll.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+FD = 0
+ALL: dict[str, Callable[[], None]] = {}
+
+
+def behaviour(function: Callable[[], None]) -> Callable[[], None]:
+    ALL[function.__name__] = function
+    return function
+
+
+def tell(event: str, **fields: object) -> None:
+    os.write(FD, json.dumps({"event": event, "time_s": 1.0, **fields}).encode() + b"\n")
+
+
+def step(number: int, slow_tower: int | None = None) -> None:
+    marks = [
+        {
+            "tower": tower,
+            "start_s": 0.0,
+            "weights_s": 0.001,
+            "compute_s": 0.1 * (2 if tower == slow_tower else 1),
+        }
+        for tower in (0, 1)
+    ]
+    tell("step", step=number, seconds=0.2, images=8, loss=1.0, marks=marks)
+
+
+def hang() -> None:
+    while True:
+        signal.pause()
+
+
+@behaviour
+def works() -> None:
+    for number in range(1, 4):
+        step(number)
+
+
+@behaviour
+def slow_tower() -> None:
+    for number in range(1, 41):
+        step(number, slow_tower=1)
+
+
+@behaviour
+def traceback() -> None:
+    step(1)
+    print("loading")
+    raise ValueError("the shapes (3,) and (4,) do not go together")
+
+
+@behaviour
+def no_tensorflow() -> None:
+    import tensorflow_that_is_not_there  # type: ignore[import-not-found]  # noqa: F401
+
+
+@behaviour
+def bad_alloc_in_cpp() -> None:
+    os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+    os._exit(1)
+
+
+@behaviour
+def killed() -> None:
+    step(1)
+    os.write(2, b"about to go")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@behaviour
+def tells_out_of_memory() -> None:
+    step(1)
+    os.write(2, b"W bfc_allocator: ran out\n")
+    failed("out_of_memory", "out of memory: OOM when allocating", "use a smaller --batch-size (it was 4)")
+    sys.exit(3)
+
+
+@behaviour
+def tells_failure_and_hangs() -> None:
+    failed("placement", "tower 1 computes on /CPU:0", "report this")
+    hang()
+
+
+@behaviour
+def tells_two_failures() -> None:
+    failed("out_of_memory", "the first", "a")
+    failed("error", "the second", "b")
+    sys.exit(1)
+
+
+@behaviour
+def hangs() -> None:
+    step(1)
+    hang()
+
+
+@behaviour
+def ignores_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    step(1)
+    hang()
+
+
+@behaviour
+def half_a_line() -> None:
+    step(1)
+    os.write(FD, b'{"event": "step", "time_')
+
+
+@behaviour
+def half_a_line_then_killed() -> None:
+    step(1)
+    os.write(FD, b'{"event": "step", "time_')
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@behaviour
+def line_in_pieces() -> None:
+    line = json.dumps(
+        {"event": "model_built", "time_s": 1.0, "parameters": 7}
+        | dict.fromkeys(("parameter_bytes", "import_s", "build_s"), 1)
+    )
+    for position in range(0, len(line), 7):
+        os.write(FD, line[position : position + 7].encode())
+    os.write(FD, b"\n")
+    step(1)
+
+
+@behaviour
+def garbage() -> None:
+    step(1)
+    os.write(FD, b"\x00\xffnot an event\n")
+    hang()
+
+
+@behaviour
+def an_event_of_the_launcher() -> None:
+    step(1)
+    tell("run_finished", status="complete", exit_code=0, wall_s=1.0)
+    hang()
+
+
+@behaviour
+def closes_the_pipe_and_hangs() -> None:
+    step(1)
+    os.close(FD)
+    hang()
+
+
+@behaviour
+def nothing() -> None:
+    pass
+
+
+@behaviour
+def floods_stderr() -> None:
+    for _ in range(64):
+        os.write(2, b"x" * 65535 + b"\n")
+    step(1)
+    os.write(2, b"the last line\n")
+    os.write(1, b"and one on stdout")
+
+
+@behaviour
+def leaves_a_grandchild() -> None:
+    ready, tell_ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.write(tell_ready, b"r")
+        hang()
+    os.read(ready, 1)
+    print(child, flush=True)
+    step(1)
+
+
+@behaviour
+def tells_its_pid_to_a_fifo_and_hangs() -> None:
+    with open(os.environ["FIFO"], "w") as fifo:
+        fifo.write(f"{os.getpid()}\n")
+        fifo.flush()
+        hang()
+
+
+@behaviour
+def prints_its_environment() -> None:
+    print(json.dumps(dict(os.environ)))
+    step(1)
+
+
+def failed(kind: str, cause: str, remedy: str) -> None:
+    tell("rank_failed", kind=kind, cause=cause, remedy=remedy, exit_code=3)
+
+
+if __name__ == "__main__":
+    FD = int(sys.argv[3])
+    ALL[sys.argv[1]]()
