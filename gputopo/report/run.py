@@ -1,13 +1,15 @@
 """The report of a run for people: the table of the devices, the figures of the whole run, the verdict."""
 
+import io
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gputopo.anomaly import MADE, THRESHOLD_PERCENT
 from gputopo.report import units
+from gputopo.report.layout import Line
 from gputopo.result import DeviceResult, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
@@ -16,7 +18,14 @@ ANOMALY_STYLE = "bold red"
 Fact = tuple[str, str | Text]
 
 
-def run_report(result: Result) -> RenderableType:
+def run_report(result: Result, width: int = 80) -> list[Line]:
+    """Give the report of a run as lines for a screen of `width` columns; see `run_renderable`."""
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    lines = console.render_lines(run_renderable(result), pad=False)
+    return [tuple((piece.text, str(piece.style or "")) for piece in pieces) for pieces in lines]
+
+
+def run_renderable(result: Result) -> RenderableType:
     """Give the report of a run, complete or not: what must be said, the table, the figures, the verdict.
 
     It fits 80 columns, and says in words what was not measured.

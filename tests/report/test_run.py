@@ -1,12 +1,11 @@
-import io
 import re
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from gputopo.events import Device, RankFailed, ReplicasCompared
 from gputopo.report import units
+from gputopo.report.layout import text_of
 from gputopo.report.run import failure_lines, run_report, title, verdict_lines
 from gputopo.result import Result
 from gputopo.summary import summarise
@@ -16,10 +15,7 @@ QUIET = Noise(own=0.01, stalls=0.0)
 
 
 def shown(result: Result, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(run_report(result))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return text_of(run_report(result, width))
 
 
 def gpu_result(count: int, slow: dict[int, float] | None = None) -> Result:
@@ -63,6 +59,14 @@ def test_a_slow_device_is_marked_in_its_row_and_named_below() -> None:
     text = " ".join(shown(gpu_result(4, {2: 0.4})).split())
     assert re.search(r"! GPU 2 \(NVIDIA GeForce GTX 1070\) computes \d+ % slower than its peers", text)
     assert "No device is more than 5 %" not in text
+
+
+def test_only_what_is_slow_is_red() -> None:
+    slow, even = gpu_result(4, {2: 0.4}), gpu_result(4)
+    red = {text.strip() for pieces in run_report(slow) for text, style in pieces if "red" in style}
+    assert "/GPU:2" in red
+    assert "/GPU:1" not in red
+    assert not any("red" in style for pieces in run_report(even) for _, style in pieces)
 
 
 def test_an_even_run_says_that_nobody_is_slow_only_if_it_was_looked_at() -> None:
