@@ -36,7 +36,7 @@ def show_dry_run(
 
         if lines:
             print(*lines, "", sep="\n")
-        show(lambda _: plan_view(plan))
+        show(lambda width: plan_view(plan, width))
         lines = []
     else:
         lines += plan.choice.reasons
