@@ -5,6 +5,7 @@ import os
 import tensorflow as tf
 
 from gputopo.errors import HardwareError
+from gputopo.launch.placement_check import short_name
 from gputopo.launch.spec import RunSpec
 
 HOST = "/CPU:0"  # where time is read and losses are added up
@@ -39,12 +40,6 @@ def require(device: str) -> None:
         raise HardwareError(
             f"TensorFlow has no device {device}", f"the devices of this worker are {', '.join(known)}"
         )
-
-
-def short_name(device: str) -> str:
-    """Give `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`."""
-    kind, _, number = device.rpartition("/")[2].rpartition(":")
-    return f"/{kind.removeprefix('device:')}:{number}"
 
 
 def turn_width(spec: RunSpec) -> int:

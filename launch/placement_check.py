@@ -3,12 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gputopo.errors import HardwareError
-from gputopo.launch.devices import short_name
-from gputopo.launch.placements import Placement
 from gputopo.launch.spec import RunSpec
+
+if TYPE_CHECKING:
+    from gputopo.launch.placements import Placement
 
 T = TypeVar("T")
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
@@ -68,7 +69,7 @@ def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]
     return dict(placed)
 
 
-def check_variables(placement: Placement, wanted: Sequence[str]) -> dict[str, int]:
+def check_variables(placement: "Placement", wanted: Sequence[str]) -> dict[str, int]:
     """Give the bytes of variables on each device. Raises HardwareError if one is not where it should be.
 
     `wanted` is the device of each set of variables.
@@ -91,3 +92,9 @@ def wanted_places(spec: RunSpec) -> list[str]:
     if spec.variable_update == "parameter_server":
         return [spec.ps_device or "/CPU:0"]
     return [device.device for device in spec.devices]
+
+
+def short_name(device: str) -> str:
+    """Give `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`."""
+    kind, _, number = device.rpartition("/")[2].rpartition(":")
+    return f"/{kind.removeprefix('device:')}:{number}"

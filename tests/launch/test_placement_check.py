@@ -1,0 +1,69 @@
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from gputopo.errors import HardwareError
+from gputopo.events import Device
+from gputopo.launch import placement_check
+from gputopo.launch.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    op: str
+    device: str
+
+
+def spec(*devices: str) -> RunSpec:
+    return RunSpec(
+        model="alexnet",
+        devices=tuple(Device(tower=tower, device=device) for tower, device in enumerate(devices)),
+        backend="gpu",
+        ps_device="/GPU:0",
+        batch_size=1,
+    )
+
+
+def on(device: str) -> str:
+    return f"/job:localhost/replica:0/task:0/device:{device}"
+
+
+def test_an_op_counts_for_the_tower_whose_scope_it_was_built_in_wherever_it_stands() -> None:
+    nodes = [
+        Node("tower_0/Conv2D", "Conv2D", on("GPU:0")),
+        Node("ConstantFolding/tower_1/gradient_tape/MatMul", "_FusedMatMul", on("CPU:0")),
+        Node("update/AddN", "AddN", on("CPU:0")),
+    ]
+    assert placement_check.count_tower_ops(nodes) == {(0, "/GPU:0"): 1, (1, "/CPU:0"): 1}
+
+
+def test_copies_between_devices_and_clock_readings_are_no_computing_ops() -> None:
+    ops = ("_Send", "_Recv", "Timestamp", "ReadVariableOp", "Identity", "Const")
+    nodes = [Node(f"tower_0/{op}", op, on("CPU:0")) for op in ops]
+    assert placement_check.count_tower_ops(nodes) == Counter()
+
+
+def test_an_op_on_another_device_than_its_tower_is_an_error_that_names_both() -> None:
+    counts = Counter({(0, "/GPU:0"): 60, (1, "/GPU:1"): 58, (1, "/CPU:0"): 2})
+    with pytest.raises(HardwareError, match=r"2 ops of tower 1 were placed on /CPU:0, not on /GPU:1"):
+        placement_check.check_ops(counts, spec("/GPU:0", "/GPU:1"))
+
+
+def test_a_device_without_any_op_is_an_error() -> None:
+    with pytest.raises(HardwareError, match="no op was placed on /GPU:1"):
+        placement_check.check_ops(Counter({(0, "/GPU:0"): 60}), spec("/GPU:0", "/GPU:1"))
+
+
+def test_right_placements_are_counted_by_device() -> None:
+    counts = Counter({(0, "/GPU:0"): 60, (1, "/GPU:1"): 61})
+    assert placement_check.check_ops(counts, spec("/GPU:0", "/GPU:1")) == {"/GPU:0": 60, "/GPU:1": 61}
+
+
+@pytest.mark.parametrize(
+    ("long", "short"),
+    [("/job:localhost/replica:0/task:0/device:GPU:11", "/GPU:11"), ("/device:CPU:0", "/CPU:0")],
+)
+def test_device_names_are_shortened_to_what_a_spec_says(long: str, short: str) -> None:
+    assert placement_check.short_name(long) == short

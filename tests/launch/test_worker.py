@@ -1,0 +1,125 @@
+"""The real worker in a process of its own, with the cheapest model."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputopo import schema
+from gputopo.events import Device, ModelBuilt, PlacementChecked, RankFailed, Step, WarmupDone
+from tests.launch.worker_process import environment, run_worker, trivial_spec
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_the_worker_tells_model_placement_warm_up_and_every_step_in_this_order(tmp_path: Path) -> None:
+    code, events, stderr = run_worker(tmp_path, trivial_spec(towers=2))
+    assert code == 0, stderr
+    assert [type(event) for event in events] == [ModelBuilt, PlacementChecked, Step, WarmupDone, *[Step] * 3]
+    built, placed, *rest = events
+    assert isinstance(built, ModelBuilt)
+    assert built.parameters == 4_263_877
+    assert isinstance(placed, PlacementChecked)
+    assert placed.variables == {"/CPU:0": 4 * 4_263_877}
+    steps = [event for event in rest if isinstance(event, Step)]
+    assert [step.step for step in steps] == [0, 1, 2, 3]
+    for step in steps:
+        assert step.images == 4
+        assert step.loss is not None
+        assert [mark.tower for mark in step.marks] == [0, 1]
+        assert all(mark.weights_s + mark.compute_s <= step.seconds for mark in step.marks)
+
+
+def test_added_work_makes_its_tower_slower_and_leaves_the_losses_alone(tmp_path: Path) -> None:
+    spec = trivial_spec(towers=2, batch_size=16, num_batches=8)
+    slowed = trivial_spec(towers=2, batch_size=16, num_batches=8, extra_forward={1: 40})
+    losses = []
+    for number, each in enumerate((spec, slowed)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        code, events, stderr = run_worker(folder, each)
+        assert code == 0, stderr
+        losses.append([event.loss for event in events if isinstance(event, Step)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    steps = [event for event in events if isinstance(event, Step)]
+    slower = sum(step.marks[1].compute_s > step.marks[0].compute_s for step in steps)
+    assert slower == len(steps)
+
+
+def test_a_time_budget_ends_the_steps_before_their_number(tmp_path: Path) -> None:
+    spec = trivial_spec(num_batches=None, time_budget_s=0.0, max_batches=50)
+    code, events, stderr = run_worker(tmp_path, spec)
+    assert code == 0, stderr
+    assert [event.step for event in events if isinstance(event, Step) and event.step > 0] == [1]
+
+
+def test_without_gpus_a_gpu_spec_fails_with_a_cause_and_a_remedy(tmp_path: Path) -> None:
+    spec = trivial_spec(backend="gpu", devices=(Device(tower=0, device="/GPU:0"),), ps_device="/GPU:0")
+    code, events, _ = run_worker(tmp_path, spec)
+    (failed,) = events
+    assert isinstance(failed, RankFailed)
+    assert (code, failed.exit_code) == (3, 3)
+    assert "TensorFlow sees 0 of the 1 planned GPUs" in failed.cause
+    assert failed.remedy
+
+
+def test_memory_that_is_not_there_is_told_as_out_of_memory_with_the_batch_size(tmp_path: Path) -> None:
+    import resource
+
+    spec = trivial_spec(batch_size=40_000)  # 25 GB of images
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = 12 * 1024**3
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        code, events, stderr = run_worker(tmp_path, spec)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert events, stderr
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (failed.kind, code) == ("out_of_memory", 3)
+    assert "40000" in failed.remedy
+
+
+def test_a_worker_whose_parent_closed_the_pipe_ends_without_a_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "spec.json"
+    schema.write(file, trivial_spec())
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "gputopo.launch.worker", str(file), str(writer)],
+        pass_fds=[writer],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+
+
+def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "spec.json"
+    schema.write(file, trivial_spec(num_batches=1_000_000))
+    reader, writer = os.pipe()
+    parent = (
+        "import subprocess, sys\n"
+        f"subprocess.Popen([sys.executable, '-m', 'gputopo.launch.worker', {str(file)!r}, '{writer}'],"
+        f" pass_fds=[{writer}]).wait()"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-c", parent], pass_fds=[writer], env=environment(), stderr=subprocess.DEVNULL
+    )
+    os.close(writer)
+    with os.fdopen(reader, "rb") as events:
+        assert events.readline(), "the worker has begun"
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+        # The pipe ends only when its last writer, the worker, is gone.
+        while events.readline():
+            pass

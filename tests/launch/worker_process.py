@@ -1,0 +1,47 @@
+"""Runs the real worker for the tests of test_worker.py and gives its events."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from gputopo import schema
+from gputopo.events import Device, Event, read_events
+from gputopo.launch.spec import RunSpec
+
+
+def trivial_spec(towers: int = 1, **fields: Any) -> RunSpec:
+    """Give a spec of the cheapest model: seconds, not minutes."""
+    given: dict[str, Any] = {
+        "model": "trivial",
+        "devices": tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(towers)),
+        "backend": "cpu",
+        "ps_device": "/CPU:0",
+        "batch_size": 2,
+        "num_batches": 3,
+        "num_warmup_batches": 1,
+    }
+    return RunSpec(**{**given, **fields})
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", **more}
+
+
+def run_worker(folder: Path, spec: RunSpec, **more: str) -> tuple[int, list[Event], str]:
+    """Give the worker's exit code, its events and its standard error."""
+    file, events = folder / "spec.json", folder / "events.jsonl"
+    schema.write(file, spec)
+    with events.open("wb") as stream:
+        done = subprocess.run(
+            [sys.executable, "-m", "gputopo.launch.worker", str(file), str(stream.fileno())],
+            pass_fds=[stream.fileno()],
+            env=environment(**more),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    with events.open("rb") as stream:
+        return done.returncode, list(read_events(stream, origin="events.jsonl")), done.stderr
