@@ -181,12 +181,16 @@ def _training_facts(result: Result) -> Iterator[Fact]:
 
 def _placement_facts(result: Result) -> Iterator[Fact]:
     if result.variables_on:
-        held = (f"{units.size(count)} on {place}" for place, count in result.variables_on.items())
+        held = (f"{units.size(count)} on {place}" for place, count in _by_place(result.variables_on))
         yield "variables", ", ".join(held)
     if result.ops_on:
-        yield "ops", ", ".join(f"{count} on {place}" for place, count in result.ops_on.items())
+        yield "ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result.ops_on))
     if (difference := result.replica_difference) is not None:
         yield "copies", _copies(difference, result.spec.get("variable_update"))
+
+
+def _by_place(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (len(item[0]), item[0]))  # /GPU:2 before /GPU:10
 
 
 def _copies(difference: float, mode: object) -> str | Text:
