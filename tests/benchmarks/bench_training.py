@@ -5,7 +5,7 @@
 FOLDER is a checkout of github.com/tensorflow/benchmarks; it needs `pip install tf-keras`. Each cell (mode x
 devices) runs both programs in turn, `--rounds` times, with the same model, batch, devices and steps on CPU
 devices, without weight decay (the core has none). Printed: the medians of `total images/sec` (counted
-images / wall time of the counted steps), and the median and range of the ratios ours / theirs, round by round.
+images / wall time of the counted steps), and the median and range of the ratios ours / theirs by round.
 """
 
 import argparse
