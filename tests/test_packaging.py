@@ -1,0 +1,54 @@
+"""What is installed is what is here, and the top level stays as small as it is meant to be."""
+
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOP_LEVEL = {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "gputopo", "launch", "probes", "tests"}
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+
+def tracked() -> list[str]:
+    done = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    return done.stdout.splitlines()
+
+
+def test_every_folder_with_an_init_file_is_a_listed_package() -> None:
+    folders = {"gputopo": "gputopo", "probes": "gputopo.probes", "launch": "gputopo.launch"}
+    found = set()
+    for folder, package in folders.items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            inside = init.parent.relative_to(ROOT / folder)
+            if not {"probes", "launch"} & set(inside.parts):  # the links in gputopo/ are the same files
+                found.add(".".join([package, *inside.parts]))
+    assert found == set(SETTINGS["packages"])
+
+
+def test_the_two_links_stand_for_the_two_folders() -> None:
+    for name in ("probes", "launch"):
+        link = ROOT / "gputopo" / name
+        if link.is_file():
+            pytest.skip("this checkout has no symbolic links")
+        assert link.resolve() == (ROOT / name).resolve()
+        assert SETTINGS["package-dir"][f"gputopo.{name}"] == name
+
+
+def test_data_files_travel_with_the_package() -> None:
+    patterns = SETTINGS["package-data"]["gputopo.data"]
+    data = ROOT / "gputopo" / "data"
+    travelling = {path for pattern in patterns for path in data.glob(pattern)}
+    present = {path for path in data.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
+    assert present
+    assert present <= travelling
+
+
+def test_the_top_level_holds_nothing_else() -> None:
+    top = {name.split("/")[0] for name in tracked()}
+    assert {name for name in top if not name.startswith(".")} == TOP_LEVEL
