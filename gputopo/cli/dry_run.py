@@ -1,7 +1,6 @@
 """What `gputopo run --dry-run` prints: the plan, what would be set, what would be started."""
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -23,24 +22,20 @@ def show_dry_run(
     plan: Plan, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], printed: str
 ) -> None:
     """Print it as a table or, with `printed` json, as a DryRun document."""
+    from gputopo.cli.printing import emit, show
+
     if printed == "json":
         from gputopo import schema
 
         dry = DryRun(plan=plan, environment=dict(environment), command=tuple(command), spec=spec)
-        sys.stdout.write(schema.encode_pretty(dry))
+        emit(schema.encode_pretty(dry))
         return
-    lines = [*(spec.says if spec is not None else ())]
+    says = [*(spec.says if spec is not None else ()), *(() if plan.choice.gpus else plan.choice.reasons)]
+    emit("".join(f"{line}\n" for line in says) + "\n")
     if plan.choice.gpus:
-        from gputopo.cli.printing import show
         from gputopo.report.plan import plan_view
 
-        if lines:
-            print(*lines, "", sep="\n")
         show(lambda width: plan_view(plan, width))
-        lines = []
-    else:
-        lines += plan.choice.reasons
-    lines += [""] if lines or plan.choice.gpus else []
-    lines += ["Sets", *(f"  {name}={shlex.quote(value)}" for name, value in environment.items())]
-    lines += ["", "Starts", f"  {shlex.join(command)}"]
-    print(*lines, sep="\n")
+        emit("\n")
+    sets = "".join(f"  {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    emit(f"Sets\n{sets}\nStarts\n  {shlex.join(command)}\n")

@@ -100,16 +100,22 @@ def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
 
 def _print(result: "Result", printed: str) -> None:
     """Print the result. The log lines were printed as they came; a failure is told beside them."""
+    from gputopo.cli.printing import emit
+
     if printed == "json":
         from gputopo import schema
 
-        sys.stdout.write(schema.encode_pretty(result))
+        emit(schema.encode_pretty(result))
         return
     from gputopo.report.run import failure_lines, run_report
 
     if printed == "tf-cnn-log":
         sys.stderr.writelines(f"{line}\n" for line in failure_lines(result))
         return
-    from gputopo.cli.printing import show
+    from rich.console import Console
 
-    show(lambda _: run_report(result))
+    console = Console(highlight=False, markup=False, emoji=False)
+    with console.capture() as report:
+        console.print(run_report(result))
+    # rich fills every line up with spaces; in a file or a mail they are only in the way.
+    emit("".join(f"{line.rstrip()}\n" for line in report.get().splitlines()))

@@ -1,0 +1,148 @@
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from gputopo import schema
+from gputopo.errors import InputError
+from gputopo.events import WarmupDone, read_events
+from gputopo.launch import runs
+from gputopo.launch.spec import RunSpec
+from gputopo.plan import Plan
+from gputopo.result import Result
+from tests.launch.specs import cpu_spec, machine, plan_for
+
+NOW = datetime(2026, 3, 4, 5, 6, 7)
+RESULT = Result(status="complete", exit_code=0, spec={}, backend="cpu")
+
+
+def create(output: Path | None, home: Path) -> runs.RunFolder:
+    plan = plan_for((0, 1))
+    return runs.create(output, home=home, now=NOW, spec=cpu_spec(), plan=plan, machine=machine())
+
+
+def test_a_new_folder_is_named_by_time_and_model_and_counts_up(tmp_path: Path) -> None:
+    names = [create(None, tmp_path / "a" / "runs").path.name for _ in range(3)]
+    assert names == [f"20260304-050607-trivial-{number}" for number in (1, 2, 3)]
+
+
+def test_it_holds_spec_plan_and_machine_without_identities(tmp_path: Path) -> None:
+    folder = create(tmp_path / "out", tmp_path)
+    assert sorted(path.name for path in folder.path.iterdir()) == ["machine.json", "plan.json", "spec.json"]
+    assert schema.decode(folder.spec.read_bytes(), RunSpec, origin="spec") == cpu_spec()
+    assert "GPU-00-aa" not in "".join(path.read_text() for path in folder.path.iterdir())
+    plan = schema.decode((folder.path / "plan.json").read_bytes(), Plan, origin="plan")
+    assert plan.environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+def test_the_home_is_gputopos_unless_told_otherwise(tmp_path: Path) -> None:
+    assert runs.runs_home({"GPUTOPO_HOME": str(tmp_path)}) == tmp_path / "runs"
+    assert runs.runs_home({}).parts[-2:] == ("gputopo", "runs")
+
+
+def test_an_empty_folder_that_is_there_is_used(tmp_path: Path) -> None:
+    assert create(tmp_path, tmp_path / "unused").path == tmp_path
+    assert not (tmp_path / "unused").exists()
+
+
+@pytest.mark.parametrize("trace", ["spec.json", "events.jsonl", "result.json"])
+def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(tmp_path: Path, trace: str) -> None:
+    (tmp_path / trace).write_text("before")
+    with pytest.raises(InputError, match="already holds a run"):
+        create(tmp_path, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [trace]
+    assert (tmp_path / trace).read_text() == "before"
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="is not a folder"):
+        create(tmp_path / "file", tmp_path)
+    with pytest.raises(InputError, match="cannot make the run folder"):
+        create(tmp_path / "file" / "below", tmp_path)
+    with pytest.raises(InputError, match="cannot make the run folder"):
+        create(None, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_a_place_that_takes_no_folder_is_refused_and_nothing_stays(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        create(Path("/proc/gputopo/run"), tmp_path)
+    assert "--output" in error.value.hint
+
+
+def test_folders_that_were_made_are_taken_back_when_the_files_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, value: object) -> None:
+        if path.name == "plan.json":
+            raise InputError(f"cannot write {path}: No space left on device", "x")
+        path.write_text("{}")
+
+    monkeypatch.setattr(schema, "write", full)
+    with pytest.raises(InputError, match="No space left"):
+        create(tmp_path / "a" / "b", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match="No space left"):
+        create(tmp_path, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_event_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    log = runs.EventLog(tmp_path / "events.jsonl")
+    event = WarmupDone(time_s=1.0, steps=3, seconds=0.5)
+    log.write(event)
+    with (tmp_path / "events.jsonl").open("rb") as lines:
+        assert list(read_events(lines, origin="x")) == [event]
+    log.close()
+
+
+def test_a_disk_that_refuses_raises_and_the_lines_before_stay_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = runs.EventLog(tmp_path / "events.jsonl")
+    event = WarmupDone(time_s=1.0, steps=3, seconds=0.5)
+    log.write(event)
+    real = os.write
+    room = iter([9])
+
+    def nearly_full(handle: int, data: memoryview) -> int:
+        left = next(room, None)
+        if left is None:
+            raise OSError(28, "No space left on device")
+        return real(handle, data[:left])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", nearly_full)
+        with pytest.raises(OSError, match="No space left"):
+            log.write(event)
+    log.close()
+    text = (tmp_path / "events.jsonl").read_text()
+    assert len(text.splitlines()) == 1
+    assert json.loads(text)["event"] == "warmup_done"
+
+
+def test_a_result_is_written_whole_and_given_back(tmp_path: Path) -> None:
+    folder = runs.RunFolder(tmp_path)
+    assert runs.save_result(folder, RESULT, time_s=1.0) == RESULT
+    assert schema.decode(folder.result.read_bytes(), Result, origin="r") == RESULT
+
+
+def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_path: Path) -> None:
+    folder = runs.RunFolder(tmp_path / "gone")
+    given = runs.save_result(folder, RESULT, time_s=1.0)
+    assert given.failure is not None
+    assert (given.status, given.exit_code, given.failure.kind) == ("failed", 3, "disk_full")
+    assert not folder.path.exists()
+
+
+def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_path: Path) -> None:
+    import msgspec
+
+    from gputopo.launch import failure
+
+    first = failure.broken("the first", time_s=1.0)
+    failed = msgspec.structs.replace(RESULT, status="failed", exit_code=3, failure=first)
+    assert runs.save_result(runs.RunFolder(tmp_path / "gone"), failed, time_s=1.0) == failed
