@@ -76,7 +76,9 @@ def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, print
             for line in log.lines(event) if log is not None else ():
                 print(line, flush=True)
 
-        return supervise(spec, folder, on_event, environment=environment, sampler=sampler)
+        return supervise(
+            spec, folder, on_event, environment=environment, command=worker_command, sampler=sampler
+        )
 
 
 @contextlib.contextmanager
