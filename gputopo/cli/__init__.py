@@ -16,10 +16,10 @@ _BROKEN_PIPE = 128 + signal.SIGPIPE
 
 def main() -> NoReturn:
     """Run the command line of this process and end it with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run_command(sys.argv[1:]))
 
 
-def run(arguments: Sequence[str]) -> int:
+def run_command(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code. Data goes to stdout; errors, in two lines, to stderr."""
     _prepare_stdout()
     try:
@@ -65,4 +65,4 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
 
 
-__all__ = ["ExitCode", "main", "run"]
+__all__ = ["ExitCode", "main", "run_command"]

@@ -1,0 +1,69 @@
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gputopo.cli import run_command
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.scenarios import SCENARIOS
+from tests.kit.sysfs import write_tree
+
+
+class Called(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Called]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs the command line in this process: exit code, stdout, stderr."""
+
+    def called(*arguments: object) -> Called:
+        code = run_command([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Called(code, captured.out, captured.err)
+
+    return called
+
+
+@pytest.fixture
+def on_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes this machine one of the kit's for the rest of the test."""
+    with contextlib.ExitStack() as doubles:
+
+        def begin(name: str) -> None:
+            root = tmp_path / f"tree-{name}"
+            monkeypatch.setenv("GPUTOPO_ROOT", str(write_tree(SCENARIOS[name], root)))
+            doubles.enter_context(installed(FakeNvml(SCENARIOS[name])))
+
+        yield begin
+
+
+@pytest.fixture
+def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes this machine one without any PCI device and without a driver."""
+    root = tmp_path / "no-gpu"
+    (root / "sys/bus/pci/devices").mkdir(parents=True)
+    (root / "proc").mkdir()
+    monkeypatch.setenv("GPUTOPO_ROOT", str(root))
+    with installed(_driver_not_loaded()):
+        yield
+
+
+@pytest.fixture
+def with_broken_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes this machine one with NVIDIA devices whose kernel module is not loaded."""
+    root = write_tree(SCENARIOS["four"], tmp_path / "broken", driver=False)
+    monkeypatch.setenv("GPUTOPO_ROOT", str(root))
+    with installed(_driver_not_loaded()):
+        yield
+
+
+def _driver_not_loaded() -> FakeNvml:
+    return FakeNvml(SCENARIOS["four"], init_code=9)  # NVML_ERROR_DRIVER_NOT_LOADED

@@ -1,0 +1,177 @@
+"""Bad input of every kind: exit code 2, one line of what, one line of what to do, nothing on stdout."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.cli import run_command
+from gputopo.cli.commands import COMMANDS
+from tests.cli.conftest import Call, Called
+
+ASYMMETRIC = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tSYS\t X \n"
+UNKNOWN_GPU = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \nGPU7\tPHB\tPHB\n"
+
+
+def says(done: Called, *words: str) -> None:
+    """Checks that it is a refusal in two lines, the words in them."""
+    lines = done.err.splitlines()
+    assert (done.code, done.out, len(lines)) == (2, "", 2), done
+    assert lines[0].startswith("gputopo: ")
+    assert lines[1].startswith("  ")
+    assert len(lines[1].strip()) > 10
+    assert "Traceback" not in done.err
+    for word in words:
+        assert word in done.err
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["plan", "--model", "alexnet"]])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b" \n\n",
+        b"\x7fELF\x02\x01\x01\x00\x00\xff\xfe\x80" * 64,
+        b'{"schema": "gputopo.machine/1", "source": "li',
+        b'{"schema": "gputopo.machine/99", "source": "live"}',
+        b'{"schema": "gputopo.plan/1"}',
+        b'{"schema": "gputopo.machine/1", "source": "live", "gpus": "none"}',
+        b"[1, 2, 3]",
+        b"Dear diary,\ntoday I bought eight GPUs.\n",
+        ASYMMETRIC.encode(),
+        UNKNOWN_GPU.encode(),
+    ],
+    ids=[
+        "empty", "blank", "binary", "truncated", "newer", "other-kind", "wrong-type", "list", "prose",
+        "asymmetric", "unknown-gpu",
+    ],
+)  # fmt: skip
+def test_a_capture_that_cannot_be_read(
+    command: list[str], content: bytes, call: Call, tmp_path: Path
+) -> None:
+    capture = tmp_path / "capture.txt"
+    capture.write_bytes(content)
+    says(call(*command, "--from", capture), "capture.txt")
+
+
+def test_a_file_that_is_not_there_and_a_folder(call: Call, tmp_path: Path) -> None:
+    says(call("inspect", "--from", tmp_path / "nowhere"), "nowhere")
+    says(call("inspect", "--from", tmp_path))
+
+
+def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
+    says(call("inspect", "--from", "dgx1-v10"), "dgx1-v100")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspekt"], ("'inspekt'", "gputopo inspect")),
+        (["frobnicate"], ("inspect, plan and run",)),
+        (["--fast", "inspect"], ("'--fast'", "gputopo --help")),
+        (["inspect", "--form", "json"], ("'--form'", "--format")),
+        (["inspect", "--zzz"], ("'--zzz'", "gputopo inspect --help")),
+        (["inspect", "--format", "jsn"], ("--format", "'jsn'", "did you mean json")),
+        (["inspect", "--format", "markdown"], ("--format", "table or json")),
+        (["inspect", "--format"], ("--format needs a value", "table|json")),
+        (["inspect", "--json=yes"], ("--json takes no value",)),
+        (["inspect", "--fail-on", "warnings"], ("did you mean warning",)),
+        (["inspect", "--fail-on", "info"], ("warning or error",)),
+        (["inspect", "capture.txt"], ("'capture.txt'", "--from capture.txt")),
+        (["plan"], ("--model is missing", "alexnet")),
+        (["plan", "--model"], ("--model needs a value",)),
+        (["plan", "--model", "alexnt"], ("'alexnt'", "alexnet")),
+        (["plan", "--model", "alexnet", "--format", "yaml"], ("'yaml'", "table, json or env")),
+        (["plan", "--model", "alexnet", "--num-gpus", "two"], ("--num-gpus", "integer")),
+        (["plan", "--model", "alexnet", "--num-gpus", "0"], ("--num-gpus cannot be 0",)),
+        (["plan", "--model", "alexnet", "--num-gpus", "-3"], ("--num-gpus cannot be -3",)),
+        (["plan", "--model", "alexnet", "--gpus", "0;1"], ("--gpus", "0,1")),
+        (["plan", "--model", "alexnet", "--gpus", "1,1"], ("--gpus", "twice")),
+        (["plan", "--model", "alexnet", "--gpus", ""], ("--gpus",)),
+        (["plan", "--model", "alexnet", "--exclude", "3-1"], ("--exclude", "1-3")),
+        (["plan", "--model", "alexnet", "--exclude", "0-99999999999"], ("--exclude",)),
+        (["plan", "--model", "alexnet", "--ps", "gpu0"], ("'gpu0'", "gpu:0")),
+        (["plan", "--model", "alexnet", "--ps", "gpu:N"], ("gpu:0",)),
+        (["plan", "--model", "alexnet", "--ps", "cpus"], ("did you mean cpu",)),
+        (["plan", "--model", "alexnet", "--variable-update", "replicate"], ("did you mean replicated",)),
+    ],
+)  # fmt: skip
+def test_an_option_or_value_that_is_not_known(
+    arguments: list[str], words: tuple[str, ...], call: Call
+) -> None:
+    says(call(*arguments), *words)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--num-gpus", "9"], ("9 GPUs", "has 7", "--num-gpus 7")),
+        (["--gpus", "0,7"], ("GPU 7", "0-6")),
+        (["--exclude", "12"], ("GPU 12",)),
+        (["--exclude", "0-6"], ("7",)),
+        (["--num-gpus", "2", "--exclude", "0-5"], ("2 GPUs",)),
+        (["--ps", "gpu:8"], ("gpu:8", "0-6")),
+        (["--ps", "cpu", "--variable-update", "independent"], ("independent", "--ps")),
+    ],
+)
+def test_a_plan_that_the_machine_cannot_fulfil(
+    options: list[str], words: tuple[str, ...], call: Call
+) -> None:
+    says(call("plan", "--model", "alexnet", "--from", "7gforce", *options), *words)
+
+
+def test_a_recording_that_cannot_be_written_leaves_nothing(call: Call, tmp_path: Path) -> None:
+    place = tmp_path / "not" / "there.json"
+    says(call("inspect", "--from", "7gforce", "--record", place), "there.json", "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recording_does_not_replace_a_folder_or_a_device(call: Call, tmp_path: Path) -> None:
+    says(call("inspect", "--from", "7gforce", "--record", tmp_path), "plain file")
+    says(call("inspect", "--from", "7gforce", "--record", "/dev/null"), "plain file")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_recording_that_fails_leaves_the_old_one(call: Call, tmp_path: Path, without_gpu: None) -> None:
+    place = tmp_path / "machine.json"
+    place.write_text("the old one")
+    says(call("inspect", "--from", tmp_path / "nowhere", "--record", place), "nowhere")
+    assert place.read_text() == "the old one"
+
+
+def test_a_plan_without_a_gpu_or_a_driver_ends_with_3(call: Call, without_gpu: None) -> None:
+    done = call("plan", "--model", "alexnet")
+    assert (done.code, done.out) == (3, "")
+    assert len(done.err.splitlines()) == 2
+    assert "--from FILE" in done.err
+    assert "gputopo run" in done.err
+
+
+def test_a_plan_with_a_broken_driver_ends_with_3_and_the_finding(
+    call: Call, with_broken_driver: None
+) -> None:
+    done = call("plan", "--model", "alexnet")
+    assert (done.code, done.out) == (3, "")
+    assert "kernel module is not loaded" in done.err.splitlines()[0]
+    assert "modprobe" in done.err.splitlines()[1]
+
+
+def test_an_interrupt_ends_with_130_and_without_a_traceback(
+    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gputopo.cli.inspect.machine_from", interrupted)
+    done = call("inspect")
+    assert (done.code, done.out, done.err) == (130, "", "gputopo: interrupted\n")
+
+
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
+def test_no_arguments_bring_a_traceback(arguments: list[str]) -> None:
+    for command in (["inspect"], ["plan"], ["plan", "--model", "alexnet"]):
+        assert run_command([*command, "--from", "7gforce", *arguments]) in (0, 2)
+    if arguments[0] not in COMMANDS:
+        assert run_command(arguments) in (0, 2)

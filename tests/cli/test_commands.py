@@ -1,0 +1,87 @@
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputopo import __version__, schema
+from gputopo.machine import Gpu, Machine
+from tests.cli.conftest import Call
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_without_arguments_the_help_is_printed(call: Call) -> None:
+    bare, asked = call(), call("--help")
+    assert bare == asked == call("-h")
+    assert (bare.code, bare.err) == (0, "")
+    for name in ("inspect", "plan", "run"):
+        assert f"\n  {name} " in bare.out
+    assert "..." not in bare.out.partition("Commands:")[2]  # what a command does is not cut off
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan", "run"])
+def test_every_command_explains_itself_in_80_columns(
+    command: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = call(command, "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: gputopo {command}")
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_the_version_is_that_of_the_package(call: Call) -> None:
+    assert call("--version") == (0, f"gputopo {__version__}\n", "")
+
+
+def test_a_command_loads_no_other_command() -> None:
+    code = (
+        "import sys; from gputopo.cli import run_command; "
+        "run_command(['inspect', '--from', '7gforce', '--json']); "
+        "sys.exit(' '.join(name for name in sys.modules if name in "
+        "('gputopo.cli.plan', 'gputopo.cli.run', 'gputopo.planner', 'gputopo.report.findings')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == ""
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_a_terminal_gets_colour_unless_no_color_is_set(no_color: str, coloured: bool, tmp_path: Path) -> None:
+    recording = tmp_path / "machine.json"
+    schema.write(recording, Machine(source="live", gpus=(Gpu(index=0, lost=True),)))
+    shown = on_a_terminal("inspect", "--from", str(recording), NO_COLOR=no_color)
+    assert "gpu.lost" in shown
+    assert ("31m" in shown) == coloured  # red: the severity of an error
+
+
+def test_a_pipe_gets_no_escape_codes(call: Call) -> None:
+    assert "\x1b" not in call("inspect", "--from", "7gforce").out
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """Runs gputopo on a pseudo-terminal of 80 columns and gives what it shows there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gputopo", *arguments],
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **environment},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:  # how Linux tells the end of a pseudo-terminal
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert process.wait(60) == 0
+    return shown.decode()

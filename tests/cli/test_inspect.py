@@ -1,0 +1,222 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputopo import schema
+from gputopo.captures import bundled
+from gputopo.findings import Inspection
+from gputopo.machine import Contradiction, Gpu, Machine
+from tests.cli.conftest import Call
+from tests.kit.scenarios import SCENARIOS
+
+ROOT = Path(__file__).parents[2]
+
+TWO_GPUS = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
+
+
+def in_process_of_its_own(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu", "sixteen", "desktop"])
+@pytest.mark.parametrize("shape", ["table", "json"])
+def test_a_recording_reads_back_to_the_same_output(
+    scenario: str, shape: str, call: Call, on_scenario: Callable[[str], None], tmp_path: Path
+) -> None:
+    on_scenario(scenario)
+    recording = tmp_path / "machine.json"
+    live = call("inspect", "--format", shape, "--record", recording)
+    again = call("inspect", "--format", shape, "--from", recording)
+    assert live.out.count("\n") > 10
+    assert again == live
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_no_line_is_wider_than_80_columns_in_a_pipe(
+    scenario: str, call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    on_scenario(scenario)
+    lines = call("inspect").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_columns_sets_the_width_of_a_pipe(
+    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    on_scenario("dgx1")
+    wide = call("inspect").out
+    assert any("PCI address" in line and "used/total" in line for line in wide.splitlines())
+    assert 80 < max(map(len, wide.splitlines())) <= 160
+
+
+@pytest.mark.parametrize("name", bundled.names())
+def test_every_bundled_machine_can_be_inspected(name: str, call: Call) -> None:
+    done = call("inspect", "--from", name)
+    assert (done.code, done.err) == (0, "")
+    assert "GPU0" in done.out
+
+
+def test_the_table_shows_clocks_link_power_and_memory_of_a_gpu(
+    call: Call, on_scenario: Callable[[str], None]
+) -> None:
+    on_scenario("desktop")
+    words = call("inspect").out.split()
+    for shown in (
+        "0000:01:00.0",
+        "210/2100",
+        "405/9501",
+        "3/3",
+        "x16/x16",
+        "P8",
+        "62/400",
+        "31",
+        "1024/40960",
+    ):
+        assert shown in words
+
+
+def test_json_is_the_inspection_and_leaves_identities_out(
+    call: Call, on_scenario: Callable[[str], None]
+) -> None:
+    on_scenario("dgx1")
+    done = call("inspect", "--json")
+    inspection = schema.decode(done.out, Inspection, origin="stdout")
+    assert len(inspection.machine.gpus) == 8
+    assert all(gpu.uuid is None for gpu in inspection.machine.gpus)
+    assert json.loads(done.out)["schema"] == "gputopo.inspect/1"
+
+
+def test_identities_keeps_uuids_in_the_json_and_in_the_recording(
+    call: Call, on_scenario: Callable[[str], None], tmp_path: Path
+) -> None:
+    on_scenario("dgx1")
+    recording = tmp_path / "machine.json"
+    shown = schema.decode(
+        call("inspect", "--json", "--identities", "--record", recording).out, Inspection, origin="stdout"
+    )
+    kept = schema.decode(recording.read_bytes(), Machine, origin="recording")
+    assert shown.machine == kept
+    assert len({gpu.uuid for gpu in kept.gpus}) == 8
+    assert all(gpu.uuid and gpu.uuid.startswith("GPU-") for gpu in kept.gpus)
+
+
+def test_a_machine_without_an_nvidia_device_says_so_and_is_fine(call: Call, without_gpu: None) -> None:
+    done = call("inspect")
+    assert done.code == 0
+    assert "No NVIDIA device is on the PCI bus of this machine." in done.out
+
+
+def test_a_broken_driver_is_reported_in_full_and_ends_with_3(call: Call, with_broken_driver: None) -> None:
+    done = call("inspect", "--fail-on", "error")
+    assert done.code == 3
+    assert "driver.not_loaded" in done.out
+    assert "0000:44:00.0" in done.out  # what the bus tells is shown all the same
+
+
+def test_a_lost_gpu_is_reported_and_the_rest_is_shown(call: Call, on_scenario: Callable[[str], None]) -> None:
+    on_scenario("lost_gpu")
+    done = call("inspect")
+    assert done.code == 0
+    assert "gpu:2  gpu.lost" in done.out
+    assert "LOST" in done.out
+    assert done.out.count("1305/1410") == 3
+
+
+@pytest.mark.parametrize(("severity", "code"), [("error", 0), ("warning", 1)])
+def test_fail_on_looks_at_findings_as_severe_as_it_says(
+    severity: str, code: int, call: Call, tmp_path: Path
+) -> None:
+    said = (Contradiction(fact="links[0-1].hop", said={"a": "PIX", "b": "SYS"}),)
+    recording = tmp_path / "machine.json"
+    schema.write(recording, Machine(source="a + b", gpus=(Gpu(index=0), Gpu(index=1)), contradictions=said))
+    assert call("inspect", "--from", recording, "--fail-on", severity).code == code
+
+
+def test_fail_on_error_meets_a_lost_gpu(call: Call, on_scenario: Callable[[str], None]) -> None:
+    on_scenario("lost_handle")
+    assert call("inspect", "--fail-on", "error").code == 1
+
+
+def test_two_captures_become_one_machine(call: Call, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    first.write_text(TWO_GPUS)
+    second.write_text(TWO_GPUS.replace("PHB", "SYS"))
+    done = call("inspect", "--from", first, "--from", second)
+    assert done.code == 0
+    assert "PHB" in done.out
+    assert "Contradictions" in done.out
+
+
+def test_the_topology_comes_from_stdin_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gputopo", "inspect", "--from", "-"],
+        input=TWO_GPUS,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "GPU1  PHB   X     0-7" in done.stdout
+
+
+def test_inspect_and_plan_never_load_tensorflow_cuda_or_pydantic() -> None:
+    code = (
+        "import sys; from gputopo.cli import run_command; "
+        "codes = [run_command(['inspect', '--from', '7gforce']), "
+        "run_command(['plan', '--model', 'alexnet', '--from', '7gforce'])]; "
+        "heavy = {'tensorflow', 'keras', 'cuda', 'numpy', 'matplotlib', 'jinja2', 'pydantic', 'rich'}; "
+        "loaded = {name.partition('.')[0] for name in sys.modules}; "
+        "sys.exit(f'{codes} {sorted(loaded & heavy)}')"
+    )
+    done = in_process_of_its_own("-c", code)
+    assert done.stderr == "[0, 0] []\n"
+
+
+def test_a_reader_that_stops_early_gets_no_complaint() -> None:
+    command = f"{sys.executable} -m gputopo inspect --from dgx1-v100 --json | head -c 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("{", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_said_in_two_lines() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gputopo", "inspect", "--from", "7gforce"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "gputopo: cannot write the output: No space left on device"
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_terminal_that_knows_ascii_only_is_written_to_all_the_same(tmp_path: Path) -> None:
+    recording = tmp_path / "machine.json"
+    schema.write(recording, Machine(source="live", gpus=(Gpu(index=0, name="NVIDIA Grün™"),)))
+    done = in_process_of_its_own(
+        "-m", "gputopo", "inspect", "--from", str(recording), PYTHONIOENCODING="ascii", PYTHONUTF8="0"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "NVIDIA Gr?n?" in done.stdout

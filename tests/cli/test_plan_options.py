@@ -1,0 +1,73 @@
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.cli.plan_options import parse_gpu_list, parse_ps, request_from
+from gputopo.errors import UsageError
+from gputopo.plan_request import Request
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("0", (0,)),
+        ("1,0", (1, 0)),
+        ("0-3", (0, 1, 2, 3)),
+        (" 0 , 2-3 ", (0, 2, 3)),
+        ("4-4", (4,)),
+        (None, None),
+    ],
+)
+def test_a_list_of_gpus_is_read_in_its_order(text: str | None, gpus: tuple[int, ...] | None) -> None:
+    assert parse_gpu_list(text) == gpus
+
+
+@given(st.lists(st.integers(0, 1023), unique=True, min_size=1))
+def test_any_list_of_indices_reads_back(indices: list[int]) -> None:
+    assert parse_gpu_list(",".join(map(str, indices))) == tuple(indices)
+
+
+@given(st.text())
+def test_any_text_gives_indices_or_a_usage_error(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        gpus = parse_gpu_list(text)
+        assert gpus is not None
+        assert len(set(gpus)) == len(gpus) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"), [("auto", "auto"), ("cpu", "cpu"), ("gpu:0", "gpu:0"), ("gpu:07", "gpu:7")]
+)
+def test_a_place_for_the_variables_is_given_in_its_plain_form(text: str, plain: str) -> None:
+    assert parse_ps(text) == plain
+
+
+@pytest.mark.parametrize(("text", "hint"), [("GPU:1", "gpu:1"), ("/device:gpu:2", "gpu:2"), ("gpu", "gpu:0")])
+def test_a_place_written_otherwise_brings_the_right_way(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_ps(text)
+    assert hint in caught.value.hint
+
+
+def test_the_request_holds_what_was_asked() -> None:
+    request = request_from(
+        model="alexnet",
+        num_gpus=2,
+        gpus="0-3",
+        exclude="1",
+        prefer_pix=True,
+        ps="cpu",
+        variable_update="auto",
+    )
+    assert request == Request(
+        model="alexnet",
+        num_gpus=2,
+        gpus=(0, 1, 2, 3),
+        exclude=(1,),
+        prefer_pix=True,
+        ps="cpu",
+        variable_update="auto",
+    )
+    assert request_from() == Request()
