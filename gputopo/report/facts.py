@@ -133,7 +133,7 @@ def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
 
 def _subject(kind: str, keys: list[str]) -> str:
     if not keys:
-        return kind.capitalize()
+        return plain(kind.capitalize())
     word = _KINDS.get(kind, kind)
     if keys == ["*"]:
         return f"All {word}s"

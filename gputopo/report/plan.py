@@ -9,6 +9,7 @@ from gputopo.report.layout import (
     Column,
     Line,
     aligned,
+    index_ranges,
     labelled,
     line,
     plain,
@@ -17,6 +18,7 @@ from gputopo.report.layout import (
 )
 
 _ALTERNATIVES = 5  # the rest is in the JSON
+_SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
 
 def plan_view(plan: Plan, width: int) -> list[Line]:
@@ -83,5 +85,7 @@ def _listed(texts: Iterable[str], width: int) -> list[Line]:
     return labelled((("-", plain(text)) for text in texts), width)
 
 
-def _gpus(gpus: Iterable[int]) -> str:
-    return ",".join(map(str, gpus))
+def _gpus(gpus: Sequence[int]) -> str:
+    """Give GPUs in the order of the towers, as --gpus takes them."""
+    in_order = list(gpus) == sorted(gpus)
+    return index_ranges(gpus) if in_order and len(gpus) > _SPELLED_OUT else ",".join(map(str, gpus))

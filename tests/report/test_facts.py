@@ -1,0 +1,82 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.machine import Machine
+from gputopo.report.facts import grouped_missing, missing_view, reason_for, reason_in_words
+from gputopo.report.layout import text_of
+
+
+def test_the_same_reason_for_the_same_fact_on_all_gpus_is_said_once() -> None:
+    missing = {f"gpus[{i}].clocks_mhz.memory.now": "NOT_SUPPORTED" for i in range(8)}
+    assert grouped_missing(missing) == {("GPUs 0-7", "NOT_SUPPORTED"): "memory clock (now)"}
+    text = text_of(missing_view(Machine(source="live", missing=missing), 80))
+    assert text == "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock (now)\n"
+
+
+def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() -> None:
+    missing = {
+        "gpus[0].pstate": "NOT_SUPPORTED",
+        "gpus[1].pstate": "GPU_IS_LOST",
+        "gpus[0].power_w.draw": "NOT_SUPPORTED",
+        "gpus[0].power_w.limit": "NOT_SUPPORTED",
+    }
+    assert grouped_missing(missing) == {
+        ("GPU 0", "NOT_SUPPORTED"): "P-state, power (draw, limit)",
+        ("GPU 1", "GPU_IS_LOST"): "P-state",
+    }
+
+
+def test_a_part_that_is_missing_as_a_whole_is_named_as_a_whole() -> None:
+    names = ("correctable", "uncorrectable", "pending", "failure")
+    missing = {f"gpus[0].remapped_rows.{name}": "NOT_SUPPORTED" for name in names}
+    assert list(grouped_missing(missing).values()) == ["remapped rows"]
+
+
+@pytest.mark.parametrize(
+    ("path", "subject", "fact"),
+    [
+        ("gpus[*].name", "All GPUs", "name"),
+        ("links[*].hop", "All links", "PCIe hop"),
+        ("links[0-1].p2p_read", "Link 0-1", "peer read"),
+        ("nics[2].name", "NIC 2", "name"),
+        ("host.acs", "Host", "ACS"),
+        ("host.numa_nodes[1].cpus", "Host", "NUMA node 1 (CPUs)"),
+        ("driver.cuda_version", "Driver", "CUDA version"),
+        ("bandwidth", "Bandwidth", "bandwidth"),
+        ("gpus[3]", "GPU 3", "everything"),
+        ("gpus[0].some_new_fact", "GPU 0", "some new fact"),
+    ],
+)
+def test_who_lacks_a_fact_and_which_is_said_in_words(path: str, subject: str, fact: str) -> None:
+    assert grouped_missing({path: "no"}) == {(subject, "no"): fact}
+
+
+def test_very_many_pairs_are_counted() -> None:
+    missing = {f"links[{a}-{b}].p2p_read": "NO" for b in range(9) for a in range(b)}
+    assert list(grouped_missing(missing)) == [("36 links", "NO")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("NOT_SUPPORTED", "NOT_SUPPORTED, the card does not offer it"),
+        ("CUDA_ORDER_NOT_CERTAIN", "CUDA order not certain"),
+        ("the text has no column for it", "the text has no column for it"),
+    ],
+)
+def test_a_reason_keeps_nvmls_name_and_gets_its_meaning(reason: str, words: str) -> None:
+    assert reason_in_words(reason) == words
+
+
+def test_a_reason_for_a_part_holds_for_the_facts_in_it() -> None:
+    missing = {"gpus[0].clocks_mhz": "why"}
+    assert reason_for(missing, "gpus[0].clocks_mhz.memory.now") == "why"
+    assert reason_for(missing, "gpus[1].clocks_mhz.memory.now") is None
+    assert reason_for(missing, "gpus[0].pstate") is None
+
+
+@given(st.dictionaries(st.text(max_size=30), st.text(max_size=30)), st.integers(40, 160))
+def test_any_path_and_reason_is_shown_without_breaking_the_page(missing: dict[str, str], width: int) -> None:
+    text = text_of(missing_view(Machine(source="live", missing=missing), width))
+    assert all(character.isprintable() for character in text.replace("\n", ""))

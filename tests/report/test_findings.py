@@ -1,0 +1,65 @@
+from gputopo.findings import Finding, Inspection
+from gputopo.machine import Contradiction, Driver, Gpu, Machine, Unread
+from gputopo.report.findings import findings_view, inspection_view
+from gputopo.report.layout import SEVERITY_STYLES, text_of
+
+
+def shown(machine: Machine, *findings: Finding, width: int = 80) -> str:
+    return text_of(inspection_view(Inspection(machine=machine, findings=findings), width))
+
+
+LOST = Finding(
+    id="gpu.lost",
+    severity="error",
+    subject="gpu:3",
+    says="GPU 3 was counted and then did not answer " * 4,
+    remedy="check the seat, the riser, the power cables and the heat of this card " * 3,
+)
+
+
+def test_a_finding_has_its_severity_subject_id_words_and_remedy() -> None:
+    text = shown(Machine(source="live"), LOST)
+    assert "error    gpu:3  gpu.lost\n" in text
+    assert "To do: check the seat" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_severity_has_its_colour() -> None:
+    (severity, style), *_ = findings_view([LOST], 80)[0]
+    assert (severity.strip(), style) == ("error", SEVERITY_STYLES["error"])
+
+
+def test_a_machine_in_which_nothing_was_found_says_none() -> None:
+    assert "\nFindings\n  None.\n" in shown(Machine(source="live"))
+
+
+def test_a_machine_without_an_nvidia_device_says_so_in_a_sentence() -> None:
+    text = shown(Machine(source="live", driver=Driver(status="no_device")))
+    assert "No NVIDIA device is on the PCI bus of this machine." in text
+    assert "Topology" not in text
+
+
+def test_contradictions_show_what_every_source_said() -> None:
+    said = (Contradiction(fact="links[0-1].hop", said={"NVML": "PIX", "the PCI tree": "PXB"}),)
+    text = shown(Machine(source="live", gpus=(Gpu(index=0),), contradictions=said))
+    assert "links[0-1].hop  NVML: PIX; the PCI tree: PXB" in text
+
+
+def test_lines_that_were_not_understood_are_shown_with_their_place_and_not_without_end() -> None:
+    unread = tuple(Unread(source="a.txt", line=n, text=f"odd \x1b[31m line {n}") for n in range(1, 31))
+    text = shown(Machine(source="x", unread=unread))
+    assert "a.txt:1" in text
+    assert "\x1b" not in text
+    assert "and 22 more" in text
+    assert "line 30" not in text
+
+
+def test_a_long_line_that_was_not_understood_is_cut() -> None:
+    text = shown(Machine(source="x", unread=(Unread(source="a", line=1, text="x" * 10_000),)))
+    assert len(text) < 600
+
+
+def test_the_report_ends_with_one_newline() -> None:
+    text = shown(Machine(source="live"), LOST)
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")

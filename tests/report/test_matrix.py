@@ -1,0 +1,136 @@
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.machine import Gpu, Hop, Link, Machine, Nic
+from gputopo.report.layout import text_of
+from gputopo.report.matrix import matrix_view
+
+
+def shown(machine: Machine, width: int = 78) -> str:
+    return text_of(matrix_view(machine, width))
+
+
+def cells(machine: Machine, width: int = 78) -> dict[tuple[str, str], str]:
+    """Reads the printed matrix back, all blocks of it: (row, column) to what stands there."""
+    found = {}
+    for block in shown(machine, width).split("\n\n"):
+        head, *rows = block.splitlines() or [""]
+        if not head.startswith(" "):
+            continue
+        starts = [(name, head.index(name)) for name in head.split()]
+        for row in rows:
+            for name, start in starts:
+                found[row.split()[0], name] = row[start:].split("  ")[0].strip()
+    return found
+
+
+def machine(gpus: int, links: dict[tuple[int, int], Link] | None = None, nics: int = 0) -> Machine:
+    return Machine(
+        source="test",
+        gpus=tuple(Gpu(index=i) for i in range(gpus)),
+        links=tuple((links or {}).values()),
+        nics=tuple(Nic(index=i, name=f"mlx5_{i}") for i in range(nics)),
+    )
+
+
+def test_nvlinks_stand_before_the_pcie_hop_as_in_nvidia_smi() -> None:
+    links = {
+        (0, 1): Link(a=0, b=1, hop=Hop.PHB, nvlinks=2),
+        (0, 2): Link(a=0, b=2, hop=Hop.PHB, nvlinks=0),
+        (1, 2): Link(a=1, b=2, nvlinks=12),
+    }
+    table = cells(machine(3, links))
+    assert table["GPU0", "GPU1"] == table["GPU1", "GPU0"] == "NV2"
+    assert table["GPU0", "GPU2"] == "PHB"
+    assert table["GPU1", "GPU2"] == "NV12"
+    assert table["GPU1", "GPU1"] == "X"
+
+
+def test_a_pair_that_nothing_is_known_of_is_a_question_mark_and_the_legend_says_so() -> None:
+    table = cells(machine(3, {(0, 1): Link(a=0, b=1)}))
+    assert table["GPU0", "GPU1"] == table["GPU0", "GPU2"] == "?"
+    assert "?     not known" in shown(machine(2))
+
+
+def test_two_gpus_of_one_board_have_a_class_of_their_own() -> None:
+    text = shown(machine(2, {(0, 1): Link(a=0, b=1, hop=Hop.INTERNAL)}))
+    assert "GPU0  X     INT" in text
+    assert "nvidia-smi writes PIX" in text
+
+
+def test_the_legend_has_the_classes_that_occur_and_no_other() -> None:
+    text = shown(machine(2, {(0, 1): Link(a=0, b=1, hop=Hop.NODE)}))
+    legend = [line.split()[0] for line in text.split("\n\n")[1].splitlines()]
+    assert legend == ["NODE"]
+
+
+def test_nics_have_rows_columns_and_names_whichever_side_knows_the_hop() -> None:
+    nics = (
+        Nic(index=0, name="mlx5_0", hops={"gpu:0": Hop.PIX, "nic:1": Hop.SYS}, numa_node=0),
+        Nic(index=1, name="mlx5_1", hops={"gpu:0": Hop.NODE}),
+    )
+    both = Machine(source="test", gpus=(Gpu(index=0, cpu_affinity="0-7"),), nics=nics)
+    table = cells(both)
+    assert table["GPU0", "NIC0"] == table["NIC0", "GPU0"] == "PIX"
+    assert table["NIC1", "NIC0"] == table["NIC0", "NIC1"] == "SYS"
+    assert table["NIC0", "NUMA"] == "0"
+    assert table["NIC1", "NUMA"] == "-"
+    assert table["NIC0", "CPUs"] == ""
+    assert "NIC1  mlx5_1" in shown(both)
+
+
+def test_the_affinity_columns_are_there_if_any_gpu_has_them() -> None:
+    gpus = (Gpu(index=0, cpu_affinity="0-9,20-29", numa_node=0), Gpu(index=1))
+    table = cells(Machine(source="test", gpus=gpus))
+    assert table["GPU0", "CPUs"] == "0-9,20-29"
+    assert table["GPU1", "CPUs"] == table["GPU1", "NUMA"] == "-"
+    assert "CPUs" not in shown(machine(2))
+
+
+def test_gaps_in_the_numbering_are_kept() -> None:
+    odd = Machine(source="test", gpus=(Gpu(index=2), Gpu(index=11)), links=(Link(a=2, b=11, hop=Hop.PXB),))
+    assert cells(odd)["GPU11", "GPU2"] == "PXB"
+
+
+def test_a_machine_without_gpus_has_no_matrix() -> None:
+    assert matrix_view(machine(0, nics=2), 80) == []
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8, 16])
+@pytest.mark.parametrize("nics", [0, 1, 10])
+@pytest.mark.parametrize("width", [40, 78, 200])
+def test_every_pair_is_shown_once_within_the_width(gpus: int, nics: int, width: int) -> None:
+    links = {pair: Link(a=pair[0], b=pair[1], hop=Hop.NODE) for pair in combinations(range(gpus), 2)}
+    whole = machine(gpus, links, nics)
+    names = [f"GPU{i}" for i in range(gpus)] + [f"NIC{i}" for i in range(nics)]
+    table = cells(whole, width)
+    assert set(table) == {(row, column) for row in names for column in names}
+    assert max(map(len, shown(whole, width).splitlines())) <= max(width, 60 if width < 60 else 0)
+
+
+@given(
+    st.integers(2, 16).flatmap(
+        lambda gpus: st.tuples(
+            st.just(gpus),
+            st.lists(
+                st.one_of(st.sampled_from(list(Hop)), st.integers(1, 18)),
+                min_size=gpus * (gpus - 1) // 2,
+                max_size=gpus * (gpus - 1) // 2,
+            ),
+        )
+    ),
+    st.integers(30, 200),
+)
+def test_any_matrix_is_symmetric_and_reads_back(drawn: tuple[int, list[Hop | int]], width: int) -> None:
+    gpus, classes = drawn
+    links = {
+        (a, b): Link(a=a, b=b, hop=given) if isinstance(given, Hop) else Link(a=a, b=b, nvlinks=given)
+        for (a, b), given in zip(combinations(range(gpus), 2), classes, strict=True)
+    }
+    table = cells(machine(gpus, links), width)
+    for (a, b), link in links.items():
+        hop = "INT" if link.hop is Hop.INTERNAL else link.hop.value if link.hop else f"NV{link.nvlinks}"
+        assert table[f"GPU{a}", f"GPU{b}"] == table[f"GPU{b}", f"GPU{a}"] == hop
