@@ -102,7 +102,7 @@ def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
 
 def _print(result: "Result", printed: str) -> None:
     """Print the result. The log lines were printed as they came; a failure is told beside them."""
-    from gputopo.cli.printing import emit
+    from gputopo.cli.printing import emit, show
 
     if printed == "json":
         from gputopo import schema
@@ -114,10 +114,4 @@ def _print(result: "Result", printed: str) -> None:
     if printed == "tf-cnn-log":
         sys.stderr.writelines(f"{line}\n" for line in failure_lines(result))
         return
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    with console.capture() as report:
-        console.print(run_report(result))
-    # rich fills every line up with spaces; in a file or a mail they are only in the way.
-    emit("".join(f"{line.rstrip()}\n" for line in report.get().splitlines()))
+    show(lambda width: run_report(result, width))
