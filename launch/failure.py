@@ -35,8 +35,8 @@ _SIGNAL_HINTS = {
 }
 
 
-def asked_to_end(signum: int, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
-    """Tell that the launcher was told to end by a signal."""
+def asked_to_end(signum: int, *, time_s: float) -> RankFailed:
+    """Tell that the launcher was told to end by a signal. What the worker printed has no part in it."""
     name = signal_name(signum)
     by_hand = signum == signal.SIGINT
     return RankFailed(
@@ -46,7 +46,6 @@ def asked_to_end(signum: int, *, time_s: float, last_lines: Sequence[str] = ()) 
         remedy="start it again; fewer --num-batches make a shorter run",
         exit_code=128 + signum,
         signal=name,
-        last_lines=tuple(last_lines),
     )
 
 

@@ -217,9 +217,7 @@ class _Supervision:
     def _signals_came(self, signals: int) -> None:
         for number in _read(signals) or b"":
             hurry = number == signal.SIGINT and self._stage in ("asked", "killed")
-            self._record.tell(
-                failure.asked_to_end(number, time_s=time.time(), last_lines=self._output.last_lines)
-            )
+            self._record.tell(failure.asked_to_end(number, time_s=time.time()))
             if hurry:
                 self._kill()
             else:

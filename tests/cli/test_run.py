@@ -79,7 +79,8 @@ def test_a_rehearsal_is_labelled_in_every_output(
     says = "Rehearsal of 7gforce (GPUs 0, 1) on 2 CPU devices: speeds are this CPU's."
     table = call(*options)
     assert table.err.splitlines()[0] == says
-    assert "rehearsal of 7gforce" in table.out.splitlines()[0]
+    assert "rehearsal of 7gforce" in " ".join(table.out.partition(says)[0].split())  # the title, folded
+    assert says in table.out
     assert call(*options, "--tf-cnn-log").out.splitlines()[0] == says
     assert json.loads(call(*options, "--json").out)["rehearsal_of"] == "7gforce"
     assert says in call(*options, "--dry-run").out
@@ -360,3 +361,33 @@ def test_the_parent_never_imports_tensorflow(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=120).returncode
         == 0
     )
+
+
+@pytest.mark.tensorflow
+def test_the_core_trains_on_cpu_devices_from_the_command_to_the_result(tmp_path: Path) -> None:
+    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
+    environment = {**os.environ, "GPUTOPO_ROOT": str(tmp_path / "root")}
+    options = [
+        "--model",
+        "trivial",
+        "--batch-size",
+        "2",
+        "--num-batches",
+        "3",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    command = [sys.executable, "-m", "gputopo", "run", *options, "--json"]
+    # From a folder that has packages of the same names as ours.
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("launch", "probes", "tensorflow"):
+        (elsewhere / name).mkdir(parents=True)
+        (elsewhere / name / "__init__.py").write_text("raise SystemExit('the wrong package')")
+    done = subprocess.run(
+        command, env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    result = schema.decode(done.stdout, Result, origin="stdout")
+    assert (result.status, result.steps, result.images) == ("complete", 3, 12)
+    assert set(result.ops_on) == {"/CPU:0", "/CPU:1"}
+    assert set(result.variables_on) == {"/CPU:0"}
