@@ -33,7 +33,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """Images per second of all devices together, by the definitions of tf_cnn_benchmarks.
 
-    `mean`: images of a step / mean step time. `uncertainty`: standard deviation of the steps' speeds / sqrt(n).
+    `mean`: images of a step / mean step time. `uncertainty`: deviation of the steps' speeds / sqrt(n).
     `jitter`: 1.4826 x median absolute deviation of the speeds. `median`: of the speeds.
     `total`: all counted images / wall time of the counted steps.
     """

@@ -38,7 +38,7 @@ def schema_of(data: bytes | str) -> str | None:
     """Tell the `schema` field of a JSON document, or None if it is no JSON object or has none."""
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return head.schema
 
@@ -59,6 +59,8 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
         raise InputError(
             f"{origin} is not a valid {wanted}: {error}", "make the file anew with gputopo"
         ) from error
+    except RecursionError as error:
+        raise InputError(fXX) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
             f"{origin} is not complete JSON: {error}", "copy the file again, or make it anew with gputopo"
@@ -69,8 +71,14 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Write a file whole or not at all: to a temporary name beside it, then renamed.
 
-    Raises InputError where the place cannot be written; what stood there before is left as it was.
+    Raises InputError where the place cannot be written, or holds a folder or a device, which a rename would
+    replace; what stood there before is left as it was.
     """
+    if path.exists() and not path.is_file():
+        raise InputError(
+            f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or a pipe'}",
+            "name a new file, or one that may be replaced",
+        )
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -99,7 +107,8 @@ class _Head(msgspec.Struct):
 
 def _unwritable(path: Path, error: OSError) -> InputError:
     return InputError(
-        f"cannot write {path}: {error.strerror}", "name a file in a folder that exists and that you may write to"
+        f"cannot write {path}: {error.strerror}",
+        "name a file in a folder that exists and that you may write to",
     )
 
 

@@ -127,6 +127,7 @@ def spec_of(plan: Plan, machine: Machine | None, options: RunOptions) -> RunSpec
         num_warmup_batches=_or(options.num_warmup_batches, default_warmup),
         data_format=options.data_format or _DEFAULT_FORMAT[options.backend],
         extra_forward=options.add_work,
+        max_clocks_mhz={} if on_cpu else _max_clocks(machine, choice.gpus),
         rehearsal_of=options.rehearsal_of,
         says=says(choice.gpus, count, options),
     )
@@ -230,6 +231,17 @@ def _check(options: RunOptions, count: int) -> None:
 def _cpu_batch(batch_of_two: int, count: int) -> int:
     """The default of two devices is shared out among more, so that a step takes no longer."""
     return batch_of_two if count <= CPU_DEVICES else max(1, batch_of_two * CPU_DEVICES // count)
+
+
+def _max_clocks(machine: Machine | None, gpus: tuple[int, ...]) -> dict[int, dict[str, int]]:
+    """Give what NVML says the chosen GPUs' clocks can reach; a clock that it does not say is left out."""
+    found = {}
+    for index in gpus:
+        gpu = _gpu(machine, index)
+        if gpu is not None:
+            clocks = {"graphics": gpu.clocks_mhz.graphics.max, "memory": gpu.clocks_mhz.memory.max}
+            found[index] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
+    return found
 
 
 def _gpu(machine: Machine | None, index: int | None) -> Gpu | None:

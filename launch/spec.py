@@ -19,7 +19,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     (`/CPU:0`, `/GPU:1`), None where every tower has its own copy. `batch_size` is per device.
     `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up, `max_batches` at most.
     `extra_forward` (for trying out the anomaly report) adds forward passes to a tower: {1: 2} makes
-    tower 1 run its forward pass two times more in each step.
+    tower 1 run its forward pass two times more in each step. `max_clocks_mhz`: the most that each GPU of the
+    machine can do, {0: {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
     """
 
     model: str
@@ -38,5 +39,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     learning_rate: float = 0.005
     seed: int = 1234
     extra_forward: dict[int, int] = {}
+    max_clocks_mhz: dict[int, dict[str, int]] = {}
     rehearsal_of: str | None = None
     says: tuple[str, ...] = ()

@@ -5,7 +5,6 @@ otherwise after a RankFailed that says why. Its standard output and error are th
 """
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +20,6 @@ def main(arguments: list[str]) -> int:
     """Train by the spec in the named file and give the exit code."""
     spec_file, events_fd = Path(arguments[0]), int(arguments[1])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
-    _end_with_parent()
 
     def emit(event: Event) -> None:
         data = encode_line(event)
@@ -49,7 +47,7 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
             "install it into this environment (pip install tensorflow)",
             ExitCode.HARDWARE,
         )
-    from gputopo.launch import devices, models, training
+    from gputopo.launch.core import devices, models, training
 
     import_s = time.perf_counter() - began
     try:
@@ -89,14 +87,6 @@ def _versions() -> dict[str, str]:
     versions = {"gputopo": __version__, "tensorflow": tf.__version__, "python": platform.python_version()}
     versions |= {key: str(built[key]) for key in ("cuda_version", "cudnn_version") if built.get(key)}
     return versions
-
-
-def _end_with_parent() -> None:
-    """Ask Linux for SIGKILL when the parent dies, so that a killed launcher leaves no worker behind."""
-    import ctypes
-
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
-    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 if __name__ == "__main__":

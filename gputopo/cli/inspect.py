@@ -8,7 +8,7 @@ import typer
 from gputopo.cli.choices import require_choice
 from gputopo.cli.printing import emit, show
 from gputopo.cli.source import FromOption, machine_from
-from gputopo.errors import ExitCode, InputError
+from gputopo.errors import ExitCode
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection, Severity
@@ -42,8 +42,6 @@ def inspect(
     """
     shape = "json" if json else require_choice("--format", output, FORMATS)
     worst = None if fail_on is None else require_choice("--fail-on", fail_on, FAIL_ON)
-    if record is not None:
-        _check_place(record)
     from gputopo import findings, schema
     from gputopo.machine import without_identities
 
@@ -70,9 +68,3 @@ def _print(inspection: "Inspection", shape: str) -> None:
     from gputopo.report.findings import inspection_view
 
     show(lambda width: inspection_view(inspection, width))
-
-
-def _check_place(path: Path) -> None:
-    """Refuse a place that is no plain file: a recording replaces what stands there, even /dev/null."""
-    if path.exists() and not path.is_file():
-        raise InputError(f"cannot write {path}: it is no plain file", "name a new file for the recording")

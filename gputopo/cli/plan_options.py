@@ -9,7 +9,7 @@ import typer
 from gputopo.cli.choices import require_choice, shown
 from gputopo.cli.source import FromOption
 from gputopo.errors import UsageError
-from gputopo.plan_request import VARIABLE_UPDATES, Request
+from gputopo.planner.request import VARIABLE_UPDATES, Request
 
 __all__ = [
     "ExcludeOption",

@@ -129,8 +129,8 @@ def test_a_recording_that_cannot_be_written_leaves_nothing(call: Call, tmp_path:
 
 
 def test_a_recording_does_not_replace_a_folder_or_a_device(call: Call, tmp_path: Path) -> None:
-    says(call("inspect", "--from", "7gforce", "--record", tmp_path), "plain file")
-    says(call("inspect", "--from", "7gforce", "--record", "/dev/null"), "plain file")
+    says(call("inspect", "--from", "7gforce", "--record", tmp_path), "it is a folder")
+    says(call("inspect", "--from", "7gforce", "--record", "/dev/null"), "it is a device")
     assert Path("/dev/null").is_char_device()
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gputopo.cli.plan_options import parse_gpu_list, parse_ps, request_from
 from gputopo.errors import UsageError
-from gputopo.plan_request import Request
+from gputopo.planner.request import Request
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from gputopo.launch.prepare import (
     spec_of,
 )
 from gputopo.launch.spec import RunSpec
+from gputopo.machine import ClockMhz, ClocksMhz
 from gputopo.workload import require
 from tests.launch.specs import machine, plan_for
 
@@ -187,3 +188,25 @@ def test_an_unknown_model_names_the_nearest() -> None:
 def test_a_spec_comes_back_from_its_file_as_it_went() -> None:
     made = spec((0, 1), "gpu:0", add_work={1: 2})
     assert msgspec.json.decode(msgspec.json.encode(made), type=RunSpec) == made
+
+
+def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
+    box = machine()
+    clocked = msgspec.structs.replace(
+        box,
+        gpus=tuple(
+            msgspec.structs.replace(
+                gpu,
+                clocks_mhz=ClocksMhz(
+                    graphics=ClockMhz(max=1900 + gpu.index),
+                    memory=ClockMhz(max=None if gpu.index == 1 else 4004),
+                ),
+            )
+            for gpu in box.gpus
+        ),
+    )
+    options = RunOptions(model="alexnet", backend="gpu")
+    expected = {0: {"graphics": 1900, "memory": 4004}, 1: {"graphics": 1901}}
+    assert spec_of(plan_for((0, 1), "cpu"), clocked, options).max_clocks_mhz == expected
+    rehearsed = msgspec.structs.replace(options, backend="cpu", rehearsal_of="7gforce")
+    assert spec_of(plan_for((0, 1), "cpu"), clocked, rehearsed).max_clocks_mhz == {}

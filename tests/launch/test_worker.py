@@ -1,7 +1,6 @@
 """The real worker in a process of its own, with the cheapest model."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -101,25 +100,3 @@ def test_a_worker_whose_parent_closed_the_pipe_ends_without_a_traceback(tmp_path
     os.close(writer)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
-
-
-def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    file = tmp_path / "spec.json"
-    schema.write(file, trivial_spec(num_batches=1_000_000))
-    reader, writer = os.pipe()
-    parent = (
-        "import subprocess, sys\n"
-        f"subprocess.Popen([sys.executable, '-m', 'gputopo.launch.worker', {str(file)!r}, '{writer}'],"
-        f" pass_fds=[{writer}]).wait()"
-    )
-    started = subprocess.Popen(
-        [sys.executable, "-c", parent], pass_fds=[writer], env=environment(), stderr=subprocess.DEVNULL
-    )
-    os.close(writer)
-    with os.fdopen(reader, "rb") as events:
-        assert events.readline(), "the worker has begun"
-        started.send_signal(signal.SIGKILL)
-        started.wait()
-        # The pipe ends only when its last writer, the worker, is gone.
-        while events.readline():
-            pass

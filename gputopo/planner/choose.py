@@ -1,8 +1,9 @@
 """Which GPUs a job takes and where its variables live: a pure function of the machine and the request.
 
 All sets of GPUs are compared, by topology: the set with the closest farthest pair wins, then the next
-farthest decides (`gputopo.subsets`, `gputopo.topology.nearness`). Of equal sets the lowest indices win. The
-variables are placed by `gputopo.placement_rule`. Nothing is predicted here, so speeds stay None.
+farthest decides (`gputopo.planner.subsets`, `gputopo.topology.nearness`). Of equal sets the lowest indices
+win. The variables are placed by `gputopo.planner.placement_rule`. Nothing is predicted here, so speeds stay
+None.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ import msgspec
 
 from gputopo.errors import NoPlanError
 from gputopo.machine import Hop, Machine
-from gputopo.placement_rule import place_variables
 from gputopo.plan import Candidate, Plan, Refusal
-from gputopo.plan_environment import plan_environment
-from gputopo.plan_reasons import (
+from gputopo.planner.environment import plan_environment
+from gputopo.planner.placement_rule import place_variables
+from gputopo.planner.reasons import (
     Links,
     distance_reasons,
     farthest_words,
@@ -27,8 +28,8 @@ from gputopo.plan_reasons import (
     pix_unmet_by_named,
     search_reason,
 )
-from gputopo.plan_request import Request, check, gpus_in_words, ps_gpu, usable
-from gputopo.subsets import FoundSet, TooManySetsError, closest_sets
+from gputopo.planner.request import Request, check, gpus_in_words, ps_gpu, usable
+from gputopo.planner.subsets import FoundSet, TooManySetsError, closest_sets
 from gputopo.topology import is_within, islands, links_by_pair, nearness
 
 __all__ = ["Request", "plan"]

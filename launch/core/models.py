@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from gputopo import workload
-from gputopo.launch.randomness import Stream, normal, uniform
+from gputopo.launch.core.randomness import Stream, normal, uniform
 
 Tensor = Any
 # Kernels start with variance gain / fan-in. AlexNet takes less than the 2 of He et al. (2015): on random

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.devices import HOST, turn_width
-from gputopo.launch.inputs import SyntheticInput
-from gputopo.launch.models import Model, Rows
-from gputopo.launch.placements import Placement
-from gputopo.launch.randomness import Stream
+from gputopo.launch.core.devices import HOST, turn_width
+from gputopo.launch.core.inputs import SyntheticInput
+from gputopo.launch.core.models import Model, Rows
+from gputopo.launch.core.placements import Placement
+from gputopo.launch.core.randomness import Stream
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch.small_model import SHAPES, train
+from tests.launch.core.small_model import SHAPES, train
 
 pytestmark = pytest.mark.tensorflow
 
@@ -28,9 +28,9 @@ def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]]) -> di
     file.write_text(json.dumps({"towers": towers, "cases": cases}))
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.core_process", str(file), str(folder)],
+        [sys.executable, "-m", "tests.launch.core.process", str(file), str(folder)],
         env=environment,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=300,

@@ -4,8 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models import Model, Rows
-from gputopo.launch.randomness import Stream, integers, normal
+from gputopo.launch.core.models import Model, Rows
+from gputopo.launch.core.randomness import Stream, integers, normal
 
 _IMAGES, _LABELS = 2, 3  # purposes of random streams
 

@@ -16,10 +16,10 @@ ASK = """
 import json, sys
 import numpy as np
 from gputopo import workload
-from gputopo.launch import models
-from gputopo.launch.inputs import SyntheticInput
-from gputopo.launch.models import Rows
-from gputopo.launch.randomness import Stream, integers, normal, uniform
+from gputopo.launch.core import models
+from gputopo.launch.core.inputs import SyntheticInput
+from gputopo.launch.core.models import Rows
+from gputopo.launch.core.randomness import Stream, integers, normal, uniform
 
 answer = {"parameters": {name: models.parameter_count(models.build(name)) for name in workload.names()}}
 answer["shapes"] = {name: models.build(name).input_shape for name in workload.names()}

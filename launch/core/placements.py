@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from gputopo.launch.devices import HOST, require
-from gputopo.launch.models import Model
-from gputopo.launch.randomness import Stream
-from gputopo.launch.reductions import REDUCTIONS, Reduction, add, self_test
+from gputopo.launch.core.devices import HOST, require
+from gputopo.launch.core.models import Model
+from gputopo.launch.core.randomness import Stream
+from gputopo.launch.core.reductions import REDUCTIONS, Reduction, add, self_test
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any

@@ -29,14 +29,14 @@ class SmallModel:
 
     @property
     def variables(self) -> Sequence[Any]:
-        from gputopo.launch.models import VariableSpec
+        from gputopo.launch.core.models import VariableSpec
 
         return [VariableSpec(name, shape, 0.3) for name, shape in SHAPES.items()]
 
     def forward(self, weights: Sequence[Any], images: Any, rows: Any, data_format: str) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.models import dense
+        from gputopo.launch.core.models import dense
 
         kernel, bias, dense_kernel, dense_bias = weights
         x = tf.nn.conv2d(images, kernel, 1, "VALID", data_format)

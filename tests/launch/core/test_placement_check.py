@@ -5,7 +5,7 @@ import pytest
 
 from gputopo.errors import HardwareError
 from gputopo.events import Device
-from gputopo.launch import placement_check
+from gputopo.launch.core import placement_check
 from gputopo.launch.spec import RunSpec
 
 

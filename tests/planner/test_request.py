@@ -2,8 +2,8 @@ import pytest
 
 from gputopo.errors import GputopoError, NoPlanError, UsageError
 from gputopo.machine import Machine, Mig
-from gputopo.plan_request import Request, gpus_in_words, ranges
 from gputopo.planner import plan
+from gputopo.planner.request import Request, gpus_in_words, ranges
 from tests.matrices import SEVEN, changed, machine_of
 
 

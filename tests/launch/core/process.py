@@ -1,4 +1,4 @@
-"""Run the training core in a process of its own: `python -m tests.launch.core_process CASES_FILE OUT_FOLDER`.
+"""Run the training core in a process of its own: `python -m tests.launch.core.process CASES_FILE OUT_FOLDER`.
 
 CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}. For each case OUT_FOLDER/name.npz
 holds the losses of all steps, the first and last weights of every place, the images and labels of the joint
@@ -15,12 +15,12 @@ import numpy as np
 from gputopo.errors import GputopoError
 from gputopo.events import Device, Event, PlacementChecked, Step
 from gputopo.launch.spec import RunSpec
-from tests.launch.small_model import SmallModel
+from tests.launch.core.small_model import SmallModel
 
 
 def main(cases_file: str, out: str) -> None:
     told = json.loads(Path(cases_file).read_text())
-    from gputopo.launch import devices
+    from gputopo.launch.core import devices
 
     specs = {name: _spec(told["towers"], fields) for name, fields in told["cases"].items()}
     devices.set_up(next(iter(specs.values())))
@@ -41,9 +41,9 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 
 def _run(spec: RunSpec) -> dict[str, Any]:
-    from gputopo.launch import inputs, placements, training
-    from gputopo.launch.models import Rows
-    from gputopo.launch.randomness import Stream
+    from gputopo.launch.core import inputs, placements, training
+    from gputopo.launch.core.models import Rows
+    from gputopo.launch.core.randomness import Stream
 
     events: list[Event] = []
     model = SmallModel()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from gputopo.machine import Link, Machine
-from gputopo.plan_request import gpus_in_words
+from gputopo.planner.request import gpus_in_words
 from gputopo.topology import class_name, nearness
 
 Links = Mapping[tuple[int, int], Link]

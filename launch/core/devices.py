@@ -5,7 +5,7 @@ import os
 import tensorflow as tf
 
 from gputopo.errors import HardwareError
-from gputopo.launch.placement_check import short_name
+from gputopo.launch.core.placement_check import short_name
 from gputopo.launch.spec import RunSpec
 
 HOST = "/CPU:0"  # where time is read and losses are added up

@@ -1,5 +1,5 @@
 from gputopo.machine import Gpu, Machine
-from gputopo.plan_environment import plan_environment
+from gputopo.planner.environment import plan_environment
 
 
 def machine_with(*uuids: str | None) -> Machine:

@@ -14,11 +14,11 @@ from gputopo.events import (
     TowerMarks,
     WarmupDone,
 )
-from gputopo.launch import placement_check
-from gputopo.launch.models import Model, parameter_count
-from gputopo.launch.placements import Placement, largest_difference, place
+from gputopo.launch.core import placement_check
+from gputopo.launch.core.models import Model, parameter_count
+from gputopo.launch.core.placements import Placement, largest_difference, place
+from gputopo.launch.core.step import TrainingStep, marks_of
 from gputopo.launch.spec import RunSpec
-from gputopo.launch.step import TrainingStep, marks_of
 
 Emit = Callable[[Event], None]
 

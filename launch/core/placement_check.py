@@ -9,7 +9,7 @@ from gputopo.errors import HardwareError
 from gputopo.launch.spec import RunSpec
 
 if TYPE_CHECKING:
-    from gputopo.launch.placements import Placement
+    from gputopo.launch.core.placements import Placement
 
 T = TypeVar("T")
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
