@@ -60,7 +60,9 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
             f"{origin} is not a valid {wanted}: {error}", "make the file anew with gputopo"
         ) from error
     except RecursionError as error:
-        raise InputError(fXX) from error
+        raise InputError(
+            f"{origin} is JSON that is nested too deep", "make it anew with gputopo inspect --record"
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
             f"{origin} is not complete JSON: {error}", "copy the file again, or make it anew with gputopo"
