@@ -98,19 +98,30 @@ class PowerW(_Value, frozen=True):
 
 
 class TemperatureC(_Value, frozen=True):
-    """Degrees Celsius; `margin` is the distance to the slowdown on cards that report that instead."""
+    """Degrees Celsius. Newer cards tell margins instead of thresholds (T.Limit): `margin` is what is left.
+
+    `margin_slowdown` and the others are the margins at which the card acts, at or below 0.
+    `nvidia-smi -q -d TEMPERATURE`.
+    """
 
     gpu: int | None = None
     memory: int | None = None
     slowdown: int | None = None
     shutdown: int | None = None
+    max_operating: int | None = None
+    memory_max_operating: int | None = None
+    target: int | None = None
     margin: int | None = None
+    margin_slowdown: int | None = None
+    margin_shutdown: int | None = None
+    margin_max_operating: int | None = None
 
 
 class Pcie(_Value, frozen=True):
     """The PCIe link of a GPU. `gen_max` is what card and slot can do together.
 
     `limiting_hop` is the PCI address of the bridge that is slower than the card on the way to the root.
+    `aer`: advanced error reporting, {"correctable": 0, "nonfatal": 0, "fatal": 0}, from sysfs.
     `nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current`.
     """
 
@@ -122,6 +133,7 @@ class Pcie(_Value, frozen=True):
     width_max: int | None = None
     replay_counter: int | None = None
     limiting_hop: str | None = None
+    aer: dict[str, int] | None = None
 
 
 class MemoryMib(_Value, frozen=True):
@@ -140,7 +152,10 @@ class UtilizationPercent(_Value, frozen=True):
 
 
 class Ecc(_Value, frozen=True):
-    """Error correction: mode now and after a reboot, and error counts since boot and in all."""
+    """Error correction: mode now and after a reboot, and error counts since boot and in all.
+
+    `counts`: what the card tells by place, {"volatile.sram_uncorrectable_parity": 0}.
+    """
 
     mode: bool | None = None
     mode_pending: bool | None = None
@@ -148,6 +163,7 @@ class Ecc(_Value, frozen=True):
     uncorrected_volatile: int | None = None
     corrected_aggregate: int | None = None
     uncorrected_aggregate: int | None = None
+    counts: dict[str, int] | None = None
 
 
 class RemappedRows(_Value, frozen=True):
@@ -168,10 +184,11 @@ class RetiredPages(_Value, frozen=True):
 
 
 class Mig(_Value, frozen=True):
-    """Multi-Instance GPU: whether the card is split now and after a reset."""
+    """Multi-Instance GPU: whether the card is split now and after a reset, and into how many instances."""
 
     mode: bool | None = None
     mode_pending: bool | None = None
+    instances: int | None = None
 
 
 class GpuProcess(_Value, frozen=True):
@@ -185,11 +202,12 @@ class GpuProcess(_Value, frozen=True):
 
 
 class NvLink(_Value, frozen=True):
-    """One NVLink port of a GPU."""
+    """One NVLink port of a GPU. `gb_per_s`: its speed in one direction, as `nvidia-smi nvlink -s` has it."""
 
     link: int
     active: bool | None = None
     version: int | None = None
+    gb_per_s: float | None = None
     remote_pci_address: str | None = None
     remote_kind: str | None = None  # gpu, switch, ibmnpu
     errors: dict[str, int] = {}
@@ -202,7 +220,10 @@ class Gpu(_Value, frozen=True):
     cuda_index: int | None = None
     uuid: str | None = None
     name: str | None = None
+    brand: str | None = None
+    architecture: str | None = None
     pci_address: str | None = None
+    pci_device_id: str | None = None  # "2204": the chip and its variant
     numa_node: int | None = None
     cpu_affinity: str | None = None  # a list as in sysfs: "0-9,20-29"
     clocks_mhz: ClocksMhz = ClocksMhz()
@@ -213,6 +234,10 @@ class Gpu(_Value, frozen=True):
     temperature_c: TemperatureC = TemperatureC()
     pcie: Pcie = Pcie()
     memory_mib: MemoryMib = MemoryMib()
+    bar1_mib: MemoryMib = MemoryMib()
+    fan_percent: int | None = None
+    display_active: bool | None = None
+    virtualization: str | None = None  # none, pass-through, vgpu, ...
     utilization_percent: UtilizationPercent = UtilizationPercent()
     ecc: Ecc = Ecc()
     remapped_rows: RemappedRows = RemappedRows()
@@ -310,6 +335,9 @@ class PciNode(_Value, frozen=True):
     max_speed_gt_per_s: float | None = None
     width: int | None = None
     max_width: int | None = None
+    acs: bool | None = None  # access control sends peer traffic up to the root
+    aer: dict[str, int] | None = None  # {"correctable": 0, "nonfatal": 0, "fatal": 0}
+    name: str | None = None  # as lspci or hwloc call it
 
 
 class Contradiction(_Value, frozen=True):
