@@ -1,0 +1,92 @@
+"""`gputopo run` with the real core, as a process of its own: slow devices, rehearsals, signals."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputopo import schema
+from gputopo.events import Step, read_events
+from gputopo.result import Result
+
+pytestmark = pytest.mark.tensorflow
+
+
+def command(tmp_path: Path, *options: str) -> tuple[list[str], dict[str, str]]:
+    """Give the command and an environment in which this machine has no PCI device."""
+    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    base = [sys.executable, "-m", "gputopo", "run", "--model", "trivial", "--json"]
+    output = ["--output", str(tmp_path / "out")]
+    return [*base, *output, *options], {**os.environ, "GPUTOPO_ROOT": str(tmp_path / "root")}
+
+
+def result_of(tmp_path: Path, *options: str) -> Result:
+    line, environment = command(tmp_path, *options)
+    done = subprocess.run(
+        line, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return schema.decode(done.stdout, Result, origin="stdout")
+
+
+def test_a_device_that_is_slowed_on_purpose_is_named_although_training_is_synchronous(
+    tmp_path: Path,
+) -> None:
+    result = result_of(tmp_path, "--num-batches", "20", "--add-work", "1:60")
+    assert [(anomaly.tower, anomaly.part) for anomaly in result.anomalies] == [(1, "compute")]
+    slow = result.devices[1]
+    assert slow.percent_of_best is not None
+    assert slow.percent_of_best < 95
+    assert slow.anomaly is not None
+
+
+def test_an_even_run_names_nobody_and_says_that_it_looked(tmp_path: Path) -> None:
+    result = result_of(tmp_path, "--num-batches", "40")
+    assert result.anomalies == ()
+    assert result.anomaly_check == "made"
+
+
+def test_a_rehearsal_runs_the_plan_of_another_machine_and_says_so(tmp_path: Path) -> None:
+    result = result_of(
+        tmp_path,
+        "--from",
+        "7gforce",
+        "--num-gpus",
+        "3",
+        "--prefer-pix",
+        "--ps",
+        "gpu:2",
+        "--num-batches",
+        "3",
+    )
+    assert result.rehearsal_of == "7gforce"
+    assert any("Rehearsal of 7gforce" in said for said in result.says)
+    assert [row.device.gpu for row in result.devices] == [0, 1, 2]
+    assert [row.device.hop_to_variables for row in result.devices] == ["PIX", "PIX", "local"]
+    assert set(result.variables_on) == {"/CPU:2"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_told_to_end_reports_what_it_measured(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    line, environment = command(tmp_path, "--num-batches", "1000000")
+    started = subprocess.Popen(
+        line, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert started.stderr is not None
+    for told in started.stderr:
+        if told.startswith("step "):
+            break
+    started.send_signal(number)
+    out, _ = started.communicate(timeout=120)
+    assert started.returncode == code
+    result = schema.decode(out, Result, origin="stdout")
+    assert (result.status, result.exit_code) == ("interrupted", code)
+    assert result.steps > 0
+    with (tmp_path / "out/events.jsonl").open("rb") as lines:
+        told_steps = [e for e in read_events(lines, origin="events") if isinstance(e, Step) and not e.warmup]
+    assert len(told_steps) == result.steps
