@@ -5,6 +5,7 @@
 | Ctrl-C (SIGINT) reached the launcher            | interrupted   | 130       |
 | SIGTERM or SIGHUP reached the launcher          | terminated    | 143, 129  |
 | the worker was ended by signal n                | killed        | 128 + n   |
+| the kernel killed it for lack of memory         | out_of_memory | 3         |
 | its last words tell of a failed allocation      | out_of_memory | 3         |
 | the run folder cannot be written any more       | disk_full     | 3         |
 | it ended with an error, or broke the protocol   | error         | 3         |
@@ -145,12 +146,12 @@ def _killed(
         cause += " from outside; the kernel counted no out-of-memory kill"
     return RankFailed(
         time_s=time_s,
-        kind="killed",
+        kind="out_of_memory" if starved else "killed",
         cause=cause,
         remedy=less_memory(spec)
         if starved
         else _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`"),
-        exit_code=128 + signum,
+        exit_code=int(ExitCode.HARDWARE) if starved else 128 + signum,
         signal=name,
         last_lines=tuple(last_lines),
     )

@@ -3,9 +3,17 @@
 import collections
 import contextlib
 import os
+import re
 from pathlib import Path
 
 LINES = 20
+# What every TensorFlow without a GPU prints as it starts: it explains no failure, and buries what does.
+_CHATTER = re.compile(
+    rb"All log messages before absl::InitializeLog|oneDNN custom operations are on|"
+    rb"Could not find cuda drivers|failed call to cuInit|"
+    rb"This TensorFlow binary is optimized to use available CPU instructions|"
+    rb"To enable the following instructions"
+)
 LINE_BYTES = 500  # of a line that is kept; the file gets all of it
 
 
@@ -24,7 +32,8 @@ class WorkerOutput:
         """Take what the worker printed, in pieces of any size."""
         self._write(data)
         *whole, rest = (self._open_line + data).split(b"\n")
-        self._lines.extend(line[:LINE_BYTES] for line in whole[-LINES:])
+        told = [line for line in whole if not _CHATTER.search(line)]
+        self._lines.extend(line[:LINE_BYTES] for line in told[-LINES:])
         self._open_line = rest[:LINE_BYTES]
 
     @property

@@ -37,6 +37,14 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_size == 100 * 65536
 
 
+def test_what_tensorflow_prints_at_every_start_is_in_the_log_and_not_among_the_last_lines(
+    tmp_path: Path,
+) -> None:
+    start = b"I0000 port.cc:153] oneDNN custom operations are on. You may see slightly ...\n"
+    assert taken(tmp_path / "log", start, b"it broke\n") == ("it broke",)
+    assert (tmp_path / "log").read_bytes() == start + b"it broke\n"
+
+
 def test_bytes_that_are_no_text_are_kept_as_well_as_can_be(tmp_path: Path) -> None:
     assert taken(tmp_path / "log", b"\xff\xfe bad\n") == ("\ufffd\ufffd bad",)
 

@@ -160,7 +160,7 @@ def test_a_killed_worker_names_the_signal_and_keeps_what_was_measured(run: Run) 
 def test_a_worker_that_the_kernel_killed_for_memory_is_told_as_that(run: Run) -> None:
     counts = iter([5, 6])
     told = failure(run("killed", count_oom_kills=lambda: next(counts)))
-    assert (told.kind, told.exit_code) == ("killed", 137)
+    assert (told.kind, told.signal, told.exit_code) == ("out_of_memory", "SIGKILL", 3)
     assert "out of memory" in told.cause
     assert "--batch-size" in told.remedy
 
