@@ -9,11 +9,13 @@ import msgspec
 
 from gputopo.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 from gputopo.probes.driver import decide, module_version, read_facts
-from gputopo.probes.gpu import Notes, absent_facts, missing_everywhere, read_gpu
+from gputopo.probes.gpu import read_gpu
 from gputopo.probes.host import read_host
+from gputopo.probes.notes import Notes, absent_facts, missing_everywhere
 from gputopo.probes.nvml import NotReadError, open_nvml
 from gputopo.probes.pairs import join_tree, nvlinks_between, pair_path, read_pairs, tree_hop
 from gputopo.probes.pci import interface_name, read_pci
+from gputopo.probes.pci_errors import host_acs
 from gputopo.probes.slots import NOT_IN_TREE, with_addresses, with_slot
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
@@ -29,22 +31,27 @@ class NvmlSays(NamedTuple):
     missing: dict[str, str] = {}  # noqa: RUF012 (never written to)
 
 
-def read_machine(root: Path = Path("/")) -> Machine:
-    """Read this machine. `root` holds `sys`, `proc` and `dev`; NVML is always that of this process.
+def read_machine(root: Path = Path("/"), *, says: NvmlSays | None = None) -> Machine:
+    """Read this machine. `root` holds `sys`, `proc` and `dev`; NVML is that of this process, or `says`
+    stands in for its answers.
 
-    NVML's GPUs are the machine's GPUs, even where /sys shows none (containers, WSL). Where NVML cannot be
-    used, they are the NVIDIA GPUs on the PCI bus, with what /sys tells of them, and `driver.status` says
-    what is wrong. Without either there are none. Never raises for hardware or a driver that does not answer.
+    `says` stands in for asking NVML (a tree copied from another machine). NVML's GPUs are the machine's GPUs,
+    even where /sys shows none (containers, WSL). Where NVML cannot be used, they are the NVIDIA GPUs on the
+    PCI bus, with what /sys tells of them, and `driver.status` says what is wrong. Without either there are
+    none. Never raises for hardware or a driver that does not answer.
     """
     nodes = read_pci(root)
     on_bus = [node for node in nodes if node.kind == "gpu"]
-    host = read_host(root, [node.address for node in on_bus])
-    says = ask_nvml()
+    acs, no_acs = host_acs(nodes, root)
+    host = msgspec.structs.replace(read_host(root, [node.address for node in on_bus]), acs=acs)
+    says = ask_nvml() if says is None else says
     status, detail = decide(read_facts(root, nodes, says.error, len(says.gpus)))
     driver = msgspec.structs.replace(
         says.driver, status=status, detail=detail, kernel_module_version=module_version(root)
     )
     missing = dict(says.missing)
+    if acs is None:
+        missing["host.acs"] = no_acs
     gpus, links = says.gpus, says.links
     if status != "ok":
         reason = says.error or "NO_GPU_IN_NVML"
@@ -176,7 +183,7 @@ def _explain(
     for nic in nics:
         missing |= {f"nics[{nic.index}].{name}": _NOT_IN_SYS for name in absent_facts(nic)}
     for name in absent_facts(host):
-        missing[f"host.{name}"] = "NOT_LOOKED_AT" if name == "acs" else _NOT_IN_SYS
+        missing.setdefault(f"host.{name}", _NOT_IN_SYS)
     for name in ("version", "cuda_version", "nvml_version"):
         if getattr(driver, name) is None:
             missing.setdefault(f"driver.{name}", nvml_error or "UNKNOWN")

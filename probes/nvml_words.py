@@ -30,12 +30,106 @@ VIOLATIONS = {
     "total_base_clocks": 11,
 }
 
+# nvmlBrandType_t, in the words of nvidia-smi
+BRANDS = {
+    1: "Quadro",
+    2: "Tesla",
+    3: "NVS",
+    4: "Grid",
+    5: "GeForce",
+    6: "Titan",
+    7: "NVIDIA Virtual Applications",
+    8: "NVIDIA Virtual PC",
+    9: "NVIDIA Virtual Compute Server",
+    10: "NVIDIA RTX Virtual Workstation",
+    11: "NVIDIA Cloud Gaming",
+    12: "Quadro RTX",
+    13: "NVIDIA RTX",
+    14: "NVIDIA",
+    15: "GeForce RTX",
+    16: "Titan RTX",
+}
+
+# NVML_DEVICE_ARCH_*, in the words of nvidia-smi
+ARCHITECTURES = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada Lovelace",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+
+# nvmlGpuVirtualizationMode_t
+VIRTUALIZATIONS = {0: "none", 1: "pass-through", 2: "vgpu", 3: "host vgpu", 4: "host vsga"}
+
+# nvmlTemperatureThresholds_t; the target is the acoustic threshold in force.
+THRESHOLDS = {
+    "shutdown": 0,
+    "slowdown": 1,
+    "memory_max_operating": 2,
+    "max_operating": 3,
+    "target": 5,
+}
+
+# NVML_FI_DEV_TEMPERATURE_*_TLIMIT
+MARGINS = {"margin_shutdown": 193, "margin_slowdown": 194, "margin_max_operating": 196}
+
+# nvmlMemoryLocation_t: the chip's own memories by name up to Volta, together as `sram` since Turing.
+MEMORY_LOCATIONS = {
+    "l1_cache": 0,
+    "l2_cache": 1,
+    "device_memory": 2,
+    "register_file": 3,
+    "texture_memory": 4,
+    "texture_shm": 5,
+    "cbu": 6,
+    "sram": 7,
+}
+
+# Our names for the fields of nvmlEccSramErrorStatus_t, after the elements of `nvidia-smi -q -x`.
+SRAM_COUNTS = {
+    "volatile.sram_correctable": "volatileCor",
+    "volatile.sram_uncorrectable_parity": "volatileUncParity",
+    "volatile.sram_uncorrectable_secded": "volatileUncSecDed",
+    "aggregate.sram_correctable": "aggregateCor",
+    "aggregate.sram_uncorrectable_parity": "aggregateUncParity",
+    "aggregate.sram_uncorrectable_secded": "aggregateUncSecDed",
+    "aggregate.sram_threshold_exceeded": "bThresholdExceeded",
+    "aggregate_uncorrectable_sram_sources.sram_l2": "aggregateUncBucketL2",
+    "aggregate_uncorrectable_sram_sources.sram_sm": "aggregateUncBucketSm",
+    "aggregate_uncorrectable_sram_sources.sram_microcontroller": "aggregateUncBucketMcu",
+    "aggregate_uncorrectable_sram_sources.sram_pcie": "aggregateUncBucketPcie",
+    "aggregate_uncorrectable_sram_sources.sram_other": "aggregateUncBucketOther",
+}
+
 # nvmlNvLinkErrorCounter_t
 NVLINK_ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
 
 # nvmlNvlinkVersion_t to the generation that people name: 3 is NVLink 2.2, 5 is NVLink 3.1.
 NVLINK_GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 NVLINK_REMOTES = {0: "gpu", 1: "ibmnpu", 2: "switch"}
+# Counters that are field values of a link: NVML_FI_DEV_NVLINK_ERROR_DL_* (Ampere, Hopper) and
+# NVML_FI_DEV_NVLINK_COUNT_* (Blackwell). Symbol errors are left out: healthy links correct many of them.
+NVLINK_FIELD_ERRORS = {
+    "replay": 161,
+    "recovery": 162,
+    "crc": 163,
+    "malformed_packets": 206,
+    "buffer_overruns": 207,
+    "receive_errors": 208,
+    "receive_remote_errors": 209,
+    "receive_general_errors": 210,
+    "local_link_integrity": 211,
+    "transmit_discards": 212,
+    "link_recovery_failed": 214,
+    "effective_errors": 219,
+}
+
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
 # nvmlGpuP2PStatus_t

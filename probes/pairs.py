@@ -6,7 +6,7 @@ from itertools import combinations
 import msgspec
 
 from gputopo.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
-from gputopo.probes.gpu import Notes
+from gputopo.probes.notes import Notes
 from gputopo.probes.nvml import Handle, Nvml
 
 _P2P_REASONS = {

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from gputopo.machine import PciNode
+from gputopo.probes.pci_errors import read_acs, read_aer
+from gputopo.probes.pci_files import read_text
 
 # GT/s per lane of each PCIe generation. linux: drivers/pci/probe.c, pcie_link_speed[].
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
@@ -104,23 +106,6 @@ def interface_name(root: Path, address: str) -> str | None:
     return None
 
 
-def read_text(path: Path) -> str | None:
-    """Give the text of a small file (64 KiB at most) without the blanks around it, or None if unreadable.
-
-    One read call, as sysfs wants it: a tree has hundreds of such files, and this is the fast way.
-    """
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(file, 65536).decode(errors="replace").strip()
-    except OSError:
-        return None
-    finally:
-        os.close(file)
-
-
 def read_speed(text: str | None) -> float | None:
     """Read "8.0 GT/s PCIe" (new kernels) or "8 GT/s" (old ones); None for "Unknown" and the like."""
     match = re.match(r"(\d+(?:\.\d+)?) GT/s", text or "")
@@ -187,6 +172,7 @@ def _node(
     folder: Path, address: str, kind: Literal["gpu", "nic", "bridge"], root_name: str, parent: str | None
 ) -> PciNode:
     driver = folder / "driver"
+    acs = read_acs(folder) if kind == "bridge" else None
     return PciNode(
         address=address,
         root=root_name,
@@ -201,6 +187,8 @@ def _node(
         max_speed_gt_per_s=read_speed(read_text(folder / "max_link_speed")),
         width=read_width(read_text(folder / "current_link_width")),
         max_width=read_width(read_text(folder / "max_link_width")),
+        acs=acs if isinstance(acs, bool) else None,
+        aer=read_aer(folder),
     )
 
 

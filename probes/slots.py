@@ -35,7 +35,7 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: dict[str, str]) -> Gp
     path = f"gpus[{gpu.index}]."
     node = next((node for node in nodes if node.address == gpu.pci_address), None)
     if node is None:
-        missing |= {f"{path}pcie.{name}": NOT_IN_TREE for name in ("gen_max_host", "limiting_hop")}
+        missing |= {f"{path}pcie.{name}": NOT_IN_TREE for name in ("gen_max_host", "limiting_hop", "aer")}
         return gpu
     limit = limit_above(nodes, node.address)
     slot = next((above for above in nodes if above.address == node.parent), None)
@@ -53,10 +53,21 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: dict[str, str]) -> Gp
     numa_node = node.numa_node if gpu.numa_node is None else gpu.numa_node
     if numa_node is not None:
         missing.pop(f"{path}numa_node", None)
+    device_id = gpu.pci_device_id or node.device_id
+    if device_id is not None:
+        missing.pop(f"{path}pci_device_id", None)
+    if node.aer is None:
+        missing[f"{path}pcie.aer"] = "NO_AER_IN_SYS"
+    else:
+        missing.pop(f"{path}pcie.aer", None)
     pcie = msgspec.structs.replace(
-        gpu.pcie, gen_max_host=limit.slot_generation, limiting_hop=limit.slower_bridge, **added
+        gpu.pcie,
+        gen_max_host=limit.slot_generation,
+        limiting_hop=limit.slower_bridge,
+        aer=node.aer,
+        **added,
     )
-    return msgspec.structs.replace(gpu, pcie=pcie, numa_node=numa_node)
+    return msgspec.structs.replace(gpu, pcie=pcie, numa_node=numa_node, pci_device_id=device_id)
 
 
 def _link_by_tree(node: PciNode, slot: PciNode | None) -> dict[str, int | None]:

@@ -1,192 +1,37 @@
-"""Machines as frozen values: one table that both the NVML double and the generated /sys are made from.
+"""The machines of the kit: one table that both the NVML double and the generated /sys are made from.
 
-Hops are derived from the bridges by `Scenario.level`, which knows nothing of gputopo.topology.
-Numbers that a scenario does not set are those of an invented, well-behaved data-centre card.
+All are healthy and idle, but for what their docstrings say; `tests.kit.faults` breaks them one way at a time.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-NOT_SUPPORTED = 3
-GPU_IS_LOST = 15
-
-# What a GeForce driver refuses: error correction, user clocks, MIG, violation times, the newer thermals.
-CONSUMER = dict.fromkeys(
-    (
-        "nvmlDeviceGetEccMode",
-        "nvmlDeviceGetTotalEccErrors",
-        "nvmlDeviceGetRetiredPages",
-        "nvmlDeviceGetRetiredPagesPendingStatus",
-        "nvmlDeviceGetRemappedRows",
-        "nvmlDeviceGetApplicationsClock",
-        "nvmlDeviceGetMaxCustomerBoostClock",
-        "nvmlDeviceGetClock",
-        "nvmlDeviceGetMigMode",
-        "nvmlDeviceGetMarginTemperature",
-        "nvmlDeviceGetViolationStatus",
-        "field[82]",
-    ),
+from tests.kit.specs import (
+    CONSUMER,
     NOT_SUPPORTED,
+    Bridge,
+    GpuSpec,
+    LinkSpec,
+    NicSpec,
+    NvLinkSpec,
+    ProcessSpec,
+    Scenario,
+    changed,
 )
 
-
-@dataclass(frozen=True)
-class LinkSpec:
-    """A PCIe link: GT/s per lane and lanes, now and at most. The texts are written as the kernel does."""
-
-    speed: float = 8.0
-    width: int = 16
-    max_speed: float = 8.0
-    max_width: int = 16
-
-
-@dataclass(frozen=True)
-class Bridge:
-    """A PCI bridge; `parent` None directly under the root complex `root`."""
-
-    address: str
-    root: str
-    parent: str | None = None
-    link: LinkSpec = LinkSpec()
-
-
-@dataclass(frozen=True)
-class NicSpec:
-    address: str
-    parent: str | None
-    root: str
-    name: str
-    infiniband: bool = True
-    numa_node: int = -1
-
-
-@dataclass(frozen=True)
-class ProcessSpec:
-    pid: int
-    kind: str  # compute, graphics, mps
-    used_bytes: int | None
-    name: str = "/home/someone/venv/bin/python train.py"
-
-
-@dataclass(frozen=True)
-class NvLinkSpec:
-    """One NVLink port. `remote`: a GPU's index, or the address of a switch. None: the link is down."""
-
-    remote: int | str | None
-    version: int = 2
-    errors: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class GpuSpec:
-    """A GPU and the numbers that NVML tells of it, in NVML's units. A value None is NOT_SUPPORTED.
-
-    `refuses` maps a call, with or without its plain arguments in brackets, to the code it returns.
-    `lost`: `handle` (no handle either) or `calls` (the handle is given, every call is refused).
-    """
-
-    address: str
-    parent: str | None
-    root: str
-    name: str = "NVIDIA Test-100"
-    uuid: str = ""
-    device_id: str = "20b0"
-    class_code: str = "030200"
-    kernel_driver: str | None = "nvidia"
-    numa_node: int = -1
-    link: LinkSpec = LinkSpec()
-    # graphics, SM, memory, video in MHz
-    clocks: tuple[int, int, int, int] = (1305, 1305, 1215, 1275)
-    max_clocks: tuple[int, int, int, int] = (1410, 1410, 1215, 1290)
-    application_clocks: tuple[int, int, int, int] = (1095, 1095, 1215, 1005)
-    boost_clocks: tuple[int, int, int, int] = (1400, 1400, 1214, 1280)
-    pstate: int = 0
-    throttle: int = 0x1
-    violations: Mapping[int, int] = field(
-        default_factory=lambda: {0: 11, 1: 12, 2: 0, 3: 0, 4: 15, 5: 0, 10: 17, 11: 18}
-    )
-    power_mw: int = 61_500
-    power_limit_mw: int = 400_000
-    power_default_mw: int = 399_000
-    power_enforced_mw: int = 398_000
-    power_range_mw: tuple[int, int] = (100_000, 405_000)
-    temperature: int = 31
-    memory_temperature: int = 33
-    slowdown: int = 95
-    shutdown: int = 98
-    margin: int = 57
-    replays: int = 4
-    memory_bytes: tuple[int, int, int] = (42_949_672_960, 1_073_741_824, 41_875_931_136)  # total, used, free
-    utilization: tuple[int, int] = (7, 3)
-    ecc_mode: tuple[int, int] | None = (1, 1)
-    ecc_errors: tuple[int, int, int, int] = (5, 6, 7, 8)  # corrected vol., aggr., uncorrected vol., aggr.
-    remapped_rows: tuple[int, int, int, int] | None = (1, 2, 0, 0)
-    retired_pages: tuple[int, int] = (2, 1)
-    retired_pending: int = 0
-    mig: tuple[int, int] | None = (0, 0)
-    compute_mode: int = 0
-    persistence: int = 1
-    processes: tuple[ProcessSpec, ...] = ()
-    nvlinks: tuple[NvLinkSpec, ...] = ()
-    refuses: Mapping[str, int] = field(default_factory=dict)
-    lost: str | None = None
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One machine. `cpus` are the CPUs of each NUMA node; `p2p` overrides the status code of pairs."""
-
-    name: str
-    gpus: tuple[GpuSpec, ...]
-    bridges: tuple[Bridge, ...]
-    nics: tuple[NicSpec, ...] = ()
-    cpu_model: str = "Intel(R) Xeon(R) CPU E5-2630 v4 @ 2.20GHz"
-    sockets: int = 1
-    cpus: tuple[Sequence[int], ...] = (range(20),)
-    memory_mib: int = 64_000
-    driver_version: str = "550.163.01"
-    nvml_version: str = "12.550.163.01"
-    cuda_version: int = 12_040
-    p2p: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    extra_pci: tuple[tuple[str, str | None, str, str, str], ...] = ()  # address, parent, root, vendor, class
-
-    def bridges_above(self, gpu: int) -> list[str]:
-        """Give the bridges above a GPU, the nearest first."""
-        parents = {bridge.address: bridge.parent for bridge in self.bridges}
-        above = []
-        bridge = self.gpus[gpu].parent
-        while bridge is not None:
-            above.append(bridge)
-            bridge = parents[bridge]
-        return above
-
-    def slot(self, gpu: int) -> LinkSpec:
-        """Give the link of the bridge right above a GPU; without a bridge, what the card can do."""
-        links = {bridge.address: bridge.link for bridge in self.bridges}
-        return links.get(self.gpus[gpu].parent or "", self.gpus[gpu].link)
-
-    def level(self, a: int, b: int) -> int:
-        """Give NVML's topology level of a pair: 10, 20, 30, 40 or 50."""
-        ways = self.bridges_above(a), self.bridges_above(b)
-        shared = [bridge for bridge in ways[0] if bridge in ways[1]]
-        if shared:
-            below = [way.index(shared[0]) for way in ways]
-            return 10 if max(below) < 2 else 20
-        first, second = self.gpus[a], self.gpus[b]
-        if first.root == second.root:
-            return 30
-        return 40 if first.numa_node == second.numa_node else 50
-
-
-def changed(
-    scenario: Scenario, gpus: Mapping[int, Mapping[str, Any]] | None = None, **fields: Any
-) -> Scenario:
-    """Give a variant of a scenario: fields of some GPUs by index, and fields of the scenario itself."""
-    specs = tuple(
-        replace(gpu, **dict((gpus or {}).get(index, {}))) for index, gpu in enumerate(scenario.gpus)
-    )
-    return replace(scenario, gpus=specs, **fields)
+__all__ = [
+    "CONSUMER",
+    "NOT_SUPPORTED",
+    "SCENARIOS",
+    "Bridge",
+    "GpuSpec",
+    "LinkSpec",
+    "NicSpec",
+    "NvLinkSpec",
+    "ProcessSpec",
+    "Scenario",
+    "changed",
+]
 
 
 def _switch(root: str, port: str, up: str, downs: Sequence[str], above: str | None = None) -> list[Bridge]:
@@ -351,6 +196,7 @@ def _desktop() -> Scenario:
         max_clocks=(2100, 2100, 9501, 1950),
         pstate=8,
         processes=(ProcessSpec(1234, "graphics", 300 << 20, "/usr/lib/xorg/Xorg"),),
+        memory_bytes=(42_949_672_960, 1_073_741_824, 41_875_931_136),
         refuses=CONSUMER | {"nvmlDeviceGetNvLinkState": NOT_SUPPORTED},
     )
     return Scenario(

@@ -4,15 +4,25 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.kit.scenarios import LinkSpec, Scenario
+from tests.kit.specs import LinkSpec, Scenario
 
 _BRIDGE_CLASS = "060400"
 
 
-def write_tree(scenario: Scenario, root: Path, *, driver: bool = True) -> Path:
+def write_tree(scenario: Scenario, root: Path, *, driver: bool | None = None) -> Path:
     """Write the tree and give `root`. With `driver` False no kernel module is loaded and there is no /dev."""
+    driver = scenario.driver_loaded if driver is None else driver
+    if scenario.pci_shown:
+        _write_pci(scenario, root, driver)
+    _write_host(scenario, root)
+    if driver:
+        _write_driver(scenario, root)
+    return root
+
+
+def _write_pci(scenario: Scenario, root: Path, driver: bool) -> None:
     for bridge in scenario.bridges:
-        write_function(
+        folder = write_function(
             root,
             _place(scenario, bridge.address),
             "10b5",
@@ -21,8 +31,11 @@ def write_tree(scenario: Scenario, root: Path, *, driver: bool = True) -> Path:
             bridge.link,
             kernel="pcieport",
         )
+        write_aer(folder, bridge.aer)
+        config = config_space(bridge.acs)
+        (folder / "config").write_bytes(config if scenario.privileged else config[:64])
     for gpu in scenario.gpus:
-        write_function(
+        folder = write_function(
             root,
             _place(scenario, gpu.address),
             "10de",
@@ -32,6 +45,9 @@ def write_tree(scenario: Scenario, root: Path, *, driver: bool = True) -> Path:
             numa_node=gpu.numa_node,
             kernel=gpu.kernel_driver if driver or gpu.kernel_driver != "nvidia" else None,
         )
+        write_aer(folder, gpu.aer)
+        if scenario.iommu:
+            write_files(folder / "iommu_group", {"type": scenario.iommu})
     for nic in scenario.nics:
         class_code = "020700" if nic.infiniband else "020000"
         folder = write_function(
@@ -40,10 +56,6 @@ def write_tree(scenario: Scenario, root: Path, *, driver: bool = True) -> Path:
         (folder / ("infiniband" if nic.infiniband else "net") / nic.name).mkdir(parents=True)
     for address, _, _, vendor, class_code in scenario.extra_pci:
         write_function(root, _place(scenario, address), vendor, "10f0", class_code)
-    _write_host(scenario, root)
-    if driver:
-        _write_driver(scenario, root)
-    return root
 
 
 def write_function(
@@ -86,6 +98,23 @@ def write_function(
     return folder
 
 
+def write_aer(folder: Path, counts: tuple[int, int, int]) -> None:
+    """Write the three files of error counters: a line an error and the sum."""
+    kinds = {"correctable": ("RxErr", "COR"), "nonfatal": ("CmpltTO", "NONFATAL"), "fatal": ("DLP", "FATAL")}
+    for (name, (error, total)), count in zip(kinds.items(), counts, strict=True):
+        write_files(folder, {f"aer_dev_{name}": f"{error} {count}\nOther 0\nTOTAL_ERR_{total} {count}"})
+
+
+def config_space(acs: int | None, offset: int = 0x148) -> bytes:
+    """Give the config space of a bridge: error reporting at 0x100 and, after it, access control."""
+    space = bytearray(4096)
+    space[0x100:0x104] = (0x0001 | 2 << 16 | (offset if acs is not None else 0) << 20).to_bytes(4, "little")
+    if acs is not None:
+        space[offset : offset + 4] = (0x000D | 1 << 16).to_bytes(4, "little")
+        space[offset + 4 : offset + 8] = (0x5F | acs << 16).to_bytes(4, "little")
+    return bytes(space)
+
+
 def write_files(folder: Path, texts: dict[str, object]) -> None:
     """Write small files, each with a newline at the end as sysfs gives them."""
     for name, text in texts.items():
@@ -124,11 +153,12 @@ def _write_host(scenario: Scenario, root: Path) -> None:
             "proc/meminfo": f"MemTotal:       {scenario.memory_mib * 1024} kB",
             "proc/sys/kernel/osrelease": "6.1.0-test",
             "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=/dev/sda1",
-            "proc/1/cgroup": "0::/init.scope",
+            "proc/1/cgroup": f"0::/{scenario.container}/x" if scenario.container else "0::/init.scope",
             "sys/class/dmi/id/sys_vendor": "Supermicro",
             "sys/class/dmi/id/product_name": "SYS-4028GR-TR",
         },
     )
+    (root / "sys/class/iommu" / ("dmar0" if scenario.iommu else "")).mkdir(parents=True)
     system = root / "sys/devices/system"
     for node, cpus in enumerate(scenario.cpus):
         distances = " ".join("10" if other == node else "21" for other in range(len(scenario.cpus)))

@@ -3,12 +3,13 @@ import pytest
 
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
+from tests.kit.telling import TELLING
 
 FOUR = SCENARIOS["four"]
 
 
 def test_pynvmls_own_functions_run_on_the_double() -> None:
-    with installed(FakeNvml(FOUR)):
+    with installed(FakeNvml(TELLING)):
         pynvml.nvmlInit()
         gpu = pynvml.nvmlDeviceGetHandleByIndex(1)
         assert pynvml.nvmlDeviceGetCount() == 4
@@ -48,7 +49,7 @@ def test_a_symbol_that_the_double_does_not_know_is_function_not_found() -> None:
     with installed(FakeNvml(FOUR)):
         pynvml.nvmlInit()
         with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-            pynvml.nvmlDeviceGetFanSpeed(pynvml.nvmlDeviceGetHandleByIndex(0))
+            pynvml.nvmlDeviceGetNumFans(pynvml.nvmlDeviceGetHandleByIndex(0))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from gputopo import schema
 from gputopo.machine import Hop, Machine
 from gputopo.probes.collect import _user, read_machine
-from gputopo.probes.gpu import absent_facts
+from gputopo.probes.notes import absent_facts
 from tests.kit.machines import leaves, read
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, ProcessSpec, changed

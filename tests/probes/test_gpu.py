@@ -5,13 +5,15 @@ import pytest
 
 from gputopo.machine import GpuProcess, Machine, NvLink
 from gputopo.probes.collect import read_machine
+from gputopo.probes.nvml_words import SRAM_COUNTS
 from tests.kit.machines import leaves
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, Scenario, changed
+from tests.kit.telling import TELLING
 
 NO_TREE = Path("/nonexistent")  # so that nothing is filled in from sysfs
 UNKNOWN_ERROR = 999
-FOUR = changed(SCENARIOS["four"], gpus={0: {"violations": {0: 11, 1: 12}}})
+FOUR = changed(TELLING, gpus={0: {"violations": {0: 11, 1: 12}}})
 
 # What each call about GPU 0 gives. A call with another way to the same fact costs nothing.
 COSTS: Mapping[str, tuple[str, ...]] = {
@@ -43,7 +45,27 @@ COSTS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetEnforcedPowerLimit": ("power_w.enforced_limit",),
     "nvmlDeviceGetPowerManagementLimitConstraints": ("power_w.min", "power_w.max"),
     "nvmlDeviceGetTemperatureV": (),
-    "nvmlDeviceGetFieldValues": ("temperature_c.memory",),
+    "nvmlDeviceGetFieldValues[82,0]": ("temperature_c.memory",),
+    "nvmlDeviceGetFieldValues[193,0]": ("temperature_c.margin_shutdown",),
+    "nvmlDeviceGetFieldValues[194,0]": ("temperature_c.margin_slowdown",),
+    "nvmlDeviceGetFieldValues[196,0]": ("temperature_c.margin_max_operating",),
+    "nvmlDeviceGetFieldValues[164,0]": ("nvlinks[0].gb_per_s", "nvlinks[0].errors.effective_errors"),
+    "nvmlDeviceGetFieldValues[164,1]": ("nvlinks[1].gb_per_s", "nvlinks[1].errors.effective_errors"),
+    "nvmlDeviceGetBrand": ("brand",),
+    "nvmlDeviceGetArchitecture": ("architecture",),
+    "nvmlDeviceGetFanSpeed": ("fan_percent",),
+    "nvmlDeviceGetDisplayActive": ("display_active",),
+    "nvmlDeviceGetVirtualizationMode": ("virtualization",),
+    "nvmlDeviceGetBAR1MemoryInfo": ("bar1_mib.total", "bar1_mib.used", "bar1_mib.free"),
+    "nvmlDeviceGetSramEccErrorStatus": tuple(f"ecc.counts.{name}" for name in SRAM_COUNTS),
+    **{
+        f"nvmlDeviceGetMemoryErrorCounter[{kind},{since},2]": (f"ecc.counts.{when}.dram_{word}",)
+        for kind, word in ((0, "correctable"), (1, "uncorrectable"))
+        for since, when in ((0, "volatile"), (1, "aggregate"))
+    },
+    "nvmlDeviceGetTemperatureThreshold[2]": ("temperature_c.memory_max_operating",),
+    "nvmlDeviceGetTemperatureThreshold[3]": ("temperature_c.max_operating",),
+    "nvmlDeviceGetTemperatureThreshold[5]": ("temperature_c.target",),
     "nvmlDeviceGetTemperatureThreshold[1]": ("temperature_c.slowdown",),
     "nvmlDeviceGetTemperatureThreshold[0]": ("temperature_c.shutdown",),
     "nvmlDeviceGetMarginTemperature": ("temperature_c.margin",),
@@ -66,7 +88,7 @@ COSTS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetRetiredPages[0]": ("retired_pages.single_bit",),
     "nvmlDeviceGetRetiredPages[1]": ("retired_pages.double_bit",),
     "nvmlDeviceGetRetiredPagesPendingStatus": ("retired_pages.pending",),
-    "nvmlDeviceGetMigMode": ("mig.mode", "mig.mode_pending"),
+    "nvmlDeviceGetMigMode": ("mig.mode", "mig.mode_pending", "mig.instances"),
     "nvmlDeviceGetComputeMode": ("compute_mode",),
     "nvmlDeviceGetPersistenceMode": ("persistence_mode",),
     "nvmlDeviceGetComputeRunningProcesses_v3": (),
@@ -140,7 +162,7 @@ def test_a_refused_call_costs_only_its_own_fact(call: str) -> None:
 
 
 def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
-    gpu = read_one(SCENARIOS["four"]).gpus[0]
+    gpu = read_one(TELLING).gpus[0]
     assert (gpu.index, gpu.name, gpu.pci_address) == (0, "NVIDIA Test-100", "0000:44:00.0")
     assert gpu.uuid == "GPU-00000004-0000-4000-8000-000000000000"
     assert (gpu.numa_node, gpu.cpu_affinity, gpu.cuda_index) == (0, "0-63", 0)
@@ -153,10 +175,21 @@ def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
     assert (gpu.power_w.draw, gpu.power_w.enforced_limit, gpu.power_w.max) == (61.5, 398.0, 405.0)
     heat = gpu.temperature_c
     assert (heat.gpu, heat.memory, heat.slowdown, heat.shutdown, heat.margin) == (31, 33, 95, 98, 57)
+    assert (heat.max_operating, heat.memory_max_operating, heat.target) == (85, 95, 80)
+    assert (heat.margin_shutdown, heat.margin_slowdown, heat.margin_max_operating) == (-8, -2, -1)
     pcie = gpu.pcie
     assert (pcie.gen_now, pcie.gen_max, pcie.width_now, pcie.replay_counter) == (3, 3, 16, 4)
     assert (gpu.memory_mib.total, gpu.memory_mib.used) == (40960, 1024)
     assert (gpu.ecc.mode, gpu.ecc.corrected_aggregate, gpu.ecc.uncorrected_volatile) == (True, 6, 7)
+    assert gpu.ecc.counts is not None
+    assert (gpu.ecc.counts["volatile.sram_correctable"], gpu.ecc.counts["aggregate.dram_correctable"]) == (
+        41,
+        32,
+    )
+    assert gpu.ecc.counts["aggregate.sram_threshold_exceeded"] == 1
+    assert (gpu.brand, gpu.architecture, gpu.pci_device_id) == ("Tesla", "Ampere", "20b0")
+    assert (gpu.bar1_mib.total, gpu.bar1_mib.used, gpu.fan_percent) == (65536, 1, 30)
+    assert (gpu.display_active, gpu.virtualization, gpu.mig.instances) == (False, "none", 0)
     assert (gpu.remapped_rows.uncorrectable, gpu.remapped_rows.pending) == (2, False)
     assert (gpu.retired_pages.single_bit, gpu.retired_pages.double_bit) == (2, 1)
     assert (gpu.compute_mode, gpu.persistence_mode, gpu.mig.mode, gpu.lost) == ("default", True, False, False)
@@ -178,7 +211,8 @@ def test_nvlinks_are_read_up_to_the_last_with_what_is_at_the_other_end() -> None
             version=3,
             remote_pci_address="0000:45:00.0",
             remote_kind="gpu",
-            errors={"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0},
+            gb_per_s=25.781,
+            errors={"replay": 1, "recovery": 2, "crc_flit": 3, "crc_data": 4, "effective_errors": 5},
         )
         for link in (0, 1)
     )

@@ -5,8 +5,9 @@ from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml import NotReadError
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
+from tests.kit.telling import TELLING
 
-FOUR = SCENARIOS["four"]
+FOUR = TELLING
 
 
 def test_the_chosen_gpus_are_sampled_in_their_order() -> None:

@@ -11,8 +11,9 @@ from gputopo.probes.nvml import NotReadError, open_nvml
 from gputopo.probes.nvml_words import THROTTLE_REASONS, throttle_reasons
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, GpuSpec, LinkSpec, Scenario, changed
+from tests.kit.telling import TELLING
 
-FOUR = SCENARIOS["four"]
+FOUR = TELLING
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,224 @@
+"""What a machine of the kit is made of: frozen values of GPUs, links, bridges, NICs, and the whole box.
+
+Hops are derived from the bridges by `Scenario.level`, which knows nothing of gputopo.topology.
+Numbers that a scenario does not set are those of an invented, well-behaved, idle data-centre card.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+NOT_SUPPORTED = 3
+GPU_IS_LOST = 15
+
+# What a GeForce driver refuses: error correction, user clocks, MIG, violation times, the newer thermals.
+CONSUMER = dict.fromkeys(
+    (
+        "nvmlDeviceGetEccMode",
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetMemoryErrorCounter",
+        "nvmlDeviceGetSramEccErrorStatus",
+        "nvmlDeviceGetRetiredPages",
+        "nvmlDeviceGetRetiredPagesPendingStatus",
+        "nvmlDeviceGetRemappedRows",
+        "nvmlDeviceGetApplicationsClock",
+        "nvmlDeviceGetMaxCustomerBoostClock",
+        "nvmlDeviceGetClock",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetMarginTemperature",
+        "nvmlDeviceGetViolationStatus",
+        "field[82]",
+        "field[193]",
+        "field[194]",
+        "field[196]",
+    ),
+    NOT_SUPPORTED,
+)
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """A PCIe link: GT/s per lane and lanes, now and at most. The texts are written as the kernel does."""
+
+    speed: float = 8.0
+    width: int = 16
+    max_speed: float = 8.0
+    max_width: int = 16
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """A PCI bridge; `parent` None directly under the root complex `root`."""
+
+    address: str
+    root: str
+    parent: str | None = None
+    link: LinkSpec = LinkSpec()
+    acs: int | None = 0  # the control register of access control services; None: the bridge has none
+    aer: tuple[int, int, int] = (0, 0, 0)  # correctable, nonfatal, fatal
+
+
+@dataclass(frozen=True)
+class NicSpec:
+    address: str
+    parent: str | None
+    root: str
+    name: str
+    infiniband: bool = True
+    numa_node: int = -1
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    pid: int
+    kind: str  # compute, graphics, mps
+    used_bytes: int | None
+    name: str = "/home/someone/venv/bin/python train.py"
+
+
+@dataclass(frozen=True)
+class NvLinkSpec:
+    """One NVLink port. `remote`: a GPU's index, or the address of a switch. None: the link is down."""
+
+    remote: int | str | None
+    version: int = 2
+    errors: Mapping[int, int] = field(default_factory=dict)  # by nvmlNvLinkErrorCounter_t
+    field_errors: Mapping[int, int] = field(default_factory=dict)  # by NVML_FI_DEV_NVLINK_*, newer cards
+    mb_per_s: int = 25_000  # in one direction
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """A GPU and the numbers that NVML tells of it, in NVML's units. A value None is NOT_SUPPORTED.
+
+    `refuses` maps a call, with or without its plain arguments in brackets, to the code it returns.
+    `lost`: `handle` (no handle either) or `calls` (the handle is given, every call is refused).
+    """
+
+    address: str
+    parent: str | None
+    root: str
+    name: str = "NVIDIA Test-100"
+    uuid: str = ""
+    device_id: str = "20b0"
+    class_code: str = "030200"
+    kernel_driver: str | None = "nvidia"
+    numa_node: int = -1
+    link: LinkSpec = LinkSpec()
+    # graphics, SM, memory, video in MHz
+    clocks: tuple[int, int, int, int] = (1305, 1305, 1215, 1275)
+    max_clocks: tuple[int, int, int, int] = (1410, 1410, 1215, 1290)
+    application_clocks: tuple[int, int, int, int] = (1095, 1095, 1215, 1005)
+    boost_clocks: tuple[int, int, int, int] = (1400, 1400, 1214, 1280)
+    pstate: int = 0
+    throttle: int = 0x1
+    violations: Mapping[int, int] = field(
+        default_factory=lambda: dict.fromkeys((0, 1, 2, 3, 4, 5, 10, 11), 0)
+    )
+    power_mw: int = 61_500
+    power_limit_mw: int = 400_000
+    power_default_mw: int = 400_000
+    power_enforced_mw: int = 400_000
+    power_range_mw: tuple[int, int] = (100_000, 400_000)
+    temperature: int = 31
+    memory_temperature: int = 33
+    slowdown: int = 95
+    shutdown: int = 98
+    max_operating: int | None = 85
+    memory_max_operating: int | None = 95
+    target: int | None = 80
+    margin: int = 54
+    # Field values by NVML_FI_*; these are the margins at which a card shuts down, slows down, is at its most.
+    fields: Mapping[int, int] = field(default_factory=lambda: {193: -8, 194: -2, 196: 0})
+    fan: int | None = 30
+    replays: int = 0
+    gen_script: tuple[int, ...] = ()  # PCIe generations, one a call; the last one stays
+    aer: tuple[int, int, int] = (0, 0, 0)  # correctable, nonfatal, fatal
+    memory_bytes: tuple[int, int, int] = (42_949_672_960, 0, 42_949_672_960)  # total, used, free
+    bar1_bytes: tuple[int, int, int] = (68_719_476_736, 1_048_576, 68_718_428_160)
+    utilization: tuple[int, int] = (0, 0)
+    brand: int = 2  # nvmlBrandType_t: Tesla
+    architecture: int = 7  # NVML_DEVICE_ARCH_*: Ampere
+    display: int = 0
+    virtualization: int = 0
+    ecc_mode: tuple[int, int] | None = (1, 1)
+    ecc_errors: tuple[int, int, int, int] = (0, 0, 0, 0)  # corrected vol., aggr., uncorrected vol., aggr.
+    # The same by nvmlMemoryLocation_t, and the struct that tells the chip's own memories apart.
+    ecc_at: Mapping[int, tuple[int, int, int, int]] = field(
+        default_factory=lambda: {2: (0, 0, 0, 0), 7: (0, 0, 0, 0)}
+    )
+    sram_errors: Mapping[str, int] | None = field(default_factory=lambda: {"volatileCor": 0})
+    remapped_rows: tuple[int, int, int, int] | None = (0, 0, 0, 0)
+    retired_pages: tuple[int, int] = (0, 0)
+    retired_pending: int = 0
+    mig: tuple[int, int] | None = (0, 0)
+    mig_instances: tuple[int, ...] = ()  # the places that are taken, of 7
+    compute_mode: int = 0
+    persistence: int = 1
+    processes: tuple[ProcessSpec, ...] = ()
+    nvlinks: tuple[NvLinkSpec, ...] = ()
+    refuses: Mapping[str, int] = field(default_factory=dict)
+    lost: str | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One machine. `cpus` are the CPUs of each NUMA node; `p2p` overrides the status code of pairs."""
+
+    name: str
+    gpus: tuple[GpuSpec, ...]
+    bridges: tuple[Bridge, ...]
+    nics: tuple[NicSpec, ...] = ()
+    cpu_model: str = "Intel(R) Xeon(R) CPU E5-2630 v4 @ 2.20GHz"
+    sockets: int = 1
+    cpus: tuple[Sequence[int], ...] = (range(20),)
+    memory_mib: int = 64_000
+    driver_version: str = "550.163.01"
+    nvml_version: str = "12.550.163.01"
+    cuda_version: int = 12_040
+    p2p: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    init_code: int = 0  # what nvmlInit returns
+    driver_loaded: bool = True  # the kernel module, and with it /dev/nvidia*
+    pci_shown: bool = True  # False: a container that hides the PCI tree
+    container: str | None = None
+    iommu: str | None = None  # the type of the GPUs' IOMMU groups: identity, DMA-FQ; None: no IOMMU
+    privileged: bool = True  # False: config space is readable up to its first 64 bytes only
+    xids: tuple[tuple[int, int], ...] = ()  # (GPU, code), told to whoever listens
+    extra_pci: tuple[tuple[str, str | None, str, str, str], ...] = ()  # address, parent, root, vendor, class
+
+    def bridges_above(self, gpu: int) -> list[str]:
+        """Give the bridges above a GPU, the nearest first."""
+        parents = {bridge.address: bridge.parent for bridge in self.bridges}
+        above = []
+        bridge = self.gpus[gpu].parent
+        while bridge is not None:
+            above.append(bridge)
+            bridge = parents[bridge]
+        return above
+
+    def slot(self, gpu: int) -> LinkSpec:
+        """Give the link of the bridge right above a GPU; without a bridge, what the card can do."""
+        links = {bridge.address: bridge.link for bridge in self.bridges}
+        return links.get(self.gpus[gpu].parent or "", self.gpus[gpu].link)
+
+    def level(self, a: int, b: int) -> int:
+        """Give NVML's topology level of a pair: 10, 20, 30, 40 or 50."""
+        ways = self.bridges_above(a), self.bridges_above(b)
+        shared = [bridge for bridge in ways[0] if bridge in ways[1]]
+        if shared:
+            below = [way.index(shared[0]) for way in ways]
+            return 10 if max(below) < 2 else 20
+        first, second = self.gpus[a], self.gpus[b]
+        if first.root == second.root:
+            return 30
+        return 40 if first.numa_node == second.numa_node else 50
+
+
+def changed(
+    scenario: Scenario, gpus: Mapping[int, Mapping[str, Any]] | None = None, **fields: Any
+) -> Scenario:
+    """Give a variant of a scenario: fields of some GPUs by index, and fields of the scenario itself."""
+    specs = tuple(
+        replace(gpu, **dict((gpus or {}).get(index, {}))) for index, gpu in enumerate(scenario.gpus)
+    )
+    return replace(scenario, gpus=specs, **fields)
