@@ -1,0 +1,88 @@
+"""What is wrong with a machine, or not known of it: one function a rule, values in, findings out.
+
+A new rule is a function from a Machine to findings in the module of its theme, its ids in `IDS`, and the
+function in `RULES`. A fact that is None makes no finding: it is no fault and no pass.
+"""
+
+from gputopo.findings import (
+    cards,
+    clocks,
+    configuration,
+    driver,
+    links,
+    memory_health,
+    nvlink,
+    peer_access,
+    power,
+    sources,
+    thermal,
+    throttling,
+    uplinks,
+)
+from gputopo.findings.finding import SEVERITIES, Finding, Inspection, Rule, Severity, reaches, worst_first
+from gputopo.findings.ids import IDS
+from gputopo.machine import Machine
+
+__all__ = [
+    "IDS",
+    "RULES",
+    "SEVERITIES",
+    "Finding",
+    "Inspection",
+    "Rule",
+    "Severity",
+    "driver_broken",
+    "find",
+    "reaches",
+]
+
+RULES: tuple[Rule, ...] = (
+    driver.driver,
+    driver.no_device,
+    driver.lost_gpus,
+    memory_health.ecc,
+    memory_health.replaced_memory,
+    throttling.slowdowns,
+    thermal.temperatures,
+    power.limits,
+    clocks.low,
+    clocks.peers,
+    clocks.model,
+    links.widths,
+    links.generations,
+    links.slots,
+    links.errors,
+    uplinks.chipset_slots,
+    uplinks.shared_uplinks,
+    nvlink.down,
+    nvlink.errors,
+    peer_access.acs,
+    peer_access.iommu,
+    peer_access.off,
+    configuration.processes,
+    configuration.modes,
+    configuration.cuda_order,
+    configuration.memory_nodes,
+    configuration.persistence,
+    cards.mixed_models,
+    cards.mixed_memory,
+    cards.no_expectation,
+    sources.contradictions,
+    sources.hidden_topology,
+    sources.unknown_topology,
+    sources.unread_lines,
+)
+
+
+def find(machine: Machine) -> tuple[Finding, ...]:
+    """Give all findings, errors first, then warnings; within a severity in the order of the rules."""
+    return worst_first(finding for rule in RULES for finding in rule(machine))
+
+
+def driver_broken(machine: Machine) -> Finding | None:
+    """Give the finding if there is an NVIDIA device whose driver does not work, else None.
+
+    A launcher stops with exit code 3 on it. None as well where the machine has no NVIDIA device, or where
+    a capture says nothing of the driver.
+    """
+    return next((finding for finding in driver.driver(machine) if finding.severity == "error"), None)

@@ -1,0 +1,29 @@
+"""Whether a GPU was at work when it was read: many readings mean something only then."""
+
+from gputopo.findings.throttle_words import reasons_of
+from gputopo.machine import Gpu
+
+# P0 to P2 are the states for work: compute holds GeForce cards in P2, and from P3 on clocks are lowered to
+# save power (NVML API, nvmlPstates_t: P0 is the maximum performance).
+WORKING_STATES = ("P0", "P1", "P2")
+
+# A GPU that computes less than half of the time may clock down between its kernels. Ours.
+BUSY_PERCENT = 50
+
+
+def at_work(gpu: Gpu) -> bool:
+    """Tell whether the GPU was awake: in a working P-state and running kernels, not reported as idle.
+
+    False where that is not known, so an idle reading is never taken for a fault.
+    """
+    if gpu.pstate not in WORKING_STATES or "gpu_idle" in reasons_of(gpu.throttle):
+        return False
+    if gpu.utilization_percent.gpu is not None:
+        return gpu.utilization_percent.gpu > 0
+    return gpu.throttle.mask is not None or gpu.throttle.reasons is not None
+
+
+def busy(gpu: Gpu) -> bool:
+    """Tell whether the GPU was at work for at least half of the time, so that its clocks should be up."""
+    used = gpu.utilization_percent.gpu
+    return at_work(gpu) and used is not None and used >= BUSY_PERCENT

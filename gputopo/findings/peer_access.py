@@ -1,0 +1,100 @@
+"""Direct copies between GPUs (P2P): off where they could be on, or sent round by ACS or the IOMMU."""
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from gputopo.findings.fault import numbers, present
+from gputopo.findings.finding import Finding, Severity
+from gputopo.machine import Link, Machine
+from gputopo.p2p import Off, acs_bridges, statuses, why_off
+from gputopo.topology import links_by_pair
+
+_NO_FIX = "no fix exists: copies go through host memory; gputopo bandwidth measures how fast that is"
+# Of these a rule of its own tells: switched-off pairs are part of its evidence.
+_OWN_RULE = ("acs", "iommu")
+
+
+def off(machine: Machine) -> Iterator[Finding]:
+    """Give one finding for each cause, with all pairs that it keeps apart."""
+    by_cause: dict[str, list[tuple[Link, Off]]] = {}
+    for link, why in _off(machine):
+        if why.cause not in _OWN_RULE:
+            by_cause.setdefault(why.cause, []).append((link, why))
+    for cause, pairs in by_cause.items():
+        link, why = pairs[0]
+        fixable = why.fix is not None and cause in ("registry_key", "bar1", "container")
+        severity: Severity = "warning" if fixable else "info"
+        yield Finding(
+            id="p2p.off",
+            severity=severity,
+            subject=f"link:{link.a}-{link.b}" if len(pairs) == 1 else "machine",
+            says=f"GPUs cannot copy directly ({_pairs(machine, pairs)}): {why.says}",
+            evidence={
+                "cause": cause,
+                "pairs": {f"{link.a}-{link.b}": list(statuses(link)) for link, _ in pairs},
+            },
+            remedy=why.fix or _NO_FIX,
+        )
+
+
+def acs(machine: Machine) -> Iterator[Finding]:
+    """Find access control on bridges between GPUs: direct copies are slow, or never end."""
+    if len(present(machine)) < 2 or machine.host.virtual_machine not in (None, "none"):
+        return
+    bridges = acs_bridges(machine)
+    told = any(node.acs is not None for node in machine.pci)
+    off_pairs = [f"{link.a}-{link.b}" for link, why in _off(machine) if why.cause == "acs"]
+    if not bridges and (told or machine.host.acs != "on"):
+        return
+    yield Finding(
+        id="p2p.acs_on",
+        severity="warning",
+        subject="machine",
+        says="access control (ACS) is on between GPUs: direct copies take the way through the CPU, are slow "
+        "and may hang",
+        evidence={"acs": machine.host.acs, "bridges": list(bridges), "p2p_off": off_pairs},
+        remedy="turn ACS (and the IOMMU, if nothing needs it) off in the BIOS; or by setpci on these bridges "
+        "at each start, as NVIDIA's NCCL guide describes (troubleshooting, PCI Access Control Services)",
+    )
+
+
+def iommu(machine: Machine) -> Iterator[Finding]:
+    """Find pairs that are off and of which only an IOMMU in the way is known."""
+    pairs = [(link, why) for link, why in _off(machine) if why.cause == "iommu"]
+    if pairs:
+        yield Finding(
+            id="p2p.iommu",
+            severity="warning",
+            subject="machine",
+            says=f"GPUs cannot copy directly ({_pairs(machine, pairs)}): {pairs[0][1].says}",
+            evidence={"iommu": machine.host.iommu, "pairs": [f"{link.a}-{link.b}" for link, _ in pairs]},
+            remedy=pairs[0][1].fix,
+        )
+
+
+def _off(machine: Machine) -> Iterator[tuple[Link, Off]]:
+    lost = {gpu.index for gpu in machine.gpus if gpu.lost}
+    for link in links_by_pair(machine).values():
+        if not {link.a, link.b} & lost:
+            why = why_off(machine, link)
+            if why is not None:
+                yield link, why
+
+
+def _pairs(machine: Machine, pairs: list[tuple[Link, Off]]) -> str:
+    """Name the pairs in short: all of a group, or so many of how many."""
+    found = {(link.a, link.b) for link, _ in pairs}
+    gpus = sorted({index for pair in found for index in pair})
+    if len(found) == 1:
+        return f"{link_name(*next(iter(found)))}"
+    if found == set(combinations(gpus, 2)):
+        return f"any two of {numbers(gpus)}"
+    known = sum(1 for link in machine.links if link.p2p_read is not None)
+    if len(found) <= 6:
+        return ", ".join(link_name(a, b) for a, b in sorted(found))
+    return f"{len(found)} of {known} pairs among {numbers(gpus)}"
+
+
+def link_name(a: int, b: int) -> str:
+    """Write a pair of GPUs."""
+    return f"{a} and {b}"
