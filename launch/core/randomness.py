@@ -39,8 +39,8 @@ def normal(stream: Stream, shape: tuple[int, ...], *, first_row: int = 0) -> Ten
 
 
 def integers(stream: Stream, rows: int, below: int, *, first_row: int = 0) -> Tensor:
-    """Draw int32 [rows] in [0, below)."""
-    return tf.cast(uniform(stream, (rows,), first_row=first_row) * below, tf.int32)
+    """Draw int64 [rows] in [0, below). 64 bits: TensorFlow keeps no int32 variable on a GPU."""
+    return tf.cast(uniform(stream, (rows,), first_row=first_row) * below, tf.int64)
 
 
 def _draw(op: Any, stream: Stream, shape: tuple[int, ...], first_row: int) -> Tensor:
@@ -50,8 +50,10 @@ def _draw(op: Any, stream: Stream, shape: tuple[int, ...], first_row: int) -> Te
         width *= size
     padded = -(-width // _PER_COUNTER) * _PER_COUNTER
     start = first_row * padded // _PER_COUNTER
-    high = tf.cast(stream.step, tf.uint64)
-    counter = tf.stack([tf.constant(start, tf.uint64), high])
-    key = tf.constant([(stream.seed << 32) ^ stream.purpose], tf.uint64)
+    # Key and counter are read on the host by the GPU's kernel as well; the scope is not any tower's.
+    with tf.name_scope("random_counters/"), tf.device("/CPU:0"):
+        high = tf.cast(stream.step, tf.uint64)
+        counter = tf.stack([tf.constant(start, tf.uint64), high])
+        key = tf.constant([(stream.seed << 32) ^ stream.purpose], tf.uint64)
     drawn = op(shape=(shape[0], padded), key=key, counter=counter, alg=_PHILOX, dtype=tf.float32)
     return tf.reshape(drawn[:, :width], shape)
