@@ -4,11 +4,11 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gputopo.captures import bundled, merge, recording, topo
+from gputopo.captures import bundled, merge, recording, sysfs, topo
 from gputopo.errors import InputError
 from gputopo.machine import Machine
 
@@ -21,6 +21,8 @@ _DRIVER_SAYS = re.compile(
     re.MULTILINE,
 )
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
 
 class Format(Protocol):
@@ -37,13 +39,25 @@ class Format(Protocol):
 
 def formats() -> tuple[Format, ...]:
     """Give the formats in the order in which they are tried: the one that is surest of itself first."""
-    return recording, topo
+    from gputopo.captures import hwloc_xml, lspci, lspci_verbose, nccl_xml, nvlink_status, topo_p2p
+
+    return (
+        recording,
+        nccl_xml,
+        hwloc_xml,
+        topo,
+        topo_p2p,
+        nvlink_status,
+        lspci,
+        lspci_verbose,
+    )
 
 
-def load(sources: Sequence[str]) -> Machine:
+def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machine:
     """Read one machine from files, `-` (standard input) or names of bundled machines; several are merged.
 
-    A file wins over a bundled machine of the same name. Raises InputError.
+    A file wins over a bundled machine of the same name. `read_tree` reads a folder that holds a copied /sys,
+    and so a tar of one; without it they are refused. Raises InputError.
     """
     if not sources:
         raise InputError(
@@ -51,7 +65,7 @@ def load(sources: Sequence[str]) -> Machine:
         )
     if sources.count("-") > 1:
         raise InputError("standard input can be read only once", "give - once")
-    return merge.merge([_load_one(source) for source in sources])
+    return merge.merge([_load_one(source, read_tree) for source in sources])
 
 
 def read_text(text: str, *, origin: str) -> Machine:
@@ -64,16 +78,25 @@ def read_text(text: str, *, origin: str) -> Machine:
     raise _unknown(text, origin)
 
 
-def _load_one(source: str) -> Machine:
+def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
     if source == "-":
-        return read_text(_decoded(_standard_input(), _STDIN), origin=_STDIN)
+        return _read(_standard_input(), _STDIN, read_tree)
     if not source:
         raise InputError(
             "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
         )
     if not Path(source).is_file() and source in bundled.names():
         return bundled.read(source)
-    return read_text(_decoded(_content(Path(source)), source), origin=source)
+    if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
+        return read_tree(root)
+    return _read(_content(Path(source)), source, read_tree)
+
+
+def _read(data: bytes, origin: str, read_tree: ReadTree | None) -> Machine:
+    if read_tree is not None and sysfs.is_archive(data) and len(data) <= _MOST_BYTES:
+        with sysfs.unpacked(data, origin=origin) as root:
+            return read_tree(root)
+    return read_text(_decoded(data, origin), origin=origin)
 
 
 def _standard_input() -> bytes:
@@ -85,7 +108,9 @@ def _standard_input() -> bytes:
 def _content(path: Path) -> bytes:
     try:
         if stat.S_ISDIR(os.stat(path).st_mode):
-            raise InputError(f"{path} is a folder", "name a file in it")
+            raise InputError(
+                f"{path} is a folder", "name a file in it, or the folder that holds a copied sys"
+            )
         with open(path, "rb") as file:
             return file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
@@ -127,7 +152,7 @@ def _binary(origin: str) -> InputError:
 
 
 def _all_formats() -> str:
-    return " or ".join(kind.READS for kind in formats())
+    return " or ".join([*(kind.READS for kind in formats()), sysfs.READS])
 
 
 def _unknown(text: str, origin: str) -> InputError:

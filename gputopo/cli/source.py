@@ -14,8 +14,9 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="FILE",
-        help="Read this instead of the machine: a recording, the text of `nvidia-smi topo -m`, - for stdin, "
-        "or the name of a bundled machine such as 7gforce. May be given several times.",
+        help="Read this instead of the machine: a recording, what nvidia-smi, lspci, NCCL, hwloc or "
+        "TensorFlow wrote, a copied /sys (folder or tar), - for stdin, or the name of a bundled machine "
+        "such as 7gforce. The content decides. May be given several times.",
     ),
 ]
 
@@ -29,7 +30,13 @@ def machine_from(sources: Sequence[str]) -> Machine:
     if sources:
         from gputopo import captures
 
-        return captures.load(sources)
+        return captures.load(sources, read_tree=_read_tree)
     from gputopo.probes import collect
 
     return collect.read_machine(Path(os.environ.get("GPUTOPO_ROOT", "/")))
+
+
+def _read_tree(root: Path) -> Machine:
+    from gputopo.probes import tree  # only a copied /sys needs it
+
+    return tree.read_tree(root)

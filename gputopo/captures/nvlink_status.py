@@ -1,0 +1,104 @@
+"""The text of `nvidia-smi nvlink -s` (and of `-R`, which tells the other ends): text in, Machine out.
+
+    GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-...)
+         Link 0: 25.781 GB/s
+         Link 1: <inactive>
+
+GB/s are those of one direction. Where NVML refuses, its words are the reason in `missing`.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gputopo.captures import pci_tree
+from gputopo.errors import InputError
+from gputopo.machine import Gpu, Machine, NvLink, Unread
+
+SOURCE = "nvidia-smi nvlink"
+READS = "`nvidia-smi nvlink -s` text"
+
+_HINT = "copy the whole output of `nvidia-smi nvlink -s` again"
+_GPU = re.compile(r"^\W{0,8}GPU (\d{1,3}): (.{1,120}?) \(UUID: ([^)\s]{1,60})\)", re.MULTILINE)
+_LINK = re.compile(r"^\W{0,12}Link (\d{1,2})\s*:\s*(.+?)\s*$")
+_SPEED = re.compile(r"(\d{1,4}(?:\.\d{1,4})?) GB/s")
+_REMOTE = re.compile(r"Remote Device ([0-9a-fA-F:.]{7,20}): Link \d{1,2}")
+_REFUSED = re.compile(
+    r"^\W{0,8}(?:NVML: )?((?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$", re.IGNORECASE
+)
+_MASKED = re.compile(r"(?:GPU|MIG)-[0Xx-]+")
+
+
+@dataclass(slots=True)
+class _Card:
+    name: str
+    uuid: str | None
+    links: dict[int, NvLink] = field(default_factory=dict)
+    refused: str | None = None
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text has a GPU's line and below it a link's, or NVML's words about links."""
+    if _GPU.search(text) is None:
+        return False
+    lines = text.splitlines()
+    return any(_LINK.match(line) or (_REFUSED.match(line) and "NVLink" in line) for line in lines)
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the links of each GPU. Raises InputError if there is none, or a GPU is told differently twice."""
+    cards: dict[int, _Card] = {}
+    unread: list[Unread] = []
+    card: _Card | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if head := _GPU.match(line):
+            uuid = None if _MASKED.fullmatch(head[3]) else head[3]
+            card = cards.setdefault(int(head[1]), _Card(head[2], uuid))
+            if (card.name, card.uuid) != (head[2], uuid):
+                raise InputError(f"{origin} tells GPU {head[1]} twice and differently (line {number})", _HINT)
+        elif card is not None and (refused := _REFUSED.match(line)):
+            card.refused = refused[1].strip()
+        elif card is not None and _add(card, line, number, origin):
+            continue
+        elif line.strip() and (card is not None or re.search(r"\b(?:Link|GPU) \d", line)):
+            unread.append(Unread(source=SOURCE, line=number, text=line.strip()[:200]))
+    if not cards:
+        raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _HINT)
+    return _machine(cards, unread)
+
+
+def _add(card: _Card, line: str, number: int, origin: str) -> bool:
+    """Add what a line tells of a link; False where it tells nothing that is known."""
+    match = _LINK.match(line)
+    if match is None:
+        return False
+    index, said = int(match[1]), match[2]
+    old = card.links.get(index, NvLink(link=index))
+    if speed := _SPEED.fullmatch(said):
+        new = msgspec.structs.replace(old, active=True, gb_per_s=float(speed[1]))
+    elif said.strip("<>").lower() == "inactive":
+        new = msgspec.structs.replace(old, active=False)
+    elif (remote := _REMOTE.fullmatch(said)) and (address := pci_tree.address(remote[1])):
+        new = msgspec.structs.replace(old, remote_pci_address=address)
+    else:
+        return False
+    if old.active is not None and new != old:
+        raise InputError(f"{origin} tells link {index} twice and differently (line {number})", _HINT)
+    card.links[index] = new
+    return True
+
+
+def _machine(cards: dict[int, _Card], unread: list[Unread]) -> Machine:
+    missing: dict[str, str] = {}
+    gpus: list[Gpu] = []
+    for index, card in sorted(cards.items()):
+        links = tuple(card.links[number] for number in sorted(card.links)) or None
+        if links is None:
+            missing[f"gpus[{index}].nvlinks"] = card.refused or "no line about its links follows"
+        elif card.refused:
+            missing[f"gpus[{index}].nvlinks[*]"] = card.refused
+        if card.uuid is None:
+            missing[f"gpus[{index}].uuid"] = "masked in the text"
+        gpus.append(Gpu(index=index, name=card.name, uuid=card.uuid, nvlinks=links))
+    return Machine(source=SOURCE, gpus=tuple(gpus), missing=missing, unread=tuple(unread))

@@ -1,0 +1,217 @@
+"""A Machine out of a PCI tree that some tool printed: GPUs and NICs in PCI order, their links, their slots.
+
+The parsers of NCCL's and hwloc's XML and of lspci all end here.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import msgspec
+
+from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
+from gputopo.topology import hop_between
+
+NVIDIA = "10de"
+NO_WAY = "the capture does not show enough of the way between the two"
+
+# GT/s per lane of each PCIe generation. PCI Express Base Specification, Link Capabilities Register.
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
+
+Tree = Sequence[PciNode]
+
+
+@dataclass(slots=True)
+class Found:
+    """What a capture told beside the tree: each by PCI address, GPUs and NICs only."""
+
+    gpus: dict[str, Gpu] = field(default_factory=dict)  # with facts of their own; the index is given later
+    nic_names: dict[str, list[str]] = field(default_factory=dict)
+    indices: dict[str, int] = field(default_factory=dict)  # where the capture numbers the GPUs itself
+    missing: dict[str, str] = field(default_factory=dict)
+    unread: list[Unread] = field(default_factory=list)
+
+
+def address(text: str) -> str | None:
+    """Write a PCI address as the kernel does (`0000:05:00.0`), domain 0 if left out; None if it is none."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None:
+        return None
+    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}" if device < 32 else None
+
+
+def order(pci_address: str) -> tuple[int, ...]:
+    """Give the sort key that puts addresses into PCI order, which is NVML's order of GPUs."""
+    return tuple(int(part, 16) for part in re.split("[:.]", pci_address))
+
+
+def generation(speed_gt_per_s: float | None) -> int | None:
+    """Give the PCIe generation of a speed in GT/s per lane, or None if no generation has it."""
+    return None if speed_gt_per_s is None else _GENERATIONS.get(speed_gt_per_s)
+
+
+def speed(text: str | None) -> float | None:
+    """Read "16 GT/s", "16.0 GT/s PCIe" or "16GT/s" as GT/s per lane; None for anything else."""
+    match = re.match(r"\s*(\d{1,4}(?:\.\d{1,3})?)\s*GT/s", text or "")
+    return float(match[1]) if match and float(match[1]) > 0 else None
+
+
+def width(text: str | None) -> int | None:
+    """Read "16" or "x16" as a number of lanes; None for a number that no PCIe link has."""
+    match = re.fullmatch(r"\s*x?(\d{1,2})\s*", text or "", re.ASCII)
+    return int(match[1]) if match and int(match[1]) in _WIDTHS else None
+
+
+def machine(
+    source: str,
+    nodes: Mapping[str, PciNode],
+    found: Found,
+    *,
+    host: Host = Host(),  # noqa: B008 (a frozen value)
+    nvlinks: Callable[[str, str], int | None] = lambda a, b: None,
+    whole: Callable[[Tree], Tree] = lambda tree: tree,
+) -> Machine:
+    """Give the machine of a tree. `nvlinks` counts the NVLinks of two GPUs by address, None: not known;
+    `whole` gives the tree for the hops where the capture leaves bridges out.
+
+    GPUs are numbered as the capture does it where it numbers every one, else in PCI order.
+    """
+    tree = tuple(nodes[key] for key in sorted(nodes, key=order))
+    missing = dict(found.missing)
+    numbers = _numbers([node.address for node in tree if node.kind == "gpu"], found.indices)
+    gpus = tuple(
+        _gpu(found.gpus.get(where, Gpu(index=0)), index, nodes[where], nodes, missing)
+        for where, index in sorted(numbers.items(), key=lambda pair: pair[1])
+    )
+    hop_tree = whole(tree)
+    links = tuple(_links(gpus, hop_tree, nvlinks, missing))
+    nics = _nics(hop_tree, found.nic_names, numbers)
+    if not gpus:
+        missing.setdefault("gpus", "the capture shows no NVIDIA GPU")
+    return Machine(
+        source=source,
+        host=host,
+        gpus=gpus,
+        links=links,
+        nics=nics,
+        pci=tree,
+        missing=missing,
+        unread=tuple(found.unread),
+    )
+
+
+def _numbers(gpus: Sequence[str], told: Mapping[str, int]) -> dict[str, int]:
+    known = [told[where] for where in gpus if where in told]
+    if len(known) == len(gpus) == len(set(known)):
+        return {where: told[where] for where in gpus}
+    return {where: index for index, where in enumerate(gpus)}
+
+
+def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], missing: dict[str, str]) -> Gpu:
+    """Give a GPU its index and what its place in the tree tells."""
+    slot = nodes.get(node.parent) if node.parent else None
+    pcie = Pcie(
+        gen_now=generation(node.speed_gt_per_s),
+        gen_max_device=generation(node.max_speed_gt_per_s),
+        gen_max_host=generation(slot.max_speed_gt_per_s) if slot else None,
+        width_now=node.width,
+        width_max=_least(node.max_width, slot.max_width if slot else None),
+        limiting_hop=_slower_bridge(node, nodes),
+    )
+    if gpu.pcie != Pcie():
+        pcie = gpu.pcie  # the capture tells it in its own terms
+    elif pcie.gen_max_device is not None:
+        pcie = msgspec.structs.replace(pcie, gen_max=_least(pcie.gen_max_device, pcie.gen_max_host))
+    if pcie == Pcie():
+        missing.setdefault(f"gpus[{index}].pcie", "the capture does not tell it")
+    return msgspec.structs.replace(
+        gpu,
+        index=index,
+        pci_address=node.address,
+        pci_device_id=node.device_id,
+        numa_node=node.numa_node if gpu.numa_node is None else gpu.numa_node,
+        pcie=pcie,
+    )
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else min(a, b)
+
+
+def _slower_bridge(node: PciNode, nodes: Mapping[str, PciNode]) -> str | None:
+    """Give the first bridge above that has less speed x width than the device at their highest."""
+    own = _most(node)
+    seen = {node.address}
+    above = nodes.get(node.parent) if node.parent else None
+    while own is not None and above is not None and above.address not in seen:
+        most = _most(above)
+        if most is not None and most < own:
+            return above.address
+        seen.add(above.address)
+        above = nodes.get(above.parent) if above.parent else None
+    return None
+
+
+def _most(node: PciNode) -> float | None:
+    if node.max_speed_gt_per_s is None or node.max_width is None:
+        return None
+    return node.max_speed_gt_per_s * node.max_width
+
+
+def _hop(tree: Tree, a: str, b: str) -> Hop | None:
+    """Give the hop of two functions, or None where the capture does not tell.
+
+    That is where one hangs under no root, or under different roots in a tree without any NUMA number.
+    """
+    if any(node.address in (a, b) and not node.root for node in tree):
+        return None
+    hop = hop_between(tree, a, b)
+    numbered = any(node.numa_node is not None for node in tree)
+    return None if hop is Hop.NODE and not numbered else hop
+
+
+def _links(
+    gpus: Sequence[Gpu],
+    tree: Tree,
+    nvlinks: Callable[[str, str], int | None],
+    missing: dict[str, str],
+) -> list[Link]:
+    links: list[Link] = []
+    for first, second in combinations(gpus, 2):
+        a, b = str(first.pci_address), str(second.pci_address)
+        link = Link(a=first.index, b=second.index, hop=_hop(tree, a, b), nvlinks=nvlinks(a, b))
+        if link.hop is None:
+            missing[f"links[{link.a}-{link.b}].hop"] = NO_WAY
+        links.append(link)
+    return links
+
+
+def _nics(tree: Tree, names: Mapping[str, list[str]], numbers: Mapping[str, int]) -> tuple[Nic, ...]:
+    """Give the network cards in PCI order; a card with several ports is one for each name."""
+    nameless: tuple[str | None, ...] = (None,)
+    cards = [
+        (node, name)
+        for node in tree
+        if node.kind == "nic"
+        for name in (tuple(names.get(node.address, ())) or nameless)
+    ]
+    places = {f"gpu:{index}": where for where, index in numbers.items()}
+    places |= {f"nic:{index}": node.address for index, (node, _) in enumerate(cards)}
+    return tuple(
+        Nic(
+            index=index,
+            name=name,
+            pci_address=node.address,
+            numa_node=node.numa_node,
+            hops={
+                other: hop
+                for other, where in places.items()
+                if where != node.address and (hop := _hop(tree, node.address, where)) is not None
+            },
+        )
+        for index, (node, name) in enumerate(cards)
+    )
