@@ -1,0 +1,214 @@
+"""One GPU as one output of `nvidia-smi` tells it: facts are collected line by line, then become a Gpu."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.captures import smi_values
+from gputopo.captures.smi_names import Names
+from gputopo.captures.smi_table_health import BASE_REASONS
+from gputopo.captures.smi_values import LOST, Value
+from gputopo.machine import Gpu, GpuProcess
+from gputopo.probes.nvml_words import THROTTLE_REASONS, throttle_reasons
+
+_NO_PROCESSES = ("", "none")
+# Facts whose last part is a key of a dictionary in the Gpu.
+_DICTIONARIES = ("violation_ns.", "ecc.counts.")
+_REASON = "throttle.reasons."
+# Which counts make up NVML's totals, where the card does not tell them: one of the sets, whole.
+_PARTS = {
+    "corrected": (("sram_correctable", "dram_correctable"),),
+    "uncorrected": (
+        ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable"),
+        ("sram_uncorrectable", "dram_uncorrectable"),
+    ),
+}
+
+
+class Entry(NamedTuple):
+    """One place of the output: its path in lower case, what stands there (None: a heading), its line."""
+
+    path: str
+    text: str | None
+    line: int
+    shown: str  # the line as it stands there, for the list of what was not understood
+
+
+class Told(NamedTuple):
+    """What one line told of a fact. The lowest of (visit, rank) that has a value stands."""
+
+    visit: int
+    rank: int
+    value: Value
+
+
+@dataclass
+class Card:
+    """Collects what is told of one GPU. `visit` counts how often the output came to it."""
+
+    names: Names
+    bare: bool = False  # numbers may stand without their unit
+    visit: int = 0
+    told: dict[str, list[Told]] = field(default_factory=dict)
+    processes: list[dict[str, Any]] | None = None
+    no_processes: str | None = None
+    instances: int | None = None
+    lost: bool = False
+
+    def add(self, entry: Entry) -> bool:
+        """Take in one place of the output. False where it is not understood."""
+        if entry.text is None:
+            return self._heading(entry.path)
+        if named := self.names.facts.get(entry.path):
+            value = smi_values.read(named.row.kind, entry.text, bare=self.bare)
+            return self._tell(named.row.fact, named.rank, value)
+        if entry.path in self.names.processes:
+            return self._process(entry)
+        if entry.path in ("processes", "compute processes"):
+            return self._no_processes(entry.text)
+        if entry.path == "mig_devices" and entry.text.lower() in _NO_PROCESSES:
+            self.instances = 0
+            return True
+        if entry.path in self.names.sections:
+            return self._whole_section(entry)
+        if entry.text.strip("[]").lower() == LOST:
+            self.lost = True
+        return self.names.is_unplaced(entry.path)
+
+    def _heading(self, path: str) -> bool:
+        if path in ("mig device", "mig_devices/mig_device"):
+            self.instances = (self.instances or 0) + 1 if self.visit == 0 else self.instances
+        if path == "processes/process_info":
+            self._processes().append({})
+        return path in self.names.sections or path in self.names.facts or self.names.is_unplaced(path)
+
+    def _tell(self, fact: str, rank: int, value: Value) -> bool:
+        if (value.reason or "").lower() == LOST:
+            self.lost = True
+        before = self.told.setdefault(fact, [])
+        for place, told in enumerate(before):
+            if (told.visit, told.rank) == (self.visit, rank) and told.value != value:
+                twice = f"told twice, as {_said(told.value)} and as {_said(value)}"
+                before[place] = Told(self.visit, rank, Value(None, twice, strange=True))
+                return False
+        before.append(Told(self.visit, rank, value))
+        return not value.strange
+
+    def _whole_section(self, entry: Entry) -> bool:
+        """Read a section that has a reason in the place of its lines: `Remapped Rows : N/A`."""
+        value = smi_values.read("section", entry.text or "")
+        for named in self.names.below(entry.path):
+            self._tell(named.row.fact, named.rank, value)
+        return not value.strange
+
+    def _processes(self) -> list[dict[str, Any]]:
+        if self.processes is None:
+            self.processes = []
+        return self.processes
+
+    def _no_processes(self, text: str) -> bool:
+        if text.lower() in _NO_PROCESSES:
+            self._processes()
+            return True
+        value = smi_values.read("section", text)
+        self.no_processes = value.reason
+        return not value.strange
+
+    def _process(self, entry: Entry) -> bool:
+        row = self.names.processes[entry.path]
+        value = smi_values.read(row.kind, entry.text or "")
+        processes = self._processes()
+        if row.fact == "pid" and (not processes or "pid" in processes[-1]):
+            processes.append({})
+        if not processes or row.fact in processes[-1]:
+            return False
+        processes[-1][row.fact] = value.value
+        return not value.strange
+
+    # What was collected, as a Gpu
+
+    def gpu(self, index: int) -> tuple[Gpu, dict[str, str]]:
+        """Give the GPU, and why facts are missing, by the fact's path within the GPU."""
+        values: dict[str, Any] = {}
+        missing: dict[str, str] = {}
+        for fact, tellings in self.told.items():
+            best = min(tellings, key=lambda told: (told.value.value is None, told.visit, told.rank)).value
+            if best.value is None:
+                missing[fact] = best.reason or "not told"
+            else:
+                values[fact] = best.value
+        self._throttle(values, missing)
+        _totals(values, missing)
+        self._gather(values, missing)
+        nested: dict[str, Any] = {"index": index, "lost": self.lost}
+        for fact, value in values.items():
+            *rooms, last = fact.split(".")
+            room = nested
+            for name in rooms:
+                room = room.setdefault(name, {})
+            room[last] = value
+        return msgspec.convert(nested, Gpu), missing
+
+    def _throttle(self, values: dict[str, Any], missing: dict[str, str]) -> None:
+        mask = values.get("throttle.mask")
+        states = {
+            fact.removeprefix(_REASON): values.pop(fact) for fact in [*values] if fact.startswith(_REASON)
+        }
+        reasons = {
+            fact.removeprefix(_REASON): missing.pop(fact) for fact in [*missing] if fact.startswith(_REASON)
+        }
+        if mask is not None:
+            values["throttle.reasons"] = throttle_reasons(mask)
+        elif all(name in states for name in BASE_REASONS):
+            order = (*THROTTLE_REASONS.values(), *states)
+            values["throttle.reasons"] = tuple(dict.fromkeys(name for name in order if states.get(name)))
+        elif reasons:
+            missing["throttle.reasons"] = next(iter(reasons.values()))
+        elif states:
+            missing["throttle.reasons"] = "only a part of the reasons is told"
+
+    def _gather(self, values: dict[str, Any], missing: dict[str, str]) -> None:
+        """Put what stands in a dictionary of the Gpu into one; an empty one is a fact that is missing."""
+        for prefix in _DICTIONARIES:
+            keys = [fact for fact in values if fact.startswith(prefix)]
+            if keys:
+                values[prefix[:-1]] = {key.removeprefix(prefix): values.pop(key) for key in keys}
+            elif reasons := [missing.pop(fact) for fact in [*missing] if fact.startswith(prefix)]:
+                missing[prefix[:-1]] = reasons[0]
+        if self.instances is not None:
+            values["mig.instances"] = self.instances
+        if self.processes is not None:
+            found = (GpuProcess(**process) for process in self.processes if process.get("pid") is not None)
+            values["processes"] = tuple(dict.fromkeys(found))
+        elif self.no_processes is not None:
+            missing["processes"] = self.no_processes
+
+
+def _said(value: Value) -> str:
+    return str(value.reason if value.value is None else value.value)[:60]
+
+
+def _totals(values: dict[str, Any], missing: dict[str, str]) -> None:
+    """Sum the ECC counts that NVML's totals are made of, where a card since Turing tells only these.
+
+    A part that is N/A is one that the card does not have. A part of which nothing, or any other reason, is
+    told leaves the total unknown.
+    """
+    for since in ("volatile", "aggregate"):
+        for what, sets in _PARTS.items():
+            total = f"ecc.{what}_{since}"
+            for parts in sets:
+                facts = [f"ecc.counts.{since}.{part}" for part in parts]
+                if total in values or not all(fact in values or missing.get(fact) == "N/A" for fact in facts):
+                    continue
+                counts = [values[fact] for fact in facts if fact in values]
+                if counts:
+                    values[total] = sum(counts)
+                    missing.pop(total, None)
+                else:
+                    missing.setdefault(total, "N/A")
+            if total not in values and total not in missing:
+                reasons = [why for fact, why in missing.items() if fact.startswith(f"ecc.counts.{since}.")]
+                if reasons:
+                    missing[total] = reasons[0]

@@ -1,0 +1,193 @@
+"""`nvidia-smi --query-gpu=... --format=csv`, with units or without: text in, Machine out.
+
+The first line names the columns. Where it was left out (`noheader`) nobody knows which column is which: then
+only what tells by its own form is read (a PCI address, a UUID, a performance state), one GPU a line, and
+every line is Unread.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gputopo.captures import smi_values
+from gputopo.captures.smi_card import Card, Entry
+from gputopo.captures.smi_machine import machine, unread
+from gputopo.captures.smi_names import Named, names
+from gputopo.errors import InputError
+from gputopo.machine import Machine, Unread
+
+SOURCE = "nvidia-smi --query-gpu"
+READS = "`nvidia-smi --query-gpu=... --format=csv` with its first line"
+
+_HINT = "capture again with --format=csv (not noheader), and copy all lines"
+_UNIT = re.compile(r"\s*\[[^\]]*\]$")
+_MEASURE = re.compile(r"-?\d[\d.]* (?:MiB|MHz|W|%)")
+# What is told by its own form, and by which column.
+_PROVEN = {
+    "pci.bus_id": re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"),
+    "uuid": re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+    "pstate": re.compile(r"P(?:\d|1[0-5])"),
+}
+# By these a second reading of one GPU (`--loop`) is told from another GPU, the surest first.
+_IDENTITIES = ("pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "index")
+
+
+class _Line(NamedTuple):
+    number: int
+    text: str
+    cells: tuple[str, ...]
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text has a line that names such columns, or is nothing but such lines without it."""
+    lines = list(_lines(text))
+    return any(_is_header(line) for line in lines) or _is_headless(lines)
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the GPUs, a line each. Raises InputError if no line fits the columns, or two have one index."""
+    lines = list(_lines(text))
+    head = next((place for place, line in enumerate(lines) if _is_header(line)), None)
+    if head is None:
+        return _headless(lines)
+    table = _Table(origin, lines[head])
+    for line in lines[head + 1 :]:
+        table.take(line)
+    if not table.cards:
+        raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
+    return table.machine()
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    whole = text.endswith(("\n", "\r"))
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and (whole or number < len(lines) or not line.rstrip().endswith(",")):
+            yield _Line(number, line, tuple(cell.strip() for cell in line.split(",")))
+
+
+def _column(cell: str) -> str:
+    return _UNIT.sub("", cell).lower()
+
+
+def _is_known(column: str) -> bool:
+    known = names("csv")
+    return column in known.facts or column in known.driver or known.is_unplaced(column)
+
+
+def _is_header(line: _Line) -> bool:
+    columns = [_column(cell) for cell in line.cells]
+    if not all(columns):
+        return False
+    if len(columns) == 1:
+        return _is_known(columns[0]) and ("." in columns[0] or "[" in line.text)
+    known = sum(1 for column in columns if _is_known(column))
+    return known >= 2 and 2 * known >= len(columns)
+
+
+def _is_headless(lines: Sequence[_Line]) -> bool:
+    if not lines or len({len(line.cells) for line in lines}) > 1 or len(lines[0].cells) < 2:
+        return False
+    return all(sum(1 for cell in line.cells if _tells(cell)) >= 2 for line in lines)
+
+
+def _tells(cell: str) -> bool:
+    return _MEASURE.fullmatch(cell) is not None or any(form.fullmatch(cell) for form in _PROVEN.values())
+
+
+def _headless(lines: Sequence[_Line]) -> Machine:
+    cards = {}
+    for index, line in enumerate(lines):
+        cards[index] = Card(names("csv"), bare=True)
+        for column, form in _PROVEN.items():
+            found = [cell for cell in line.cells if form.fullmatch(cell)]
+            if len(found) == 1:
+                cards[index].add(Entry(column, found[0], line.number, line.text))
+    return machine(
+        SOURCE,
+        cards,
+        driver_told=(),
+        not_understood=[
+            unread(SOURCE, line.number, f"{line.text} (no first line names the columns)") for line in lines
+        ],
+        attached=None,
+        without_mask=False,
+    )
+
+
+@dataclass
+class _Table:
+    """The columns of one query, and the GPUs below them."""
+
+    origin: str
+    head: _Line
+    cards: dict[int, Card] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)  # a GPU's identity: its index
+    driver: list[tuple[Named, str]] = field(default_factory=list)
+    attached: str | None = None
+    not_understood: list[Unread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.columns = [_column(cell) for cell in self.head.cells]
+        for column, cell in zip(self.columns, self.head.cells, strict=True):
+            if not _is_known(column):
+                self._note(self.head.number, f"column {cell}")
+
+    def take(self, line: _Line) -> None:
+        """Take in a line: a GPU, the columns' names again, or something else."""
+        if [_column(cell) for cell in line.cells] == self.columns:
+            return
+        if len(line.cells) != len(self.columns):
+            self._note(line.number, line.text)
+            return
+        cells = dict(zip(self.columns, line.cells, strict=True))
+        index = self._index(cells, line)
+        if index is None:
+            return
+        card = self.cards.setdefault(index, Card(names("csv"), bare=True))
+        card.visit += 1
+        for column, cell in cells.items():
+            self._cell(card, column, cell, line)
+
+    def _index(self, cells: dict[str, str], line: _Line) -> int | None:
+        identity = next(
+            (f"{name} {cells[name]}" for name in _IDENTITIES if re.search(r"[1-9a-f]", cells.get(name, ""))),
+            None,
+        )
+        told = cells.get("index")
+        if told is not None and re.fullmatch(r"\d{1,4}", told, re.ASCII) is None:
+            self._note(line.number, line.text)
+            return None
+        index = len(self.cards) if told is None else int(told)
+        identity = identity or f"index {index}"
+        if identity in self.seen:
+            return self.seen[identity]
+        if index in self.cards:
+            raise InputError(f"{self.origin}: line {line.number}: another GPU has the index {index}", _HINT)
+        self.seen[identity] = index
+        return index
+
+    def _cell(self, card: Card, column: str, cell: str, line: _Line) -> None:
+        if column in names("csv").driver:
+            self.driver.append((names("csv").driver[column], cell))
+        elif column == "count":
+            self.attached = self.attached or cell
+        elif _is_known(column) and not card.add(Entry(column, cell, line.number, line.text)):
+            self._note(line.number, f"{column}: {cell}")
+        if cell.strip("[]").lower() == smi_values.LOST:
+            card.lost = True
+
+    def machine(self) -> Machine:
+        """Give the GPUs as a machine."""
+        return machine(
+            SOURCE,
+            self.cards,
+            driver_told=self.driver,
+            not_understood=self.not_understood,
+            attached=self.attached,
+            without_mask=False,
+        )
+
+    def _note(self, line: int, text: str) -> None:
+        self.not_understood.append(unread(SOURCE, line, text))

@@ -1,0 +1,79 @@
+"""Names that `nvidia-smi` prints and that have no place in a Machine: known, and passed over.
+
+What is neither here nor in smi_table is listed as not understood. A name stands for itself and for all below
+it; `*` at the end stands for any ending.
+"""
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Give the names of a list that commas part, in lower case."""
+    return tuple(" ".join(name.lower().split()) for name in text.split(","))
+
+
+XML = _names(
+    """
+    timestamp, attached_gpus, display_mode, display_attached, addressing_mode, accounting_mode,
+    accounting_mode_buffer_size, driver_model, serial, pdi, minor_number, vbios_version,
+    multigpu_board, board_id, board_part_number, gpu_part_number, gpu_fru_part_number, gpu_module_id,
+    platforminfo, inforom_version, inforom_bbx_flush, inforom_checksum, gpu_operation_mode, c2c_mode,
+    gpu_reset_status, gpu_recovery_action, gsp_firmware_version, ibmnpu, capabilities, fabric,
+    voltage, clock_policy, deferred_clocks/mem_clock, default_applications_clocks/graphics_clock,
+    default_applications_clocks/mem_clock, supported_clocks, supported_gpu_target_temp,
+    accounted_processes, encoder_stats, fbc_stats, dram_encryption_mode, sparse_operation_mode,
+    cc_protected_memory_usage, gpu_memory_power_readings, module_power_readings, power_smoothing,
+    power_profiles, edpp_multiplier, gpu_virtualization_mode/host_vgpu_mode,
+    gpu_virtualization_mode/vgpu_heterogeneous_mode, pci/pci_bus, pci/pci_device, pci/pci_domain,
+    pci/pci_base_class, pci/pci_sub_class, pci/pci_sub_system_id, pci/pci_bridge_chip,
+    pci/replay_rollover_counter, pci/tx_util, pci/rx_util, pci/atomic_caps_*,
+    pci/pci_gpu_link_info/pcie_gen/device_current_link_gen, fb_memory_usage/reserved,
+    mig_devices/mig_device, utilization/encoder_util, utilization/decoder_util, utilization/jpeg_util,
+    utilization/ofa_util, ecc_errors/channel_repair_pending, ecc_errors/tpc_repair_pending,
+    ecc_errors/unrepairable_memory, retired_pages/multiple_single_bit_retirement/retired_page*,
+    retired_pages/double_bit_retirement/retired_page*, remapped_rows/remapped_row_corr_inactive,
+    remapped_rows/remapped_row_unc_inactive, remapped_rows/row_remapper_histogram,
+    temperature/gpu_temp_max_mem_tlimit_threshold, gpu_power_readings/power_state,
+    power_readings/power_state, power_readings/power_management, processes/process_info/gpu_instance_id,
+    processes/process_info/compute_instance_id
+    """
+)
+
+TEXT = _names(
+    """
+    Timestamp, Attached GPUs, Display Mode, Display Attached, Addressing Mode, Accounting Mode,
+    Accounting Mode Buffer Size, Driver Model, Serial Number, GPU PDI, Minor Number, VBIOS Version,
+    MultiGPU Board, Board ID, Board Part Number, GPU Part Number, FRU Part Number, Module ID,
+    Platform Info, Inforom Version, Inforom BBX Object Flush, GPU Operation Mode, GPU C2C Mode,
+    GPU Reset Status, GPU Recovery Action, GSP Firmware Version, IBMNPU, Capabilities, Fabric,
+    Voltage, Clock Policy, Deferred Clocks/Memory, Default Applications Clocks/Graphics,
+    Default Applications Clocks/Memory, Supported Clocks, Accounted Processes, Encoder Stats,
+    FBC Stats, DRAM Encryption Mode, Sparse Operation Mode, Conf Compute Protected Memory Usage,
+    GPU Memory Power Readings, Module Power Readings, Power Smoothing, Workload Power Profiles,
+    EDPp Multiplier, Power Samples, Module Power Samples, SM Clock Samples, Memory Clock Samples,
+    GPU Utilization Samples, Memory Utilization Samples, ENC Utilization Samples,
+    DEC Utilization Samples, JPEG Utilization Samples, OFA Utilization Samples, Video Encoder Stats,
+    GPU Virtualization Mode/Host VGPU Mode, GPU Virtualization Mode/vGPU Heterogeneous Mode, PCI/Bus,
+    PCI/Device, PCI/Domain, PCI/Base Classcode, PCI/Sub Classcode, PCI/Sub System Id, PCI/Bridge Chip,
+    PCI/Replay Number Rollovers, PCI/Tx Throughput, PCI/Rx Throughput, PCI/Atomic Caps *,
+    PCI/GPU Link Info/PCIe Generation/Device Current, FB Memory Usage/Reserved, MIG Device,
+    Utilization/Encoder, Utilization/Decoder, Utilization/JPEG, Utilization/OFA,
+    ECC Errors/Channel Repair Pending, ECC Errors/TPC Repair Pending, ECC Errors/Unrepairable Memory,
+    Remapped Rows/Inactive Correctable Error, Remapped Rows/Inactive Uncorrectable Error,
+    Remapped Rows/Bank Remap Availability Histogram, Temperature/Memory Max Operating T.Limit Temp,
+    GPU Power Readings/Power State, Power Readings/Power State, Power Readings/Power Management,
+    Processes/GPU instance ID, Processes/Compute instance ID
+    """
+)
+
+CSV = _names(
+    """
+    timestamp, count, index, serial, gpu_serial, hostname, display_mode, display_attached,
+    addressing_mode, accounting.*, driver_model.*, vbios_version, inforom.*, gpu_recovery_action,
+    gom.*, compute_cap, vgpu_driver_capability.*, vgpu_device_capability.*, pci.domain, pci.bus,
+    pci.device, pci.baseclass, pci.subclass, pci.sub_device_id, pcie.link.gen.gpucurrent,
+    memory.reserved, utilization.encoder, utilization.decoder, utilization.jpeg, utilization.ofa,
+    encoder.stats.*, dramencryption.*, clocks_event_reasons.supported,
+    clocks_throttle_reasons.supported, remapped_rows.histogram.*, power.management, module.*,
+    power_smoothing.*, edpp_multiplier, clocks.default_applications.*, gsp.mode.*, c2c.mode,
+    protected_memory.*, fabric.*, platform.*, reset_status.*, minor_number
+    """
+)

@@ -1,0 +1,106 @@
+"""The GPUs that one output of `nvidia-smi` tells of, as a Machine."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gputopo.captures import smi_table, smi_values
+from gputopo.captures.smi_card import Card
+from gputopo.captures.smi_names import Named
+from gputopo.machine import Driver, Gpu, Machine, Unread
+
+_UNTOLD = "not in the capture"
+_NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_hop", "pcie.aer")
+_MOST_SHOWN = 200
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def unread(source: str, line: int, text: str) -> Unread:
+    """Give a line that was not understood, shortened, with no UUID in it."""
+    return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_MOST_SHOWN])
+
+
+def driver(told: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str]]:
+    """Give the driver and why versions are missing.
+
+    `nvidia-smi` writes the driver's version only after NVML has answered it: with one the driver is "ok".
+    """
+    facts: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    for named, text in sorted(told, key=lambda one: one[0].rank):
+        value = smi_values.read(named.row.kind, text)
+        if value.value is not None:
+            facts.setdefault(named.row.fact, value.value)
+        else:
+            missing.setdefault(named.row.fact, value.reason or _UNTOLD)
+    missing = {f"driver.{fact}": why for fact, why in missing.items() if fact not in facts}
+    return Driver(status="ok" if "version" in facts else "not_read", **facts), missing
+
+
+def machine(
+    source: str,
+    cards: Mapping[int, Card],
+    *,
+    driver_told: Sequence[tuple[Named, str]],
+    not_understood: Sequence[Unread],
+    attached: str | None,
+    without_mask: bool = True,
+) -> Machine:
+    """Put the cards, by index, together. `attached`: how many GPUs the output says there are."""
+    found, missing = driver(driver_told)
+    gpus: list[Gpu] = []
+    reasons: dict[int, dict[str, str]] = {}
+    for index, card in sorted(cards.items()):
+        gpu, why = card.gpu(index)
+        if without_mask:
+            why["throttle.mask"] = f"{source} tells the reasons, not the mask"
+        gpus.append(gpu)
+        reasons[index] = why
+    missing |= _untold(gpus, reasons, source)
+    missing |= {f"gpus[{index}].{fact}": why for index, told in reasons.items() for fact, why in told.items()}
+    if attached is not None and attached.isdigit() and attached != str(len(gpus)):
+        missing["gpus[*].index"] = (
+            f"{attached} GPUs are attached and {len(gpus)} are told of: these are numbered"
+        )
+    return Machine(
+        source=source,
+        driver=found,
+        gpus=tuple(gpus),
+        missing=missing,
+        unread=tuple(dict.fromkeys(sorted(not_understood, key=lambda one: one.line))),
+    )
+
+
+def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str) -> dict[str, str]:
+    """Give the reason of every fact that the output does not mention; said once where no GPU has it."""
+    rows = (_place(row.fact) for row in smi_table.GPU)
+    facts = dict.fromkeys([*rows, "mig.instances", "processes"])
+    untold = {
+        fact: [gpu.index for gpu in gpus if fact not in reasons[gpu.index] and _is_absent(gpu, fact)]
+        for fact in facts
+    }
+    missing = {f"gpus[*].{fact}": f"{source} does not tell it" for fact in _NEVER} if gpus else {}
+    everywhere = {fact for fact, indices in untold.items() if gpus and len(indices) == len(gpus)}
+    for fact in sorted(everywhere):
+        room = fact.partition(".")[0]
+        whole = all(other in everywhere for other in facts if other.partition(".")[0] == room)
+        missing[f"gpus[*].{room if whole else fact}"] = _UNTOLD
+    for fact, indices in untold.items():
+        if fact not in everywhere:
+            missing |= {f"gpus[{index}].{fact}": _UNTOLD for index in indices}
+    return missing
+
+
+def _place(fact: str) -> str:
+    """Give the field of the Gpu in which a fact stands: dictionaries and lists are one field."""
+    for field in ("throttle.reasons", "violation_ns", "ecc.counts"):
+        if fact.startswith(f"{field}."):
+            return field
+    return fact
+
+
+def _is_absent(gpu: Gpu, fact: str) -> bool:
+    value: Any = gpu
+    for name in fact.split("."):
+        value = getattr(value, name)
+    return value is None

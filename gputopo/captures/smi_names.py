@@ -1,0 +1,69 @@
+"""Which name of `nvidia-smi` stands for which fact, and which names are known at all, by way to print."""
+
+import functools
+from typing import NamedTuple
+
+from gputopo.captures import smi_known, smi_table
+from gputopo.captures.smi_rows import Dialect, Row
+
+
+class Named(NamedTuple):
+    """A row, and how good this one of its names is: 0 is the best."""
+
+    row: Row
+    rank: int
+
+
+class Names(NamedTuple):
+    """The names of one way to print."""
+
+    facts: dict[str, Named]
+    processes: dict[str, Row]
+    driver: dict[str, Named]
+    sections: frozenset[str]
+    unplaced: frozenset[str]
+    prefixes: tuple[str, ...]
+
+    def is_unplaced(self, path: str) -> bool:
+        """Tell whether a name is known and has no place in a Machine; so are all names below it."""
+        at = len(path)
+        while at > 0:
+            if path[:at] in self.unplaced:
+                return True
+            at = path.rfind("/", 0, at)
+        return path.startswith(self.prefixes)
+
+    def below(self, section: str) -> list[Named]:
+        """Give the facts that are told under a section."""
+        return [named for name, named in self.facts.items() if name.startswith(f"{section}/")]
+
+
+_UNPLACED: dict[Dialect, tuple[str, ...]] = {
+    "xml": tuple(smi_known.XML),
+    "text": smi_known.TEXT,
+    "csv": tuple(smi_known.CSV),
+}
+
+
+@functools.cache
+def names(dialect: Dialect) -> Names:
+    """Give the names of one way to print, in lower case."""
+    facts = _by_name(smi_table.GPU, dialect)
+    processes = (
+        {name: row for row in smi_table.PROCESS for name in row.names(dialect)} if dialect != "csv" else {}
+    )
+    unplaced = [name for name in _UNPLACED[dialect] if not name.endswith("*")]
+    paths = [*facts, *processes, *_UNPLACED[dialect]]
+    sections = {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
+    return Names(
+        facts=facts,
+        processes=processes,
+        driver=_by_name(smi_table.DRIVER, dialect),
+        sections=frozenset(sections),
+        unplaced=frozenset(unplaced),
+        prefixes=tuple(name[:-1] for name in _UNPLACED[dialect] if name.endswith("*")),
+    )
+
+
+def _by_name(rows: tuple[Row, ...], dialect: Dialect) -> dict[str, Named]:
+    return {name: Named(row, rank) for row in rows for rank, name in enumerate(row.names(dialect))}

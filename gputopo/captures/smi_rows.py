@@ -1,0 +1,24 @@
+"""What a row of the tables of `nvidia-smi`'s names is (see smi_table)."""
+
+from typing import Literal, NamedTuple
+
+Dialect = Literal["xml", "text", "csv"]
+
+
+class Row(NamedTuple):
+    """A fact of the Gpu (its path there), how its value is written (see smi_values), and its names."""
+
+    fact: str
+    kind: str
+    xml: str
+    text: str
+    csv: str = ""
+
+    def names(self, dialect: Dialect) -> tuple[str, ...]:
+        """Give the names in one way to print, the preferred one first."""
+        return tuple(
+            name for name in (self.xml, self.text, self.csv)[_PLACE[dialect]].lower().split("|") if name
+        )
+
+
+_PLACE: dict[Dialect, int] = {"xml": 0, "text": 1, "csv": 2}

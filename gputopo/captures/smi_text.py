@@ -1,0 +1,226 @@
+"""The text of `nvidia-smi -q`, whole or with `-d`, of any driver and system: text in, Machine out.
+
+Indentation makes the tree. Where a paste has lost it, headings that smi_table knows do. Several outputs in
+one file (`-d CLOCK` after `-d POWER`, a loop with `-l`) are one machine: of each fact the first value stands.
+A line of a GPU that is not understood is Unread; lines around the outputs are passed over.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gputopo.captures import smi_values
+from gputopo.captures.smi_card import Card, Entry
+from gputopo.captures.smi_machine import machine, unread
+from gputopo.captures.smi_names import Named, names
+from gputopo.errors import InputError
+from gputopo.machine import Machine, Unread
+
+SOURCE = "nvidia-smi -q"
+READS = "`nvidia-smi -q` text"
+
+_HINT = "copy the whole output of `nvidia-smi -q` again, with its lines that begin with GPU"
+_LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")
+_GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])", re.ASCII)
+_GPU_LINE = re.compile(rf"^[ \t#>|]*{_GPU.pattern}[ \t]*\r?$", re.MULTILINE | re.ASCII)
+_TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_QUOTED = re.compile(r"^[#>|]+ ?")  # a comment, a quotation in a mail, a table
+_PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
+_PADDED = re.compile(r"\S\s+: \S")  # `name   : value`, as no prompt or log line is written
+# What tells by itself that it is whole: a unit, a word. A bare number or name at the very end may be cut.
+_WHOLE = re.compile(r".*(?: (?:MHz|MiB|MB|W|C|%|us)|[0-9]%|N/A|None|(?:En|Dis)abled|Active|Yes|No|Default)")
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text holds an output of `nvidia-smi -q`, or a part with a line of a GPU and facts."""
+    if _LOG.search(text) is not None:
+        return True
+    headed = _GPU_LINE.search(text) is not None
+    return (headed or _sections(text) >= 2) and any(
+        line.pair is not None and line.path_end in _ends() for line in _lines(text)
+    )
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the outputs in a text. Raises InputError if it names no GPU, or two machines."""
+    reading = _Reading(origin, flat=_is_flat(text))
+    headed = _GPU_LINE.search(text) is not None
+    if not headed and (reading.attached_in(text) or _sections(text)):
+        reading.begin(None)
+    for line in _lines(text):
+        reading.take(line)
+    if not headed and reading.card is not None and not reading.card.told and reading.attached != "0":
+        raise InputError(f"{origin}: no GPU is told of in this `nvidia-smi -q` text", _HINT)
+    if not reading.cards and reading.attached != "0":
+        raise InputError(f"{origin}: no GPU is told of in this `nvidia-smi -q` text", _HINT)
+    cards = [card for card in reading.cards.values() if headed or card.told]
+    return machine(
+        SOURCE,
+        dict(enumerate(cards)),
+        driver_told=reading.driver,
+        not_understood=reading.not_understood,
+        attached=reading.attached,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    indent: int
+    text: str
+    may_be_cut: bool
+
+    @property
+    def pair(self) -> tuple[str, str] | None:
+        """The name and the value of `name : value`."""
+        match = _PAIR.fullmatch(self.text)
+        return None if match is None or not match["value"] else (match["name"], match["value"])
+
+    @property
+    def heading(self) -> str:
+        """The name alone, in lower case."""
+        match = _PAIR.fullmatch(self.text)
+        return " ".join((match["name"] if match else self.text).lower().split())
+
+    @property
+    def path_end(self) -> str:
+        """The name alone, as the last part of a path."""
+        return self.heading
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    lines = text.splitlines()
+    whole = text.endswith(("\n", "\r"))
+    for number, raw in enumerate(lines, start=1):
+        shown = _QUOTED.sub("", _TERMINAL.sub("", raw)).expandtabs(8)
+        if shown.strip():
+            last = number == len(lines) and not whole
+            yield _Line(number, len(shown) - len(shown.lstrip()), shown.strip(), last)
+
+
+def _ends() -> frozenset[str]:
+    known = names("text")
+    return frozenset(path.rpartition("/")[2] for path in (*known.facts, *known.processes))
+
+
+def _sections(text: str) -> int:
+    """Count the lines that are a heading of `nvidia-smi -q`."""
+    known = {path for path in names("text").sections if "/" not in path}
+    return sum(1 for line in _lines(text) if line.pair is None and line.heading in known)
+
+
+def _is_flat(text: str) -> bool:
+    """Tell a paste that lost all indentation: no line of a fact stands further right than another."""
+    return len({line.indent for line in _lines(text) if line.pair is not None}) <= 1
+
+
+@dataclass
+class _Reading:
+    """Goes through the lines; `card` is the GPU whose lines these are."""
+
+    origin: str
+    flat: bool
+    cards: dict[str, Card] = field(default_factory=dict)
+    card: Card | None = None
+    attached: str | None = None
+    driver: list[tuple[Named, str]] = field(default_factory=list)
+    not_understood: list[Unread] = field(default_factory=list)
+    base: int = -1  # the indentation of the line that names the GPU
+    foreign: bool = False  # a line of something else came since
+    stack: list[tuple[int, str]] = field(default_factory=list)  # indentation and name of the headings above
+
+    def attached_in(self, text: str) -> bool:
+        """Tell whether the text says how many GPUs there are."""
+        return any(line.heading == "attached gpus" for line in _lines(text))
+
+    def begin(self, address: str | None) -> None:
+        """A GPU begins, or comes again."""
+        key = address or ""
+        known = self.cards.get(key)
+        if known is None:
+            self.cards[key] = Card(names("text"))
+        else:
+            known.visit += 1
+        self.card = self.cards[key]
+        self.foreign = False
+        self.stack = []
+
+    def take(self, line: _Line) -> None:
+        """Take in a line, whatever it is."""
+        if match := _GPU.fullmatch(line.text):
+            address = smi_values.address(match[1]) or match[1]
+            self.begin(address)
+            self.base = line.indent
+            self._add(line, "pci/bus id", match[1])
+        elif self._of_log(line):
+            pass
+        elif self.card is not None and (line.indent > self.base or self.flat):
+            self._of_gpu(line)
+        else:
+            self.foreign = True
+            if self.card is not None and _PADDED.search(line.text) and not _LOG.search(line.text):
+                self._note(line)
+
+    def _of_log(self, line: _Line) -> bool:
+        """Take in a line above the GPUs: the versions, and how many there are."""
+        if line.pair is None:
+            return False
+        known = names("text").driver.get(line.heading)
+        if known is not None and not (line.may_be_cut and not _WHOLE.fullmatch(line.text)):
+            self.driver.append((known, line.pair[1]))
+        elif line.heading == "attached gpus":
+            if self.attached is None or not self.attached.isdigit():
+                self.attached = line.pair[1]
+        elif line.heading != "timestamp" and known is None:
+            return False
+        return True
+
+    def _of_gpu(self, line: _Line) -> None:
+        path = self._flat_path(line) if self.flat else self._indented_path(line)
+        pair = line.pair
+        if pair is None:
+            assert self.card is not None
+            if not self.card.add(Entry(path, None, line.number, line.text)) and not self.foreign:
+                self._note(line)
+        elif line.may_be_cut and not _WHOLE.fullmatch(line.text):
+            self._note(line)
+        else:
+            self._add(line, path, pair[1])
+
+    def _add(self, line: _Line, path: str, value: str) -> None:
+        assert self.card is not None
+        understood = self.card.add(Entry(path, value, line.number, line.text))
+        if not understood and not (self.foreign and path not in self.card.names.facts):
+            self._note(line)
+
+    def _indented_path(self, line: _Line) -> str:
+        while self.stack and self.stack[-1][0] >= line.indent:
+            self.stack.pop()
+        self.stack.append((line.indent, line.heading))
+        return "/".join(name for _, name in self.stack)
+
+    def _flat_path(self, line: _Line) -> str:
+        """Find the nearest heading above under which the name is known; a strange heading ends them all."""
+        known = names("text")
+        above = [name for _, name in self.stack]
+        while True:
+            path = "/".join([*above, line.heading])
+            if (
+                path in known.facts
+                or path in known.processes
+                or path in known.sections
+                or known.is_unplaced(path)
+            ):
+                break
+            if not above:
+                path = "/".join([*(name for _, name in self.stack), line.heading])
+                if line.pair is None:
+                    self.stack = [(0, line.heading)]
+                return path
+            above.pop()
+        if line.pair is None or path in known.sections:
+            self.stack = [(0, name) for name in path.split("/")]
+        return path
+
+    def _note(self, line: _Line) -> None:
+        self.not_understood.append(unread(SOURCE, line.number, line.text))

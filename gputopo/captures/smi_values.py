@@ -1,0 +1,202 @@
+"""The values that `nvidia-smi` prints, read by kind: a number with its unit, a switch, an address.
+
+Where there is no value, the reason is in the source's own words. A value that cannot be read as its kind is
+never guessed at: it is strange, and listed.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Value(NamedTuple):
+    """What one place says: a value, or why there is none; `strange`: it says something unknown."""
+
+    value: Any
+    reason: str | None = None
+    strange: bool = False
+
+
+LOST = "gpu is lost"
+
+_REASONS = re.compile(
+    r"n/?a|none|(?:unknown|unk)?\s?err(?:or)?!*|not (?:supported|found|active|available.*)|gpu is lost"
+    r"|gpu requires reset|(?:reset|reboot) required|(?:requested functionality|functionality) .*deprecated"
+    r"|function not found|insufficient permissions|no permission|uninitialized|in use|unknown|no data"
+    r"|invalid argument|deprecated.*|redacted|masked|hidden",
+    re.IGNORECASE | re.DOTALL,
+)
+_NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z%()]*)", re.ASCII)
+_DEPRECATED = re.compile(r"\s+\[deprecated[^\]]*\]$", re.IGNORECASE)  # "610.57 [Deprecated; use ...]"
+_ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE | re.ASCII)
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}", re.ASCII)
+_MASKED = re.compile(r"GPU-[0Xx*-]+")
+_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,5}){1,3}", re.ASCII)
+# Drivers up to 331 call MiB "MB".
+_UNITS = {"MiB": ("MiB", "MB"), "%": ("%",), "C": ("C",), "W": ("W",), "MHz": ("MHz",), "us": ("us",)}
+_SWITCHES = {"enabled": True, "disabled": False, "yes": True, "no": False, "on": True, "off": False}
+_PROCESSES = {"C": "compute", "G": "graphics", "C+G": "compute+graphics", "M": "mps", "M+C": "mps"}
+
+
+def clean(text: str) -> str:
+    """Give a value on one line, without the note that a name is deprecated."""
+    return _DEPRECATED.sub("", " ".join(text.split()))
+
+
+def read(kind: str, text: str, *, bare: bool = False) -> Value:
+    """Read a value as a kind of smi_table. `bare`: a number may stand without its unit (CSV)."""
+    text = clean(text)
+    shown = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
+    found = _number(kind, text, bare) if kind in _UNITS else _KINDS[kind](text)
+    if found is not None:
+        return found
+    if not shown:
+        return Value(None, "the source leaves it empty")
+    if _REASONS.fullmatch(shown):
+        return Value(None, shown[:80])
+    return Value(None, f"not understood: {shown[:60]}", strange=True)
+
+
+def address(text: str) -> str | None:
+    """Write a PCI address as the kernel does, `0000:17:00.0`, or give None if it is none."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None:
+        return None
+    domain, bus, device, function = (int(part, 16) for part in match.groups())
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
+
+
+def _number(kind: str, text: str, bare: bool) -> Value | None:
+    match = _NUMBER.fullmatch(text)
+    if match is None or not (match[2] in _UNITS[kind] or (bare and not match[2])):
+        return None
+    number = float(match[1])
+    if kind == "W":
+        return Value(number)
+    if number != int(number):
+        return None
+    return Value(int(number) * 1000 if kind == "us" else int(number))
+
+
+def _count(text: str) -> Value | None:
+    return Value(int(text)) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else None
+
+
+def _step(text: str) -> Value | None:
+    """A PCIe generation; the driver says 0 where it does not know it."""
+    if text == "0":
+        return Value(None, "the driver says 0")
+    return Value(int(text)) if re.fullmatch(r"[1-9]", text, re.ASCII) else None
+
+
+def _width(text: str) -> Value | None:
+    match = re.fullmatch(r"x?(\d{1,2})x?", text, re.ASCII)
+    if match is None:
+        return None
+    return Value(int(match[1])) if int(match[1]) else Value(None, f"the driver says {text}")
+
+
+def _words(text: str) -> Value | None:
+    return None if not text or _REASONS.fullmatch(text.strip("[]")) else Value(text[:200])
+
+
+def _lower(text: str) -> Value | None:
+    if text.lower() == "none":
+        return Value("none")
+    return Value(text.lower()) if re.fullmatch(r"[A-Za-z][A-Za-z -]{2,30}", text) and _words(text) else None
+
+
+def _mode(text: str) -> Value | None:
+    word = re.sub(r"[ -]+", "_", text.lower())
+    known = ("default", "exclusive_thread", "prohibited", "exclusive_process")
+    return Value(word) if word in known else None
+
+
+def _uuid(text: str) -> Value | None:
+    if _MASKED.fullmatch(text):
+        return Value(None, "masked in the capture")
+    return Value(text) if _UUID.fullmatch(text) else None
+
+
+def _address(text: str) -> Value | None:
+    found = address(text)
+    return None if found is None else Value(found)
+
+
+def _device(text: str) -> Value | None:
+    """The chip's number: the upper half of the PCI id, whose lower half is NVIDIA's, 10DE."""
+    match = re.fullmatch(r"(?:0x)?([0-9a-f]{4})([0-9a-f]{4})", text, re.IGNORECASE | re.ASCII)
+    if match is None:
+        return None
+    if match[1] == "0000" or match[2].lower() != "10de":
+        return Value(None, f"the driver says {text}")
+    return Value(match[1].lower())
+
+
+def _switch(text: str) -> Value | None:
+    found = _SWITCHES.get(text.lower())
+    return None if found is None else Value(found)
+
+
+def _yes_as_1(text: str) -> Value | None:
+    found = _SWITCHES.get(text.lower())
+    return None if found is None else Value(int(found))
+
+
+def _active(text: str) -> Value | None:
+    states = {"active": True, "not active": False}
+    found = states.get(text.lower())
+    return None if found is None else Value(found)
+
+
+def _pstate(text: str) -> Value | None:
+    return Value(text) if re.fullmatch(r"P(?:\d|1[0-5])", text, re.ASCII) else None
+
+
+def _mask(text: str) -> Value | None:
+    return Value(int(text, 16)) if re.fullmatch(r"0x[0-9a-f]{1,16}", text, re.IGNORECASE | re.ASCII) else None
+
+
+def _version(text: str) -> Value | None:
+    return Value(text) if _VERSION.fullmatch(text) else None
+
+
+def _process(text: str) -> Value | None:
+    found = _PROCESSES.get(text)
+    return None if found is None else Value(found)
+
+
+def _program(text: str) -> Value | None:
+    """A process's program without folders and arguments: those tell about the person."""
+    if _words(text) is None or text.startswith("["):
+        return None
+    last = text.rpartition("\\")[2] if "\\" in text else text.split()[0].rpartition("/")[2]
+    return Value(last[:80]) if last else Value(None, "the source gives no name")
+
+
+def _section(text: str) -> Value | None:
+    """A section whose lines are left out has only a reason."""
+    return None
+
+
+_KINDS: dict[str, Callable[[str], Value | None]] = {
+    "section": _section,
+    "count": _count,
+    "step": _step,
+    "width": _width,
+    "words": _words,
+    "lower": _lower,
+    "mode": _mode,
+    "uuid": _uuid,
+    "address": _address,
+    "device": _device,
+    "switch": _switch,
+    "yes": _switch,
+    "yes as 1": _yes_as_1,
+    "active": _active,
+    "pstate": _pstate,
+    "mask": _mask,
+    "version": _version,
+    "process": _process,
+    "program": _program,
+}
