@@ -39,17 +39,30 @@ class Format(Protocol):
 
 def formats() -> tuple[Format, ...]:
     """Give the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import hwloc_xml, lspci, lspci_verbose, nccl_xml, nvlink_status, topo_p2p
+    from gputopo.captures import (
+        hwloc_xml,
+        lspci,
+        lspci_verbose,
+        nccl_xml,
+        nvlink_status,
+        smi_csv,
+        smi_text,
+        smi_xml,
+        topo_p2p,
+    )
 
     return (
         recording,
+        smi_xml,
         nccl_xml,
         hwloc_xml,
         topo,
+        smi_text,
         topo_p2p,
         nvlink_status,
         lspci,
         lspci_verbose,
+        smi_csv,
     )
 
 
