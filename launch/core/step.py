@@ -66,6 +66,11 @@ class TrainingStep:
         losses, begin, marks, _ = self._graph(tf.constant(number, tf.int64))
         return StepOutcome(losses.numpy(), marks.numpy() - begin.numpy())
 
+    def graph_nodes(self) -> Sequence[Any]:
+        """Give the nodes of the step as built, before TensorFlow rewrites it: name, op, device, attr."""
+        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
+        return nodes
+
     def _build(self, number: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         begin = _clock([])
         towers: list[_Tower] = []

@@ -1,0 +1,79 @@
+"""Without a GPU: does TensorFlow have a kernel for GPUs for every op that the core puts on a tower's device?
+
+Soft placement is off, so one op without such a kernel would stop every run on GPUs.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.launch.worker_process import environment
+
+pytestmark = pytest.mark.tensorflow
+
+ASK = """
+import json, sys
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+from gputopo.events import Device
+from gputopo.launch.core import devices, models, placements, step
+from gputopo.launch.spec import RunSpec
+
+def has_gpu_kernel(node):
+    for kernel in kernels.get_registered_kernels_for_op(node.op).kernel:
+        if kernel.device_type in ("GPU", "DEFAULT") and all(fits(rule, node) for rule in kernel.constraint):
+            return True
+    return False
+
+def fits(rule, node):
+    allowed = set(rule.allowed_values.list.type)
+    given = node.attr[rule.name]
+    return not allowed or set(given.list.type or [given.type]) <= allowed
+
+def spec(update, data_format):
+    # Towers on CPU 1 and 2 stand for GPUs; CPU 0 is the host.
+    return RunSpec(model="alexnet", backend="cpu", variable_update=update, data_format=data_format,
+        devices=tuple(Device(tower=tower, device=f"/CPU:{tower + 1}") for tower in range(2)),
+        ps_device="/CPU:1", batch_size=2, extra_forward={1: 1})
+
+devices.set_up(spec("parameter_server", "NHWC"))
+found = {"conv": any(kernel.device_type == "GPU"
+    for kernel in kernels.get_registered_kernels_for_op("Conv2D").kernel), "nodes": 0, "without": []}
+for update in ("parameter_server", "replicated", "independent"):
+    for data_format in ("NHWC", "NCHW"):
+        one = spec(update, data_format)
+        model = models.build(one.model)
+        built = step.TrainingStep(model, one, placements.place(model, one))
+        for node in built.graph_nodes():
+            if node.device and not node.device.endswith("CPU:0"):
+                found["nodes"] += 1
+                if not has_gpu_kernel(node):
+                    found["without"].append([node.op, node.name])
+variables = ("VarHandleOp", "ReadVariableOp", "AssignVariableOp")
+for op in variables:
+    for dtype in (tf.float32, tf.int64):
+        node = tf.compat.v1.NodeDef(op=op)
+        node.attr["dtype"].type = dtype.as_datatype_enum
+        if not has_gpu_kernel(node):
+            found["without"].append([op, dtype.name])
+json.dump(found, sys.stdout)
+"""
+
+
+def test_every_op_of_a_tower_can_run_on_a_gpu() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    if not found["conv"]:
+        pytest.skip("this TensorFlow is a build without any GPU kernel")
+    assert found["nodes"] > 1000
+    assert found["without"] == []
