@@ -47,14 +47,15 @@ def nvlinks(gpu: Asker) -> tuple[NvLink, ...] | None:
 
 def _nvlink(gpu: Asker, link: int) -> NvLink:
     nvml, path = gpu.nvml, f"nvlinks[{link}]"
-    fields = _fields(gpu, link)
+    version = gpu.take(f"{path}.version", nvml.nvlink_version, link)
+    fields = _fields(gpu, link, version)
     speed = fields.pop("speed")
     if isinstance(speed, NotReadError):
         gpu.notes.note(f"{gpu.path}{path}.gb_per_s", speed)
     return NvLink(
         link=link,
         active=True,
-        version=gpu.take(f"{path}.version", nvml.nvlink_version, link),
+        version=version,
         gb_per_s=None if isinstance(speed, NotReadError) else speed / 1000,
         remote_pci_address=gpu.take(f"{path}.remote_pci_address", nvml.nvlink_remote_address, link),
         remote_kind=gpu.take(f"{path}.remote_kind", nvml.nvlink_remote_kind, link),
@@ -62,9 +63,9 @@ def _nvlink(gpu: Asker, link: int) -> NvLink:
     )
 
 
-def _fields(gpu: Asker, link: int) -> dict[str, int | NotReadError]:
+def _fields(gpu: Asker, link: int, generation: int | None) -> dict[str, int | NotReadError]:
     try:
-        return gpu.nvml.nvlink_fields(gpu.handle, link)
+        return gpu.nvml.nvlink_fields(gpu.handle, link, generation)
     except NotReadError as error:
         return {"speed": error}
 

@@ -119,12 +119,12 @@ def _cpu_counts(root: Path) -> tuple[int | None, int | None, int | None]:
     cores: set[str] = set()
     cpus = 0
     for folder in _numbered(root / "sys/devices/system/cpu", "cpu"):
-        package = read_text(folder / "topology/physical_package_id")
+        package = read_text(f"{folder}/topology/physical_package_id")
         if package is None:  # a CPU that is offline has no topology
             continue
         cpus += 1
         packages.add(package)
-        siblings = read_text(folder / "topology/thread_siblings_list")
+        siblings = read_text(f"{folder}/topology/thread_siblings_list")
         cores.add(siblings or f"{package}:{read_text(folder / 'topology/core_id') or folder.name}")
     if cpus:
         return len(packages), len(cores), cpus

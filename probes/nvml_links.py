@@ -3,8 +3,9 @@
 from gputopo.machine import Hop
 from gputopo.probes.nvml_door import Handle, NotReadError, NvmlDoor, address_of
 from gputopo.probes.nvml_words import (
+    NVLINK_COUNT_ERRORS,
+    NVLINK_DL_ERRORS,
     NVLINK_ERRORS,
-    NVLINK_FIELD_ERRORS,
     NVLINK_GENERATIONS,
     NVLINK_REMOTES,
     P2P_STATUS,
@@ -81,17 +82,23 @@ class LinkQuestions(NvmlDoor):
         """Give an error counter of an NVLink. A key of NVLINK_ERRORS."""
         return int(self.ask("nvmlDeviceGetNvLinkErrorCounter", gpu, link, NVLINK_ERRORS[counter]))
 
-    def nvlink_fields(self, gpu: Handle, link: int) -> dict[str, int | NotReadError]:
+    def nvlink_fields(self, gpu: Handle, link: int, generation: int | None) -> dict[str, int | NotReadError]:
         """Give what field values tell of an NVLink, in one call: `speed` in MB/s and error counters.
 
-        The counters are the keys of NVLINK_FIELD_ERRORS: newer cards tell them in no other way.
+        Newer cards tell these counters in no other way; `generation` (of NVLink) says which there are, None
+        asks for all.
         """
+        counters: dict[str, int] = {}
+        if generation is None or generation >= 3:
+            counters |= NVLINK_DL_ERRORS
+        if generation is None or generation >= 5:
+            counters |= NVLINK_COUNT_ERRORS
         speeds = [(_SPEED, link), (_SPEED_OF_ALL, 0)]
         if link in _SPEED_OF_LINK:
             speeds.insert(1, (_SPEED_OF_LINK[link], 0))
-        told = self.fields(gpu, speeds + [(field, link) for field in NVLINK_FIELD_ERRORS.values()])
+        told = self.fields(gpu, speeds + [(field, link) for field in counters.values()])
         answers = told[: len(speeds)]
         speed = next((answer for answer in answers if isinstance(answer, int) and answer > 0), answers[0])
         if speed == 0:
             speed = NotReadError("UNKNOWN")  # a link that is not up
-        return {"speed": speed} | dict(zip(NVLINK_FIELD_ERRORS, told[len(speeds) :], strict=True))
+        return {"speed": speed} | dict(zip(counters, told[len(speeds) :], strict=True))

@@ -113,12 +113,10 @@ NVLINK_ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
 # nvmlNvlinkVersion_t to the generation that people name: 3 is NVLink 2.2, 5 is NVLink 3.1.
 NVLINK_GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 NVLINK_REMOTES = {0: "gpu", 1: "ibmnpu", 2: "switch"}
-# Counters that are field values of a link: NVML_FI_DEV_NVLINK_ERROR_DL_* (Ampere, Hopper) and
-# NVML_FI_DEV_NVLINK_COUNT_* (Blackwell). Symbol errors are left out: healthy links correct many of them.
-NVLINK_FIELD_ERRORS = {
-    "replay": 161,
-    "recovery": 162,
-    "crc": 163,
+# Counters that are field values of a link: NVML_FI_DEV_NVLINK_ERROR_DL_* (since NVLink 3) and
+# NVML_FI_DEV_NVLINK_COUNT_* (since NVLink 5). Symbol errors are left out: healthy links correct many of them.
+NVLINK_DL_ERRORS = {"replay": 161, "recovery": 162, "crc": 163}
+NVLINK_COUNT_ERRORS = {
     "malformed_packets": 206,
     "buffer_overruns": 207,
     "receive_errors": 208,

@@ -143,10 +143,10 @@ def _target(link: Path, root: Path) -> Path:
 
 
 def _kind(folder: Path) -> Literal["gpu", "nic", "other"]:
-    class_code = _hex_id(folder / "class", 6)
+    class_code = _hex_id(f"{folder}/class", 6)
     if class_code is None:
         return "other"
-    if class_code.startswith(_GPU_CLASSES) and _hex_id(folder / "vendor", 4) == _NVIDIA:
+    if class_code.startswith(_GPU_CLASSES) and _hex_id(f"{folder}/vendor", 4) == _NVIDIA:
         return "gpu"
     if class_code.startswith(_NIC_CLASS) and not os.path.islink(folder / "physfn"):
         return "nic"
@@ -171,28 +171,29 @@ def _way(folder: Path) -> tuple[str, list[tuple[str, Path]]]:
 def _node(
     folder: Path, address: str, kind: Literal["gpu", "nic", "bridge"], root_name: str, parent: str | None
 ) -> PciNode:
-    driver = folder / "driver"
-    acs = read_acs(folder) if kind == "bridge" else None
+    place = os.fspath(folder)  # joining strings is several times as fast as joining paths
+    driver = f"{place}/driver"
+    acs = read_acs(place) if kind == "bridge" else None
     return PciNode(
         address=address,
         root=root_name,
         parent=parent,
         kind=kind,
-        vendor_id=_hex_id(folder / "vendor", 4),
-        device_id=_hex_id(folder / "device", 4),
-        class_code=_hex_id(folder / "class", 6),
+        vendor_id=_hex_id(f"{place}/vendor", 4),
+        device_id=_hex_id(f"{place}/device", 4),
+        class_code=_hex_id(f"{place}/class", 6),
         driver=os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
-        numa_node=_numa_node(read_text(folder / "numa_node")),
-        speed_gt_per_s=read_speed(read_text(folder / "current_link_speed")),
-        max_speed_gt_per_s=read_speed(read_text(folder / "max_link_speed")),
-        width=read_width(read_text(folder / "current_link_width")),
-        max_width=read_width(read_text(folder / "max_link_width")),
+        numa_node=_numa_node(read_text(f"{place}/numa_node")),
+        speed_gt_per_s=read_speed(read_text(f"{place}/current_link_speed")),
+        max_speed_gt_per_s=read_speed(read_text(f"{place}/max_link_speed")),
+        width=read_width(read_text(f"{place}/current_link_width")),
+        max_width=read_width(read_text(f"{place}/max_link_width")),
         acs=acs if isinstance(acs, bool) else None,
-        aer=read_aer(folder),
+        aer=read_aer(place),
     )
 
 
-def _hex_id(path: Path, digits: int) -> str | None:
+def _hex_id(path: str, digits: int) -> str | None:
     match = re.fullmatch(r"(?:0x)?([0-9a-f]{1,8})", (read_text(path) or "").lower())
     return match[1].zfill(digits) if match else None
 

@@ -29,11 +29,11 @@ _REDIRECT = 0x4 | 0x8 | 0x20
 _CAPABILITIES_AT_MOST = (4096 - _EXTENDED) // 8
 
 
-def read_aer(folder: Path) -> dict[str, int] | None:
+def read_aer(folder: str) -> dict[str, int] | None:
     """Give a function's error counters since boot, or None where the kernel keeps none."""
     counts = {}
     for name, file in _AER_FILES.items():
-        text = read_text(folder / file)
+        text = read_text(f"{folder}/{file}")
         count = None if text is None else aer_total(text)
         if count is not None:
             counts[name] = count
@@ -49,13 +49,13 @@ def aer_total(text: str) -> int | None:
     return sum(int(number) for _, number in lines) if lines else None
 
 
-def read_acs(folder: Path) -> bool | str:
+def read_acs(folder: str) -> bool | str:
     """Tell whether a bridge sends peer traffic up to the root, or the reason why it cannot be told.
 
     A bridge without the capability cannot. Reads a few words: the whole of config space is slow to read.
     """
     try:
-        file = os.open(folder / "config", os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(f"{folder}/config", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         return NOT_PERMITTED
     except OSError:
@@ -104,5 +104,5 @@ def host_acs(nodes: Sequence[PciNode], root: Path) -> tuple[str | None, str]:
         return "off", ""
     if not above:
         return None, "NO_BRIDGE_ABOVE_A_GPU"
-    told = read_acs(root / "sys/bus/pci/devices" / unread[0].address)
+    told = read_acs(f"{root}/sys/bus/pci/devices/{unread[0].address}")
     return None, told if isinstance(told, str) else _NOT_IN_SYS

@@ -83,9 +83,9 @@ def test_the_table_shows_clocks_link_power_and_memory_of_a_gpu(
         "3/3",
         "x16/x16",
         "P8",
-        "62/400",
+        "28/320",
         "31",
-        "1024/40960",
+        "512/10240",
     ):
         assert shown in words
 

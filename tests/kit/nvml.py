@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from tests.kit.nvml_answers import ABOUT_GPU, TEXTS, WITH_SLOT, field_value, pci_info
+from tests.kit.nvml_answers import ABOUT_GPU, ABOUT_SYSTEM, TEXTS, WITH_SLOT, field_value, pci_info
 from tests.kit.nvml_fill import INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, give, give_bits, plain_number
 from tests.kit.specs import GPU_IS_LOST, Scenario
 
@@ -80,6 +80,10 @@ class FakeNvml:
             return lambda *args: own(self, *args)
         if name in ABOUT_GPU or name in WITH_SLOT:
             return lambda handle, *args: self._about_gpu(name, handle, args)
+        if name in ABOUT_SYSTEM:
+            return lambda output, *_: (
+                self._code(name, None) or give(ABOUT_SYSTEM[name](self.scenario), [output])
+            )
         if _WRITE.search(name):
             return lambda *_: self._write(name)
         raise AttributeError(name)
@@ -120,7 +124,7 @@ class FakeNvml:
             gone = self._calls_of_gpu[index] > self._lost_after.get(index, 1 << 60)
             if gone or lost == "handle" or (lost == "calls" and name != "nvmlDeviceGetHandleByIndex_v2"):
                 return GPU_IS_LOST
-        for key in (full, name):
+        for key in (full, name) if codes or self._refused else ():
             for about in (index, None):
                 if (key, about) in self._refused:
                     return self._refused[key, about]
@@ -141,26 +145,6 @@ class FakeNvml:
 
     def _call_nvmlErrorString(self, code: int) -> bytes:  # noqa: N802
         return f"code {code} in words".encode()
-
-    def _call_nvmlSystemGetDriverVersion(self, text: Any, _: Any) -> int:  # noqa: N802
-        return self._code("nvmlSystemGetDriverVersion", None) or give(
-            self.scenario.driver_version.encode(), [text]
-        )
-
-    def _call_nvmlSystemGetNVMLVersion(self, text: Any, _: Any) -> int:  # noqa: N802
-        return self._code("nvmlSystemGetNVMLVersion", None) or give(
-            self.scenario.nvml_version.encode(), [text]
-        )
-
-    def _call_nvmlSystemGetCudaDriverVersion_v2(self, number: Any) -> int:  # noqa: N802
-        return self._code("nvmlSystemGetCudaDriverVersion_v2", None) or give(
-            self.scenario.cuda_version, [number]
-        )
-
-    def _call_nvmlSystemGetCudaDriverVersion(self, number: Any) -> int:  # noqa: N802
-        return self._code("nvmlSystemGetCudaDriverVersion", None) or give(
-            self.scenario.cuda_version, [number]
-        )
 
     def _call_nvmlSystemGetProcessName(self, pid: Any, text: Any, _: Any) -> int:  # noqa: N802
         names = {process.pid: process.name for gpu in self.scenario.gpus for process in gpu.processes}
@@ -299,4 +283,4 @@ def _index(handle: Any) -> int:
 
 
 def _number(pointer: Any) -> int:
-    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+    return ctypes.c_void_p.from_buffer(pointer).value or 0

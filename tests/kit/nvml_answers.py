@@ -1,12 +1,19 @@
-"""What the double answers about one GPU: a table from NVML's symbols to the values of its spec."""
+"""What the double answers about one GPU: tables from NVML's symbols to the values of its spec."""
 
 from collections.abc import Callable
 from typing import Any
 
 from tests.kit.nvml_fill import INVALID_ARGUMENT, Answer, Code
-from tests.kit.specs import GpuSpec, LinkSpec, NvLinkSpec
+from tests.kit.specs import GpuSpec, LinkSpec, NvLinkSpec, Scenario
 
 _ALL_BITS_64 = 0xFFFFFFFFFFFFFFFF
+
+ABOUT_SYSTEM: dict[str, Callable[[Scenario], Answer]] = {
+    "nvmlSystemGetDriverVersion": lambda scenario: scenario.driver_version.encode(),
+    "nvmlSystemGetNVMLVersion": lambda scenario: scenario.nvml_version.encode(),
+    "nvmlSystemGetCudaDriverVersion": lambda scenario: scenario.cuda_version,
+    "nvmlSystemGetCudaDriverVersion_v2": lambda scenario: scenario.cuda_version,
+}
 
 # Symbols that answer about one GPU: the answer from its values and the call's plain arguments.
 ABOUT_GPU: dict[str, Callable[..., Answer]] = {

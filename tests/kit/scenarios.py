@@ -6,6 +6,7 @@ All are healthy and idle, but for what their docstrings say; `tests.kit.faults` 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tests.kit.cards import geforce, limits, tesla
 from tests.kit.specs import (
     CONSUMER,
     NOT_SUPPORTED,
@@ -48,7 +49,8 @@ def _uuid(machine: int, gpu: int) -> str:
 def _7gforce() -> Scenario:
     """Six GTX 1070 and a GTX 1080 behind two switches: PIX within {0,1,2} and {3,4,5,6}, PHB across.
 
-    Six slots are risers of one lane. Three cards have the reference boost clock, the others are overclocked.
+    Not healthy: six slots are risers of one lane, and their links are as narrow. Three cards have the
+    reference boost clock, the others are overclocked.
     """
     root = "pci0000:00"
     ports = ("0000:04:08.0", "0000:04:10.0", "0000:04:11.0")
@@ -81,11 +83,11 @@ def _7gforce() -> Scenario:
                 class_code="030000",
                 numa_node=0,
                 link=LinkSpec(8.0, lanes[index], 8.0, 16),
-                clocks=(top, top, memory, top - 200),
+                clocks=(139, 139, 405, 544),
                 max_clocks=(top, top, memory, top - 150),
-                pstate=2,
-                power_limit_mw=180_000 if last else 151_000,
-                memory_bytes=(8_508_145_664, 104_857_600, 8_403_288_064),
+                **limits(180 if last else 151, 90, 217 if last else 170),
+                **geforce(architecture=4, power_mw=8_600, slowdown=99 if last else 92),
+                memory_bytes=(8_508_145_664, 0, 8_508_145_664),
                 refuses=CONSUMER | {"nvmlDeviceGetNvLinkState": NOT_SUPPORTED},
             )
         )
@@ -93,7 +95,10 @@ def _7gforce() -> Scenario:
 
 
 def _dual_socket() -> Scenario:
-    """Two sockets with two root complexes each, a switch with two RTX 2080 Ti on each: PIX, NODE, SYS."""
+    """Two sockets with two root complexes each, a switch with two RTX 2080 Ti on each: PIX, NODE, SYS.
+
+    The NVLinks are down, as on cards without a bridge between them; the chipset refuses P2P across sockets.
+    """
     gpus: list[GpuSpec] = []
     bridges: list[Bridge] = []
     for number, bus in enumerate((0x17, 0x3A, 0x85, 0xAE)):
@@ -113,7 +118,9 @@ def _dual_socket() -> Scenario:
                 numa_node=number // 2,
                 clocks=(300, 300, 405, 540),
                 max_clocks=(2100, 2100, 7000, 1950),
-                pstate=8,
+                **limits(250, 100, 280),
+                **geforce(architecture=6, power_mw=14_200, slowdown=91),
+                memory_bytes=(11_554_717_696, 0, 11_554_717_696),
                 refuses=CONSUMER,
                 nvlinks=(NvLinkSpec(None), NvLinkSpec(None)),
             )
@@ -161,14 +168,15 @@ def _dgx1() -> Scenario:
                     uuid=_uuid(1, index),
                     device_id="15f9",
                     numa_node=node,
-                    clocks=(1328, 1328, 715, 1189),
+                    clocks=(405, 405, 715, 835),
                     max_clocks=(1480, 1480, 715, 1328),
-                    nvlinks=tuple(NvLinkSpec(remote, version=1) for remote in remotes),
+                    application_clocks=(1328, 1328, 715, 1189),
+                    boost_clocks=(1480, 1480, 715, 1328),
+                    **limits(300, 150, 300),
+                    **tesla(architecture=4, power_mw=31_700, slowdown=82),
+                    nvlinks=tuple(NvLinkSpec(remote, version=1, mb_per_s=19_375) for remote in remotes),
                     memory_bytes=(17_071_734_784, 0, 17_071_734_784),
-                    refuses={
-                        "nvmlDeviceGetMigMode": NOT_SUPPORTED,
-                        "nvmlDeviceGetRemappedRows": NOT_SUPPORTED,
-                    },
+                    ecc_at=dict.fromkeys((1, 2, 3, 4, 5), (0, 0, 0, 0)),
                 )
             )
     return Scenario(
@@ -182,7 +190,7 @@ def _dgx1() -> Scenario:
 
 
 def _desktop() -> Scenario:
-    """One RTX 3080, a fourth-generation card in a third-generation slot, with its sound function."""
+    """One RTX 3080 with a screen and a sound function: a fourth-generation card in a third-generation slot."""
     gpu = GpuSpec(
         address="0000:01:00.0",
         parent="0000:00:01.0",
@@ -194,9 +202,11 @@ def _desktop() -> Scenario:
         link=LinkSpec(8.0, 16, 16.0, 16),
         clocks=(210, 210, 405, 555),
         max_clocks=(2100, 2100, 9501, 1950),
-        pstate=8,
+        **limits(320, 100, 336),
+        **geforce(architecture=7, power_mw=28_400, slowdown=95),
+        display=1,
         processes=(ProcessSpec(1234, "graphics", 300 << 20, "/usr/lib/xorg/Xorg"),),
-        memory_bytes=(42_949_672_960, 1_073_741_824, 41_875_931_136),
+        memory_bytes=(10_737_418_240, 536_870_912, 10_200_547_328),
         refuses=CONSUMER | {"nvmlDeviceGetNvLinkState": NOT_SUPPORTED},
     )
     return Scenario(
@@ -222,7 +232,6 @@ def _four(name: str) -> Scenario:
             root=root,
             uuid=_uuid(4, index),
             numa_node=0,
-            processes=(ProcessSpec(4000 + index, "compute", 1 << 30), ProcessSpec(77, "mps", None)),
             nvlinks=(NvLinkSpec(1 - index, 4), NvLinkSpec(1 - index, 4)) if index < 2 else (),
         )
         for index, down in enumerate(downs)
@@ -249,7 +258,16 @@ def _sixteen() -> Scenario:
                     root=root,
                     name="Tesla V100-SXM3-32GB",
                     uuid=_uuid(16, len(gpus) + place),
+                    device_id="1db8",
                     numa_node=node,
+                    clocks=(135, 135, 958, 555),
+                    max_clocks=(1597, 1597, 958, 1440),
+                    application_clocks=(1597, 1597, 958, 1440),
+                    boost_clocks=(1597, 1597, 958, 1440),
+                    **limits(350, 100, 350),
+                    **tesla(architecture=5, power_mw=48_900, slowdown=87),
+                    memory_bytes=(34_089_730_048, 0, 34_089_730_048),
+                    ecc_at=dict.fromkeys((1, 2, 3, 4, 6), (0, 0, 0, 0)),
                 )
                 for place, down in enumerate(downs)
             ]

@@ -31,7 +31,7 @@ TELLING = changed(
             **_NUMBERS,
             "processes": (ProcessSpec(4000 + index, "compute", 1 << 30), ProcessSpec(77, "mps", None)),
             "nvlinks": tuple(
-                NvLinkSpec(1 - index, 4, {0: 1, 1: 2, 2: 3, 3: 4}, {219: 5}, 25_781) for _ in range(2)
+                NvLinkSpec(1 - index, 4, {0: 1, 1: 2, 2: 3, 3: 4}, {163: 5, 219: 6}, 25_781) for _ in range(2)
             )
             if index < 2
             else (),
