@@ -43,11 +43,13 @@ def formats() -> tuple[Format, ...]:
         hwloc_xml,
         lspci,
         lspci_verbose,
+        markdown_table,
         nccl_xml,
         nvlink_status,
         smi_csv,
         smi_text,
         smi_xml,
+        tensorflow_log,
         topo_p2p,
     )
 
@@ -62,6 +64,8 @@ def formats() -> tuple[Format, ...]:
         nvlink_status,
         lspci,
         lspci_verbose,
+        tensorflow_log,
+        markdown_table,
         smi_csv,
     )
 

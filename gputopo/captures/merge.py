@@ -29,6 +29,8 @@ _KEYS: Mapping[str, Callable[[Any], Any]] = {
     "pci": lambda node: node.address,
     "numa_nodes": lambda node: node.index,
 }
+# Of 40 960 MiB of an A100, nvidia-smi's number, CUDA tells 40 540.
+_MEMORY_KEPT = 0.02
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\]]+)\]")
 
 Told = Sequence[tuple[str, Any]]  # what each source told of one fact
@@ -142,6 +144,8 @@ def _same(field: str, a: Any, b: Any) -> bool:
         return cpulist.parse(a) == cpulist.parse(b)
     if field == "pci_address":
         return same_address(a, b)
+    if field == "total":  # CUDA leaves out what the driver keeps for itself, and TensorFlow rounds
+        return bool(abs(a - b) <= _MEMORY_KEPT * max(a, b))
     if field == "name":  # drivers since 465 put the maker's name before the product's
         return bool(str(a).removeprefix("NVIDIA ") == str(b).removeprefix("NVIDIA "))
     return bool(a == b)

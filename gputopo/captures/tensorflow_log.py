@@ -1,0 +1,216 @@
+"""The lines in which TensorFlow 1.x and 2.x name their GPUs, in any log: text in, Machine out.
+
+TensorFlow numbers GPUs as CUDA does among those that it may see: that number is `cuda_index`. What
+TensorFlow 1 prints as `memoryClockRate` is cudaDeviceProp.clockRate, the core's boost clock; TensorFlow 2
+calls the same number `coreClock`. It is filed as that. The matrix of Y and N is cuDeviceCanAccessPeer.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import combinations
+
+from gputopo.captures import pci_tree
+from gputopo.errors import InputError
+from gputopo.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link, Machine, MemoryMib, Unread
+
+SOURCE = "tensorflow log"
+READS = "a TensorFlow log"
+
+_HINT = "give the whole log of a run on GPUs, with TensorFlow's own lines (TF_CPP_MIN_LOG_LEVEL=0)"
+_FOUND = re.compile(r"Found device (\d{1,3}) with properties")
+_CREATED = re.compile(
+    r"-> (?:physical GPU )?\(?device: (\d{1,3}), name: (.{1,100}?), pci bus id: ([0-9a-fA-F:.]{7,20})"
+)
+_NAME = re.compile(r"\bname: (.{1,100}?)(?= major: | computeCapability: |\s*$)")
+_ADDRESS = re.compile(r"\bpciBusID:? ([0-9a-fA-F:.]{7,20})")
+_CORE = re.compile(r"\bcoreClock: (\d{1,3}(?:\.\d{1,6})?)GHz")
+_CORE_OF_1 = re.compile(r"\bmemoryClockRate ?\(GHz\):? (\d{1,3}(?:\.\d{1,6})?)")
+_TOTAL = re.compile(r"\b(?:deviceMemorySize: |totalMemory: |Total memory: )(\d{1,6}(?:\.\d{1,4})?)([MGT])iB")
+_FREE = re.compile(r"\b(?:freeMemory: |Free memory: )(\d{1,6}(?:\.\d{1,4})?)([MGT])iB")
+_MATRIX = re.compile(r"\bedge matrix:|\bDMA:((?: \d{1,3})*)\s*$")
+_COLUMNS = re.compile(r"(?:^|\] )\s*(\d{1,3}(?: \d{1,3})*)\s*$")
+_ROW = re.compile(r"(?:^|\] )\s*(\d{1,3}):\s+([YN](?: [YN])*)\s*$")
+_MIB = {"M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024 * 1024)}
+_NOT_MEMORY = "TensorFlow 1 prints the core's boost clock as memoryClockRate"
+_NO_PEER = "CUDA says that one cannot access the other"
+
+
+@dataclass(slots=True)
+class _Device:
+    """One GPU as a block of lines tells it."""
+
+    number: int
+    line: int
+    address: str | None = None
+    name: str | None = None
+    core_mhz: int | None = None
+    total_mib: int | None = None
+    free_mib: int | None = None
+    is_version_1: bool = False
+
+
+@dataclass(slots=True)
+class _Reading:
+    devices: list[_Device] = field(default_factory=list)
+    peers: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    unread: list[Unread] = field(default_factory=list)
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text has a line in which TensorFlow names a GPU."""
+    return any(found.search(text) for found in (_FOUND, _CREATED, _ADDRESS))
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the GPUs of a log. Raises InputError if no line names one with its address."""
+    reading = _Reading()
+    block: _Device | None = None
+    columns: list[int] | None = None
+    in_matrix = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _FOUND.search(line):
+            block = _Device(int(found[1]), number)
+            reading.devices.append(block)
+        elif created := _CREATED.search(line):
+            address = pci_tree.address(created[3])
+            reading.devices.append(_Device(int(created[1]), number, address, created[2]))
+        elif matrix := _MATRIX.search(line):
+            in_matrix, columns = True, [int(word) for word in (matrix[1] or "").split()] or None
+        elif in_matrix and columns is None and (head := _COLUMNS.search(line)):
+            columns = [int(word) for word in head[1].split()]
+        elif in_matrix and columns is not None and (row := _ROW.search(line)):
+            _add_row(reading, columns, row, number)
+        elif block is not None:
+            _add_facts(block, line)
+    machine = _machine(reading)
+    if not machine.gpus:
+        raise InputError(f"{origin} has no line that names a GPU with its PCI address", _HINT)
+    return machine
+
+
+def _add_facts(block: _Device, line: str) -> None:
+    """Add what a line tells of the device whose block it stands in; the first number of each kind counts."""
+    if address := _ADDRESS.search(line):
+        block.address = block.address or pci_tree.address(address[1])
+    if name := _NAME.search(line):
+        block.name = block.name or name[1].strip()
+    clock = _CORE.search(line) or _CORE_OF_1.search(line)
+    if clock and block.core_mhz is None:
+        block.core_mhz = int(Decimal(clock[1]) * 1000)
+        block.is_version_1 = "memoryClockRate" in line
+    if (total := _TOTAL.search(line)) and block.total_mib is None:
+        block.total_mib = round(Decimal(total[1]) * _MIB[total[2]])
+    if (free := _FREE.search(line)) and block.free_mib is None:
+        block.free_mib = round(Decimal(free[1]) * _MIB[free[2]])
+
+
+def _add_row(reading: _Reading, columns: list[int], row: re.Match[str], line: int) -> None:
+    cells = row[2].split()
+    if len(cells) != len(columns):
+        reading.unread.append(Unread(source=SOURCE, line=line, text=row[0].strip()))
+        return
+    for column, cell in zip(columns, cells, strict=True):
+        if column != int(row[1]):
+            reading.peers.setdefault((int(row[1]), column), set()).add(cell)
+
+
+def _machine(reading: _Reading) -> Machine:
+    by_address: dict[str, list[_Device]] = {}
+    for device in reading.devices:
+        if device.address is None:
+            text = f"device {device.number} has no readable PCI address"
+            reading.unread.append(Unread(source=SOURCE, line=device.line, text=text))
+        else:
+            by_address.setdefault(device.address, []).append(device)
+    missing: dict[str, str] = {}
+    contradictions: list[Contradiction] = []
+    addresses = sorted(by_address, key=pci_tree.order)
+    numbers = _numbers(by_address)
+    gpus = tuple(
+        _gpu(index, where, by_address[where], numbers.get(where), missing, contradictions)
+        for index, where in enumerate(addresses)
+    )
+    at = {gpu.cuda_index: gpu.index for gpu in gpus if gpu.cuda_index is not None}
+    links = tuple(_links(gpus, at, reading, missing, contradictions))
+    return Machine(
+        source=SOURCE,
+        gpus=gpus,
+        links=links,
+        missing=missing,
+        contradictions=tuple(contradictions),
+        unread=tuple(reading.unread),
+    )
+
+
+def _numbers(by_address: dict[str, list[_Device]]) -> dict[str, int]:
+    """Give the CUDA number of each address that has just one, where no other address has it too.
+
+    A log of several processes, each with one visible GPU, calls each of them device 0.
+    """
+    told = {where: {device.number for device in devices} for where, devices in by_address.items()}
+    return {
+        where: next(iter(numbers))
+        for where, numbers in told.items()
+        if len(numbers) == 1 and sum(1 for others in told.values() if numbers & others) == 1
+    }
+
+
+def _gpu(
+    index: int,
+    where: str,
+    devices: list[_Device],
+    number: int | None,
+    missing: dict[str, str],
+    contradictions: list[Contradiction],
+) -> Gpu:
+    """Give one GPU from all blocks that tell of it, the first one first."""
+    names = dict.fromkeys(device.name for device in devices if device.name)
+    if len(names) > 1:
+        said = {f"{SOURCE} ({place})": name for place, name in enumerate(names, 1)}
+        contradictions.append(Contradiction(fact=f"gpus[{index}].name", said=said))
+    core = next((device for device in devices if device.core_mhz is not None), None)
+    if core is not None and core.is_version_1:
+        missing[f"gpus[{index}].clocks_mhz.memory.now"] = _NOT_MEMORY
+    if number is None:
+        missing[f"gpus[{index}].cuda_index"] = "processes in this log number it differently"
+    boost = ClockMhz(boost=core.core_mhz if core else None)
+    return Gpu(
+        index=index,
+        cuda_index=number,
+        name=next(iter(names), None),
+        pci_address=where,
+        clocks_mhz=ClocksMhz(graphics=boost),
+        memory_mib=MemoryMib(
+            total=next((device.total_mib for device in devices if device.total_mib is not None), None),
+            free=next((device.free_mib for device in devices if device.free_mib is not None), None),
+        ),
+    )
+
+
+def _links(
+    gpus: tuple[Gpu, ...],
+    at: dict[int, int],
+    reading: _Reading,
+    missing: dict[str, str],
+    contradictions: list[Contradiction],
+) -> Iterator[Link]:
+    told = {(at[a], at[b]): cells for (a, b), cells in reading.peers.items() if a in at and b in at}
+    for a, b in combinations((gpu.index for gpu in gpus), 2):
+        there, back = told.get((a, b), set()), told.get((b, a), set())
+        cells = there | back
+        fact = f"links[{a}-{b}].p2p_read"
+        if len(cells) > 1:
+            said = {
+                f"{SOURCE}, row of GPU {a}": "/".join(sorted(there)),
+                f"{SOURCE}, row of GPU {b}": "/".join(sorted(back)),
+            }
+            contradictions.append(Contradiction(fact=fact, said=said))
+        if len(cells) == 1:
+            status = "OK" if cells == {"Y"} else "NOT_SUPPORTED"
+            reason = None if status == "OK" else _NO_PEER
+            yield Link(a=a, b=b, p2p_read=status, p2p_write=status, p2p_reason=reason)
+        else:
+            missing[fact] = "the log says both" if cells else "the log has no row for it"
+            yield Link(a=a, b=b)
