@@ -1,5 +1,6 @@
 """One GPU as one output of `nvidia-smi` tells it: facts are collected line by line, then become a Gpu."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +17,10 @@ _NO_PROCESSES = ("", "none")
 # Facts whose last part is a key of a dictionary in the Gpu.
 _DICTIONARIES = ("violation_ns.", "ecc.counts.")
 _REASON = "throttle.reasons."
+_STEADY = re.compile(
+    r"name|brand|architecture|uuid|pci_\w+|(?:memory|bar1)_mib\.total|clocks_mhz\.\w+\.max"
+    r"|power_w\.(?:min|max|default_limit)|pcie\.(?:gen|width)_max\w*"
+)
 # Which counts make up NVML's totals, where the card does not tell them: one of the sets, whole.
 _PARTS = {
     "corrected": (("sram_correctable", "dram_correctable"),),
@@ -149,6 +154,22 @@ class Card:
                 room = room.setdefault(name, {})
             room[last] = value
         return msgspec.convert(nested, Gpu), missing
+
+    def contradictions(self) -> dict[str, tuple[str, str]]:
+        """Give what the output tells of a fact that does not change, first so and later otherwise."""
+        found: dict[str, tuple[str, str]] = {}
+        for fact, tellings in self.told.items():
+            if _STEADY.fullmatch(fact) is None:
+                continue
+            said = {
+                told.visit: str(told.value.value)
+                for told in reversed(tellings)
+                if told.value.value is not None
+            }
+            if len(set(said.values())) > 1:
+                first = said[min(said)]
+                found[fact] = first, next(said[visit] for visit in sorted(said) if said[visit] != first)
+        return found
 
     def _throttle(self, values: dict[str, Any], missing: dict[str, str]) -> None:
         mask = values.get("throttle.mask")

@@ -7,7 +7,7 @@ from typing import Any
 from gputopo.captures import smi_table, smi_values
 from gputopo.captures.smi_card import Card
 from gputopo.captures.smi_names import Named
-from gputopo.machine import Driver, Gpu, Machine, Unread
+from gputopo.machine import Contradiction, Driver, Gpu, Machine, Unread
 
 _UNTOLD = "not in the capture"
 _NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_hop", "pcie.aer")
@@ -67,6 +67,11 @@ def machine(
         driver=found,
         gpus=tuple(gpus),
         missing=missing,
+        contradictions=tuple(
+            Contradiction(fact=f"gpus[{index}].{fact}", said={source: said[0], f"{source} (2)": said[1]})
+            for index, card in sorted(cards.items())
+            for fact, said in card.contradictions().items()
+        ),
         unread=tuple(dict.fromkeys(sorted(not_understood, key=lambda one: one.line))),
     )
 

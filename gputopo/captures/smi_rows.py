@@ -16,9 +16,8 @@ class Row(NamedTuple):
 
     def names(self, dialect: Dialect) -> tuple[str, ...]:
         """Give the names in one way to print, the preferred one first."""
-        return tuple(
-            name for name in (self.xml, self.text, self.csv)[_PLACE[dialect]].lower().split("|") if name
-        )
+        listed = (self.xml, self.text, self.csv)[_PLACE[dialect]].lower().split("|")
+        return tuple(dict.fromkeys(name for name in listed if name))
 
 
 _PLACE: dict[Dialect, int] = {"xml": 0, "text": 1, "csv": 2}

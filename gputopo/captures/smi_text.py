@@ -23,6 +23,12 @@ _HINT = "copy the whole output of `nvidia-smi -q` again, with its lines that beg
 _LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])", re.ASCII)
 _GPU_LINE = re.compile(rf"^[ \t#>|]*{_GPU.pattern}[ \t]*\r?$", re.MULTILINE | re.ASCII)
+_NO_HANDLE = re.compile(
+    r"Unable to determine the device handle for GPU ?(?:\d{1,3}: ?)?"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]): *(\S.*)",
+    re.ASCII,
+)
+_LONGEST = 2000  # the longest line of any driver, a command line, is far shorter
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _QUOTED = re.compile(r"^[#>|]+ ?")  # a comment, a quotation in a mail, a table
 _PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
@@ -37,23 +43,21 @@ def recognise(text: str) -> bool:
         return True
     headed = _GPU_LINE.search(text) is not None
     return (headed or _sections(text) >= 2) and any(
-        line.pair is not None and line.path_end in _ends() for line in _lines(text)
+        line.pair is not None and line.heading in _ends() for line in _lines(text)
     )
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the outputs in a text. Raises InputError if it names no GPU, or two machines."""
+    """Read the outputs in a text. Raises InputError if it tells of no GPU."""
     reading = _Reading(origin, flat=_is_flat(text))
     headed = _GPU_LINE.search(text) is not None
     if not headed and (reading.attached_in(text) or _sections(text)):
         reading.begin(None)
     for line in _lines(text):
         reading.take(line)
-    if not headed and reading.card is not None and not reading.card.told and reading.attached != "0":
+    cards = reading.in_order() if headed else [card for card in reading.cards.values() if card.told]
+    if not cards and reading.attached != "0":
         raise InputError(f"{origin}: no GPU is told of in this `nvidia-smi -q` text", _HINT)
-    if not reading.cards and reading.attached != "0":
-        raise InputError(f"{origin}: no GPU is told of in this `nvidia-smi -q` text", _HINT)
-    cards = [card for card in reading.cards.values() if headed or card.told]
     return machine(
         SOURCE,
         dict(enumerate(cards)),
@@ -82,17 +86,12 @@ class _Line:
         match = _PAIR.fullmatch(self.text)
         return " ".join((match["name"] if match else self.text).lower().split())
 
-    @property
-    def path_end(self) -> str:
-        """The name alone, as the last part of a path."""
-        return self.heading
-
 
 def _lines(text: str) -> Iterator[_Line]:
     lines = text.splitlines()
     whole = text.endswith(("\n", "\r"))
     for number, raw in enumerate(lines, start=1):
-        shown = _QUOTED.sub("", _TERMINAL.sub("", raw)).expandtabs(8)
+        shown = _QUOTED.sub("", _TERMINAL.sub("", raw[:_LONGEST])).expandtabs(8)
         if shown.strip():
             last = number == len(lines) and not whole
             yield _Line(number, len(shown) - len(shown.lstrip()), shown.strip(), last)
@@ -128,6 +127,7 @@ class _Reading:
     base: int = -1  # the indentation of the line that names the GPU
     foreign: bool = False  # a line of something else came since
     stack: list[tuple[int, str]] = field(default_factory=list)  # indentation and name of the headings above
+    unanswered: dict[str, Card] = field(default_factory=dict)  # GPUs that are there and did not answer
 
     def attached_in(self, text: str) -> bool:
         """Tell whether the text says how many GPUs there are."""
@@ -152,6 +152,8 @@ class _Reading:
             self.begin(address)
             self.base = line.indent
             self._add(line, "pci/bus id", match[1])
+        elif match := _NO_HANDLE.fullmatch(line.text):
+            self._without_handle(line, match[1])
         elif self._of_log(line):
             pass
         elif self.card is not None and (line.indent > self.base or self.flat):
@@ -160,6 +162,16 @@ class _Reading:
             self.foreign = True
             if self.card is not None and _PADDED.search(line.text) and not _LOG.search(line.text):
                 self._note(line)
+
+    def in_order(self) -> list[Card]:
+        """Give the GPUs as they stand, or by PCI address, as NVML counts them, where one did not answer."""
+        cards = {**self.unanswered, **self.cards}
+        return [cards[key] for key in (sorted(cards) if self.unanswered else cards)]
+
+    def _without_handle(self, line: _Line, address: str) -> None:
+        card = Card(names("text"), lost=True)
+        card.add(Entry("pci/bus id", address, line.number, line.text))
+        self.unanswered[smi_values.address(address) or address] = card
 
     def _of_log(self, line: _Line) -> bool:
         """Take in a line above the GPUs: the versions, and how many there are."""

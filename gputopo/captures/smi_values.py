@@ -19,6 +19,7 @@ class Value(NamedTuple):
 
 LOST = "gpu is lost"
 
+_LONGEST = 2000  # the longest value of any driver, a command line, is far shorter
 _REASONS = re.compile(
     r"n/?a|none|(?:unknown|unk)?\s?err(?:or)?!*|not (?:supported|found|active|available.*)|gpu is lost"
     r"|gpu requires reset|(?:reset|reboot) required|(?:requested functionality|functionality) .*deprecated"
@@ -40,7 +41,7 @@ _PROCESSES = {"C": "compute", "G": "graphics", "C+G": "compute+graphics", "M": "
 
 def clean(text: str) -> str:
     """Give a value on one line, without the note that a name is deprecated."""
-    return _DEPRECATED.sub("", " ".join(text.split()))
+    return _DEPRECATED.sub("", " ".join(text[:_LONGEST].split()))
 
 
 def read(kind: str, text: str, *, bare: bool = False) -> Value:
