@@ -1,17 +1,20 @@
 """Doubles of machines with NVIDIA GPUs, for tests and benchmarks without one.
 
-- `scenarios`: machines as frozen values. `SCENARIOS["7gforce"]`; `changed(scenario, gpus={2: {...}})` makes
-  variants. GPUs, bridges, NICs, NUMA nodes, NVLinks; the hops between GPUs are derived from the bridges.
+- `specs`: what a machine is made of: GPUs, bridges, NICs, NUMA nodes, NVLinks, as frozen values; the hops
+  between GPUs are derived from the bridges. `changed(scenario, gpus={2: {...}})` makes variants.
+- `scenarios`: the machines, `SCENARIOS["7gforce"]`, healthy and idle. `telling`: one whose numbers differ.
+- `faults`: named faults for any of them, combinable: `broken("four", "power_cap_low@2", "acs_on")`.
 - `nvml`: `FakeNvml(scenario)` stands in the place of `pynvml.nvmlLib`, so pynvml's own marshalling, struct
   versions and exceptions run. It refuses chosen calls with chosen codes (`GpuSpec.refuses` or
   `fake.refuse("nvmlDeviceGetClockInfo[2]", 3)`: the numbers in brackets are the call's plain arguments),
   lacks symbols as old drivers do (`fake.without(...)`), loses a GPU after n calls (`fake.lose`), changes
-  clocks from call to call (`fake.script_clock`), and lists every call in `calls` and every call that would
-  change a setting in `writes`. Use it as `with installed(fake): ...`.
+  clocks and links from call to call (`fake.script_clock`, `fake.script_generation`), reports Xid errors
+  (`fake.raise_xid`), and lists every call in `calls` and every call that would change a setting in `writes`.
+  Use it as `with installed(fake): ...`.
 - `sysfs`: `write_tree(scenario, folder)` writes the same machine as /sys, /proc and /dev under a folder.
 - `machines`: `read(scenario, folder)` does both and gives the Machine that gputopo reads.
-- `command`: `python -m tests.kit.command 7gforce -- inspect --json` runs the command line on such a machine,
-  in a process of its own; `--tree FOLDER` keeps the tree for the next time.
+- `command`: `python -m tests.kit.command 7gforce+lost@3 -- inspect --json` runs the command line on such a
+  machine, with faults if wanted, in a process of its own; `--tree FOLDER` keeps the tree for the next time.
 
 All is driven by the number of calls, never by a clock. Nothing here needs a GPU, a driver or root.
 """

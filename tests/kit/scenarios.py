@@ -190,7 +190,7 @@ def _dgx1() -> Scenario:
 
 
 def _desktop() -> Scenario:
-    """One RTX 3080 with a screen and a sound function: a fourth-generation card in a third-generation slot."""
+    """One RTX 3080 with a screen and a sound function: a card of generation 4 in a slot of generation 3."""
     gpu = GpuSpec(
         address="0000:01:00.0",
         parent="0000:00:01.0",

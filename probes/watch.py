@@ -1,0 +1,64 @@
+"""Watches GPUs: one moment after another, with the Xid errors that happened in between."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gputopo.moments import Moment, Xid
+from gputopo.probes.monitor import Monitor
+from gputopo.probes.nvml import NotReadError
+from gputopo.probes.nvml_events import handle_number
+
+
+class Watcher(Monitor):
+    """Keeps NVML, the handles of `gpus` (indices of the machine) and an event set open; a context manager.
+
+    `xid_reason` says why Xid errors are not told, in NVML's words, and is None while they are: some drivers
+    refuse events to anybody but root, some cards have none. `now` gives seconds since the epoch.
+    Raises NotReadError with NVML's reason if NVML cannot be opened; a GPU that is lost raises nothing.
+    """
+
+    def __init__(self, gpus: Sequence[int], *, now: Callable[[], float] = time.time) -> None:
+        super().__init__(gpus)
+        self._now = now
+        self._gpus_by_handle = {
+            handle_number(handle): gpu for gpu, handle in self._handles.items() if handle is not None
+        }
+        self._events: Any = None
+        self.xid_reason: str | None = None
+        self._listen()
+
+    def moment(self) -> Moment:
+        """Give all GPUs now, and the Xid errors since the moment before. Never raises, never waits."""
+        xids = self._xids()
+        return Moment(time_s=self._now(), gpus=self.sample(), xids=xids)
+
+    def close(self) -> None:
+        """Let go of the event set and of NVML. Moments after this hold nothing."""
+        events, self._events = self._events, None
+        if events is not None:
+            with contextlib.suppress(NotReadError):
+                self._nvml.stop_listening(events)
+        super().close()
+
+    def _listen(self) -> None:
+        handles = [handle for handle in self._handles.values() if handle is not None]
+        if not handles:
+            self.xid_reason = "NO_GPU_ANSWERS"
+            return
+        try:
+            self._events = self._nvml.listen_for_xids(handles)
+        except NotReadError as error:
+            self.xid_reason = error.reason
+
+    def _xids(self) -> tuple[Xid, ...]:
+        if self._events is None:
+            return ()
+        try:
+            told = self._nvml.xids(self._events)
+        except NotReadError as error:
+            self.xid_reason = error.reason  # a lost GPU may spoil the whole event set, for good or for now
+            return ()
+        self.xid_reason = None
+        return tuple(Xid(code=code, gpu=self._gpus_by_handle.get(number)) for number, code in told)

@@ -1,0 +1,121 @@
+from pathlib import Path
+
+import pytest
+
+from gputopo.machine import Machine
+from tests.kit.faults import FAULTS, broken, selected
+from tests.kit.machines import leaves, read
+from tests.kit.scenarios import SCENARIOS
+
+NO_FAULTS = {"busy", "idle_link"}
+# What is seen while a machine is watched, and not in one reading of it.
+WATCHED = {"link_flapping", "xid_79"}
+
+
+def machine(name: str, folder: Path, *faults: str) -> Machine:
+    return read(broken(name, *faults), folder)
+
+
+def differences(a: Machine, b: Machine) -> set[str]:
+    old, new = leaves(a), leaves(b)
+    paths = {path for path in {*old, *new} if old.get(path) != new.get(path)}
+    return {path for path in paths if not path.startswith("missing")}
+
+
+def home(fault: str) -> str:
+    """Give a scenario that can have a fault: retired pages are of cards before Ampere, NVLinks of some."""
+    return "dgx1" if fault in ("retired_pending", "nvlink_down", "nvlink_errors") else "four"
+
+
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name not in WATCHED])
+def test_every_fault_is_seen_in_the_machine(fault: str, tmp_path: Path) -> None:
+    whole = machine(home(fault), tmp_path / "whole")
+    assert differences(whole, machine(home(fault), tmp_path / "broken", fault))
+
+
+@pytest.mark.parametrize("fault", [name for name, fault in FAULTS.items() if fault.of_gpu])
+def test_a_fault_of_one_gpu_leaves_the_others_as_they_were(fault: str, tmp_path: Path) -> None:
+    name = home(fault)
+    whole = machine(name, tmp_path / "whole")
+    seen = machine(name, tmp_path / "broken", f"{fault}@2")
+    for index in (0, 1, 3):
+        if fault == "nvlink_down" and whole.gpus[index].nvlinks != seen.gpus[index].nvlinks:
+            continue  # the other end
+        old, new = leaves(whole.gpus[index]), leaves(seen.gpus[index])
+        changed = {path for path in old if old[path] != new.get(path)}
+        assert changed <= {"cuda_index"}  # of all GPUs or of none
+
+
+def test_faults_add_up(tmp_path: Path) -> None:
+    seen = machine("four", tmp_path, "power_cap_low@1", "x1_riser@3", "acs_on")
+    assert [gpu.power_w.limit for gpu in seen.gpus] == [400.0, 240.0, 400.0, 400.0]
+    assert [gpu.pcie.width_now for gpu in seen.gpus] == [16, 16, 16, 1]
+    assert seen.host.acs == "on"
+
+
+def test_a_riser_and_a_badly_placed_card_differ_in_what_their_slots_can_do(tmp_path: Path) -> None:
+    riser = machine("four", tmp_path / "a", "x1_riser").gpus[1].pcie
+    loose = machine("four", tmp_path / "b", "width_degraded").gpus[1].pcie
+    assert (riser.width_now, riser.width_max, riser.limiting_hop) == (1, 1, "0000:43:04.0")
+    assert (loose.width_now, loose.width_max, loose.limiting_hop) == (8, 16, None)
+
+
+def test_an_idle_link_and_a_degraded_one_differ_in_the_load(tmp_path: Path) -> None:
+    idle = machine("four", tmp_path / "a", "idle_link").gpus[1]
+    degraded = machine("four", tmp_path / "b", "gen_degraded_under_load").gpus[1]
+    assert (idle.pcie.gen_now, idle.pcie.gen_max) == (degraded.pcie.gen_now, degraded.pcie.gen_max) == (1, 3)
+    assert (idle.utilization_percent.gpu, idle.throttle.reasons) == (0, ("gpu_idle",))
+    assert (degraded.utilization_percent.gpu, degraded.throttle.reasons) == (98, ())
+
+
+def test_a_driver_that_is_not_there_is_not_there_in_the_tree_either(tmp_path: Path) -> None:
+    seen = machine("four", tmp_path, "driver_not_loaded")
+    assert seen.driver.status == "not_loaded"
+    assert not (tmp_path / "dev").exists()
+
+
+def test_a_container_hides_the_tree_and_nothing_else(tmp_path: Path) -> None:
+    seen = machine("four", tmp_path, "container_hidden")
+    assert (seen.driver.status, seen.host.container, seen.pci) == ("ok", "docker", ())
+    assert [gpu.name for gpu in seen.gpus] == ["NVIDIA Test-100"] * 4
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_plain_machines_are_idle_and_free_of_errors(name: str, tmp_path: Path) -> None:
+    for gpu in (gpu for gpu in read(SCENARIOS[name], tmp_path).gpus if not gpu.lost):
+        assert (gpu.utilization_percent.gpu, gpu.throttle.reasons) == (0, ("gpu_idle",))
+        assert (gpu.persistence_mode, gpu.compute_mode, gpu.pcie.replay_counter) == (True, "default", 0)
+        power, heat = gpu.power_w, gpu.temperature_c
+        assert power.draw is not None
+        assert power.limit is not None
+        assert power.draw < power.limit / 5
+        assert power.limit == power.default_limit == power.enforced_limit
+        assert (heat.gpu or 0) + 40 < (heat.slowdown or 0) < (heat.shutdown or 0)
+        assert not any((gpu.ecc.uncorrected_aggregate, gpu.ecc.corrected_aggregate))
+        assert not any((gpu.ecc.counts or {}).values())
+        assert not any((gpu.remapped_rows.pending, gpu.retired_pages.pending, gpu.remapped_rows.failure))
+        assert not any((gpu.pcie.aer or {}).values())
+        assert not any(process.kind == "compute" for process in gpu.processes or ())
+        assert gpu.clocks_mhz.graphics.now <= gpu.clocks_mhz.graphics.max  # type: ignore[operator]
+
+
+def test_a_selection_names_scenario_faults_and_gpus() -> None:
+    assert selected("four") == SCENARIOS["four"]
+    assert selected("four+lost@3+acs_on") == broken("four", "lost@3", "acs_on")
+    assert selected("desktop+lost") == broken("desktop", "lost@0")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "none", "four+none", "four+lost@9", "four+lost@x", "four+lost@", "four+acs_on@1", "four+", "four++"],
+)
+def test_a_selection_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"there are|no GPU|whole machine"):
+        selected(text)
+
+
+def test_a_fault_that_the_card_does_not_tell_of_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not answer nvmlDeviceGetTotalEccErrors"):
+        broken("desktop", "ecc_uncorrected")
+    with pytest.raises(ValueError, match="no NVLink"):
+        broken("desktop", "nvlink_down")
