@@ -3,45 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from gputopo.fact_words import fact_in_words
 from gputopo.machine import Gpu, Machine
 from gputopo.report.layout import QUIET, Line, body_width, index_ranges, labelled, paragraph, plain
-
-# The last words of paths as a person says them; what is not here is shown with its underscores as spaces.
-_WORDS = {
-    "clocks_mhz": "clocks",
-    "clocks_mhz.graphics": "graphics clock",
-    "clocks_mhz.sm": "SM clock",
-    "clocks_mhz.memory": "memory clock",
-    "clocks_mhz.video": "video clock",
-    "violation_ns": "violation times",
-    "throttle": "throttling",
-    "power_w": "power",
-    "temperature_c": "temperature",
-    "pcie": "PCIe",
-    "memory_mib": "memory",
-    "utilization_percent": "utilization",
-    "ecc": "ECC",
-    "mig": "MIG",
-    "pstate": "P-state",
-    "pci_address": "PCI address",
-    "cuda_index": "CUDA index",
-    "numa_node": "NUMA node",
-    "numa_nodes": "NUMA nodes",
-    "cpu_affinity": "CPU affinity",
-    "cpu_model": "CPU model",
-    "uuid": "UUID",
-    "nvlinks": "NVLinks",
-    "hop": "PCIe hop",
-    "iommu": "IOMMU",
-    "acs": "ACS",
-    "cuda_version": "CUDA version",
-    "nvml_version": "NVML version",
-    "p2p_read": "peer read",
-    "p2p_write": "peer write",
-    "p2p_reason": "peer access reason",
-    "host.memory_mib": "memory",
-    "cpus": "CPUs",
-}
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {
@@ -59,7 +23,6 @@ _REASONS = {
 _LONGEST_SUBJECT = 24  # of a label; longer ones are counted
 
 _PATH = re.compile(r"(?P<kind>[a-z_]+)\[(?P<key>[^\]]*)\](?:\.(?P<fact>.*))?")
-_NUMBERED = re.compile(r"([a-z_]+)\[([0-9]+)\]")  # a part of which there are several: numa_nodes[1]
 _KINDS = {"gpus": "GPU", "links": "link", "nics": "NIC", "pci": "PCI device"}
 
 
@@ -70,14 +33,6 @@ def reason_for(missing: Mapping[str, str], path: str) -> str | None:
             return missing[path]
         path = path.rpartition(".")[0]
     return None
-
-
-def fact_in_words(fact: str) -> str:
-    """Give `clocks_mhz.memory` as `memory clock`; a path that has no words keeps its own."""
-    part = _NUMBERED.fullmatch(fact)
-    if part is not None:
-        return f"{_WORDS.get(part[1], part[1]).removesuffix('s')} {part[2]}"
-    return _WORDS.get(fact, fact.replace("_", " "))
 
 
 def reason_in_words(reason: str) -> str:

@@ -5,40 +5,94 @@ from collections.abc import Sequence
 from gputopo.findings import Finding, Inspection
 from gputopo.machine import Contradiction, Machine, Unread
 from gputopo.report.facts import missing_view
+from gputopo.report.health import health_view
 from gputopo.report.layout import (
     INDENT,
     QUIET,
     SEVERITY_STYLES,
     Line,
+    index_ranges,
     labelled,
     line,
     paragraph,
     plain,
+    printable,
     section,
 )
 from gputopo.report.machine import machine_view
 from gputopo.report.matrix import matrix_view
+from gputopo.report.peers import peers_view
+from gputopo.report.tree import tree_view
 
 _UNREAD_SHOWN = 8  # the rest is in the JSON
 _UNREAD_WIDTH = 100
+_COUNTED_FROM = 4  # findings
 
 
 def inspection_view(inspection: Inspection, width: int) -> list[Line]:
     """Give all that `gputopo inspect` shows, for a screen of `width` columns."""
     machine = inspection.machine
     lines = machine_view(machine, width)
+    room = width - INDENT
     if machine.gpus:
-        lines += section("Topology", matrix_view(machine, width - INDENT))
-    lines += section("Findings", findings_view(inspection.findings, width - INDENT))
+        peers = peers_view(machine, room)
+        lines += section("Topology", [*matrix_view(machine, room), *([line()] if peers else []), *peers])
+    if tree := tree_view(machine, room):
+        lines += section("PCI tree", tree)
+    if health := health_view(machine, room):
+        lines += section("Health", health)
+    lines += section(_findings_title(inspection.findings), findings_view(inspection.findings, room))
     lines += _doubts(machine, width - INDENT)
-    return lines[:-1]
+    return printable(lines[:-1])
 
 
 def findings_view(findings: Sequence[Finding], width: int) -> list[Line]:
-    """Give one block for each finding: how severe and where, what, what to do."""
+    """Give one block for each finding: how severe and where, what, what to do.
+
+    Findings that follow one another with one id, severity and remedy share a block.
+    """
     if not findings:
         return [line("None.")]
-    return [one for finding in findings for one in _finding(finding, width)]
+    return [one for group in grouped_findings(findings) for one in _block(group, width)]
+
+
+def watched_view(findings: Sequence[Finding], xid_reason: str | None, width: int) -> list[Line]:
+    """Give what was found while GPUs were watched, and what could not be watched."""
+    lines = section("Seen while watching", findings_view(findings, width - INDENT))
+    if xid_reason is not None:
+        lines += section("Not watched", paragraph(f"Xid errors: {xid_reason}", width - INDENT))
+    return printable(lines[:-1])
+
+
+def grouped_findings(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Put findings of one id, severity and remedy together, in the order of the first of each."""
+    groups: dict[tuple[str, str, str | None], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.id, finding.severity, finding.remedy), []).append(finding)
+    return list(groups.values())
+
+
+def subjects_in_words(findings: Sequence[Finding]) -> str:
+    """Give `gpu:3` for one finding, `gpu:0-3,5, driver` for several."""
+    by_kind: dict[str, list[str]] = {}
+    for finding in findings:
+        kind, colon, number = finding.subject.partition(":")
+        by_kind.setdefault(kind + colon, []).append(number)
+    return ", ".join(
+        kind + (index_ranges(map(int, numbers)) if all(map(str.isdecimal, numbers)) else ",".join(numbers))
+        for kind, numbers in by_kind.items()
+    )
+
+
+def _findings_title(findings: Sequence[Finding]) -> str:
+    """Count the findings in the title where there are too many to see at once."""
+    if len(findings) < _COUNTED_FROM:
+        return "Findings"
+    counts = [(sum(finding.severity == name for finding in findings), name) for name in SEVERITY_STYLES]
+    words = [
+        f"{count} {name}{'s' if count > 1 and name != 'info' else ''}" for count, name in counts if count
+    ]
+    return f"Findings: {', '.join(words)}"
 
 
 def contradictions_view(contradictions: Sequence[Contradiction], width: int) -> list[Line]:
@@ -56,14 +110,16 @@ def unread_view(unread: Sequence[Unread], width: int) -> list[Line]:
     return labelled(rows, width)
 
 
-def _finding(finding: Finding, width: int) -> list[Line]:
-    severity = (finding.severity.ljust(9), SEVERITY_STYLES[finding.severity])
-    indent = " " * len(severity[0])
-    body = paragraph(plain(finding.says), width - len(indent))
-    if finding.remedy:
-        body += paragraph(f"To do: {plain(finding.remedy)}", width - len(indent))
-    head: Line = (severity, (f"{finding.subject}  {finding.id}", QUIET))
-    return [head, *(((indent, ""), *pieces) for pieces in body)]
+def _block(group: Sequence[Finding], width: int) -> list[Line]:
+    first = group[0]
+    severity = (first.severity.ljust(9), SEVERITY_STYLES[first.severity])
+    room = width - len(severity[0])
+    head = paragraph(plain(f"{subjects_in_words(group)}  {first.id}"), room, QUIET)
+    body = [one for says in dict.fromkeys(f.says for f in group) for one in paragraph(plain(says), room)]
+    if first.remedy:
+        body += paragraph(f"To do: {plain(first.remedy)}", room)
+    marks = [severity, *[(" " * len(severity[0]), "")] * (len(head) + len(body))]
+    return [(mark, *pieces) for mark, pieces in zip(marks, [*head, *body], strict=False)]
 
 
 def _doubts(machine: Machine, width: int) -> list[Line]:

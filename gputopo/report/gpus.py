@@ -7,9 +7,12 @@ import msgspec
 
 from gputopo.machine import Gpu, Machine
 from gputopo.report.facts import reason_for
+from gputopo.report.idle_links import link_is_slow_while_idle
+from gputopo.report.indices import index_rows, order_warning
 from gputopo.report.layout import (
     LOST,
     NOT_ASKED,
+    SEVERITY_STYLES,
     UNKNOWN,
     Column,
     Line,
@@ -19,6 +22,7 @@ from gputopo.report.layout import (
     index_ranges,
     labelled,
     line,
+    paragraph,
     plain,
 )
 
@@ -34,11 +38,14 @@ class _Facts(msgspec.Struct, frozen=True):
     before: str = ""
 
 
+_GENERATION = ("pcie.gen_now", "pcie.gen_max")
+_IDLE_MARK = "*"
+
 _LINK = (
     _Facts("Name", ("name",), "left"),
     _Facts("PCI address", ("pci_address",), "left"),
     _Facts("NUMA", ("numa_node",)),
-    _Facts("PCIe gen\nnow/max", ("pcie.gen_now", "pcie.gen_max")),
+    _Facts("PCIe gen\nnow/max", _GENERATION),
     _Facts("Lanes\nnow/max", ("pcie.width_now", "pcie.width_max"), before="x"),
 )
 _STATE = (
@@ -47,9 +54,10 @@ _STATE = (
     _Facts("Memory MHz\nnow/max", ("clocks_mhz.memory.now", "clocks_mhz.memory.max")),
     _Facts("Power W\nnow/limit", ("power_w.draw", "power_w.limit")),
     _Facts("Temp\nC", ("temperature_c.gpu",)),
+    _Facts("Fan\n%", ("fan_percent",)),
+    _Facts("Load\n%", ("utilization_percent.gpu",)),
     _Facts("Memory MiB\nused/total", ("memory_mib.used", "memory_mib.total")),
 )
-_GROUPS = (_LINK, _STATE)  # each stays together where the screen has room
 
 
 def gpu_tables(machine: Machine, width: int) -> list[Line]:
@@ -68,12 +76,22 @@ def gpu_tables(machine: Machine, width: int) -> list[Line]:
     for block in blocks(told, width - row_heads.width):
         lines += [line()] if lines else []
         lines += aligned(row_heads, block)
-    notes = list(_notes(machine))
-    return [*lines, line(), *labelled(notes, width)] if lines and notes else lines
+    notes = labelled(gpu_notes(machine), width)
+    if warning := order_warning(machine):
+        notes += paragraph(warning, width, SEVERITY_STYLES["warning"])
+    return [*lines, line(), *notes] if lines and notes else lines
+
+
+def gpu_columns(machine: Machine) -> list[Column]:
+    """Give all columns that have something to tell, the index first, for one wide table."""
+    heads = Column("GPU", tuple(str(gpu.index) for gpu in machine.gpus), "right")
+    return [heads, *(_column(machine, facts) for facts in (*_LINK, *_STATE) if _is_told(machine, facts))]
 
 
 def _column(machine: Machine, facts: _Facts) -> Column:
     cells = tuple(_cell(machine, gpu, facts) for gpu in machine.gpus)
+    if facts.paths == _GENERATION:
+        cells = _with_idle_marks(machine, cells)
     return Column(facts.head, cells, facts.side, _NAME_WIDTH if facts.paths == ("name",) else None)
 
 
@@ -115,15 +133,28 @@ def _shown(value: Any) -> str:
     return f"{value:.0f}" if isinstance(value, float) else plain(str(value))
 
 
-def _notes(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Say what the columns of the PCIe link hide: card and slot of two generations, slow bridges."""
+def _with_idle_marks(machine: Machine, cells: tuple[str, ...]) -> tuple[str, ...]:
+    """Mark a generation below the most that an idle GPU shows: it is no fault that anybody saw."""
+    idle = [link_is_slow_while_idle(gpu) for gpu in machine.gpus]
+    if not any(idle):
+        return cells
+    return tuple(cell + (_IDLE_MARK if slow else " ") for cell, slow in zip(cells, idle, strict=True))
+
+
+def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
+    """Say what the columns hide: the other numbers of the GPUs, idle links, slow slots and bridges."""
+    yield from index_rows(machine)
+    idle = [gpu.index for gpu in machine.gpus if link_is_slow_while_idle(gpu)]
+    if idle:
+        words = f"cannot tell (idle): GPU {index_ranges(idle)}; an idle GPU slows its link down"
+        yield f"PCIe gen {_IDLE_MARK}", words
     slots: dict[tuple[int, int], list[int]] = {}
     bridges: list[str] = []
     for gpu in machine.gpus:
         card, slot = gpu.pcie.gen_max_device, gpu.pcie.gen_max_host
         if card is not None and slot is not None and card != slot:
             slots.setdefault((card, slot), []).append(gpu.index)
-        if gpu.pcie.limiting_hop is not None:
+        if gpu.pcie.limiting_hop is not None and not machine.pci:  # the tree shows it in its place
             bridges.append(f"{plain(gpu.pcie.limiting_hop)} above GPU {gpu.index}")
     for (card, slot), gpus in slots.items():
         yield "PCIe generation", f"card {card}, slot {slot}: GPU {index_ranges(gpus)}"

@@ -121,6 +121,11 @@ def plain(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
+def printable(lines: Iterable[Line]) -> list[Line]:
+    """Give lines without control characters in any piece: the last word, whatever a capture held."""
+    return [tuple((plain(text), style) for text, style in pieces) for pieces in lines]
+
+
 def gib(mib: int) -> str:
     """Give mebibytes as gibibytes with one digit: `62.8 GiB`."""
     return f"{mib / 1024:.1f} GiB"

@@ -19,8 +19,7 @@ _DRIVER_WORDS = {
 
 def machine_view(machine: Machine, width: int) -> list[Line]:
     """Give the host, the driver and the GPUs, for a screen of `width` columns."""
-    about = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
-    lines = section("Machine", labelled(about, width - INDENT))
+    lines = section("Machine", labelled(about_rows(machine), width - INDENT))
     if machine.gpus:
         tables = gpu_tables(machine, width - INDENT)
         return lines + section("GPUs", tables) if tables else lines
@@ -28,6 +27,11 @@ def machine_view(machine: Machine, width: int) -> list[Line]:
     if machine.driver.status == "no_device":
         none = "No NVIDIA device is on the PCI bus of this machine."
     return lines + section("GPUs", [line(none)])
+
+
+def about_rows(machine: Machine) -> list[tuple[str, str]]:
+    """Give what is known of the host and the driver, and the source, as rows of a label and words."""
+    return [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
 
 
 def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
@@ -93,4 +97,6 @@ def _numa_words(node: NumaNode) -> str:
     words = [f"CPUs {plain(node.cpus)}" if node.cpus else cpus]
     if node.memory_mib is not None:
         words.append(gib(node.memory_mib))
+    if node.distances is not None and len(node.distances) > 1:
+        words.append(f"distances {' '.join(map(str, node.distances))}")
     return ", ".join(words)

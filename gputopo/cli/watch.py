@@ -1,0 +1,159 @@
+"""`gputopo inspect --watch`: the GPUs' clocks, power, heat and links over time, and what was wrong in it."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gputopo import findings, schema
+from gputopo.cli.printing import emit, show
+from gputopo.errors import ExitCode, HardwareError, UsageError
+from gputopo.findings import Finding, Severity
+from gputopo.moments import Moment
+
+if TYPE_CHECKING:
+    from gputopo.machine import Machine
+    from gputopo.watching import History
+
+INTERVAL_S = 1.0
+_SHORTEST_S = 0.1  # below it the watching itself costs what it should see
+MOMENT_SCHEMA = "gputopo.moment/1"
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.watched/1"):
+    """The last line of a watch in JSON: what was found. `xid_reason`: why errors (Xid) were not watched."""
+
+    findings: tuple[Finding, ...]
+    xid_reason: str | None = None
+
+
+class Source(Protocol):
+    """Where the moments come from: gputopo.probes.watch.Watcher, or a double."""
+
+    xid_reason: str | None
+
+    def moment(self) -> Moment:
+        """Give the GPUs as they are now, and the errors since the call before."""
+
+
+def seconds_from(option: str, text: str, least: float) -> float:
+    """Read seconds as a person gives them. Raises UsageError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < least:
+        raise UsageError(f"{option} must be a number of seconds, got {text[:40]!r}", f"at least {least:g}")
+    return value
+
+
+def watch(interval: str | None, duration: str | None, shape: str, worst: Severity | None) -> int:
+    """Watch the GPUs of this machine until Ctrl-C or the end of `duration`, and tell what was found.
+
+    Raises UsageError for other times than numbers, HardwareError where there is nothing to watch.
+    """
+    every = INTERVAL_S if interval is None else seconds_from("--interval", interval, _SHORTEST_S)
+    long = None if duration is None else seconds_from("--duration", duration, 0.0)
+    from gputopo import watching
+    from gputopo.cli.source import machine_from
+
+    machine = machine_from(())
+    _require_gpus(machine)
+    from gputopo.probes.nvml import NotReadError
+    from gputopo.probes.watch import Watcher
+
+    history = watching.History()
+    try:
+        with Watcher([gpu.index for gpu in machine.gpus]) as watcher:
+            watch_source(machine, watcher, history, shape, ticks(every, long), every)
+            reason = watcher.xid_reason
+    except NotReadError as error:
+        raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi tells more") from error
+    found = watching.find_watched(machine, history)
+    _tell(found, shape, reason)
+    return ExitCode.FINDINGS if worst and findings.reaches(found, worst) else ExitCode.OK
+
+
+def watch_source(
+    machine: "Machine",
+    source: Source,
+    history: "History",
+    shape: str,
+    times: Iterator[None],
+    every_s: float,
+) -> None:
+    """Take a moment at each of `times`, show it and keep it in `history`. Ctrl-C ends it, quietly."""
+    show_moment = _shower(machine, source, shape, every_s)
+    try:
+        for _ in times:
+            moment = source.moment()
+            history.add(moment)
+            show_moment(moment)
+    except KeyboardInterrupt:
+        return
+
+
+def ticks(
+    every_s: float,
+    long_s: float | None,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[None]:
+    """Give a mark every `every_s` seconds, the first at once, the last after `long_s` at most.
+
+    Marks that were missed are left out rather than made up for.
+    """
+    start = due = now()
+    while True:
+        yield
+        due = max(due + every_s, now())
+        if long_s is not None and due - start > long_s:
+            return
+        sleep(max(due - now(), 0.0))
+
+
+def moment_line(moment: Moment) -> str:
+    """Give a moment as one line of JSON with its schema first."""
+    document = {"schema": MOMENT_SCHEMA} | msgspec.to_builtins(moment)
+    return msgspec.json.encode(document).decode() + "\n"
+
+
+def _shower(machine: "Machine", source: Source, shape: str, every_s: float) -> Callable[[Moment], None]:
+    """Give the way to show a moment: JSON, a screen that stands still, or lines."""
+    if shape == "json":
+        return lambda moment: emit(moment_line(moment))
+    from gputopo.cli.screen import Screen, can_redraw
+    from gputopo.report.watch import Recent, plain_lines, watch_view
+
+    if not can_redraw():
+        return lambda moment: emit("".join(f"{line}\n" for line in plain_lines(moment)))
+    recent, screen = Recent(machine), Screen()
+
+    def draw(moment: Moment) -> None:
+        recent.add(moment)
+        screen.draw(watch_view(recent, source.xid_reason, every_s, screen.width))
+
+    return draw
+
+
+def _require_gpus(machine: "Machine") -> None:
+    broken = findings.driver_broken(machine)
+    if broken is not None:
+        raise HardwareError(broken.says, broken.remedy or "nvidia-smi tells more")
+    if not machine.gpus:
+        raise HardwareError(
+            "there is nothing to watch: this machine has no NVIDIA GPU",
+            "run it on the machine that has the GPUs; --from shows a capture, once",
+        )
+
+
+def _tell(found: tuple[Finding, ...], shape: str, xid_reason: str | None) -> None:
+    if shape == "json":
+        emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
+        return
+    from gputopo.report.findings import watched_view
+
+    emit("\n")
+    show(lambda width: watched_view(found, xid_reason, width))

@@ -1,0 +1,52 @@
+"""What changed since an earlier reading, a line each; what all GPUs share is said once."""
+
+import re
+
+from gputopo.difference import Change, Difference
+from gputopo.report.layout import QUIET, Line, index_ranges, line, paragraph, plain
+
+_OF_GPU = re.compile(r"GPU (\d+)(: .*)", re.DOTALL)
+
+
+def difference_view(difference: Difference, width: int) -> list[Line]:
+    """Give the changes in lines of at most `width` columns, and what could not be compared."""
+    said = changes_in_words(difference.changes)
+    lines = [one for words in said for one in _item(plain(words), width)]
+    if not said:
+        lines = [line("Nothing changed." if difference.compared else "Nothing could be compared.")]
+    sources = f"Compared with what was ({plain(difference.old_source)}): {_facts(difference.compared)}"
+    if difference.one_sided:
+        sources += f"; left out: {_facts(difference.one_sided)} that only one of the two tells"
+    return [*lines, *paragraph(f"{sources}.", width, QUIET)]
+
+
+def difference_markdown(difference: Difference) -> str:
+    """Give the changes as a Markdown list."""
+    from gputopo.report.markdown import escaped
+
+    said = [f"- {escaped(words)}\n" for words in changes_in_words(difference.changes)]
+    nothing = "Nothing changed.\n" if difference.compared else "Nothing could be compared.\n"
+    return f"## What changed since {escaped(difference.old_source)}\n\n" + ("".join(said) or nothing)
+
+
+def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
+    """Give each change in a sentence; what several GPUs have in common is said once, as `GPUs 0-3: ...`."""
+    said: dict[tuple[str, str], list[int]] = {}
+    for change in changes:
+        of_gpu = _OF_GPU.fullmatch(change.says)
+        key, gpus = (("", change.says), []) if of_gpu is None else (("GPU", of_gpu[2]), [int(of_gpu[1])])
+        said.setdefault(key, []).extend(gpus)
+    return [words if not kind else _of_gpus(gpus, words) for (kind, words), gpus in said.items()]
+
+
+def _of_gpus(gpus: list[int], words: str) -> str:
+    return f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}{words}"
+
+
+def _item(words: str, width: int) -> list[Line]:
+    first, *rest = paragraph(words, width - 2)
+    return [(("* ", QUIET), *first), *(((("  ", ""), *more)) for more in rest)]
+
+
+def _facts(count: int) -> str:
+    return f"{count} fact{'' if count == 1 else 's'}"

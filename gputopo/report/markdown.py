@@ -1,0 +1,103 @@
+"""An inspection as GitHub Markdown, to be pasted into a bug report."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from gputopo.findings import Finding, Inspection
+from gputopo.machine import Machine
+from gputopo.report.facts import grouped_missing, reason_in_words
+from gputopo.report.findings import grouped_findings, subjects_in_words
+from gputopo.report.gpus import gpu_columns, gpu_notes
+from gputopo.report.health import health_rows
+from gputopo.report.indices import order_warning
+from gputopo.report.layout import Line, plain, printable, text_of
+from gputopo.report.machine import about_rows
+from gputopo.report.matrix import matrix_view
+from gputopo.report.peers import peer_rows
+from gputopo.report.tree import tree_view
+
+_CODE_WIDTH = 120  # GitHub scrolls wider blocks sideways
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
+_MENTION = re.compile(r"@(?=\w)")
+
+
+def markdown(inspection: Inspection) -> str:
+    """Give the whole inspection as Markdown: tables, matrix and tree as code, the findings as a list."""
+    machine = inspection.machine
+    parts = [("Machine", _table(("", ""), about_rows(machine)))]
+    if machine.gpus:
+        parts += [("GPUs", _gpus(machine)), ("Topology", _topology(machine))]
+    if tree := tree_view(machine, _CODE_WIDTH):
+        parts.append(("PCI tree", _code(tree)))
+    if health := _filled(health_rows(machine)):
+        parts.append(("Health", _table(("", ""), health)))
+    parts.append(("Findings", _findings(inspection.findings)))
+    if machine.contradictions:
+        said = ((one.fact, "; ".join(f"{who}: {what}" for who, what in one.said.items()))
+                for one in machine.contradictions)  # fmt: skip
+        parts.append(("Contradictions (the first one stands)", _table(("Fact", "Said"), said)))
+    if machine.unread:
+        lines = [((f"{one.source}:{one.line}  {plain(one.text)}", ""),) for one in machine.unread]
+        parts.append(("Lines not understood", _code(lines)))
+    if machine.missing:
+        rows = (
+            (who, reason_in_words(why), facts)
+            for (who, why), facts in grouped_missing(machine.missing).items()
+        )
+        parts.append(("Not read", _table(("", "Reason", "Facts"), rows)))
+    return "\n".join(f"### {title}\n\n{body}" for title, body in parts)
+
+
+def escaped(text: str) -> str:
+    """Give text from outside as it is, not as markup, on one line; `@name` notifies nobody."""
+    return _MENTION.sub("&#64;", _MARKUP.sub(r"\\\1", plain(" ".join(text.splitlines()))))
+
+
+def _gpus(machine: Machine) -> str:
+    columns = gpu_columns(machine)
+    heads = [column.head.replace("\n", " ") for column in columns]
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    sides = ["---:" if column.side == "right" else "---" for column in columns]
+    notes = [f"- {escaped(label)}: {escaped(words)}\n" for label, words in gpu_notes(machine)]
+    if warning := order_warning(machine):
+        notes.append(f"- **{escaped(warning)}**\n")
+    return _table(heads, rows, sides) + ("\n" + "".join(notes) if notes else "")
+
+
+def _topology(machine: Machine) -> str:
+    peers = "".join(f"- {escaped(words)}\n" for _, words in peer_rows(machine))
+    return _code(matrix_view(machine, _CODE_WIDTH)) + (f"\nPeer access:\n\n{peers}" if peers else "")
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return "None.\n"
+    items = []
+    for group in grouped_findings(findings):
+        first = group[0]
+        items.append(f"- **{first.severity}** `{first.id}` ({escaped(subjects_in_words(group))})\n")
+        items += [f"  - {escaped(says)}\n" for says in dict.fromkeys(finding.says for finding in group)]
+        if first.remedy:
+            items.append(f"  - To do: {escaped(first.remedy)}\n")
+    return "".join(items)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str] = ()) -> str:
+    lines = [[escaped(head) for head in heads], list(sides) or ["---"] * len(heads)]
+    lines += [[escaped(cell).strip() for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _code(lines: Iterable[Line]) -> str:
+    text = text_of(printable(lines))
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}{fence}\n"
+
+
+def _filled(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Give rows with the label repeated where the screen's table leaves it out."""
+    filled: list[tuple[str, str]] = []
+    for label, words in rows:
+        filled.append((label or (filled[-1][0] if filled else ""), words))
+    return filled

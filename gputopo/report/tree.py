@@ -1,0 +1,264 @@
+"""The PCI tree as people read it: memory node, root complex, switches, GPUs and network cards.
+
+Ports with one thing behind them are not shown for themselves: what hangs on them names them where they are
+slower than it. Captures may be damaged, so nothing here trusts that a parent exists or that ways end.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from gputopo.machine import Gpu, Machine, Nic, PciNode
+from gputopo.pcie_generations import generation_of
+from gputopo.report.idle_links import link_is_slow_while_idle
+from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, index_ranges, plain
+from gputopo.topology import links_by_pair
+
+_LIMIT_STYLE = SEVERITY_STYLES["warning"]
+_NO_NODE = "Memory node not known"
+
+Piece = tuple[str, str]
+_Device = TypeVar("_Device", Gpu, Nic)
+
+
+class Branch(msgspec.Struct):
+    """A line of the tree: its words, details that may fold to lines of their own, and what hangs on it."""
+
+    name: str
+    details: list[Piece] = []
+    children: list["Branch"] = []
+
+
+def tree_view(machine: Machine, width: int) -> list[Line]:
+    """Give the tree in lines of about `width` columns; empty where the source tells of no PCI devices."""
+    lines: list[Line] = []
+    # A stack, not recursion: a damaged recording may be deeper than Python's own stack.
+    stack = [(top, "", "") for top in reversed(pci_branches(machine))]
+    while stack:
+        branch, before, under = stack.pop()
+        lines += _lines(branch, before, under, width)
+        last = len(branch.children) - 1
+        for number in range(last, -1, -1):
+            head, tail = ("└─ ", "   ") if number == last else ("├─ ", "│  ")
+            stack.append((branch.children[number], under + head, under + tail))
+    return lines
+
+
+def pci_branches(machine: Machine) -> list[Branch]:
+    """Give the tree as values: memory nodes with root complexes with switches and devices."""
+    tree = _Tree(machine)
+    if not tree.shown:
+        return []
+    by_node: dict[int | None, dict[str, list[str]]] = {}
+    for address in tree.tops():
+        by_node.setdefault(tree.memory_node(address), {}).setdefault(tree.nodes[address].root, []).append(
+            address
+        )
+    tops = []
+    for number in sorted(by_node, key=lambda one: (one is None, one or 0)):
+        roots = [
+            Branch(_root_name(root), [], [tree.branch(address) for address in addresses])
+            for root, addresses in by_node[number].items()
+        ]
+        tops.append(Branch(_memory_node_name(machine, number), [], roots))
+    left_out = tree.gpus_outside()
+    if left_out:
+        tops.append(Branch(f"Not in the tree: GPU {index_ranges(left_out)}"))
+    return tops
+
+
+class _Tree:
+    """The nodes with a GPU or a network card at or under them, and who hangs on whom."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.nodes = {node.address: node for node in machine.pci}
+        self.gpus = self._devices(machine.gpus)
+        self.nics = self._devices(machine.nics)
+        self.shown: dict[str, None] = {}
+        self._note_ways()
+        self.children: dict[str, list[str]] = {}
+        for address in self.shown:
+            parent = self.nodes[address].parent
+            if parent in self.shown and not self._is_above(address, parent):
+                self.children.setdefault(parent, []).append(address)
+        self.limits: dict[str, list[int]] = {}
+        for gpu in machine.gpus:
+            limit = self._address(gpu.pcie.limiting_hop)
+            if limit is not None:
+                self.limits.setdefault(limit, []).append(gpu.index)
+
+    def tops(self) -> list[str]:
+        """Give what hangs on no other shown node, in the order of the addresses."""
+        below = {child for children in self.children.values() for child in children}
+        return [address for address in self.shown if address not in below]
+
+    def memory_node(self, address: str) -> int | None:
+        """Give the memory node of a branch: of the nearest of its nodes that has a number."""
+        open_ = [address]
+        for one in open_:
+            number = self.nodes[one].numa_node
+            gpu = self.gpus.get(one)
+            number = gpu.numa_node if (number is None or number < 0) and gpu is not None else number
+            if number is not None and number >= 0:
+                return number
+            open_ += self.children.get(one, [])
+        nodes = self.machine.host.numa_nodes
+        return nodes[0].index if nodes is not None and len(nodes) == 1 else None
+
+    def branch(self, top: str) -> Branch:
+        """Give a node with all that hangs on it."""
+        first = Branch("")
+        open_ = [(top, first)]
+        while open_:
+            address, branch = open_.pop()
+            way = [address]
+            while self.nodes[way[-1]].kind == "bridge" and len(self.children.get(way[-1], [])) == 1:
+                way += self.children[way[-1]]
+            end = way.pop()
+            branch.name, branch.details = self._words(end, way)
+            children = [(child, Branch("")) for child in self.children.get(end, [])]
+            branch.children = [one for _, one in children]
+            open_ += children
+        return first
+
+    def gpus_outside(self) -> list[int]:
+        """Give the GPUs that no node of the tree stands for."""
+        inside = {gpu.index for gpu in self.gpus.values()}
+        return [gpu.index for gpu in self.machine.gpus if gpu.index not in inside]
+
+    def _words(self, address: str, ports: Sequence[str]) -> tuple[str, list[Piece]]:
+        """Name a node; its link, what is slower above it, and its NVLinks are the details."""
+        node = self.nodes[address]
+        gpu, nic = self.gpus.get(address), self.nics.get(address)
+        details: list[Piece] = [(address, QUIET)]
+        if gpu is not None and gpu.lost:
+            details.insert(0, (LOST, SEVERITY_STYLES["error"]))
+        if link := _link(node, idle=gpu is not None and link_is_slow_while_idle(gpu)):
+            details.append((link, ""))
+        details += [self._limit(port, address) for port in (*ports, address) if port in self.limits]
+        if gpu is not None:
+            if nvlinks := _nvlinks(self.machine, gpu):
+                details.append((nvlinks, ""))
+            return f"GPU {gpu.index} {plain(_short_name(gpu.name))}".rstrip(), details
+        if nic is not None:
+            return f"NIC {nic.index} {plain(nic.name or '')}".rstrip(), details
+        kinds = {"gpu": "GPU (not counted)", "nic": "network card", "other": "device"}
+        name = plain(node.name) if node.name else ""
+        if node.kind == "bridge":
+            # A bridge right under the root complex is a root port; farther down it is part of a switch.
+            kind = "switch" if ports or node.parent in self.nodes else "root port"
+            return f"{kind} {name}".rstrip(), details
+        return f"{kinds.get(node.kind, 'device')} {name}".rstrip(), details
+
+    def _limit(self, address: str, below: str) -> Piece:
+        """Say that a bridge is slower than the GPUs below it; `below` is the node on whose line it stands."""
+        gpus = self.limits[address]
+        link = _link(self.nodes[address], most=True)
+        own = self.gpus.get(below)
+        if own is not None and gpus == [own.index]:
+            return (f"<- limited by {address}{f', {link}' if link else ''}", _LIMIT_STYLE)
+        place = "" if address == below else f"{address}{f', {link}, ' if link else ' '}"
+        return (f"<- {place}limits GPU {index_ranges(gpus)}", _LIMIT_STYLE)
+
+    def _note_ways(self) -> None:
+        for address in sorted(self.nodes):
+            if self.nodes[address].kind not in ("gpu", "nic"):
+                continue
+            step: str | None = address
+            while step in self.nodes and step not in self.shown:
+                self.shown[step] = None
+                step = self.nodes[step].parent
+        self.shown = dict.fromkeys(sorted(self.shown, key=_order))
+
+    def _is_above(self, address: str, other: str | None) -> bool:
+        """Tell whether a node is `other` or above it: then the way goes in a circle, and is cut here."""
+        seen: set[str] = set()
+        while other in self.nodes and other not in seen:
+            if other == address:
+                # Of a circle only the way to its least address is cut, so that all of it is shown.
+                return address == min({*seen, other}, key=_order)
+            seen.add(other)
+            other = self.nodes[other].parent
+        return False
+
+    def _devices(self, devices: Iterable[_Device]) -> dict[str, _Device]:
+        found: dict[str, _Device] = {}
+        for device in devices:
+            address = self._address(device.pci_address)
+            if address is not None:
+                found.setdefault(address, device)
+        return found
+
+    def _address(self, told: str | None) -> str | None:
+        """Give the address as the tree writes it; domains are written with four or eight digits."""
+        if told is None or told in self.nodes:
+            return told
+        return next((address for address in self.nodes if _bare(address) == _bare(told)), None)
+
+
+def _lines(branch: Branch, before: str, under: str, width: int) -> list[Line]:
+    """Write one branch: its details beside its name, and on lines of their own where there is no room."""
+    current: list[Piece] = [(before, QUIET), (branch.name, "")]
+    lines: list[Line] = []
+    for text, style in branch.details:
+        room = width - sum(len(piece) for piece, _ in current)
+        if len(text) + 2 > room and branch.name:
+            lines.append(tuple(current))
+            current = [(under + ("│    " if branch.children else "     "), QUIET), (text, style)]
+        else:
+            current += [("  ", ""), (text, style)]
+    return [*lines, tuple(current)]
+
+
+def _link(node: PciNode, *, idle: bool = False, most: bool = False) -> str:
+    """Give a link as `gen 3 x8`, with what it could be where that is more; empty if nothing is known."""
+    top, lanes = generation_of(node.max_speed_gt_per_s), node.max_width
+    now = top if most else generation_of(node.speed_gt_per_s) or top
+    wide = lanes if most else node.width or lanes
+    words = _gen_and_lanes(now, wide)
+    could = [f"gen {top}"] if top is not None and now != top else []
+    could += [f"x{lanes}"] if lanes is not None and wide != lanes else []
+    if idle and could[:1] == [f"gen {top}"]:
+        could[0] += " when busy"
+    return f"{words} of {', '.join(could)}" if could else words
+
+
+def _gen_and_lanes(generation: int | None, lanes: int | None) -> str:
+    known = [None if generation is None else f"gen {generation}", None if lanes is None else f"x{lanes}"]
+    return " ".join(word for word in known if word)
+
+
+def _nvlinks(machine: Machine, gpu: Gpu) -> str:
+    """Give whom the NVLinks of a GPU reach: `NVLink: 2 to GPU 1-2, 1 to GPU 3`."""
+    reached: dict[int, list[int]] = {}
+    for (a, b), link in links_by_pair(machine).items():
+        if link.nvlinks and gpu.index in (a, b):
+            reached.setdefault(link.nvlinks, []).append(b if a == gpu.index else a)
+    said = [f"{count} to GPU {index_ranges(reached[count])}" for count in sorted(reached, reverse=True)]
+    return f"NVLink: {', '.join(said)}" if said else ""
+
+
+def _memory_node_name(machine: Machine, number: int | None) -> str:
+    if number is None:
+        return _NO_NODE if machine.host.numa_nodes else "Host"
+    cpus = next((node.cpus for node in machine.host.numa_nodes or () if node.index == number), None)
+    return f"NUMA {number}{f', CPUs {plain(cpus)}' if cpus else ''}"
+
+
+def _root_name(root: str) -> str:
+    return f"root complex {plain(root.removeprefix('pci'))}" if root else "root complex not known"
+
+
+def _short_name(name: str | None) -> str:
+    return (name or "").removeprefix("NVIDIA ")
+
+
+def _order(address: str) -> tuple[int, str]:
+    # A domain with more digits comes after those with four.
+    return (len(address), address)
+
+
+def _bare(address: str) -> str:
+    return address.lower().lstrip("0")

@@ -1,0 +1,162 @@
+"""What is seen of GPUs while they are watched: one screen that stands still, or a line each time."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from gputopo.events import GpuSample
+from gputopo.findings.throttle_words import decode
+from gputopo.machine import Machine
+from gputopo.moments import Moment
+from gputopo.report.layout import (
+    GAP,
+    NOT_ASKED,
+    QUIET,
+    SEVERITY_STYLES,
+    Column,
+    Line,
+    aligned,
+    line,
+    paragraph,
+    room_of,
+)
+
+SHOWN = 12  # moments of a GPU's small picture
+_BARS = "▁▂▃▄▅▆▇█"
+_XIDS_SHOWN = 4
+_REASONS_WIDTH = 12  # at least
+
+# The clock event reasons in a word or two.
+_SHORT = {
+    "applications_clocks_setting": "set clocks",
+    "sw_power_cap": "power limit",
+    "hw_slowdown": "hardware slowdown",
+    "sync_boost": "sync boost",
+    "sw_thermal_slowdown": "warm",
+    "hw_thermal_slowdown": "HOT",
+    "hw_power_brake_slowdown": "power brake",
+    "display_clock_setting": "display clocks",
+    "board_limit": "board limit",
+    "reliability": "voltage limit",
+}
+
+
+class Recent:
+    """The last moments of a watch: what the small pictures and the list of Xids are made of."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._most = {gpu.index: gpu.clocks_mhz.graphics.max for gpu in machine.gpus}
+        self._clocks: dict[int, deque[int | None]] = {}
+        self.xids: deque[str] = deque(maxlen=_XIDS_SHOWN)
+        self.moments = 0
+        self.first_s: float | None = None
+        self.last: Moment | None = None
+
+    def add(self, moment: Moment) -> None:
+        """Take in one more moment."""
+        self.moments += 1
+        self.first_s = moment.time_s if self.first_s is None else self.first_s
+        self.last = moment
+        for sample in moment.gpus:
+            self._clocks.setdefault(sample.gpu, deque(maxlen=SHOWN)).append(sample.graphics_mhz)
+        self.xids.extend(xid_lines(moment))
+
+    @property
+    def seconds(self) -> float:
+        """How long the watch has lasted, from its first moment to its last."""
+        return 0.0 if self.last is None or self.first_s is None else self.last.time_s - self.first_s
+
+    def picture(self, gpu: int) -> str:
+        """Draw the core clock of the last moments, a full bar at the card's maximum; unknown is a gap."""
+        return sparkline(self._clocks.get(gpu, ()), self._most.get(gpu))
+
+
+def sparkline(values: Sequence[int | None] | deque[int | None], most: int | None) -> str:
+    """Draw numbers as bars from 0 to `most`, or to the highest of them where that is more or not known."""
+    top = max((value for value in (*values, most) if value is not None), default=0)
+    return "".join(
+        " " if value is None else _BARS[min(max(value, 0) * len(_BARS) // top, len(_BARS) - 1) if top else 0]
+        for value in values
+    )
+
+
+def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width: int) -> list[Line]:
+    """Give the screen of a watch after its latest moment: a row a GPU, then errors that the driver told."""
+    moment = recent.last
+    if moment is None:
+        return []
+    words = f"{len(moment.gpus)} GPU{'s' if len(moment.gpus) != 1 else ''}, every {interval_s:g} s"
+    lines = [line(f"Watching {words}, for {recent.seconds:.0f} s so far. Ctrl-C ends.", QUIET), line()]
+    heads = Column("GPU", tuple(str(sample.gpu) for sample in moment.gpus), "right")
+    readings = _columns(moment.gpus, recent)
+    reasons = tuple(throttle_in_short(sample.throttle_mask) for sample in moment.gpus)
+    room = max(width - heads.width - room_of(readings) - GAP, _REASONS_WIDTH)
+    lines += aligned(heads, [*readings, Column("Held down by", reasons, most=room)])
+    if recent.xids:
+        lines += [line(), *(line(words, SEVERITY_STYLES["error"]) for words in recent.xids)]
+    if xid_reason is not None:
+        lines += [line(), *paragraph(f"Xid errors are not watched: {xid_reason}", width, QUIET)]
+    return lines
+
+
+def plain_lines(moment: Moment) -> Iterator[str]:
+    """Give a moment as one line a GPU, for pipes and logs; facts that were not given are left out."""
+    at = time.strftime("%H:%M:%S", time.localtime(moment.time_s))
+    for sample in moment.gpus:
+        facts = (
+            ("load {} %", sample.gpu_utilization_percent),
+            ("core {} MHz", sample.graphics_mhz),
+            ("memory {} MHz", sample.memory_mhz),
+            ("{:.0f} W", sample.power_w),
+            ("{} C", sample.temperature_c),
+            ("gen {}", sample.pcie_gen),
+            ("x{}", sample.pcie_width),
+        )
+        words = [pattern.format(value) for pattern, value in facts if value is not None]
+        reasons = throttle_in_short(sample.throttle_mask)
+        if reasons:
+            words.append(f"held down by {reasons}")
+        yield f"{at} GPU {sample.gpu}  {'  '.join(words) or 'does not answer'}"
+    for words_of_xid in xid_lines(moment):
+        yield f"{at} {words_of_xid}"
+
+
+def xid_lines(moment: Moment) -> list[str]:
+    """Give the errors that the driver told since the moment before, a line each."""
+    at = time.strftime("%H:%M:%S", time.localtime(moment.time_s))
+    return [
+        f"Xid {xid.code} on {'a GPU that is not told' if xid.gpu is None else f'GPU {xid.gpu}'}, seen at {at}"
+        for xid in moment.xids
+    ]
+
+
+def throttle_in_short(mask: int | None) -> str:
+    """Give the reasons of a mask in a word or two each; nothing for an idle GPU or an unknown mask."""
+    if mask is None or mask < 0:
+        return ""
+    return ", ".join(
+        _SHORT.get(name, name.removeprefix("unknown_")) for name in decode(mask) if name != "gpu_idle"
+    )
+
+
+def _columns(samples: Sequence[GpuSample], recent: Recent) -> list[Column]:
+    def column(head: str, values: list[int | float | None]) -> Column:
+        cells = tuple(NOT_ASKED if value is None else f"{value:.0f}" for value in values)
+        return Column(head, cells, "right")
+
+    return [
+        column("Load\n%", [one.gpu_utilization_percent for one in samples]),
+        column("Core\nMHz", [one.graphics_mhz for one in samples]),
+        column("Memory\nMHz", [one.memory_mhz for one in samples]),
+        column("Power\nW", [one.power_w for one in samples]),
+        column("Temp\nC", [one.temperature_c for one in samples]),
+        Column("PCIe\ngen", tuple(map(_link, samples))),
+        Column("Core clock".ljust(SHOWN), tuple(recent.picture(one.gpu) for one in samples)),
+    ]
+
+
+def _link(sample: GpuSample) -> str:
+    if sample.pcie_gen is None and sample.pcie_width is None:
+        return NOT_ASKED
+    generation = "?" if sample.pcie_gen is None else str(sample.pcie_gen)
+    return generation if sample.pcie_width is None else f"{generation} x{sample.pcie_width}"

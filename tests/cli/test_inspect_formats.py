@@ -1,0 +1,197 @@
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo import schema
+from gputopo.captures import bundled
+from gputopo.difference import Difference
+from gputopo.machine import Gpu, Machine, Pcie, PowerW
+from tests.cli.conftest import Call
+from tests.kit.scenarios import SCENARIOS
+from tests.report.exposition_grammar import read
+
+ROOT = Path(__file__).parents[2]
+OnScenario = Callable[[str], None]
+
+
+@pytest.mark.parametrize("shape", ["markdown", "prometheus"])
+@pytest.mark.parametrize("name", bundled.names())
+def test_every_bundled_machine_can_be_shown_in_every_format(name: str, shape: str, call: Call) -> None:
+    done = call("inspect", "--from", name, "--format", shape)
+    assert (done.code, done.err) == (0, "")
+    assert len(done.out.splitlines()) > 20
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_the_exposition_of_every_box_is_read_by_an_independent_parser(
+    scenario: str, call: Call, on_scenario: OnScenario
+) -> None:
+    on_scenario(scenario)
+    found = read(call("inspect", "--format", "prometheus").out)
+    count = len(SCENARIOS[scenario].gpus)
+    assert found["gputopo_gpus"].samples[0].value == count
+    assert len(found["gputopo_gpu_info"].samples) == count
+    pairs = len(found["gputopo_link_hop_level"].samples) if count > 1 else 0
+    assert pairs == count * (count - 1) // 2
+
+
+@pytest.mark.parametrize("shape", ["markdown", "prometheus", "table", "json"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_uuids_are_left_out_unless_asked_for(
+    shape: str, asked: bool, call: Call, on_scenario: OnScenario
+) -> None:
+    on_scenario("dgx1")
+    done = call("inspect", "--format", shape, *(["--identities"] if asked else []))
+    assert ("GPU-00000001" in done.out) is (asked and shape in ("json", "prometheus"))
+
+
+def test_the_help_lists_the_formats(call: Call) -> None:
+    assert "table|json|markdown|prometheus" in call("inspect", "--help").out
+
+
+def test_the_table_shows_tree_health_and_the_index_systems(call: Call, on_scenario: OnScenario) -> None:
+    on_scenario("desktop")
+    out = call("inspect").out
+    assert "\nPCI tree\n" in out
+    assert "\nHealth\n" in out
+    assert "Xorg" in out
+    assert re.search(r"Index +NVML and PCI 0, CUDA 0, TensorFlow \(gputopo\) /GPU:0", out)
+
+
+def test_a_terminal_that_knows_ascii_only_gets_a_tree_of_ascii() -> None:
+    command = [sys.executable, "-m", "tests.kit.command", "7gforce", "--", "inspect"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    tree = done.stdout.partition("PCI tree\n")[2].partition("\n\n")[0]
+    assert "+- GPU 0" in tree
+    assert "?" not in tree
+
+
+def write(folder: Path, name: str, machine: Machine) -> Path:
+    path = folder / name
+    schema.write(path, machine)
+    return path
+
+
+@pytest.fixture
+def two_readings(tmp_path: Path) -> tuple[Path, Path]:
+    """Gives a recording from before and one of now: of the second GPU the limit fell, and its link."""
+    old = Machine(
+        source="live",
+        gpus=tuple(
+            Gpu(index=n, pci_address=f"0000:0{n}:00.0", power_w=PowerW(limit=300.0), pcie=Pcie(width_now=16))
+            for n in (0, 1)
+        ),
+    )
+    changed = msgspec.structs.replace(old.gpus[1], power_w=PowerW(limit=250.0), pcie=Pcie(width_now=8))
+    new = msgspec.structs.replace(old, gpus=(old.gpus[0], changed))
+    return write(tmp_path, "old.json", old), write(tmp_path, "new.json", new)
+
+
+def test_diff_says_in_a_line_each_what_changed(call: Call, two_readings: tuple[Path, Path]) -> None:
+    old, new = two_readings
+    done = call("inspect", "--from", new, "--diff", old)
+    assert done.code == 0
+    assert done.out.splitlines()[:2] == [
+        "* GPU 1: power limit is 250 W, was 300 W",
+        "* GPU 1: PCIe width now is x8, was x16",
+    ]
+
+
+def test_diff_in_json_is_a_document_of_its_own(call: Call, two_readings: tuple[Path, Path]) -> None:
+    old, new = two_readings
+    found = schema.decode(
+        call("inspect", "--from", new, "--diff", old, "--json").out, Difference, origin="stdout"
+    )
+    assert [change.fact for change in found.changes] == ["gpus[1].power_w.limit", "gpus[1].pcie.width_now"]
+
+
+def test_diff_with_itself_says_that_nothing_changed(call: Call, two_readings: tuple[Path, Path]) -> None:
+    old, _ = two_readings
+    assert call("inspect", "--from", old, "--diff", old).out.startswith("Nothing changed.")
+    assert "Nothing changed." in call("inspect", "--from", old, "--diff", old, "--format", "markdown").out
+
+
+@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu"])
+def test_a_machine_does_not_differ_from_its_own_recording(
+    scenario: str, call: Call, on_scenario: OnScenario, tmp_path: Path
+) -> None:
+    on_scenario(scenario)
+    recording = tmp_path / "machine.json"
+    call("inspect", "--record", recording)
+    assert call("inspect", "--diff", recording).out.startswith("Nothing changed.")
+
+
+def test_fail_on_counts_findings_and_not_differences(call: Call, two_readings: tuple[Path, Path]) -> None:
+    old, new = two_readings
+    assert call("inspect", "--from", new, "--diff", old, "--fail-on", "error").code == 0
+
+
+def test_diff_reads_any_capture(call: Call) -> None:
+    done = call("inspect", "--from", "7gforce", "--diff", "7gforce-v2")
+    assert (done.code, done.err) == (0, "")
+    assert "Compared with what was" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("--diff", "nowhere.json"), "there is no file nowhere.json"),
+        (("--diff", "7gforce", "--format", "prometheus"), "--diff cannot print prometheus"),
+        (("--diff", "-", "--from", "-"), "standard input can be read only once"),
+        (("--interval", "1"), "--interval and --duration are of --watch"),
+        (("--watch", "--from", "7gforce"), "--watch and --from do not go together"),
+        (("--watch", "--record", "x.json"), "--watch and --record do not go together"),
+        (("--watch", "--diff", "7gforce"), "--watch and --diff do not go together"),
+        (("--watch", "--format", "markdown"), "--watch cannot print markdown"),
+        (("--watch", "--interval", "soon"), "--interval must be a number of seconds"),
+        (("--watch", "--interval", "0"), "--interval must be a number of seconds"),
+        (("--watch", "--duration", "nan"), "--duration must be a number of seconds"),
+        (("--watch", "--duration", "-1"), "--duration must be a number of seconds"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_two_lines(
+    arguments: tuple[str, ...], what: str, call: Call, without_gpu: None
+) -> None:
+    done = call("inspect", *arguments)
+    assert done.code == 2
+    assert done.out == ""
+    first, second = done.err.splitlines()
+    assert what in first
+    assert second.strip()
+
+
+def on_a_terminal(*command: str) -> tuple[int, str]:
+    """Runs gputopo with a terminal as its stdout; gives its exit code and what the terminal got."""
+    main, child = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.kit.command", *command], cwd=ROOT, stdout=child, env=environment
+    ) as process:
+        os.close(child)
+        got = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # Linux: the other side is closed
+                break
+            if not part:
+                break
+            got += part
+        code = process.wait(timeout=60)
+    os.close(main)
+    return code, got.decode()
+
+
+def test_on_a_terminal_the_tree_is_drawn_in_colours() -> None:
+    code, got = on_a_terminal("desktop", "--", "inspect")
+    assert code == 0
+    assert "\x1b[" in got
+    assert "└─" in got

@@ -1,0 +1,110 @@
+"""Every way to show a machine works on any machine, whatever is missing or odd in it."""
+
+import re
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.difference import Difference, difference
+from gputopo.findings import Finding, Inspection
+from gputopo.machine import Machine
+from gputopo.report.difference import difference_markdown, difference_view
+from gputopo.report.findings import inspection_view
+from gputopo.report.layout import text_of
+from gputopo.report.markdown import markdown
+from gputopo.report.prometheus import exposition
+from gputopo.report.tree import tree_view
+from tests.invented_machines import ADDRESSES, machines
+from tests.report.exposition_grammar import read
+
+FINDINGS = (
+    Finding(id="a.b", severity="warning", subject="gpu:0", says="odd | and `odd`", remedy="do *this*"),
+    Finding(id="a.b", severity="warning", subject="gpu:1", says="odd too", remedy="do *this*"),
+    Finding(id="c", severity="error", subject='gpus:0-3\n"', says="\x1b[31m\nx"),
+)
+some = settings(max_examples=40, deadline=None)
+
+
+def is_printable(text: str) -> bool:
+    return all(character.isprintable() for character in text.replace("\n", ""))
+
+
+@some
+@given(machines(), st.integers(40, 200))
+def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(machine: Machine, width: int) -> None:
+    text = text_of(inspection_view(Inspection(machine=machine, findings=FINDINGS), width))
+    assert is_printable(text)
+    assert re.search(r"^Findings", text, re.MULTILINE)
+
+
+@some
+@given(machines())
+def test_the_tree_shows_every_gpu_of_the_tree_once(machine: Machine) -> None:
+    text = text_of(tree_view(machine, 78))
+    nodes = {node.address: node for node in machine.pci}
+    shown = {address for address, node in nodes.items() if node.kind in ("gpu", "nic")}
+    for address in shown & set(ADDRESSES):
+        assert len(re.findall(rf"  {address}(?:  |$)", re.sub("<-.*", "", text), re.MULTILINE)) == 1
+    assert bool(text) == bool(shown)
+
+
+@some
+@given(machines())
+def test_markdown_tables_have_as_many_cells_in_every_row(machine: Machine) -> None:
+    text = markdown(Inspection(machine=machine, findings=FINDINGS))
+    assert is_printable(text)
+    table: list[int] = []
+    for row in [*text.splitlines(), ""]:
+        if row.startswith("| "):
+            table.append(len(re.findall(r"(?<!\\)\|", row)))
+        else:
+            assert len(set(table)) <= 1
+            table = []
+
+
+@some
+@given(machines())
+def test_the_exposition_follows_the_grammar_and_no_series_is_there_twice(machine: Machine) -> None:
+    families = read(exposition(Inspection(machine=machine, findings=FINDINGS)))
+    series = Counter(one.identity for family in families.values() for one in family.samples)
+    assert [one for one, count in series.items() if count > 1] == []
+
+
+@some
+@given(machines())
+def test_nothing_differs_from_itself(machine: Machine) -> None:
+    # Several GPUs of one index or address are no machine: which is which cannot be told.
+    indices = [gpu.index for gpu in machine.gpus]
+    if len(set(indices)) < len(indices):
+        return
+    machine = msgspec.structs.replace(
+        machine,
+        gpus=tuple(msgspec.structs.replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in machine.gpus),
+        nics=machine.nics[:1],
+        pci=machine.pci[:1],
+        links=machine.links[:1],
+    )
+    assert not [change for change in difference(machine, machine).changes if change.was == change.is_]
+    assert {change.was == change.was for change in difference(machine, machine).changes} <= {
+        False
+    }  # only NaN
+
+
+@some
+@given(machines(), machines())
+def test_any_two_machines_can_be_compared_and_the_result_be_shown(one: Machine, other: Machine) -> None:
+    found = difference(one, other)
+    assert is_printable(text_of(difference_view(found, 80)))
+    assert is_printable(difference_markdown(found))
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Difference).compared == found.compared
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_an_empty_machine_is_shown_in_every_way(width: int) -> None:
+    empty = Inspection(machine=Machine(source="nothing"))
+    assert "None is known." in text_of(inspection_view(empty, width))
+    assert "### Findings\n\nNone." in markdown(empty)
+    assert read(exposition(empty))["gputopo_gpus"].samples[0].value == 0

@@ -1,0 +1,48 @@
+from gputopo.difference import Change, Difference
+from gputopo.report.difference import changes_in_words, difference_markdown, difference_view
+from gputopo.report.layout import text_of
+
+
+def change(says: str) -> Change:
+    return Change(fact="x", was=1, is_=2, says=says)
+
+
+def difference(*says: str, compared: int = 3, one_sided: int = 0) -> Difference:
+    changes = tuple(map(change, says))
+    return Difference(
+        old_source="live", new_source="live", changes=changes, compared=compared, one_sided=one_sided
+    )
+
+
+def shown(found: Difference) -> str:
+    return text_of(difference_view(found, 60))
+
+
+def test_each_change_has_a_line_and_what_gpus_share_is_said_once() -> None:
+    words = (*(f"GPU {n}: power limit is 300 W, was 250 W" for n in (0, 1, 3)), "driver: version is 2, was 1")
+    assert changes_in_words(tuple(map(change, words))) == [
+        "GPUs 0-1,3: power limit is 300 W, was 250 W",
+        "driver: version is 2, was 1",
+    ]
+    assert shown(difference(*words)).startswith("* GPUs 0-1,3: power limit is 300 W, was 250 W\n* driver")
+
+
+def test_nothing_changed_is_said() -> None:
+    assert shown(difference()) == "Nothing changed.\nCompared with what was (live): 3 facts.\n"
+
+
+def test_two_sources_that_tell_nothing_in_common_are_not_called_equal() -> None:
+    text = shown(difference(compared=0, one_sided=9))
+    assert text.startswith("Nothing could be compared.")
+    assert "Nothing changed" not in text
+    assert "9 facts that only one" in " ".join(text.split())
+
+
+def test_a_long_change_is_folded() -> None:
+    text = shown(difference("network card " + "x" * 20 + " is " + "y " * 40))
+    assert max(map(len, text.splitlines())) <= 60
+
+
+def test_markdown_has_a_list_or_says_that_nothing_changed() -> None:
+    assert "\n- driver: a\\_b\n" in difference_markdown(difference("driver: a_b"))
+    assert "\nNothing changed.\n" in difference_markdown(difference())

@@ -1,0 +1,87 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from gputopo.findings import Finding, Inspection
+from gputopo.machine import Contradiction, Gpu, Machine, Unread
+from gputopo.report.layout import text_of
+from gputopo.report.markdown import escaped, markdown
+from gputopo.report.matrix import matrix_view
+from tests.kit.machines import read
+from tests.kit.scenarios import SCENARIOS
+
+
+def shown(machine: Machine, *findings: Finding) -> str:
+    return markdown(Inspection(machine=machine, findings=findings))
+
+
+def code_blocks(text: str) -> list[str]:
+    return re.findall(r"^(`{3,})text\n(.*?)^\1$", text, re.MULTILINE | re.DOTALL)
+
+
+def table_after(text: str, title: str) -> list[list[str]]:
+    """Gives the cells of the first table under a heading, without the line of dashes."""
+    body = text.partition(f"### {title}\n")[2].partition("### ")[0]
+    rows = [line for line in body.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+    assert all(re.fullmatch(r"-{3}:?", cell) for cell in cells[1])
+    return [cells[0], *cells[2:]]
+
+
+@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu", "desktop"])
+def test_every_gpu_has_a_row_as_wide_as_the_head(scenario: str, tmp_path: Path) -> None:
+    machine = read(SCENARIOS[scenario], tmp_path)
+    head, *rows = table_after(shown(machine), "GPUs")
+    assert [row[0] for row in rows] == [str(gpu.index) for gpu in machine.gpus]
+    assert {len(row) for row in rows} == {len(head)}
+    addresses = head.index("PCI address")
+    assert [row[addresses] for row in rows] == [gpu.pci_address for gpu in machine.gpus]
+
+
+def test_the_matrix_stands_in_a_code_block_as_it_is(tmp_path: Path) -> None:
+    machine = read(SCENARIOS["dgx1"], tmp_path)
+    blocks = [block[1] for block in code_blocks(shown(machine))]
+    assert text_of(matrix_view(machine, 120)) in blocks
+    assert any("root complex" in block for block in blocks)
+
+
+def test_findings_are_a_list_with_id_severity_and_remedy() -> None:
+    same = {"id": "pcie.slot", "severity": "warning", "remedy": "move it"}
+    text = shown(
+        Machine(source="x"),
+        Finding(subject="gpu:1", says="one lane", **same),  # type: ignore[arg-type]
+        Finding(subject="gpu:2", says="two lanes", **same),  # type: ignore[arg-type]
+    )
+    assert "- **warning** `pcie.slot` (gpu:1-2)\n  - one lane\n  - two lanes\n  - To do: move it\n" in text
+
+
+def test_what_is_in_doubt_or_missing_is_there_too() -> None:
+    machine = Machine(
+        source="a + b",
+        gpus=(Gpu(index=0),),
+        contradictions=(Contradiction(fact="links[0-1].hop", said={"a": "PIX", "b": "SYS"}),),
+        unread=(Unread(source="t.txt", line=7, text="odd"),),
+        missing={"gpus[0].pstate": "NOT_SUPPORTED"},
+    )
+    text = shown(machine)
+    assert table_after(text, "Contradictions (the first one stands)")[1][1] == "a: PIX; b: SYS"
+    assert "t.txt:7  odd" in text
+    assert table_after(text, "Not read")[1][2] == "P-state"
+
+
+def test_words_from_outside_are_no_markup() -> None:
+    assert escaped("a|b *c* `d` <img> [x](y) @ann 4 @ 2.2 GHz\n# no title") == (
+        "a\\|b \\*c\\* \\`d\\` \\<img\\> \\[x\\](y) &#64;ann 4 @ 2.2 GHz \\# no title"
+    )
+
+
+def test_a_fence_in_a_name_does_not_end_the_code_block() -> None:
+    machine = Machine(source="x", unread=(Unread(source="a", line=1, text="```\n# title"),))
+    (fence, block), *_ = code_blocks(shown(machine))
+    assert len(fence) == 4
+    assert "```?# title" in block
+
+
+def test_identities_are_only_in_it_if_they_are_in_the_machine(tmp_path: Path) -> None:
+    assert "GPU-0000" not in shown(read(SCENARIOS["dgx1"], tmp_path))

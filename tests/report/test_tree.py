@@ -1,0 +1,177 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from gputopo.machine import Gpu, Host, Link, Machine, Nic, NumaNode, Pcie, PciNode
+from gputopo.report.layout import text_of
+from gputopo.report.tree import tree_view
+from tests.kit.machines import read
+from tests.kit.scenarios import SCENARIOS
+
+ROOT = "pci0000:00"
+
+
+def shown(machine: Machine, width: int = 78) -> str:
+    return text_of(tree_view(machine, width))
+
+
+def bridge(address: str, parent: str | None = None, **facts: object) -> PciNode:
+    return PciNode(address=address, root=ROOT, parent=parent, kind="bridge", **facts)  # type: ignore[arg-type]
+
+
+def card(address: str, parent: str | None = None, **facts: object) -> PciNode:
+    return PciNode(address=address, root=ROOT, parent=parent, kind="gpu", **facts)  # type: ignore[arg-type]
+
+
+def depth_of(text: str, words: str) -> int:
+    """Gives the column at which the words stand: deeper in the tree is farther to the right."""
+    return next(line.index(words) for line in text.splitlines() if words in line)
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_every_gpu_and_nic_of_a_box_stands_in_its_tree_within_80_columns(
+    scenario: str, tmp_path: Path
+) -> None:
+    machine = read(SCENARIOS[scenario], tmp_path)
+    text = shown(machine)
+    assert max(map(len, text.splitlines())) <= 78
+    for gpu in machine.gpus:
+        assert len(re.findall(rf"GPU {gpu.index} .*{gpu.pci_address}", text)) == 1
+    for nic in machine.nics:
+        assert f"NIC {nic.index} {nic.name}" in text
+    assert "Not in the tree" not in text
+
+
+def test_gpus_of_one_switch_hang_on_one_line_and_ports_are_not_shown_for_themselves(tmp_path: Path) -> None:
+    lines = shown(read(SCENARIOS["7gforce"], tmp_path)).splitlines()
+    switches = [number for number, line in enumerate(lines) if "switch" in line]
+    first = [line for line in lines[switches[0] : switches[1]] if re.search(r"GPU \d ", line)]
+    assert [re.findall(r"GPU (\d)", line)[0] for line in first if "─" in line] == ["0", "1", "2"]
+    assert not any("root port" in line for line in lines)
+
+
+def test_the_slot_that_is_slower_than_its_card_is_marked_below_it(tmp_path: Path) -> None:
+    text = shown(read(SCENARIOS["7gforce"], tmp_path))
+    assert "0000:0d:00.0  gen 3 x8 of x16" in text
+    after = text[text.index("GPU 6") :]
+    assert "<- limited by 0000:09:11.0, gen 3 x8" in after
+
+
+def test_a_bridge_that_limits_several_gpus_is_marked_at_the_switch() -> None:
+    slow = {"speed_gt_per_s": 8.0, "max_speed_gt_per_s": 8.0, "width": 4, "max_width": 4}
+    pci = (
+        bridge("0000:00:01.0", **slow),
+        bridge("0000:01:00.0", "0000:00:01.0"),
+        *(bridge(f"0000:02:0{n}.0", "0000:01:00.0") for n in (0, 1)),
+        *(card(f"0000:0{3 + n}:00.0", f"0000:02:0{n}.0") for n in (0, 1)),
+    )
+    gpus = tuple(
+        Gpu(index=n, pci_address=f"0000:0{3 + n}:00.0", pcie=Pcie(limiting_hop="0000:00:01.0"))
+        for n in (0, 1)
+    )
+    text = shown(Machine(source="x", gpus=gpus, pci=pci))
+    marked = next(line for line in text.splitlines() if "switch" in line)
+    assert marked.endswith("<- 0000:00:01.0, gen 3 x4, limits GPU 0-1")
+
+
+def test_switches_behind_switches_are_deeper_than_these(tmp_path: Path) -> None:
+    text = shown(read(SCENARIOS["sixteen"], tmp_path))
+    outer, inner = depth_of(text, "switch  0000:02:00.0"), depth_of(text, "switch  0000:10:00.0")
+    assert outer < inner < depth_of(text, "GPU 0 ")
+    assert text.index("NUMA 0") < text.index("GPU 7 ") < text.index("NUMA 1") < text.index("GPU 8 ")
+
+
+def test_nvlinks_stand_beside_their_gpu(tmp_path: Path) -> None:
+    text = shown(read(SCENARIOS["dgx1"], tmp_path), 120)
+    row = next(line for line in text.splitlines() if "GPU 5 " in line)
+    assert row.endswith("NVLink: 1 to GPU 1,4,6-7")
+
+
+def test_more_nvlinks_come_first() -> None:
+    links = (Link(a=0, b=1, nvlinks=1), Link(a=0, b=2, nvlinks=2), Link(a=1, b=2, nvlinks=0))
+    gpus = tuple(Gpu(index=n, pci_address=f"0000:0{n}:00.0") for n in range(3))
+    pci = tuple(card(f"0000:0{n}:00.0") for n in range(3))
+    assert "NVLink: 2 to GPU 2, 1 to GPU 1" in shown(Machine(source="x", gpus=gpus, links=links, pci=pci))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("P8", "gen 1 x16 of gen 4 when busy"), ("P0", "gen 1 x16 of gen 4")]
+)
+def test_a_link_below_its_most_is_told_from_one_that_sleeps(state: str, words: str) -> None:
+    from gputopo.machine import Throttle, UtilizationPercent
+
+    gpu = Gpu(
+        index=0,
+        pci_address="0000:01:00.0",
+        pstate=state,
+        pcie=Pcie(gen_now=1, gen_max=4),
+        throttle=Throttle(mask=0),
+        utilization_percent=UtilizationPercent(gpu=90),
+    )
+    node = card("0000:01:00.0", speed_gt_per_s=2.5, max_speed_gt_per_s=16.0, width=16, max_width=16)
+    text = shown(Machine(source="x", gpus=(gpu,), pci=(node,)))
+    assert f"0000:01:00.0  {words}\n" in text
+
+
+def test_a_lost_gpu_is_called_lost() -> None:
+    gpu = Gpu(index=0, pci_address="0000:01:00.0", lost=True)
+    assert "GPU 0  LOST" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
+
+
+def test_addresses_with_a_long_domain_are_the_same_device() -> None:
+    gpu = Gpu(index=0, name="card", pci_address="00000000:01:00.0")
+    assert "GPU 0 card" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
+
+
+def test_a_gpu_that_the_tree_does_not_hold_is_named_below_it() -> None:
+    gpus = (Gpu(index=0, pci_address="0000:01:00.0"), Gpu(index=1, pci_address="0000:77:00.0"))
+    text = shown(Machine(source="x", gpus=gpus, pci=(card("0000:01:00.0"),)))
+    assert text.endswith("Not in the tree: GPU 1\n")
+
+
+def test_a_bridge_that_a_capture_lacks_leaves_the_gpu_at_its_root() -> None:
+    text = shown(Machine(source="x", pci=(card("0000:01:00.0", parent="0000:00:01.0"),)))
+    assert "root complex 0000:00\n   └─ GPU (not counted)  0000:01:00.0" in text
+
+
+def test_bridges_in_a_circle_are_shown_once_and_end() -> None:
+    pci = (
+        bridge("0000:00:01.0", "0000:00:02.0"),
+        bridge("0000:00:02.0", "0000:00:01.0"),
+        card("0000:01:00.0", "0000:00:02.0"),
+        card("0000:02:00.0", "0000:00:01.0"),
+    )
+    text = shown(Machine(source="x", pci=pci))
+    assert text.count("0000:01:00.0") == text.count("0000:02:00.0") == 1
+
+
+def test_a_tree_deeper_than_pythons_stack_is_shown() -> None:
+    # Two cards on every bridge, so that none of them can be left out.
+    bridges = [bridge(f"b{n:05}", f"b{n - 1:05}" if n else None) for n in range(3000)]
+    pci = (*bridges, *(card(f"c{n:05}", f"b{n:05}") for n in range(3000)))
+    assert shown(Machine(source="x", pci=tuple(pci))).count("GPU (not counted)") == 3000
+
+
+def test_memory_nodes_are_named_with_their_cpus_and_only_if_there_are_any() -> None:
+    pci = (card("0000:01:00.0", numa_node=1), card("0000:02:00.0", numa_node=-1))
+    host = Host(numa_nodes=(NumaNode(index=0, cpus="0-7"), NumaNode(index=1, cpus="8-15")))
+    text = shown(Machine(source="x", pci=pci, host=host))
+    assert text.index("NUMA 1, CPUs 8-15") < text.index("Memory node not known")
+    assert shown(Machine(source="x", pci=pci[1:])).startswith("Host\n")
+
+
+def test_a_network_card_without_a_number_is_shown_with_its_name() -> None:
+    nodes = (
+        PciNode(address="0000:01:00.0", root=ROOT, kind="nic", name="ConnectX-5"),
+        PciNode(address="0000:02:00.0", root=ROOT, kind="nic"),
+    )
+    text = shown(
+        Machine(source="x", pci=nodes, nics=(Nic(index=3, name="mlx5_3", pci_address="0000:02:00.0"),))
+    )
+    assert "network card ConnectX-5  0000:01:00.0" in text
+    assert "NIC 3 mlx5_3  0000:02:00.0" in text
+
+
+def test_bridges_without_a_gpu_or_a_network_card_are_left_out() -> None:
+    assert tree_view(Machine(source="x", pci=(bridge("0000:00:01.0"),)), 80) == []

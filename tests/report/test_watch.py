@@ -1,0 +1,111 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.events import GpuSample
+from gputopo.machine import ClockMhz, ClocksMhz, Gpu, Machine
+from gputopo.moments import Moment, Xid
+from gputopo.report.layout import text_of
+from gputopo.report.watch import SHOWN, Recent, plain_lines, sparkline, throttle_in_short, watch_view
+
+BUSY = GpuSample(
+    gpu=3,
+    graphics_mhz=1771,
+    memory_mhz=4004,
+    power_w=149.6,
+    temperature_c=71,
+    throttle_mask=0x4,
+    gpu_utilization_percent=98,
+    pcie_gen=3,
+    pcie_width=1,
+)
+SILENT = GpuSample(gpu=4)
+MACHINE = Machine(
+    source="live", gpus=(Gpu(index=3, clocks_mhz=ClocksMhz(graphics=ClockMhz(max=1771))), Gpu(index=4))
+)
+
+
+def recent(*moments: Moment) -> Recent:
+    seen = Recent(MACHINE)
+    for moment in moments:
+        seen.add(moment)
+    return seen
+
+
+def shown(*moments: Moment, xid_reason: str | None = None, width: int = 79) -> str:
+    return text_of(watch_view(recent(*moments), xid_reason, 1.0, width))
+
+
+def row(text: str, gpu: int) -> list[str]:
+    return next(line.split() for line in text.splitlines() if line.split()[:1] == [str(gpu)])
+
+
+def test_a_gpu_has_a_row_with_its_readings_and_why_it_is_held_down() -> None:
+    text = shown(Moment(time_s=10.0, gpus=(BUSY, SILENT)))
+    assert row(text, 3) == ["3", "98", "1771", "4004", "150", "71", "3", "x1", "█", "power", "limit"]
+    assert row(text, 4) == ["4", "-", "-", "-", "-", "-", "-"]
+
+
+def test_the_screen_says_how_long_it_has_watched() -> None:
+    text = shown(Moment(time_s=10.0, gpus=(BUSY,)), Moment(time_s=22.0, gpus=(BUSY,)))
+    assert text.startswith("Watching 1 GPU, every 1 s, for 12 s so far.")
+
+
+def test_sixteen_gpus_held_down_for_many_reasons_fit_80_columns() -> None:
+    import msgspec
+
+    samples = tuple(msgspec.structs.replace(BUSY, gpu=n, throttle_mask=0xFFFF) for n in range(16))
+    text = shown(*(Moment(time_s=n, gpus=samples) for n in range(30)))
+    assert max(map(len, (line.rstrip() for line in text.splitlines()))) <= 79
+
+
+def test_xids_are_shown_and_kept_for_a_while() -> None:
+    quiet = Moment(time_s=2.0, gpus=(BUSY,))
+    text = shown(Moment(time_s=1.0, gpus=(BUSY,), xids=(Xid(code=79, gpu=3), Xid(code=48))), quiet)
+    assert "Xid 79 on GPU 3" in text
+    assert "Xid 48 on a GPU that is not told" in text
+
+
+def test_xids_that_cannot_be_watched_are_not_passed_over() -> None:
+    text = shown(Moment(time_s=1.0, gpus=(BUSY,)), xid_reason="NOT_SUPPORTED")
+    assert "Xid errors are not watched: NOT_SUPPORTED" in text
+
+
+def test_nothing_was_seen_yet_is_an_empty_screen() -> None:
+    assert shown() == ""
+
+
+def test_a_pipe_gets_a_line_a_gpu_with_the_units() -> None:
+    first, second, xid = plain_lines(Moment(time_s=0.0, gpus=(BUSY, SILENT), xids=(Xid(code=79, gpu=4),)))
+    assert first.partition(" ")[2] == (
+        "GPU 3  load 98 %  core 1771 MHz  memory 4004 MHz  150 W  71 C  gen 3  x1  held down by power limit"
+    )
+    assert second.endswith("GPU 4  does not answer")
+    assert "Xid 79 on GPU 4" in xid
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [(None, ""), (0, ""), (1, ""), (0x45, "power limit, HOT"), (0x800, "0x800"), (-1, "")],
+)
+def test_reasons_are_told_in_a_word_or_two(mask: int | None, words: str) -> None:
+    assert throttle_in_short(mask) == words
+
+
+def test_the_picture_is_full_at_the_cards_maximum_and_a_gap_where_nothing_was_told() -> None:
+    assert sparkline([0, 885, None, 1771, 9999], 1771) == "▁▁ ▂█"
+    assert sparkline([5, 10], None) == "▅█"
+    assert sparkline([0, 0], 0) == "▁▁"
+
+
+@given(st.lists(st.none() | st.integers(-5, 5000)), st.none() | st.integers(0, 3000))
+def test_any_history_is_drawn_one_sign_a_moment(values: list[int | None], most: int | None) -> None:
+    drawn = sparkline(values, most)
+    assert len(drawn) == len(values)
+    assert [sign == " " for sign in drawn] == [value is None for value in values]
+
+
+def test_the_picture_keeps_the_last_moments_only() -> None:
+    seen = recent(*(Moment(time_s=n, gpus=(BUSY,)) for n in range(SHOWN + 9)))
+    assert seen.picture(3) == "█" * SHOWN
+    assert seen.picture(99) == ""
