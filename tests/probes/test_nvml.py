@@ -1,4 +1,5 @@
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -7,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.machine import Hop
+from gputopo.probes.collect import read_machine
 from gputopo.probes.nvml import NotReadError, open_nvml
-from gputopo.probes.nvml_words import THROTTLE_REASONS, throttle_reasons
+from gputopo.probes.nvml_words import (
+    ARCHITECTURES,
+    BRANDS,
+    MEMORY_LOCATIONS,
+    SRAM_COUNTS,
+    THRESHOLDS,
+    THROTTLE_REASONS,
+    throttle_reasons,
+)
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, GpuSpec, LinkSpec, Scenario, changed
 from tests.kit.telling import TELLING
@@ -216,3 +226,133 @@ def test_the_throttle_words_are_those_of_pynvmls_constants() -> None:
         if name.startswith(prefix) and not name.endswith(("None", "All", "UserDefinedClocks"))
     }
     assert named == {word.replace("_", ""): bit for bit, word in THROTTLE_REASONS.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "member", "number"),
+    [
+        (1, "uiVal", 4_000_000_000),
+        (3, "ullVal", 1 << 40),
+        (4, "sllVal", -5),
+        (5, "siVal", -8),
+        (6, "usVal", 7),
+    ],
+)
+def test_a_field_value_is_taken_from_the_member_that_its_type_names(
+    kind: int, member: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(_: object, __: object) -> list[Any]:
+        value = pynvml.c_nvmlFieldValue_t()
+        value.valueType = kind
+        setattr(value.value, member, number)
+        return [value]
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", answer)
+    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
+        assert nvml.field(nvml.handle(0), 1) == number
+
+
+def test_a_field_value_of_an_unheard_of_type_is_not_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = pynvml.c_nvmlFieldValue_t()
+    value.valueType = 77
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: [value])
+    with (
+        installed(FakeNvml(FOUR)),
+        open_nvml() as nvml,
+        pytest.raises(NotReadError, match="UNKNOWN_VALUE_TYPE_77"),
+    ):
+        nvml.field(nvml.handle(0), 1)
+
+
+def test_a_margin_that_comes_as_an_unsigned_number_is_negative_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMarginTemperature", lambda _: (1 << 32) - 3)
+    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
+        assert nvml.temperature_margin_c(nvml.handle(0)) == -3
+        assert nvml.margin_threshold_c(nvml.handle(0), "margin_shutdown") == -8
+
+
+@pytest.mark.parametrize("code", [0, 99])
+def test_a_brand_without_a_name_is_missing_with_its_number(code: int) -> None:
+    with (
+        installed(FakeNvml(changed(FOUR, gpus={0: {"brand": code}}))),
+        open_nvml() as nvml,
+        pytest.raises(NotReadError, match=f"UNKNOWN_{code}"),
+    ):
+        nvml.brand(nvml.handle(0))
+
+
+def test_a_virtual_machine_that_hides_the_chip_gives_no_device_id() -> None:
+    with (
+        installed(FakeNvml(changed(FOUR, gpus={0: {"device_id": "0000"}}))),
+        open_nvml() as nvml,
+        pytest.raises(NotReadError, match="UNKNOWN"),
+    ):
+        nvml.pci_device_id(nvml.handle(0))
+
+
+def test_the_words_are_those_of_pynvmls_constants() -> None:
+    thresholds = {
+        "shutdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
+        "slowdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+        "memory_max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
+        "max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
+        "target": pynvml.NVML_TEMPERATURE_THRESHOLD_ACOUSTIC_CURR,
+    }
+    assert thresholds == THRESHOLDS
+    for name, code in MEMORY_LOCATIONS.items():
+        assert getattr(pynvml, f"NVML_MEMORY_LOCATION_{name.upper()}") == code
+    for code, words in ARCHITECTURES.items():
+        assert getattr(pynvml, f"NVML_DEVICE_ARCH_{words.split()[0].upper()}") == code
+    assert (BRANDS[pynvml.NVML_BRAND_GEFORCE], BRANDS[pynvml.NVML_BRAND_QUADRO_RTX]) == (
+        "GeForce",
+        "Quadro RTX",
+    )
+    fields = {field for field, _ in pynvml.c_nvmlEccSramErrorStatus_v1_t._fields_}
+    assert set(SRAM_COUNTS.values()) == fields - {"version"}
+
+
+# Functions that came after driver 470 or are refused by it, as far as gputopo asks for them.
+NEWER_THAN_470 = (
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetSramEccErrorStatus",
+    "nvmlDeviceGetMarginTemperature",
+    "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetRemappedRows",
+)
+
+
+def test_an_old_driver_costs_only_what_it_does_not_have() -> None:
+    fake = FakeNvml(FOUR)
+    fake.without(*NEWER_THAN_470)
+    with installed(fake):
+        machine = read_machine(Path("/nonexistent"))
+    gpu = machine.gpus[0]
+    assert (machine.driver.status, gpu.lost, gpu.memory_mib.used, gpu.temperature_c.gpu) == (
+        "ok",
+        False,
+        1024,
+        31,
+    )
+    assert (gpu.architecture, gpu.mig.instances, gpu.temperature_c.margin_slowdown) == (None, None, None)
+    lacks = {path for path, reason in machine.missing.items() if reason == "FUNCTION_NOT_FOUND"}
+    assert {
+        "gpus[0].architecture",
+        "gpus[0].mig.mode",
+        "gpus[0].mig.instances",
+        "gpus[0].temperature_c.margin",
+        "gpus[0].temperature_c.memory",
+        "gpus[0].nvlinks[0].gb_per_s",
+        "gpus[0].remapped_rows.pending",
+    } <= lacks
+    assert gpu.ecc.counts is not None
+    assert gpu.nvlinks is not None
+    assert gpu.nvlinks[0].errors["crc_data"] == 4
