@@ -24,7 +24,8 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     `boost_mhz`: the core clock that the maker promises; `max_core_mhz`: the most that NVML tells, which
     GeForce cards do not reach. `memory_gb_per_s`: as published, in 10^9 bytes. `nvlink_by_bridge`: NVLinks
     are there only with a bridge between two cards. `p2p_over_pcie`: whether NVIDIA's own driver lets two of
-    these cards read one another over PCIe.
+    these cards read one another over PCIe. `pcie_width_seen`: fewer lanes that sound
+    servers have been seen to give it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     memory_gb_per_s: float | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
+    pcie_width_seen: int | None = None
     power_w: int | None = None
     slowdown_c: int | None = None
     nvlink_generation: int | None = None

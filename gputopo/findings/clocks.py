@@ -6,7 +6,7 @@ from statistics import median
 
 from gputopo.expectations import expected_gpu
 from gputopo.findings.fault import Fault, findings_of, kinds, present
-from gputopo.findings.finding import Finding
+from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.load import busy
 from gputopo.findings.throttle_words import EXPLAINING, reasons_of
 from gputopo.machine import ClockMhz, Gpu, Machine
@@ -35,15 +35,12 @@ _CARD_DIFFERS = (
 
 def peers(machine: Machine) -> Iterator[Finding]:
     """Compare highest and set clocks of cards of one model."""
-    for what, share, id in (
-        ("memory", MEMORY_SHARE, "clocks.memory_differs"),
-        ("core", CORE_SHARE, "clocks.core_differs"),
-    ):
-        faults = [
-            fault
-            for group in kinds(machine)
-            for fault in _odd(group, what, "max", share, "warning" if what == "memory" else "info")
-        ]
+    tops: tuple[tuple[str, float, Severity, str], ...] = (
+        ("memory", MEMORY_SHARE, "warning", "clocks.memory_differs"),
+        ("core", CORE_SHARE, "info", "clocks.core_differs"),
+    )
+    for what, share, severity, id in tops:
+        faults = [fault for group in kinds(machine) for fault in _odd(group, what, "max", share, severity)]
         yield from findings_of(id, faults, _CARD_DIFFERS, machine)
     faults = [
         fault
@@ -89,9 +86,19 @@ def low(machine: Machine) -> Iterator[Finding]:
 
 
 def model(machine: Machine) -> Iterator[Finding]:
-    """Compare the highest memory clock with what cards of this model have."""
+    """Compare the highest memory clock with what cards of this model have.
+
+    A card that differs from its equals here is told by that already.
+    """
+    odd = {
+        fault.gpu.index
+        for group in kinds(machine)
+        for fault in _odd(group, "memory", "max", MEMORY_SHARE, "info")
+    }
     faults = []
     for gpu in present(machine):
+        if gpu.index in odd:
+            continue
         expected = expected_gpu(gpu.name, gpu.pci_device_id)
         top = gpu.clocks_mhz.memory.max
         if expected is None or expected.max_memory_mhz is None or not top:
@@ -119,7 +126,7 @@ def _clock(gpu: Gpu, what: str, kind: str) -> int | None:
     return value or None
 
 
-def _odd(group: Sequence[Gpu], what: str, kind: str, share: float, severity: str) -> list[Fault]:
+def _odd(group: Sequence[Gpu], what: str, kind: str, share: float, severity: Severity) -> list[Fault]:
     """Give the cards whose clock is not that of most; of two values that are as common, the higher counts."""
     clocks = {gpu.index: clock for gpu in group if (clock := _clock(gpu, what, kind)) is not None}
     if len(clocks) < 2:
@@ -132,7 +139,7 @@ def _odd(group: Sequence[Gpu], what: str, kind: str, share: float, severity: str
             f"its {names[kind]} {what} clock is {clocks[gpu.index]} MHz; "
             f"most of the cards of its model here have {common}",
             {f"{kind}_mhz": clocks[gpu.index], "peers_mhz": common, "clock": what},
-            "warning" if severity == "warning" else "info",
+            severity,
         )
         for gpu in group
         if gpu.index in clocks and abs(clocks[gpu.index] - common) > share * common
@@ -187,23 +194,26 @@ def _low_memory(gpu: Gpu) -> Fault | None:
     )
 
 
+def _due(gpu: Gpu) -> int | None:
+    known = [clock for kind in ("max", "application") if (clock := _clock(gpu, "core", kind))]
+    return min(known, default=None)
+
+
 def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
-    """Compare what share of its own maximum each working card of a model reaches."""
+    """Compare what share of its own maximum, or of what is set, each working card of a model reaches."""
     shares = {
-        gpu.index: now / top
-        for gpu in group
-        if (now := _clock(gpu, "core", "now")) and (top := _clock(gpu, "core", "max"))
+        gpu.index: now / due for gpu in group if (now := _clock(gpu, "core", "now")) and (due := _due(gpu))
     }
     for gpu in group:
         others = [share for index, share in shares.items() if index != gpu.index]
         if gpu.index in shares and others and shares[gpu.index] < median(others) * (1 - CORE_BUSY_SHARE):
             evidence = {
                 "now_mhz": core(gpu).now,
-                "share_of_maximum": round(shares[gpu.index], 3),
+                "share_of_due": round(shares[gpu.index], 3),
                 "peers_share": round(median(others), 3),
             }
             says = (
-                f"it works at {core(gpu).now} MHz, {shares[gpu.index]:.0%} of its maximum, where its equals "
+                f"it works at {core(gpu).now} MHz, {shares[gpu.index]:.0%} of what it may, where its equals "
                 f"reach {median(others):.0%}"
             )
             yield Fault(gpu, says, evidence, "warning")

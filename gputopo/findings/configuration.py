@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from gputopo.captures import cpulist
 from gputopo.findings.fault import Fault, findings_of, numbers, present
 from gputopo.findings.finding import Finding, Severity
 from gputopo.machine import Gpu, GpuProcess, Machine
@@ -121,6 +120,10 @@ def memory_nodes(machine: Machine) -> Iterator[Finding]:
     nodes = {node.index: node for node in machine.host.numa_nodes or ()}
     if len(nodes) < 2:
         return
+    from gputopo.captures import (
+        cpulist,
+    )  # loads the readers of captures: only where there is something to read
+
     faults = []
     for gpu in present(machine):
         node = nodes.get(-1 if gpu.numa_node is None else gpu.numa_node)

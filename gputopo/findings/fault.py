@@ -8,6 +8,8 @@ import msgspec
 from gputopo.findings.finding import Finding, Severity
 from gputopo.machine import Gpu, Machine
 
+MOST_TOLD = 3  # GPUs whose own words stand in a finding about many; the evidence has all
+
 
 class Fault(msgspec.Struct, frozen=True):
     """What is wrong with one GPU. `says` reads on after "GPU 3: ": "the link has 1 of 16 lanes"."""
@@ -85,4 +87,5 @@ def _names(group: Sequence[Fault]) -> str:
 def _words(group: Sequence[Fault]) -> str:
     if len({fault.says for fault in group}) == 1:
         return group[0].says
-    return "; ".join(f"GPU {fault.gpu.index}: {fault.says}" for fault in group)
+    told = "; ".join(f"GPU {fault.gpu.index}: {fault.says}" for fault in group[:MOST_TOLD])
+    return told + ("; the others in the same way" if len(group) > MOST_TOLD else "")

@@ -23,13 +23,13 @@ def widths(machine: Machine) -> Iterator[Finding]:
     gpus = present(machine)
     lost = {gpu.index: lanes for gpu in gpus if (lanes := _lost_lanes(gpu))}
     # A board that splits the lanes of one slot between two gives every card half: nothing is broken.
-    shared = len(lost) > 1 and len(lost) == len(gpus) and all(now * 2 == top for now, top in lost.values())
+    halved = len(lost) > 1 and len(lost) == len(gpus) and all(now * 2 == top for now, top in lost.values())
     faults = [
         Fault(
             gpu,
             f"its PCIe link runs on {lost[gpu.index][0]} of {lost[gpu.index][1]} lanes",
             _evidence(gpu),
-            "info" if shared else "warning",
+            "info" if halved or _usual(gpu) else "warning",
         )
         for gpu in gpus
         if gpu.index in lost
@@ -121,6 +121,13 @@ def errors(machine: Machine) -> Iterator[Finding]:
 def _lost_lanes(gpu: Gpu) -> tuple[int, int] | None:
     now, top = gpu.pcie.width_now, gpu.pcie.width_max
     return (now, top) if now and top and now < top else None
+
+
+def _usual(gpu: Gpu) -> bool:
+    """Tell whether sound servers give this model no more lanes (a Tesla T4 has 8 of 16 in most clouds)."""
+    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    seen = expected.pcie_width_seen if expected else None
+    return seen is not None and gpu.pcie.width_now is not None and gpu.pcie.width_now >= seen
 
 
 def _evidence(gpu: Gpu) -> dict[str, object]:

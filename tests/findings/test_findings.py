@@ -6,6 +6,9 @@ import pytest
 from gputopo.findings import IDS, Finding, Inspection, driver_broken, find, reaches
 from gputopo.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
 from gputopo.schema import decode, encode, to_builtins
+from tests.findings.boxes import sound
+from tests.findings.faults import FAULTS
+from tests.findings.watched import all_watched
 from tests.matrices import SEVEN, changed, machine_of
 
 BROKEN = ("not_loaded", "library_missing", "version_mismatch", "no_permission", "other_driver", "failed")
@@ -149,8 +152,9 @@ def test_errors_come_before_warnings_and_warnings_before_the_rest() -> None:
 
 def test_every_id_is_in_the_table_and_says_something() -> None:
     machines = [everything_wrong(), *(with_driver(status) for status in get_args(DriverStatus))]
-    machines.append(Machine(source="", contradictions=(Contradiction(fact="host.sockets", said={}),)))
+    machines += [change(sound()) for change, _ in FAULTS.values()]
     found = [finding for machine in machines for finding in find(machine)]
+    found += all_watched()
     assert {finding.id for finding in found} == set(IDS)
     assert all(finding.says and finding.remedy and "\n" not in finding.says for finding in found)
 

@@ -1,0 +1,198 @@
+"""Faults by name: what is changed in a sound machine, and the ids that this, and only this, must give."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from gputopo.machine import Contradiction, GpuProcess, Machine, NumaNode, NvLink, PciNode, Unread
+from tests.findings.boxes import (
+    ROOT,
+    UP,
+    Change,
+    address,
+    all_of,
+    down,
+    driver,
+    every_gpu,
+    gpu,
+    host,
+    node,
+    pair,
+)
+
+# Idle cards lower clocks and link, which is no fault.
+IDLE: dict[str, Any] = {
+    "pstate": "P8",
+    "throttle": {"mask": 1, "reasons": ("gpu_idle",)},
+    "utilization_percent": {"gpu": 0, "memory": 0},
+    "pcie": {"gen_now": 1},
+    "clocks_mhz": {"graphics": {"now": 135}, "sm": {"now": 135}, "memory": {"now": 405}},
+    "power_w": {"draw": 25.0},
+}
+
+
+def throttled(mask: int, index: int = 1) -> Change:
+    return gpu(index, throttle={"mask": mask, "reasons": None})
+
+
+def two_nodes(machine: Machine) -> Machine:
+    nodes = (NumaNode(index=0, cpus="0-19"), NumaNode(index=1, cpus="20-39"))
+    return host(sockets=2, numa_nodes=nodes)(machine)
+
+
+def links_down(machine: Machine) -> Machine:
+    ports = tuple(NvLink(link=number, active=number > 1) for number in range(6))
+    return gpu(3, nvlinks=ports)(machine)
+
+
+def chipset_slot(machine: Machine) -> Machine:
+    port = PciNode(address="0000:00:1c.4", root=ROOT, kind="bridge", vendor_id="8086", max_width=16)
+    machine = node(address(0), parent=port.address)(machine)
+    return replace(machine, pci=(port, *machine.pci))
+
+
+def process(kind: str = "compute", memory_mib: int | None = 9_000) -> tuple[GpuProcess, ...]:
+    return (GpuProcess(pid=4321, kind=kind, name="python", memory_mib=memory_mib),)
+
+
+def without_links(machine: Machine) -> Machine:
+    return replace(machine, links=machine.links[1:])
+
+
+def doubted(**fields: Any) -> Change:
+    return lambda machine: replace(machine, **fields)
+
+
+FAULTS: dict[str, tuple[Change, set[str]]] = {
+    "lost GPU": (gpu(2, lost=True), {"gpu.lost"}),
+    "x1 riser": (gpu(1, pcie={"width_now": 1}), {"pcie.width_degraded"}),
+    "slot with one lane": (
+        all_of(
+            gpu(1, pcie={"width_now": 1, "width_max": 1, "limiting_hop": down(1)}), node(down(1), max_width=1)
+        ),
+        {"pcie.slot_narrow"},
+    ),
+    "slot slower than the card": (
+        gpu(1, pcie={"gen_max_device": 4, "limiting_hop": down(1)}),
+        {"pcie.slot_slower"},
+    ),
+    "switch with a slow uplink": (
+        all_of(node(UP, max_width=4), *(gpu(n, pcie={"limiting_hop": UP}) for n in range(4))),
+        {"pcie.slow_bridge", "pcie.shared_uplink"},
+    ),
+    "slot of the chipset": (chipset_slot, {"pcie.chipset_slot"}),
+    "link slow under load": (gpu(1, pcie={"gen_now": 1}), {"pcie.generation_degraded"}),
+    "replays": (gpu(1, pcie={"replay_counter": 50_000}), {"pcie.replays"}),
+    "PCIe errors": (gpu(1, pcie={"aer": {"nonfatal": 3}}), {"pcie.errors"}),
+    "power limit": (
+        gpu(1, power_w={"limit": 200.0, "enforced_limit": 200.0, "draw": 199.0}, throttle={"mask": 4}),
+        {"power.limit_below_default"},
+    ),
+    "power limit of the server": (gpu(1, power_w={"enforced_limit": 200.0}), {"power.limit_overruled"}),
+    "power cap": (gpu(1, power_w={"draw": 299.0}, throttle={"mask": 4}), {"throttle.sw_power_cap"}),
+    "sync boost": (throttled(0x10), {"throttle.sync_boost"}),
+    "thermal slowdown of the driver": (throttled(0x20), {"throttle.sw_thermal_slowdown"}),
+    "thermal slowdown of the card": (
+        gpu(1, throttle={"mask": 0x48}, temperature_c={"gpu": 88}),
+        {"throttle.hw_thermal_slowdown"},
+    ),
+    "slowdown without a cause": (throttled(0x8), {"throttle.hw_slowdown"}),
+    "power brake": (throttled(0x88), {"throttle.hw_power_brake_slowdown"}),
+    "clocks of the display": (throttled(0x100), {"throttle.display_clock_setting"}),
+    "limit of the board": (throttled(0x200), {"throttle.board_limit"}),
+    "reliability": (throttled(0x400), {"throttle.reliability"}),
+    "new throttle bit": (throttled(0x8000), {"throttle.unknown"}),
+    "hot": (gpu(1, temperature_c={"gpu": 84}), {"thermal.near_slowdown"}),
+    "hot by margin": (
+        gpu(1, temperature_c={"slowdown": None, "gpu": 85, "margin": 1, "margin_slowdown": -2}),
+        {"thermal.near_slowdown"},
+    ),
+    "hot memory": (gpu(1, temperature_c={"memory": 90}), {"thermal.memory_hot"}),
+    "ECC": (gpu(1, ecc={"uncorrected_volatile": 2}), {"ecc.uncorrected"}),
+    "ECC waits": (gpu(1, ecc={"mode_pending": False}), {"ecc.mode_pending"}),
+    "remap pending": (gpu(1, remapped_rows={"pending": True}), {"memory.remap_pending"}),
+    "remap failed": (
+        gpu(1, remapped_rows={"pending": True, "failure": True}),
+        {"memory.remap_failed"},
+    ),
+    "retirement pending": (gpu(1, retired_pages={"pending": True}), {"memory.retirement_pending"}),
+    "retired pages": (gpu(1, retired_pages={"double_bit": 60}), {"memory.many_retired_pages"}),
+    "NVLinks down": (links_down, {"nvlink.down"}),
+    "NVLink errors": (
+        gpu(1, nvlinks=tuple(NvLink(link=n, active=True, errors={"recovery": n}) for n in range(6))),
+        {"nvlink.errors"},
+    ),
+    "P2P off": (pair(0, 1, p2p_read="NOT_SUPPORTED", p2p_write="NOT_SUPPORTED"), {"p2p.off"}),
+    "ACS on": (all_of(host(acs="on"), node(down(0), acs=True)), {"p2p.acs_on"}),
+    "ACS on keeps P2P off": (
+        all_of(node(down(0), acs=True), pair(0, 1, p2p_read="CHIPSET_NOT_SUPPORTED")),
+        {"p2p.acs_on"},
+    ),
+    "IOMMU keeps P2P off": (
+        all_of(host(iommu="translated"), pair(0, 1, p2p_read="NOT_SUPPORTED")),
+        {"p2p.iommu"},
+    ),
+    "mixed cards": (
+        gpu(3, name="Tesla V100-PCIE-16GB"),
+        {"machine.mixed_models"},
+    ),
+    "mixed memory": (gpu(3, memory_mib={"total": 8_080}), {"machine.mixed_memory"}),
+    "unknown card": (every_gpu(name="NVIDIA Future 9000"), {"card.no_expectation"}),
+    "slow memory": (
+        gpu(1, clocks_mhz={"memory": {"max": 850, "now": 850, "application": None}}),
+        {"clocks.memory_differs"},
+    ),
+    "slow memory on all": (
+        every_gpu(clocks_mhz={"memory": {"max": 810, "now": 810, "application": 810}}),
+        {"clocks.memory_below_model"},
+    ),
+    "other core maximum": (gpu(1, clocks_mhz={"sm": {"max": 1600}}), {"clocks.core_differs"}),
+    "application clocks": (
+        gpu(1, clocks_mhz={"sm": {"application": 1312, "now": 1312}}, throttle={"mask": 2}),
+        {"clocks.application_differs"},
+    ),
+    "low core clock": (gpu(1, clocks_mhz={"sm": {"now": 800}}), {"clocks.core_below_maximum"}),
+    "low memory clock": (gpu(1, clocks_mhz={"memory": {"now": 405}}), {"clocks.memory_below_maximum"}),
+    "slower than its equals": (
+        all_of(
+            every_gpu(clocks_mhz={"sm": {"application": None, "max": 1900, "now": 1650}}),
+            gpu(1, clocks_mhz={"sm": {"now": 1400}}),
+        ),
+        {"clocks.core_slower_than_peers"},
+    ),
+    "busy": (gpu(1, processes=process()), {"gpu.busy"}),
+    "prohibited": (gpu(1, compute_mode="prohibited"), {"configuration.compute_prohibited"}),
+    "exclusive": (gpu(1, compute_mode="exclusive_process"), {"configuration.compute_exclusive"}),
+    "MIG": (gpu(1, mig={"mode": True, "mode_pending": True, "instances": 7}), {"configuration.mig_on"}),
+    "persistence": (gpu(1, persistence_mode=False), {"configuration.persistence_off"}),
+    "CUDA order": (all_of(gpu(0, cuda_index=1), gpu(1, cuda_index=0)), {"cuda.order_differs"}),
+    "CPUs of another node": (
+        all_of(two_nodes, gpu(1, cpu_affinity="0-39")),
+        {"numa.binding"},
+    ),
+    "node not told": (
+        all_of(two_nodes, gpu(1, numa_node=None, cpu_affinity=None)),
+        {"numa.unknown"},
+    ),
+    "driver of two versions": (driver(kernel_module_version="535.54.03"), {"driver.version_mismatch"}),
+    "container": (all_of(host(container="docker"), doubted(pci=())), {"topology.hidden"}),
+    "contradiction": (
+        doubted(contradictions=(Contradiction(fact="gpus[1].name", said={"a": "x", "b": "y"}),)),
+        {"machine.contradiction"},
+    ),
+    "two places": (
+        doubted(contradictions=(Contradiction(fact="links[0-1].hop", said={"a": "PIX", "b": "PHB"}),)),
+        {"topology.contradiction"},
+    ),
+    "pair not known": (without_links, {"topology.unknown"}),
+    "line not understood": (doubted(unread=(Unread(source="a", line=1, text="?"),)), {"capture.unread"}),
+}
+
+BROKEN_DRIVERS = (
+    "not_loaded",
+    "library_missing",
+    "version_mismatch",
+    "no_permission",
+    "other_driver",
+    "failed",
+)

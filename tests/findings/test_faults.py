@@ -1,0 +1,85 @@
+"""Simulated boxes with exactly one fault, or two: what is said is that, and nothing else."""
+
+from itertools import combinations
+
+import pytest
+
+from gputopo.findings import IDS, find
+from tests.findings.boxes import every_gpu, gpu, sound
+from tests.findings.faults import FAULTS, IDLE
+
+
+def ids(fault: str) -> set[str]:
+    return {found.id for found in find(FAULTS[fault][0](sound()))}
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_sound_box_at_work_or_idle_has_no_findings(count: int) -> None:
+    assert find(sound(count)) == ()
+    assert find(every_gpu(**IDLE)(sound(count))) == ()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_fault_gives_its_finding_and_no_other(fault: str) -> None:
+    assert ids(fault) == FAULTS[fault][1]
+
+
+def test_two_faults_of_different_cards_give_both_findings() -> None:
+    # The first are of GPU 1; the others of the machine or of other GPUs.
+    others = ("x1 riser", "hot", "ECC", "busy", "persistence", "thermal slowdown of the card", "replays")
+    rest = ("ACS on", "NVLinks down", "CUDA order", "driver of two versions", "mixed memory", "lost GPU")
+    for first in others:
+        for second in rest:
+            change, expected = FAULTS[first]
+            more, also = FAULTS[second]
+            found = {finding.id for finding in find(more(change(sound())))}
+            assert found == expected | also, (first, second)
+
+
+def test_two_faults_of_one_card_give_both_findings() -> None:
+    several = (
+        "x1 riser",
+        "ECC",
+        "remap pending",
+        "busy",
+        "persistence",
+        "exclusive",
+        "hot memory",
+        "replays",
+    )
+    for first, second in combinations(several, 2):
+        machine = FAULTS[second][0](FAULTS[first][0](sound()))
+        assert {finding.id for finding in find(machine)} == FAULTS[first][1] | FAULTS[second][1]
+
+
+def test_every_finding_has_a_remedy_evidence_and_one_line_of_words() -> None:
+    for fault, (change, _) in FAULTS.items():
+        for finding in find(change(sound())):
+            assert finding.id in IDS
+            assert finding.remedy, fault
+            assert finding.evidence, fault
+            assert finding.says, fault
+            assert "\n" not in finding.says, fault
+
+
+def test_a_fault_of_one_gpu_names_it_and_a_fault_of_all_is_said_once() -> None:
+    (one,) = find(FAULTS["persistence"][0](sound()))
+    assert one.subject == "gpu:1"
+    assert "GPU 1" in one.says
+    (all_,) = find(every_gpu(persistence_mode=False)(sound()))
+    assert all_.subject == "gpus:0-3"
+    assert set(all_.evidence["gpus"]) == {"0", "1", "2", "3"}
+
+
+def test_a_fault_of_all_with_different_numbers_is_said_once_too() -> None:
+    machine = sound()
+    for index, fault in enumerate((82, 83, 84, 85)):
+        machine = gpu(index, temperature_c={"gpu": fault})(machine)
+    (found,) = find(machine)
+    assert found.subject == "gpus:0-3"
+    assert [evidence["gpu"] for evidence in found.evidence["gpus"].values()] == [82, 83, 84, 85]
+
+
+def test_the_same_fault_with_other_numbers_on_two_of_four_is_two_findings() -> None:
+    machine = gpu(0, pcie={"width_now": 1})(gpu(3, pcie={"width_now": 4})(sound()))
+    assert {finding.subject for finding in find(machine)} == {"gpu:0", "gpu:3"}

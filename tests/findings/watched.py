@@ -1,0 +1,65 @@
+"""Moments of a watch, made by hand: one GPU that works beside others that do."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gputopo.events import GpuSample
+from gputopo.findings import Finding
+from gputopo.machine import Machine
+from gputopo.moments import Moment, Xid
+from gputopo.watching import History, find_watched
+from tests.findings.boxes import sound
+
+WORKING: dict[str, Any] = {
+    "graphics_mhz": 1530,
+    "memory_mhz": 877,
+    "power_w": 250.0,
+    "temperature_c": 60,
+    "throttle_mask": 0,
+    "gpu_utilization_percent": 97,
+    "pcie_gen": 3,
+    "pcie_width": 16,
+}
+IDLE: dict[str, Any] = WORKING | {
+    "graphics_mhz": 135,
+    "memory_mhz": 405,
+    "throttle_mask": 1,
+    "gpu_utilization_percent": 0,
+    "pcie_gen": 1,
+}
+
+
+def samples(**changes: Any) -> GpuSample:
+    return GpuSample(gpu=1, **(WORKING | changes))
+
+
+def watched(of_one: Iterable[GpuSample], xids: Sequence[Xid] = (), step_s: float = 1.0) -> History:
+    """Watch two GPUs: GPU 0 works as it should, GPU 1 as told. The Xid events come with the last moment."""
+    history = History()
+    told = list(of_one)
+    for number, sample in enumerate(told):
+        history.add(
+            Moment(
+                time_s=1000.0 + number * step_s,
+                gpus=(GpuSample(gpu=0, **WORKING), sample),
+                xids=tuple(xids) if number == len(told) - 1 else (),
+            )
+        )
+    return history
+
+
+def found(
+    of_one: Iterable[GpuSample], machine: Machine | None = None, xids: Sequence[Xid] = ()
+) -> tuple[Finding, ...]:
+    return find_watched(machine or sound(2), watched(of_one, xids))
+
+
+def all_watched() -> list[Finding]:
+    """Give a finding of every kind that only a watch gives."""
+    flapping = [samples(pcie_gen=1 + 2 * (number % 2)) for number in range(20)]
+    sagging = [samples(graphics_mhz=1530 if number < 30 else 1100) for number in range(80)]
+    return [
+        *found(flapping),
+        *found(sagging),
+        *found([samples()] * 3, xids=[Xid(code=79, gpu=1)]),
+    ]
