@@ -5,8 +5,9 @@ one file (`-d CLOCK` after `-d POWER`, a loop with `-l`) are one machine: of eac
 A line of a GPU that is not understood is Unread; lines around the outputs are passed over.
 """
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gputopo.captures import smi_values
@@ -38,22 +39,25 @@ _WHOLE = re.compile(r".*(?: (?:MHz|MiB|MB|W|C|%|us)|[0-9]%|N/A|None|(?:En|Dis)ab
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text holds an output of `nvidia-smi -q`, or a part with a line of a GPU and facts."""
+    """Tell whether the text holds an output of `nvidia-smi -q`, or a part with headings and facts of it."""
     if _LOG.search(text) is not None:
         return True
     headed = _GPU_LINE.search(text) is not None
-    return (headed or _sections(text) >= 2) and any(
-        line.pair is not None and line.heading in _ends() for line in _lines(text)
-    )
+    if not headed and _headings().search(text) is None:
+        return False
+    lines = list(_lines(text))
+    facts = any(line.pair is not None and line.heading in _ends() for line in lines)
+    return facts and (headed or _sections(lines) >= 2)
 
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the outputs in a text. Raises InputError if it tells of no GPU."""
-    reading = _Reading(origin, flat=_is_flat(text))
-    headed = _GPU_LINE.search(text) is not None
-    if not headed and (reading.attached_in(text) or _sections(text)):
+    lines = list(_lines(text))
+    reading = _Reading(flat=_is_flat(lines))
+    headed = any(_GPU.fullmatch(line.text) for line in lines)
+    if not headed and _sections(lines):
         reading.begin(None)
-    for line in _lines(text):
+    for line in lines:
         reading.take(line)
     cards = reading.in_order() if headed else [card for card in reading.cards.values() if card.told]
     if not cards and reading.attached != "0":
@@ -97,27 +101,32 @@ def _lines(text: str) -> Iterator[_Line]:
             yield _Line(number, len(shown) - len(shown.lstrip()), shown.strip(), last)
 
 
+@functools.cache
 def _ends() -> frozenset[str]:
     known = names("text")
     return frozenset(path.rpartition("/")[2] for path in (*known.facts, *known.processes))
 
 
-def _sections(text: str) -> int:
+@functools.cache
+def _headings() -> re.Pattern[str]:
+    known = "|".join(re.escape(path) for path in names("text").sections if "/" not in path)
+    return re.compile(rf"^[ \t#>|]{{0,40}}(?:{known})[ \t]{{0,40}}\r?$", re.MULTILINE | re.IGNORECASE)
+
+
+def _sections(lines: Sequence[_Line]) -> int:
     """Count the lines that are a heading of `nvidia-smi -q`."""
-    known = {path for path in names("text").sections if "/" not in path}
-    return sum(1 for line in _lines(text) if line.pair is None and line.heading in known)
+    return sum(1 for line in lines if line.pair is None and _headings().fullmatch(line.text))
 
 
-def _is_flat(text: str) -> bool:
+def _is_flat(lines: Sequence[_Line]) -> bool:
     """Tell a paste that lost all indentation: no line of a fact stands further right than another."""
-    return len({line.indent for line in _lines(text) if line.pair is not None}) <= 1
+    return len({line.indent for line in lines if line.pair is not None}) <= 1
 
 
 @dataclass
 class _Reading:
     """Goes through the lines; `card` is the GPU whose lines these are."""
 
-    origin: str
     flat: bool
     cards: dict[str, Card] = field(default_factory=dict)
     card: Card | None = None
@@ -128,10 +137,6 @@ class _Reading:
     foreign: bool = False  # a line of something else came since
     stack: list[tuple[int, str]] = field(default_factory=list)  # indentation and name of the headings above
     unanswered: dict[str, Card] = field(default_factory=dict)  # GPUs that are there and did not answer
-
-    def attached_in(self, text: str) -> bool:
-        """Tell whether the text says how many GPUs there are."""
-        return any(line.heading == "attached gpus" for line in _lines(text))
 
     def begin(self, address: str | None) -> None:
         """A GPU begins, or comes again."""
