@@ -42,6 +42,8 @@ _WORDS = {
     "p2p_reason": "peer access reason",
     "host.memory_mib": "memory",
     "cpus": "CPUs",
+    "gb_per_s": "speed",
+    "max_speed_gt_per_s": "max speed",
 }
 # What a number of a path is counted in, by the first part that names it.
 _UNITS = (
@@ -69,7 +71,7 @@ def path_in_words(path: str) -> str:
     base, _, last = path.rpartition(".")
     if path in _WORDS or not base:
         return fact_in_words(path)
-    return f"{path_in_words(base)} {_without_unit(fact_in_words(last))}"
+    return f"{path_in_words(base)} {fact_in_words(last)}"
 
 
 def value_in_words(path: str, value: object) -> str:
@@ -84,7 +86,3 @@ def value_in_words(path: str, value: object) -> str:
         return f"x{value}"
     number = f"{value:g}" if isinstance(value, float) else str(value)
     return number + next((unit for word, unit in _UNITS if word in path), "")
-
-
-def _without_unit(words: str) -> str:
-    return words.removesuffix(" gb per s").removesuffix(" gt per s").removesuffix(" mib").removesuffix(" w")

@@ -40,7 +40,11 @@ def said(old: Machine, new: Machine) -> list[str]:
     return [change.says for change in difference(old, new).changes]
 
 
-BUSY = {"pstate": "P2", "throttle": Throttle(mask=0), "utilization_percent": UtilizationPercent(gpu=90)}
+BUSY: dict[str, Any] = {
+    "pstate": "P2",
+    "throttle": Throttle(mask=0),
+    "utilization_percent": UtilizationPercent(gpu=90),
+}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def shown(machine: Machine, *findings: Finding) -> str:
     return markdown(Inspection(machine=machine, findings=findings))
 
 
-def code_blocks(text: str) -> list[str]:
+def code_blocks(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^(`{3,})text\n(.*?)^\1$", text, re.MULTILINE | re.DOTALL)
 
 

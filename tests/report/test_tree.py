@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,12 @@ def shown(machine: Machine, width: int = 78) -> str:
     return text_of(tree_view(machine, width))
 
 
-def bridge(address: str, parent: str | None = None, **facts: object) -> PciNode:
-    return PciNode(address=address, root=ROOT, parent=parent, kind="bridge", **facts)  # type: ignore[arg-type]
+def bridge(address: str, parent: str | None = None, **facts: Any) -> PciNode:
+    return PciNode(address=address, root=ROOT, parent=parent, kind="bridge", **facts)
 
 
-def card(address: str, parent: str | None = None, **facts: object) -> PciNode:
-    return PciNode(address=address, root=ROOT, parent=parent, kind="gpu", **facts)  # type: ignore[arg-type]
+def card(address: str, parent: str | None = None, **facts: Any) -> PciNode:
+    return PciNode(address=address, root=ROOT, parent=parent, kind="gpu", **facts)
 
 
 def depth_of(text: str, words: str) -> int:
@@ -59,7 +60,7 @@ def test_the_slot_that_is_slower_than_its_card_is_marked_below_it(tmp_path: Path
 
 
 def test_a_bridge_that_limits_several_gpus_is_marked_at_the_switch() -> None:
-    slow = {"speed_gt_per_s": 8.0, "max_speed_gt_per_s": 8.0, "width": 4, "max_width": 4}
+    slow: dict[str, Any] = {"speed_gt_per_s": 8.0, "max_speed_gt_per_s": 8.0, "width": 4, "max_width": 4}
     pci = (
         bridge("0000:00:01.0", **slow),
         bridge("0000:01:00.0", "0000:00:01.0"),

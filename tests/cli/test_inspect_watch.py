@@ -1,0 +1,185 @@
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gputopo.cli.watch import Watched, ticks, watch_source
+from gputopo.events import GpuSample
+from gputopo.machine import Gpu, Machine
+from gputopo.moments import Moment, Xid
+from gputopo.watching import History
+from tests.cli.conftest import Call
+
+ROOT = Path(__file__).parents[2]
+KIT = [sys.executable, "-m", "tests.kit.command"]
+MACHINE = Machine(source="live", gpus=(Gpu(index=0),))
+ONCE = ("--watch", "--duration", "0")
+OnScenario = Callable[[str], None]
+
+
+class Clock:
+    """A clock that goes on only while somebody sleeps, and by what the work between costs."""
+
+    def __init__(self, work_s: float = 0.0) -> None:
+        self.at = 100.0
+        self.work_s = work_s
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.at += seconds
+
+    def run(self, every_s: float, long_s: float | None) -> Iterator[float]:
+        for _ in ticks(every_s, long_s, self.now, self.sleep):
+            yield self.at - 100.0
+            self.at += self.work_s
+
+
+class Scripted:
+    """A source of given moments; after them Ctrl-C is pressed."""
+
+    xid_reason: str | None = None
+
+    def __init__(self, *moments: Moment) -> None:
+        self.moments = list(moments)
+
+    def moment(self) -> Moment:
+        if not self.moments:
+            raise KeyboardInterrupt
+        return self.moments.pop(0)
+
+
+def moment(time_s: float, **facts: int) -> Moment:
+    return Moment(time_s=time_s, gpus=(GpuSample(gpu=0, **facts),))  # type: ignore[arg-type]
+
+
+def test_moments_come_at_the_interval_whatever_they_cost() -> None:
+    assert list(Clock(work_s=0.3).run(1.0, 3.0)) == pytest.approx([0.0, 1.0, 2.0, 3.0])
+
+
+def test_moments_that_were_missed_are_left_out() -> None:
+    clock = Clock(work_s=2.5)
+    assert list(clock.run(1.0, 5.0)) == pytest.approx([0.0, 2.5, 5.0])
+    assert clock.slept == [0.0, 0.0]
+
+
+def test_a_watch_without_an_end_goes_on() -> None:
+    times = Clock().run(1.0, None)
+    assert [next(times) for _ in range(1000)][-1] == pytest.approx(999.0)
+
+
+def test_a_duration_of_nothing_is_one_moment() -> None:
+    assert list(Clock().run(1.0, 0.0)) == [0.0]
+
+
+def test_json_is_a_moment_a_line_and_ctrl_c_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    history = History()
+    source = Scripted(moment(1.0, graphics_mhz=1771), moment(2.0, graphics_mhz=1700))
+    watch_source(MACHINE, source, history, "json", iter([None] * 9), 1.0)
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["schema"] == "gputopo.moment/1"
+    assert [one["gpus"][0]["graphics_mhz"] for one in (first, second)] == [1771, 1700]
+    assert history.moments == 2
+
+
+def test_a_pipe_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    xid = Moment(time_s=3.0, gpus=(GpuSample(gpu=0),), xids=(Xid(code=79, gpu=0),))
+    watch_source(
+        MACHINE, Scripted(moment(1.0, temperature_c=70), xid), History(), "table", iter([None] * 9), 1
+    )
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert [line.partition(" ")[2] for line in out.splitlines()][:2] == [
+        "GPU 0  70 C",
+        "GPU 0  does not answer",
+    ]
+    assert "Xid 79" in out
+
+
+@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu", "lost_handle"])
+def test_a_box_is_watched_and_what_was_found_is_told(
+    scenario: str, call: Call, on_scenario: OnScenario
+) -> None:
+    on_scenario(scenario)
+    done = call("inspect", *ONCE)
+    assert (done.code, done.err) == (0, "")
+    assert "\nSeen while watching\n" in done.out
+    assert re.search(r"^\d\d:\d\d:\d\d GPU 0  load 0 %  core", done.out)
+
+
+def test_the_last_line_of_json_holds_the_findings(call: Call, on_scenario: OnScenario) -> None:
+    from gputopo import schema
+
+    on_scenario("desktop")
+    *_, last = call("inspect", *ONCE, "--json").out.splitlines()
+    assert schema.decode(last, Watched, origin="stdout").findings == ()
+
+
+def test_findings_of_a_watch_count_for_fail_on() -> None:
+    command = [*KIT, "four+hw_slowdown@2", "--", "inspect", *ONCE, "--fail-on", "error"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert "error    gpu:2  throttle.hw_" in done.stdout
+
+
+def test_without_a_gpu_there_is_nothing_to_watch(call: Call, without_gpu: None) -> None:
+    done = call("inspect", "--watch")
+    assert done.code == 3
+    assert "there is nothing to watch" in done.err
+    assert len(done.err.splitlines()) == 2
+
+
+def test_a_broken_driver_cannot_be_watched(call: Call, with_broken_driver: None) -> None:
+    done = call("inspect", "--watch")
+    assert done.code == 3
+    assert "kernel module is not loaded" in done.err
+
+
+def test_ctrl_c_ends_a_watch_with_0_and_the_findings() -> None:
+    command = [*KIT, "desktop", "--", "inspect", "--watch", "--interval", "60"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "GPU 0" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(timeout=60) == 0, process.stderr.read()
+    assert "Seen while watching\n  None." in rest
+
+
+def test_a_terminal_is_drawn_over_in_its_place() -> None:
+    main, child = pty.openpty()
+    command = [*KIT, "desktop", "--", "inspect", "--watch", "--interval", "0.1", "--duration", "0.2"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    environment.pop("NO_COLOR", None)
+    with subprocess.Popen(command, cwd=ROOT, stdout=child, env=environment) as process:
+        os.close(child)
+        got = "".join(_read_to_the_end(main))
+        assert process.wait(timeout=60) == 0
+    assert 1 <= len(re.findall(r"\x1b\[\d+A\r", got)) <= 2
+    assert got.count("Ctrl-C ends.") == len(re.findall(r"\x1b\[\d+A\r", got)) + 1
+    assert "Seen while watching" in got
+
+
+def _read_to_the_end(file: int) -> Iterator[str]:
+    while True:
+        try:
+            part = os.read(file, 65536)
+        except OSError:  # Linux: the other side is closed
+            part = b""
+        if not part:
+            os.close(file)
+            return
+        yield part.decode(errors="replace")
