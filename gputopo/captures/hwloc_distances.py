@@ -65,7 +65,7 @@ def nvlinks(
                 if end in gpu_of and gpu_of[end] != gpu:
                     pair = frozenset((gpu, gpu_of[end]))
                     direct[pair] = max(direct.get(pair, 0), value)
-                elif "Switch" in ids.get(end, ""):
+                elif "nvswitch" in ids.get(end, "").lower():
                     switched[gpu] = switched.get(gpu, 0) + value
 
     def count(a: str, b: str) -> int | None:

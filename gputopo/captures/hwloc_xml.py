@@ -69,9 +69,8 @@ class _Reading:
         """Read one object of the tree."""
         kind = element.get("type") or ""
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.ids[element.get("gp_index") or ""] = (
-            f"{kind}:{element.get('name') or element.get('subtype') or ''}"
-        )
+        told = (kind, element.get("name"), element.get("subtype"))
+        self.ids[element.get("gp_index") or ""] = " ".join(word for word in told if word)
         if kind == "NUMANode":
             self.numa_node(element)
         elif kind in ("Package", "Socket", "Machine"):

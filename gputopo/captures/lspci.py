@@ -24,7 +24,7 @@ _ROOT = re.compile(r"-\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]", 
 _DEVICE = re.compile(r"-([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 _BUSES = re.compile(r"-\[(?:[0-9a-f]{4,8}:)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]", re.IGNORECASE)
 _JOINT = re.compile(r"-{1,4}\+(?=-)|-{2,4}(?=-[0-9a-f]{2}\.)", re.IGNORECASE)
-_START = re.compile(r"[ |]*[-+\\][-+]")
+_START = re.compile(r"[ |]*(?:[-+\\][-+]|-\[)")
 _FIRST = re.compile(r"^[ \t]*-(?:\+-)?\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}(?:-[0-9a-f]{2})?\]-", re.MULTILINE)
 _BUS_OF = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
 

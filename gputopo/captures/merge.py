@@ -14,7 +14,7 @@ import msgspec
 
 from gputopo.captures import cpulist
 from gputopo.captures.matching import aligned, first_with_gpus, same_address
-from gputopo.machine import Contradiction, Machine
+from gputopo.machine import Contradiction, Hop, Machine
 
 _PASSING = re.compile(
     r"\.(?:now|pstate|draw|\w+_now|utilization_percent\.\w+|temperature_c\.(?:gpu|memory|margin)|lost|detail"
@@ -29,6 +29,12 @@ _KEYS: Mapping[str, Callable[[Any], Any]] = {
     "pci": lambda node: node.address,
     "numa_nodes": lambda node: node.index,
 }
+# What a link does now, counters, and names, which every tool takes from a list of its own.
+_PASSING_OF_PCI = re.compile(r"pci\[[^\]]+\]\.(?:speed_gt_per_s|width|name|aer\b.*)")
+# NCCL leaves root ports and downstream ports out of its tree, tells the least of device and slot, and says
+# PHB of host bridges that it does not tell apart: any other source knows better.
+_VAGUE_SOURCE = "nccl xml"
+_VAGUE = re.compile(r"pci\[[^\]]+\]\.(?:root|parent|kind|max_speed_gt_per_s|max_width)")
 # Of 40 960 MiB of an A100, nvidia-smi's number, CUDA tells 40 540.
 _MEMORY_KEPT = 0.02
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\]]+)\]")
@@ -118,8 +124,11 @@ class _Merge:
         if isinstance(first, dict):
             keys = dict.fromkeys(key for _, value in known for key in value)
             return {k: self._fact(f"{path}.{k}", [(n, v[k]) for n, v in known if k in v]) for k in keys}
-        if not _PASSING.search(path) and any(not _same(field, first, value) for _, value in known[1:]):
-            self.found[path] = {name: _shown(value) for name, value in known}
+        exact = [one for one in known if not _is_vague(*one, path)] or known
+        first = exact[0][1]
+        differ = any(not _same(field, first, value) for _, value in exact[1:])
+        if differ and not _PASSING.search(path) and not _PASSING_OF_PCI.fullmatch(path):
+            self.found[path] = {name: _shown(value) for name, value in exact}
         return first
 
     def _each(self, path: str, told: Told, key: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -139,6 +148,12 @@ class _Merge:
         return reasons
 
 
+def _is_vague(source: str, value: Any, path: str) -> bool:
+    if not source.startswith(_VAGUE_SOURCE):
+        return False
+    return value is Hop.PHB or _VAGUE.fullmatch(path) is not None
+
+
 def _same(field: str, a: Any, b: Any) -> bool:
     if field in ("cpu_affinity", "cpus") and cpulist.parse(a) is not None:
         return cpulist.parse(a) == cpulist.parse(b)
@@ -146,6 +161,8 @@ def _same(field: str, a: Any, b: Any) -> bool:
         return same_address(a, b)
     if field == "total":  # CUDA leaves out what the driver keeps for itself, and TensorFlow rounds
         return bool(abs(a - b) <= _MEMORY_KEPT * max(a, b))
+    if field in ("p2p_read", "p2p_write") and "NOT_SUPPORTED" in (a, b):  # CUDA tells no more than that
+        return "OK" not in (a, b)
     if field == "name":  # drivers since 465 put the maker's name before the product's
         return bool(str(a).removeprefix("NVIDIA ") == str(b).removeprefix("NVIDIA "))
     return bool(a == b)

@@ -1,0 +1,247 @@
+# ruff: noqa: E101, E501
+"""Invented captures of one two-socket box in every format: two GPUs of one switch, one of the other socket.
+
+GPU 0 and 1 hang on one switch of socket 0, GPU 2 on a root port of socket 1. No number is of a real machine.
+"""
+
+import io
+import tarfile
+from pathlib import Path
+
+GPUS = ("0000:05:00.0", "0000:06:00.0", "0000:85:00.0")
+NIC = "0000:86:00.0"
+
+TOPO = """\
+\tGPU0\tGPU1\tGPU2\tmlx5_0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tPIX\tSYS\tSYS\t0-3\t0
+GPU1\tPIX\t X \tSYS\tSYS\t0-3\t0
+GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1
+mlx5_0\tSYS\tSYS\tPHB\t X
+"""
+
+NCCL = """\
+<system version="1">
+  <cpu numaid="0" affinity="0000000f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="79">
+    <pci busid="0000:03:00.0" class="0x060400" vendor="0x10b5" device="0x8747" link_speed="8.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:05:00.0" class="0x030000" vendor="0x10de" device="0x1b81" link_speed="8.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="61" rank="0" gdr="0"/>
+      </pci>
+      <pci busid="0000:06:00.0" class="0x030000" vendor="0x10de" device="0x1b81" link_speed="8.0 GT/s PCIe" link_width="8">
+        <gpu dev="1" sm="61" rank="1" gdr="0"/>
+      </pci>
+    </pci>
+  </cpu>
+  <cpu numaid="1" affinity="000000f0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="79">
+    <pci busid="0000:85:00.0" class="0x030000" vendor="0x10de" device="0x1b81" link_speed="8.0 GT/s PCIe" link_width="16">
+      <gpu dev="2" sm="61" rank="2" gdr="0"/>
+    </pci>
+    <pci busid="0000:86:00.0" class="0x020700" vendor="0x15b3" device="0x1013" link_speed="8.0 GT/s PCIe" link_width="8">
+      <nic>
+        <net name="mlx5_0" dev="0" speed="100000" port="1" guid="0x1" maxconn="262144" gdr="0"/>
+      </nic>
+    </pci>
+  </cpu>
+</system>
+"""
+
+
+def _hwloc_gpu(address: str, number: int) -> str:
+    return f"""\
+          <object type="PCIDev" gp_index="{20 + number}" pci_busid="{address}" pci_type="0300 [10de:1b81] [0000:0000] a1" pci_link_speed="15.753846">
+            <object type="OSDev" gp_index="{30 + number}" name="nvml{number}" osdev_type="1"><info name="GPUModel" value="GeForce GTX 1070"/></object>
+            <object type="OSDev" gp_index="{40 + number}" name="cuda{2 - number}" osdev_type="5"><info name="CUDAGlobalMemorySize" value="8304640"/><info name="CUDAGlobalMemorySize" value="8304640 KiB"/></object>
+          </object>
+"""
+
+
+def _hwloc_bridge(address: str, inside: str) -> str:
+    return (
+        f'        <object type="Bridge" bridge_type="1-1" pci_busid="{address}" '
+        f'pci_type="0604 [10b5:8747] [0000:0000] ca" pci_link_speed="15.753846">\n{inside}        </object>\n'
+    )
+
+
+def _hwloc_package(number: int, mask: str, bridge: str, inside: str) -> str:
+    return f"""\
+    <object type="Package" os_index="{number}" cpuset="{mask}" nodeset="0x0000000{number + 1}" gp_index="{2 + number}">
+      <info name="CPUModel" value="Invented CPU"/>
+      <object type="NUMANode" os_index="{number}" cpuset="{mask}" nodeset="0x0000000{number + 1}" local_memory="68719476736"/>
+      <object type="Core" os_index="0"><object type="PU" os_index="{4 * number}"/><object type="PU" os_index="{4 * number + 1}"/></object>
+      <object type="Bridge" bridge_type="0-1" bridge_pci="{bridge}">
+{inside}      </object>
+    </object>
+"""
+
+
+_BOARD = _hwloc_bridge(
+    "0000:00:02.0",
+    _hwloc_bridge(
+        "0000:03:00.0",
+        _hwloc_bridge("0000:04:08.0", _hwloc_gpu(GPUS[0], 0))
+        + _hwloc_bridge("0000:04:10.0", _hwloc_gpu(GPUS[1], 1)),
+    ),
+)
+_OTHER = _hwloc_bridge("0000:80:02.0", _hwloc_gpu(GPUS[2], 2)) + _hwloc_bridge(
+    "0000:80:03.0",
+    f'          <object type="PCIDev" pci_busid="{NIC}" pci_type="0207 [15b3:1013] [0000:0000] 00" pci_link_speed="0">'
+    '<object type="OSDev" name="mlx5_0" osdev_type="3"><info name="NodeGUID" value="0"/></object></object>\n',
+)
+HWLOC = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0">\n'
+    '  <object type="Machine" os_index="0" cpuset="0x000000ff" nodeset="0x00000003">\n'
+    '    <info name="OSRelease" value="6.1.0-test"/>\n    <info name="HostName" value="secret-host"/>\n'
+    + _hwloc_package(0, "0x0000000f", "0000:[00-06]", _BOARD)
+    + _hwloc_package(1, "0x000000f0", "0000:[80-86]", _OTHER)
+    + '  </object>\n  <distances2 type="NUMANode" nbobjs="2" kind="5" name="NUMALatency" indexing="os">\n'
+    '    <indexes length="4">0 1 </indexes>\n    <u64values length="12">10 21 21 10 </u64values>\n  </distances2>\n'
+    '  <distances2 type="OSDev" nbobjs="3" kind="25" name="NVLinkBandwidth" indexing="gp">\n'
+    '    <indexes length="9">30 31 32 </indexes>\n'
+    '    <u64values length="50">1000000 50000 0 50000 1000000 0 0 0 1000000 </u64values>\n  </distances2>\n'
+    "</topology>\n"
+)
+
+LSPCI_TREE = """\
+-+-[0000:80]-+-02.0-[85]--+-00.0  NVIDIA Corporation GP104 [GeForce GTX 1070]
+ |           |            \\-00.1  NVIDIA Corporation GP104 High Definition Audio Controller
+ |           +-03.0-[86]----00.0  Mellanox Technologies MT27700 Family [ConnectX-4]
+ |           \\-05.0  Intel Corporation Xeon E7 v4/Xeon E5 v4/Xeon E3 v4/Xeon D Map/VTd_Misc/System Management
+ \\-[0000:00]-+-00.0  Intel Corporation Xeon E7 v4/Xeon E5 v4/Xeon E3 v4/Xeon D DMI2
+             +-02.0-[03-06]----00.0-[04-06]--+-08.0-[05]--+-00.0  NVIDIA Corporation GP104 [GeForce GTX 1070]
+             |                               |            \\-00.1  NVIDIA Corporation GP104 High Definition Audio Controller
+             |                               +-10.0-[06]--+-00.0  NVIDIA Corporation GP104 [GeForce GTX 1070]
+             |                               |            \\-00.1  NVIDIA Corporation GP104 High Definition Audio Controller
+             |                               \\-11.0-[07]--
+             \\-1f.0  Intel Corporation C610/X99 series chipset LPC Controller
+"""
+
+
+def _lspci_bridge(slot: str, behind: str, width: int = 16, acs: str = "-") -> str:
+    return f"""\
+{slot} PCI bridge: PLX Technology, Inc. PEX 8747 48-Lane, 5-Port PCI Express Gen 3 (8.0 GT/s) Switch (rev ca) (prog-if 00 [Normal decode])
+	NUMA node: {int(slot >= "80")}
+	Bus: primary={slot[:2]}, secondary={behind}, subordinate=ff, sec-latency=0
+		LnkCap:	Port #8, Speed 8GT/s, Width x{width}, ASPM L1, Exit Latency L1 <4us
+		LnkSta:	Speed 8GT/s (ok), Width x{width} (ok)
+		ACSCap:	SrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-
+		ACSCtl:	SrcValid{acs} TransBlk- ReqRedir{acs} CmpltRedir{acs} UpstreamFwd{acs} EgressCtrl- DirectTrans-
+	Kernel driver in use: pcieport
+
+"""
+
+
+def _lspci_gpu(slot: str, width: str = "x16 (ok)") -> str:
+    return f"""\
+{slot} VGA compatible controller: NVIDIA Corporation GP104 [GeForce GTX 1070] (rev a1) (prog-if 00 [VGA controller])
+	NUMA node: {int(slot >= "80")}
+	Region 1: Memory at 387fe0000000 (64-bit, prefetchable) [size=256M]
+		LnkCap:	Port #0, Speed 8GT/s, Width x16, ASPM L0s L1, Exit Latency L0s <512ns, L1 <16us
+		LnkSta:	Speed 2.5GT/s (downgraded), Width {width}
+	Kernel driver in use: nvidia
+
+{slot[:-1]}1 Audio device: NVIDIA Corporation GP104 High Definition Audio Controller (rev a1)
+
+"""
+
+
+LSPCI_VERBOSE = (
+    _lspci_bridge("00:02.0", "03", acs="+")
+    + _lspci_bridge("03:00.0", "04")
+    + _lspci_bridge("04:08.0", "05")
+    + _lspci_bridge("04:10.0", "06", width=8)
+    + _lspci_gpu("05:00.0")
+    + _lspci_gpu("06:00.0", "x8 (downgraded)")
+    + _lspci_bridge("80:02.0", "85")
+    + _lspci_gpu("85:00.0")
+)
+
+NVLINK = """\
+GPU 0: GeForce GTX 1070 (UUID: GPU-11111111-0000-0000-0000-000000000000)
+	 Link 0: 25.781 GB/s
+	 Link 1: <inactive>
+GPU 1: GeForce GTX 1070 (UUID: GPU-22222222-0000-0000-0000-000000000000)
+	 Link 0: 25.781 GB/s
+	 Link 1: <inactive>
+GPU 2: GeForce GTX 1070 (UUID: GPU-33333333-0000-0000-0000-000000000000)
+NVML: Unable to retrieve NVLink information as all links are inActive
+"""
+
+P2P = """\
+$ nvidia-smi topo -p2p r
+ \tGPU0\tGPU1\tGPU2\t
+ GPU0\tX\tOK\tTNS\t
+ GPU1\tOK\tX\tTNS\t
+ GPU2\tTNS\tTNS\tX\t
+
+Legend:
+
+  X    = Self
+  OK   = Status Ok
+  CNS  = Chipset not supported
+  GNS  = GPU not supported
+  TNS  = Topology not supported
+  NS   = Not supported
+  U    = Unknown
+"""
+
+
+def _tf_1(number: int) -> str:
+    return (
+        "2019-01-01 00:00:00.000000: I tensorflow/core/common_runtime/gpu/gpu_device.cc:1639] "
+        f"Found device {number} with properties:\n"
+        "name: GeForce GTX 1070 major: 6 minor: 1 memoryClockRate(GHz): 1.7715\n"
+        f"pciBusID: {GPUS[number]}\ntotalMemory: 7.92GiB freeMemory: 7.83GiB\n"
+    )
+
+
+def _tf_2(number: int) -> str:
+    return (
+        "2021-01-01 00:00:00.000000: I tensorflow/core/common_runtime/gpu/gpu_device.cc:1733] "
+        f"Found device {number} with properties:\n"
+        f"pciBusID: {GPUS[number]} name: GeForce GTX 1070 computeCapability: 6.1\n"
+        "coreClock: 1.7715GHz coreCount: 15 deviceMemorySize: 7.92GiB deviceMemoryBandwidth: 238.66GiB/s\n"
+    )
+
+
+_STAMP = "2019-01-01 00:00:00.000000: I tensorflow/core/common_runtime/gpu/gpu_device.cc"
+_PEERS = (
+    f"{_STAMP}:1180] Device interconnect StreamExecutor with strength 1 edge matrix:\n"
+    f"{_STAMP}:1186]      0 1 2 \n{_STAMP}:1199] 0:   N Y N \n{_STAMP}:1199] 1:   Y N N \n{_STAMP}:1199] 2:   N N N \n"
+)
+TF_1 = "".join(_tf_1(number) for number in range(3)) + _PEERS
+TF_2 = "".join(_tf_2(number) for number in range(3)) + _PEERS
+TF_CREATED = "".join(
+    f"I tensorflow/core/common_runtime/gpu/gpu_device.cc:1928] Created device /job:localhost/replica:0/task:0/"
+    f"device:GPU:{number} with 7000 MB memory:  -> device: {number}, name: GeForce GTX 1070, "
+    f"pci bus id: {address}, compute capability: 6.1\n"
+    for number, address in enumerate(GPUS)
+)
+
+TABLE = """\
+| GPU | Name | Memory | Bus ID | PCIe Gen (cur/max) | Width (cur/max) | Power limit | Persistence |
+|---|---|---|---|---|---|---|---|
+| 0 | GeForce GTX 1070 | 8119 MiB | `00000000:05:00.0` | 1/3 | 16/16 | 151.00 W | Disabled |
+| 1 | GeForce GTX 1070 | 8119 MiB | `00000000:06:00.0` | 3/3 | 8/8 | 151.00 W | Enabled |
+| 2 | GeForce GTX 1070 | 8119 MiB | `00000000:85:00.0` | 3/3 | 4/16 | 120.00 W | Disabled |
+"""
+
+ALL = {
+    "topo": TOPO,
+    "nccl": NCCL,
+    "hwloc": HWLOC,
+    "lspci -tv": LSPCI_TREE,
+    "lspci -vvv": LSPCI_VERBOSE,
+    "nvlink -s": NVLINK,
+    "topo -p2p": P2P,
+    "TensorFlow 1": TF_1,
+    "TensorFlow 2": TF_2,
+    "TensorFlow created": TF_CREATED,
+    "table": TABLE,
+}
+
+
+def packed(folder: Path, mode: str = "w:gz") -> bytes:
+    """Give a tar of a folder, its name first, as hwloc-gather-topology packs it."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]
+        archive.add(folder, arcname=folder.name)
+    return stream.getvalue()
