@@ -377,17 +377,7 @@ class Machine(_Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
 
 
 def without_identities(machine: Machine) -> Machine:
-    """Give the machine without what identifies one person's hardware or account: UUIDs and user names."""
-    return msgspec.structs.replace(
-        machine,
-        gpus=tuple(
-            msgspec.structs.replace(
-                gpu,
-                uuid=None,
-                processes=None
-                if gpu.processes is None
-                else tuple(msgspec.structs.replace(process, user=None) for process in gpu.processes),
-            )
-            for gpu in machine.gpus
-        ),
-    )
+    """Give the machine without what identifies one person's hardware or account: see gputopo.identities."""
+    from gputopo.identities import anonymous  # it knows these values
+
+    return anonymous(machine)

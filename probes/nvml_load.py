@@ -1,5 +1,6 @@
 """What NVML says of a card at work: clocks and what holds them down, power, heat, memory, processes."""
 
+from gputopo.identities import program_name
 from gputopo.probes.nvml_door import Handle, NotReadError, NvmlDoor, first, signed
 from gputopo.probes.nvml_words import CLOCKS, MARGINS, PROCESS_FUNCTIONS, THRESHOLDS, VIOLATIONS
 
@@ -124,7 +125,7 @@ class LoadQuestions(NvmlDoor):
 
     def process_name(self, pid: int) -> str:
         """Give a process's program, without folders and arguments: those tell about the person."""
-        words = str(self.ask("nvmlSystemGetProcessName", pid)).split()
-        if not words:
+        name = program_name(str(self.ask("nvmlSystemGetProcessName", pid)))
+        if name is None:
             raise NotReadError("NO_NAME")
-        return words[0].rpartition("/")[2]
+        return name
