@@ -40,14 +40,6 @@ class Entry(NamedTuple):
     shown: str  # the line as it stands there, for the list of what was not understood
 
 
-class Told(NamedTuple):
-    """What one line told of a fact. The lowest of (visit, rank) that has a value stands."""
-
-    visit: int
-    rank: int
-    value: Value
-
-
 @dataclass
 class Card:
     """Collects what is told of one GPU. `visit` counts how often the output came to it."""
@@ -55,7 +47,8 @@ class Card:
     names: Names
     bare: bool = False  # numbers may stand without their unit
     visit: int = 0
-    told: dict[str, list[Told]] = field(default_factory=dict)
+    # Of each fact what was told, by visit and by how good the name is; the lowest with a value stands.
+    told: dict[str, dict[tuple[int, int], Value]] = field(default_factory=dict)
     processes: list[dict[str, Any]] | None = None
     no_processes: str | None = None
     instances: int | None = None
@@ -91,13 +84,14 @@ class Card:
     def _tell(self, fact: str, rank: int, value: Value) -> bool:
         if (value.reason or "").lower() == LOST:
             self.lost = True
-        before = self.told.setdefault(fact, [])
-        for place, told in enumerate(before):
-            if (told.visit, told.rank) == (self.visit, rank) and told.value != value:
-                twice = f"told twice, as {_said(told.value)} and as {_said(value)}"
-                before[place] = Told(self.visit, rank, Value(None, twice, strange=True))
-                return False
-        before.append(Told(self.visit, rank, value))
+        tellings = self.told.setdefault(fact, {})
+        before = tellings.setdefault((self.visit, rank), value)
+        if before != value:
+            twice = f"told twice, as {_said(before)} and as {_said(value)}"
+            tellings[self.visit, rank] = (
+                before if before.twice else Value(None, twice, strange=True, twice=True)
+            )
+            return False
         return not value.strange
 
     def _whole_section(self, entry: Entry) -> bool:
@@ -138,7 +132,7 @@ class Card:
         values: dict[str, Any] = {}
         missing: dict[str, str] = {}
         for fact, tellings in self.told.items():
-            best = min(tellings, key=lambda told: (told.value.value is None, told.visit, told.rank)).value
+            best = min(tellings.items(), key=lambda told: (told[1].value is None, told[0]))[1]
             if best.value is None:
                 missing[fact] = best.reason or "not told"
             else:
@@ -162,9 +156,9 @@ class Card:
             if _STEADY.fullmatch(fact) is None:
                 continue
             said = {
-                told.visit: str(told.value.value)
-                for told in reversed(tellings)
-                if told.value.value is not None
+                visit: str(value.value)
+                for (visit, _), value in sorted(tellings.items(), reverse=True)
+                if value.value is not None
             }
             if len(set(said.values())) > 1:
                 first = said[min(said)]

@@ -21,6 +21,7 @@ SOURCE = "nvidia-smi --query-gpu"
 READS = "`nvidia-smi --query-gpu=... --format=csv` with its first line"
 
 _HINT = "capture again with --format=csv (not noheader), and copy all lines"
+_LONGEST = 200  # the longest name of a column is far shorter
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
 _MEASURE = re.compile(r"-?\d[\d.]* (?:MiB|MHz|W|%)")
 # What is told by its own form, and by which column.
@@ -68,7 +69,7 @@ def _lines(text: str) -> Iterator[_Line]:
 
 
 def _column(cell: str) -> str:
-    return _UNIT.sub("", cell).lower()
+    return _UNIT.sub("", cell[:_LONGEST]).lower()
 
 
 def _is_known(column: str) -> bool:

@@ -1,6 +1,7 @@
 """Which name of `nvidia-smi` stands for which fact, and which names are known at all, by way to print."""
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gputopo.captures import smi_known, smi_table
@@ -32,6 +33,15 @@ class Names(NamedTuple):
                 return True
             at = path.rfind("/", 0, at)
         return path.startswith(self.prefixes)
+
+    def nearest(self, above: Sequence[str], name: str) -> str | None:
+        """Give the path of a name under the nearest of the headings above where it is known by itself."""
+        for depth in range(len(above), -1, -1):
+            path = "/".join([*above[:depth], name])
+            listed = (self.facts, self.processes, self.sections, self.unplaced)
+            if any(path in paths for paths in listed) or path.startswith(self.prefixes):
+                return path
+        return None
 
     def below(self, section: str) -> list[Named]:
         """Give the facts that are told under a section."""

@@ -33,6 +33,7 @@ _LONGEST = 2000  # the longest line of any driver, a command line, is far shorte
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _QUOTED = re.compile(r"^[#>|]+ ?")  # a comment, a quotation in a mail, a table
 _PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
+_NAME = re.compile(r"[A-Za-z][\w .()/-]*", re.ASCII)  # no prompt
 _PADDED = re.compile(r"\S\s+: \S")  # `name   : value`, as no prompt or log line is written
 # What tells by itself that it is whole: a unit, a word. A bare number or name at the very end may be cut.
 _WHOLE = re.compile(r".*(?: (?:MHz|MiB|MB|W|C|%|us)|[0-9]%|N/A|None|(?:En|Dis)abled|Active|Yes|No|Default)")
@@ -197,7 +198,8 @@ class _Reading:
         pair = line.pair
         if pair is None:
             assert self.card is not None
-            if not self.card.add(Entry(path, None, line.number, line.text)) and not self.foreign:
+            understood = self.card.add(Entry(path, None, line.number, line.text))
+            if not understood and not self.foreign and _NAME.fullmatch(line.text):
                 self._note(line)
         elif line.may_be_cut and not _WHOLE.fullmatch(line.text):
             self._note(line)
@@ -217,24 +219,22 @@ class _Reading:
         return "/".join(name for _, name in self.stack)
 
     def _flat_path(self, line: _Line) -> str:
-        """Find the nearest heading above under which the name is known; a strange heading ends them all."""
+        """Find the nearest heading above under which the name is known; a strange heading ends them all.
+
+        Below a heading of which nothing has a place any name is that heading's, unless it is known elsewhere.
+        """
         known = names("text")
         above = [name for _, name in self.stack]
-        while True:
-            path = "/".join([*above, line.heading])
-            if (
-                path in known.facts
-                or path in known.processes
-                or path in known.sections
-                or known.is_unplaced(path)
-            ):
-                break
-            if not above:
-                path = "/".join([*(name for _, name in self.stack), line.heading])
-                if line.pair is None:
-                    self.stack = [(0, line.heading)]
-                return path
-            above.pop()
+        inside = "/".join([*above, line.heading])
+        instance = (
+            above[:1] == ["mig device"] and line.heading == "ecc errors"
+        )  # the instance's, not the card's
+        path = None if instance else known.nearest(above, line.heading)
+        if path is None and known.is_unplaced(inside):
+            return inside
+        if path is None:
+            self.stack = [] if line.pair else [(0, line.heading)]
+            return inside
         if line.pair is None or path in known.sections:
             self.stack = [(0, name) for name in path.split("/")]
         return path

@@ -15,6 +15,7 @@ class Value(NamedTuple):
     value: Any
     reason: str | None = None
     strange: bool = False
+    twice: bool = False  # the source says it twice, each time otherwise
 
 
 LOST = "gpu is lost"

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import smi_values
+from gputopo.captures.smi_values import Value
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_a_value_is_read_as_its_kind(kind: str, text: str, value: object) -> Non
 )
 @pytest.mark.parametrize("kind", ["MHz", "W", "count", "switch", "pstate", "address", "words", "section"])
 def test_no_value_has_the_reason_of_the_source(kind: str, text: str, reason: str) -> None:
-    assert smi_values.read(kind, text) == (None, reason, False)
+    assert smi_values.read(kind, text) == Value(None, reason)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_a_zero_that_means_unknown_is_no_number(kind: str, text: str) -> None:
 
 def test_a_masked_uuid_identifies_nothing() -> None:
     masked = "GPU-00000000-0000-0000-0000-000000000000"
-    assert smi_values.read("uuid", masked) == (None, "masked in the capture", False)
+    assert smi_values.read("uuid", masked) == Value(None, "masked in the capture")
 
 
 @given(st.sampled_from(["MHz", "W", "count", "switch", "uuid", "device", "program", "lower"]), st.text())

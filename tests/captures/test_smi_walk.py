@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from gputopo.captures import detect, smi_csv, smi_text, smi_xml
-from gputopo.machine import Gpu, Machine
+from gputopo.machine import Gpu
+from tests.captures.smi_numbers import made_up
 
 CAPTURES = Path(__file__).parents[3] / "shared" / "captures"
 XML = sorted(CAPTURES.glob("smi_xml*/*.xml"))
@@ -41,46 +42,6 @@ def number(text: str | None) -> float | None:
     """The number that a value begins with."""
     match = re.match(r"-?\d+(\.\d+)?", (text or "").strip())
     return float(match[0]) if match else None
-
-
-def numbers_in(text: str) -> set[float]:
-    return {float(found) for found in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", text)} | {
-        float(found) for found in re.findall(r"\d+(?:\.\d+)?", text)
-    }
-
-
-def numbers_of(value: object, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a value with its path."""
-    if isinstance(value, dict):
-        for name, part in value.items():
-            yield from numbers_of(part, f"{path}.{name}")
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from numbers_of(part, path)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield path, float(value)
-
-
-def made_up(machine: Machine, text: str) -> list[tuple[str, float]]:
-    """Numbers of the GPUs that the text does not have; what is counted, summed or converted is told apart."""
-    there = numbers_in(text)
-    found = []
-    for gpu in machine.gpus:
-        built = msgspec.to_builtins(gpu)
-        for path, value in numbers_of(built):
-            if path in (".index", ".mig.instances", ".throttle.mask") or "threshold_exceeded" in path:
-                continue
-            if path.startswith(".violation_ns."):
-                value /= 1000
-            if value in there:
-                continue
-            counts = (gpu.ecc.counts or {}) if path.startswith(".ecc.") else {}
-            since = path.rpartition("_")[2]
-            kind = "uncorrectable" if "uncorrected" in path else "_correctable"
-            parts = [n for name, n in counts.items() if name.startswith(since) and kind in name]
-            if value != sum(parts):
-                found.append((path, value))
-    return found
 
 
 @pytest.mark.parametrize("path", [*XML, *TEXT, *CSV], ids=lambda path: path.name)
