@@ -1,0 +1,133 @@
+import pytest
+
+from gputopo.findings import Finding, find
+from gputopo.machine import Machine
+from tests.findings.boxes import all_of, every_gpu, gpu, sound
+from tests.findings.faults import IDLE
+
+GEFORCE = {"throttle": {"mask": 0}, "pcie": {"gen_max_device": 3}, "nvlinks": (), "ecc": {"mode": None}}
+
+
+def card(
+    name: str,
+    core: tuple[int | None, int],
+    memory: tuple[int | None, int],
+    application: int | None = None,
+) -> Machine:
+    """Give one card at work with its clocks, now and at most, in MHz."""
+    domain = {"now": core[0], "max": core[1], "application": application}
+    return every_gpu(
+        **GEFORCE,
+        name=name,
+        pstate="P2",
+        clocks_mhz={
+            "graphics": domain,
+            "sm": domain,
+            "memory": {"now": memory[0], "max": memory[1], "application": None},
+        },
+    )(sound(1))
+
+
+def ids(machine: Machine) -> list[str]:
+    return [finding.id for finding in find(machine)]
+
+
+@pytest.mark.parametrize(
+    ("name", "core", "memory"),
+    [
+        ("NVIDIA GeForce RTX 3080", (1890, 2100), (9251, 9501)),  # compute holds it in P2
+        ("GeForce GTX 1080 Ti", (1600, 1911), (5005, 5505)),
+        ("Tesla T4", (1590, 1590), (5000, 5001)),  # 1 MHz of rounding
+        ("NVIDIA GeForce RTX 2080 Ti", (1500, 2100), (6800, 7000)),  # NVML's maximum is never reached
+    ],
+)
+def test_working_cards_as_they_were_seen_are_fine(
+    name: str, core: tuple[int, int], memory: tuple[int, int]
+) -> None:
+    assert ids(card(name, core, memory)) == []
+
+
+def test_a_card_that_runs_at_its_set_application_clock_is_fine() -> None:
+    # An A100 of 80 GB: application clocks of 1275 of 1410 MHz are its default.
+    assert ids(card("NVIDIA A100-SXM4-80GB", (1275, 1410), (1593, 1593), application=1275)) == []
+
+
+@pytest.mark.parametrize(("now", "expected"), [(1377, []), (1376, ["clocks.core_below_maximum"])])
+def test_a_tenth_under_what_is_due_is_still_fine(now: int, expected: list[str]) -> None:
+    assert ids(gpu(0, clocks_mhz={"sm": {"now": now}})(sound(1))) == expected  # 0.9 x 1530 = 1377
+
+
+def test_of_an_unknown_card_only_a_large_gap_is_told() -> None:
+    # Promised clocks are 0.73 and more of NVML's maximum.
+    fine = card("NVIDIA Future 9000", (1480, 2100), (7000, 7000))
+    low = card("NVIDIA Future 9000", (1400, 2100), (7000, 7000))
+    assert ids(fine) == ["card.no_expectation"]
+    assert ids(low) == ["clocks.core_below_maximum", "card.no_expectation"]
+
+
+@pytest.mark.parametrize("mask", [0x4, 0x8, 0x20, 0x40, 0x80, 0x200])
+def test_a_low_clock_with_a_reason_is_told_by_the_reason_alone(mask: int) -> None:
+    found = ids(gpu(1, clocks_mhz={"sm": {"now": 600}}, throttle={"mask": mask})(sound()))
+    assert len(found) == 1
+    assert found[0].startswith("throttle.")
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        IDLE,
+        {"pstate": "P8"},
+        {"throttle": {"mask": 1}},
+        {"utilization_percent": {"gpu": 10}},
+        {"pstate": None},
+    ],
+)
+def test_low_clocks_of_a_card_that_hardly_works_say_nothing(quiet: dict[str, object]) -> None:
+    low = {"sm": {"now": 300}, "graphics": {"now": 300}, "memory": {"now": 405}}
+    assert ids(gpu(1, **(quiet | {"clocks_mhz": low}))(sound())) == []
+
+
+def only(machine: Machine) -> Finding:
+    (finding,) = find(machine)
+    return finding
+
+
+def test_reference_cards_beside_overclocked_ones_differ_in_the_core_and_not_in_memory() -> None:
+    machine = all_of(*(gpu(n, clocks_mhz={"sm": {"max": 1620}}) for n in (0, 2, 3)))(sound())
+    found = only(machine)  # three of four have 1620: the fourth is the one that differs
+    assert (found.id, found.subject, found.severity) == ("clocks.core_differs", "gpu:1", "info")
+    assert found.evidence == {"max_mhz": 1530, "peers_mhz": 1620, "clock": "core"}
+
+
+def test_of_two_cards_the_lower_one_differs() -> None:
+    found = only(gpu(0, clocks_mhz={"sm": {"max": 1600}})(sound(2)))
+    assert found.subject == "gpu:1"
+    found = only(gpu(1, clocks_mhz={"memory": {"max": 860}})(sound(2)))
+    assert (found.id, found.subject, found.severity) == ("clocks.memory_differs", "gpu:1", "warning")
+
+
+def test_a_step_of_the_clock_and_a_rounded_megahertz_are_no_difference() -> None:
+    machine = gpu(1, clocks_mhz={"sm": {"max": 1545}, "memory": {"max": 876}})(sound(2))
+    assert find(machine) == ()
+
+
+def test_cards_of_other_models_are_no_peers() -> None:
+    machine = gpu(1, name="Tesla V100-PCIE-16GB", clocks_mhz={"sm": {"max": 1380}}, nvlinks=())(sound(2))
+    assert ids(machine) == ["machine.mixed_models"]
+
+
+def test_cards_without_names_are_not_compared() -> None:
+    machine = all_of(every_gpu(name=None), gpu(1, clocks_mhz={"sm": {"max": 1000}}))(sound(2))
+    assert find(machine) == ()
+
+
+def test_graphics_clocks_stand_in_where_no_sm_clock_is_told() -> None:
+    graphics_only = every_gpu(clocks_mhz={"sm": {"now": None, "max": None, "application": None}})
+    assert find(graphics_only(sound())) == ()
+    low = all_of(graphics_only, gpu(1, clocks_mhz={"graphics": {"now": 700}}))
+    assert only(low(sound())).id == "clocks.core_below_maximum"
+
+
+def test_a_cause_that_all_share_is_said_once() -> None:
+    found = only(every_gpu(clocks_mhz={"sm": {"now": 900}})(sound()))
+    assert found.subject == "gpus:0-3"

@@ -1,0 +1,72 @@
+import pytest
+
+from gputopo.findings import find
+from gputopo.machine import GpuProcess
+from tests.findings.boxes import all_of, every_gpu, gpu, sound
+from tests.findings.faults import IDLE, process, two_nodes
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "utilization", "severity"),
+    [(100, 0, "info"), (1_615, 0, "info"), (1_616, 0, "warning"), (100, 10, "warning"), (None, 9, "info")],
+)
+def test_a_program_that_takes_a_tenth_of_the_card_is_a_warning(
+    memory_mib: int | None, utilization: int, severity: str
+) -> None:
+    told = IDLE | {"utilization_percent": {"gpu": utilization}, "processes": process("compute", memory_mib)}
+    (found,) = find(gpu(1, **told)(sound()))  # 16160 MiB in all
+    assert (found.id, found.severity) == ("gpu.busy", severity)
+    assert "python (pid 4321)" in found.says
+
+
+@pytest.mark.parametrize("processes", [(), None, process("graphics")])
+def test_a_screen_or_no_program_leaves_a_card_free(processes: tuple[GpuProcess, ...] | None) -> None:
+    assert find(gpu(1, processes=processes)(sound())) == ()
+
+
+def test_many_programs_are_named_in_short() -> None:
+    (found,) = find(gpu(1, processes=process() * 9)(sound()))
+    assert "and 6 more" in found.says
+    assert len(found.evidence["processes"]) == 9
+
+
+def test_a_part_of_the_gpus_in_pci_order_is_no_other_order() -> None:
+    shown = all_of(gpu(0, cuda_index=None), *(gpu(n, cuda_index=n - 1) for n in (1, 2, 3)))
+    assert find(shown(sound())) == ()
+    (found,) = find(all_of(shown, gpu(1, cuda_index=2), gpu(3, cuda_index=0))(sound()))
+    assert found.id == "cuda.order_differs"
+    assert "GPU 1 is CUDA device 2" in found.says
+
+
+def test_the_order_is_not_judged_where_cuda_was_not_asked() -> None:
+    assert find(every_gpu(cuda_index=None)(sound())) == ()
+
+
+def test_gpus_of_two_nodes_with_their_own_cpus_are_fine() -> None:
+    machine = all_of(two_nodes, *(gpu(n, numa_node=1, cpu_affinity="20-39") for n in (2, 3)))(sound())
+    assert find(machine) == ()
+
+
+def test_cpus_of_another_node_are_named() -> None:
+    (found,) = find(all_of(two_nodes, gpu(1, cpu_affinity="18-21"))(sound()))
+    assert found.id == "numa.binding"
+    assert "20-21" in found.says
+
+
+def test_a_container_with_fewer_cpus_is_fine() -> None:
+    assert find(all_of(two_nodes, gpu(1, cpu_affinity="0-3"))(sound())) == ()
+
+
+def test_without_any_node_told_there_is_nothing_to_say() -> None:
+    # Virtual machines and many boards give -1 for all: no fault.
+    machine = all_of(two_nodes, every_gpu(numa_node=None, cpu_affinity=None))(sound())
+    assert find(machine) == ()
+
+
+@pytest.mark.parametrize("mode", ["default", None, "something new"])
+def test_other_compute_modes_are_fine(mode: str | None) -> None:
+    assert find(every_gpu(compute_mode=mode)(sound())) == ()
+
+
+def test_persistence_that_is_not_told_is_not_off() -> None:
+    assert find(every_gpu(persistence_mode=None)(sound())) == ()

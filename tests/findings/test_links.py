@@ -1,0 +1,108 @@
+import pytest
+from msgspec.structs import replace
+
+from gputopo.findings import find
+from gputopo.findings.links import CORRECTED_ERRORS, REPLAYS, REPLAYS_BAD
+from gputopo.machine import Machine
+from tests.findings.boxes import UP, all_of, down, every_gpu, gpu, node, sound
+from tests.findings.faults import IDLE
+
+
+def told(machine: Machine) -> list[tuple[str, str, str]]:
+    return [(finding.id, finding.subject, finding.severity) for finding in find(machine)]
+
+
+def test_lanes_are_judged_of_an_idle_card_too() -> None:
+    machine = all_of(every_gpu(**IDLE), gpu(2, pcie={"width_now": 4}))(sound())
+    assert told(machine) == [("pcie.width_degraded", "gpu:2", "warning")]
+
+
+def test_lanes_that_a_board_splits_between_all_slots_are_told_once_and_mildly() -> None:
+    machine = every_gpu(pcie={"width_now": 8})(sound(2))
+    assert told(machine) == [("pcie.width_degraded", "gpus:0-1", "info")]
+
+
+def test_half_the_lanes_of_one_card_are_a_warning() -> None:
+    assert told(gpu(0, pcie={"width_now": 8})(sound(2))) == [("pcie.width_degraded", "gpu:0", "warning")]
+    assert told(gpu(0, pcie={"width_now": 8})(sound(1))) == [("pcie.width_degraded", "gpu:0", "warning")]
+
+
+def test_eight_lanes_of_a_card_that_gets_no_more_in_clouds_are_told_mildly() -> None:
+    t4 = every_gpu(name="Tesla T4", clocks_mhz={"memory": {"max": 5001, "now": 5001, "application": 5001}})
+    eight = all_of(t4, every_gpu(pcie={"width_now": 8}))(sound(1))
+    assert told(eight) == [("pcie.width_degraded", "gpu:0", "info")]
+    four = all_of(t4, every_gpu(pcie={"width_now": 4}))(sound(1))
+    assert told(four) == [("pcie.width_degraded", "gpu:0", "warning")]
+
+
+@pytest.mark.parametrize("idle", [IDLE, {"pstate": "P8"}, {"throttle": {"mask": 1}}, {"pstate": None}])
+def test_the_generation_of_an_idle_link_cannot_be_told(idle: dict[str, object]) -> None:
+    machine = gpu(1, **(idle | {"pcie": {"gen_now": 1}}))(sound())
+    assert told(machine) == []
+
+
+def test_a_slow_link_under_load_is_a_fault() -> None:
+    machine = gpu(1, pstate="P2", pcie={"gen_now": 2})(sound())
+    assert told(machine) == [("pcie.generation_degraded", "gpu:1", "warning")]
+
+
+def test_a_slow_link_because_the_slot_is_older_is_not_degraded() -> None:
+    pcie = {"gen_now": 3, "gen_max": 3, "gen_max_device": 4, "gen_max_host": 3, "limiting_hop": down(1)}
+    assert told(gpu(1, pcie=pcie)(sound())) == [("pcie.slot_slower", "gpu:1", "info")]
+
+
+def test_a_host_generation_below_what_runs_is_not_believed() -> None:
+    # A GB300 reports 4 for the host while the link runs at 6.
+    pcie = {"gen_now": 6, "gen_max": 6, "gen_max_device": 6, "gen_max_host": 4}
+    assert told(gpu(1, pcie=pcie)(sound())) == []
+
+
+@pytest.mark.parametrize(("lanes", "severity"), [(1, "warning"), (4, "warning"), (8, "info")])
+def test_a_narrow_slot_is_named_as_such_and_not_as_a_fault_of_the_card(lanes: int, severity: str) -> None:
+    pcie = {"width_now": lanes, "width_max": lanes, "limiting_hop": down(1)}
+    machine = all_of(gpu(1, pcie=pcie), node(down(1), max_width=lanes))(sound())
+    assert told(machine) == [("pcie.slot_narrow", "gpu:1", severity)]
+    (found,) = find(machine)
+    assert found.evidence["card_width"] == 16
+    assert found.evidence["copy_gb_per_s_at_this_width"] == pytest.approx(0.77 * lanes, rel=0.02)
+
+
+def test_without_the_pci_tree_the_table_tells_the_lanes_of_the_card() -> None:
+    machine = replace(gpu(1, pcie={"width_now": 1, "width_max": 1})(sound()), pci=())
+    assert told(machine) == [("pcie.slot_narrow", "gpu:1", "warning")]
+
+
+def test_a_slow_bridge_above_a_good_slot_is_named() -> None:
+    machine = all_of(node(UP, max_speed_gt_per_s=2.5), gpu(0, pcie={"limiting_hop": UP}))(sound(1))
+    (found,) = find(machine)
+    assert found.id == "pcie.slow_bridge"
+    assert UP in found.says
+    assert "2.5 GT/s" in found.says
+
+
+@pytest.mark.parametrize(
+    ("count", "severity"),
+    [(REPLAYS, None), (REPLAYS + 1, "info"), (REPLAYS_BAD - 1, "info"), (REPLAYS_BAD, "warning")],
+)
+def test_replays_count_from_a_limit_on(count: int, severity: str | None) -> None:
+    found = find(gpu(1, pcie={"replay_counter": count})(sound()))
+    assert [finding.severity for finding in found] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("counts", "severity"),
+    [
+        ({"correctable": CORRECTED_ERRORS}, None),
+        ({"correctable": CORRECTED_ERRORS + 1}, "warning"),
+        ({"nonfatal": 1}, "warning"),
+        ({"fatal": 1}, "error"),
+    ],
+)
+def test_errors_that_the_kernel_counted_are_told_by_their_kind(
+    counts: dict[str, int], severity: str | None
+) -> None:
+    by_card = find(gpu(1, pcie={"aer": counts})(sound()))
+    by_slot = find(node(down(1), aer=counts)(sound()))
+    for found in (by_card, by_slot):
+        assert [finding.severity for finding in found] == ([severity] if severity else [])
+        assert all(finding.subject == "gpu:1" for finding in found)

@@ -1,0 +1,87 @@
+import pytest
+from msgspec.structs import replace
+
+from gputopo.findings import find
+from gputopo.machine import NvLink
+from tests.findings.boxes import address, all_of, every_gpu, gpu, host, sound
+
+
+def ports(up: int, down: int = 0) -> tuple[NvLink, ...]:
+    return tuple(NvLink(link=number, active=number < up) for number in range(up + down))
+
+
+BRIDGED = every_gpu(
+    name="NVIDIA A40",
+    clocks_mhz={
+        "sm": {"now": 1740, "max": 1740, "application": 1740},
+        "memory": {"now": 7251, "max": 7251, "application": None},
+    },
+    pcie={"gen_max_device": 3},
+)
+
+
+def test_fewer_links_than_the_equals_have_are_an_error_on_that_card() -> None:
+    (found,) = find(gpu(2, nvlinks=ports(4, 2))(sound()))
+    assert (found.id, found.subject, found.severity) == ("nvlink.down", "gpu:2", "error")
+    assert found.evidence["down"] == [4, 5]
+    assert (found.evidence["up"], found.evidence["due"]) == (4, 6)
+
+
+def test_a_server_board_with_every_link_down_is_told_once() -> None:
+    (found,) = find(every_gpu(nvlinks=ports(0, 6))(sound()))
+    assert (found.id, found.subject) == ("nvlink.down", "gpus:0-3")
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_part_of_a_server_that_a_virtual_machine_has_may_lack_links(count: int) -> None:
+    machine = all_of(host(virtual_machine="kvm"), every_gpu(nvlinks=ports(2, 4)))(sound(count))
+    assert find(machine) == ()
+
+
+def test_cards_without_a_bridge_are_fine_beside_cards_with_one() -> None:
+    lit = (gpu(index, nvlinks=ports(4)) for index in (0, 1))
+    dark = (gpu(index, nvlinks=ports(0, 4)) for index in (2, 3))
+    machine = all_of(BRIDGED, *lit, *dark)
+    assert find(machine(sound())) == ()
+    none = all_of(BRIDGED, every_gpu(nvlinks=ports(0, 4)))
+    assert find(none(sound())) == ()
+
+
+def test_a_half_lit_bridge_is_a_fault() -> None:
+    machine = all_of(BRIDGED, gpu(0, nvlinks=ports(4)), gpu(1, nvlinks=ports(2, 2)))(sound(2))
+    assert [(finding.id, finding.subject) for finding in find(machine)] == [("nvlink.down", "gpu:1")]
+
+
+def test_a_card_whose_peer_says_that_they_are_bridged_must_have_links_up() -> None:
+    lit = tuple(replace(link, remote_pci_address=address(1)) for link in ports(4))
+    machine = all_of(BRIDGED, gpu(0, nvlinks=lit), gpu(1, nvlinks=ports(0, 4)))(sound(2))
+    assert [(finding.id, finding.subject) for finding in find(machine)] == [("nvlink.down", "gpu:1")]
+
+
+def test_links_that_are_not_told_are_not_down() -> None:
+    assert find(every_gpu(nvlinks=None)(sound())) == ()
+    assert find(every_gpu(nvlinks=())(sound())) == ()
+
+
+def test_mig_turns_links_off_and_is_told_itself() -> None:
+    machine = all_of(every_gpu(nvlinks=ports(0, 6)), every_gpu(mig={"mode": True}))(sound())
+    assert [finding.id for finding in find(machine)] == ["configuration.mig_on"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "bad"),
+    [
+        ({"replay": 100}, False),
+        ({"replay": 101}, True),
+        ({"crc_flit": 100, "crc_data": 100}, False),
+        ({"crc_flit": 101}, True),
+        ({"recovery": 1}, True),
+        ({}, False),
+    ],
+)
+def test_error_counts_matter_from_a_limit_on(errors: dict[str, int], bad: bool) -> None:
+    links = tuple(replace(link, errors=errors if link.link == 3 else {}) for link in ports(6))
+    found = find(gpu(1, nvlinks=links)(sound()))
+    assert [finding.id for finding in found] == (["nvlink.errors"] if bad else [])
+    if bad:
+        assert found[0].evidence["errors"] == {"3": errors}

@@ -1,0 +1,79 @@
+from itertools import combinations
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputopo.findings import find
+from gputopo.machine import Hop
+from tests.findings.boxes import PORT, all_of, down, every_gpu, gpu, host, node, pair, sound
+
+OFF: dict[str, Any] = {"p2p_read": "CHIPSET_NOT_SUPPORTED", "p2p_write": "CHIPSET_NOT_SUPPORTED"}
+
+
+def test_pairs_that_one_cause_keeps_apart_are_told_once() -> None:
+    across = [pair(a, b, hop=Hop.SYS, **OFF) for a in (0, 1) for b in (2, 3)]
+    (found,) = find(all_of(*across)(sound()))
+    assert (found.id, found.subject, found.severity) == ("p2p.off", "machine", "info")
+    assert found.evidence["cause"] == "across_sockets"
+    assert set(found.evidence["pairs"]) == {"0-2", "0-3", "1-2", "1-3"}
+    assert found.remedy is not None
+    assert "no fix exists" in found.remedy
+
+
+def test_all_pairs_of_a_box_are_named_in_short() -> None:
+    off = all_of(*(pair(a, b, **OFF) for a, b in combinations(range(4), 2)))
+    core = {"now": 2520, "max": 3105, "application": None}
+    memory = {"now": 10251, "max": 10501, "application": None}
+    clocks = {"graphics": core, "sm": core, "memory": memory}
+    cards = every_gpu(name="NVIDIA GeForce RTX 4090", clocks_mhz=clocks, nvlinks=())
+    (found,) = find(all_of(off, cards)(sound()))
+    assert found.evidence["cause"] == "geforce_policy"
+    assert "any two of 0-3" in found.says
+
+
+def test_one_pair_is_the_subject() -> None:
+    (found,) = find(pair(1, 2, **(OFF | {"hop": Hop.PHB}))(sound()))
+    assert found.subject == "link:1-2"
+
+
+def test_two_causes_are_two_findings() -> None:
+    machine = all_of(pair(0, 1, hop=Hop.SYS, **OFF), pair(2, 3, p2p_read="DISABLED_BY_REGKEY"))(sound())
+    assert [(finding.evidence["cause"], finding.severity) for finding in find(machine)] == [
+        ("registry_key", "warning"),
+        ("across_sockets", "info"),
+    ]
+
+
+def test_pairs_with_a_lost_gpu_are_not_told() -> None:
+    machine = all_of(pair(0, 1, **OFF), gpu(1, lost=True))(sound())
+    assert [finding.id for finding in find(machine)] == ["gpu.lost"]
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        host(acs="on"),  # the tree was read, and has it nowhere between GPUs
+        node(PORT, acs=True),
+        all_of(node(down(0), acs=True), host(virtual_machine="kvm")),
+        host(iommu="translated"),
+    ],
+)
+def test_acs_and_iommu_that_stand_in_no_ones_way_are_no_findings(quiet: Any) -> None:
+    assert find(quiet(sound())) == ()
+
+
+def test_acs_without_a_tree_is_believed() -> None:
+    machine = replace(host(acs="on")(sound()), pci=())
+    assert [finding.id for finding in find(machine)] == ["p2p.acs_on"]
+
+
+def test_acs_names_its_bridges_and_the_pairs_it_keeps_apart() -> None:
+    machine = all_of(node(down(0), acs=True), node(down(1), acs=True), pair(0, 1, **OFF))(sound())
+    (found,) = find(machine)
+    assert found.evidence["bridges"] == [down(0), down(1)]
+    assert found.evidence["p2p_off"] == ["0-1"]
+
+
+def test_a_single_gpu_has_no_one_to_reach() -> None:
+    assert find(all_of(host(acs="on"), node(down(0), acs=True))(sound(1))) == ()

@@ -1,0 +1,43 @@
+from itertools import combinations
+
+from msgspec.structs import replace
+
+from gputopo.findings import find
+from gputopo.machine import Hop
+from tests.findings.boxes import all_of, driver, every_gpu, host, pair, sound
+
+VIRTUAL = host(virtual_machine="kvm")
+
+
+def test_a_container_that_shows_the_bus_hides_nothing() -> None:
+    assert find(host(container="docker")(sound())) == ()
+
+
+def test_a_container_without_the_bus_is_told() -> None:
+    (found,) = find(replace(host(container="docker")(sound()), pci=()))
+    assert (found.id, found.severity) == ("topology.hidden", "info")
+    assert "docker" in found.says
+    assert len(found.evidence["not_on_the_bus"]) == 4
+
+
+def test_a_virtual_machine_in_which_all_pairs_look_alike_may_hide_the_truth() -> None:
+    alike = all_of(VIRTUAL, *(pair(a, b, hop=Hop.PHB) for a, b in combinations(range(4), 2)))
+    (found,) = find(alike(sound()))
+    assert found.id == "topology.hidden"
+    assert "kvm" in found.says
+
+
+def test_a_virtual_machine_that_shows_switches_is_believed() -> None:
+    assert find(all_of(VIRTUAL, pair(0, 1, hop=Hop.PHB))(sound())) == ()
+
+
+def test_a_driver_whose_module_is_of_another_version_is_a_warning_while_it_answers() -> None:
+    (found,) = find(driver(kernel_module_version="535.54.03")(sound()))
+    assert (found.id, found.severity, found.subject) == ("driver.version_mismatch", "warning", "driver")
+    assert "550.163.01" in found.says
+    assert "535.54.03" in found.says
+
+
+def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
+    machine = all_of(host(container="docker"), every_gpu(pci_address=None))(sound())
+    assert find(replace(machine, pci=())) == ()

@@ -1,0 +1,83 @@
+import pytest
+
+from gputopo.findings import find
+from gputopo.findings.throttle_words import BY_NAME, REASONS, decode, encode, reasons_of
+from gputopo.findings.throttling import LOW_DRAW_SHARE
+from gputopo.machine import Throttle
+from gputopo.probes.nvml_words import THROTTLE_REASONS, throttle_reasons
+from tests.findings.boxes import every_gpu, gpu, sound
+from tests.findings.faults import throttled
+
+NAMED = sum(reason.bit for reason in REASONS)
+
+
+def test_the_bits_have_the_names_that_the_probes_give_them() -> None:
+    assert {reason.bit: reason.name for reason in REASONS} == THROTTLE_REASONS
+    assert [reason.bit for reason in REASONS] == sorted(reason.bit for reason in REASONS)
+
+
+def test_all_masks_of_the_named_bits_and_one_more_decode_without_loss() -> None:
+    for mask in range(2 * (NAMED + 1)):
+        names = decode(mask)
+        assert encode(names) == mask
+        assert len(names) == mask.bit_count()
+        assert names == throttle_reasons(mask)
+
+
+@pytest.mark.parametrize("bit", [1 << place for place in range(64)])
+def test_every_bit_of_64_decodes_to_one_name_of_its_own(bit: int) -> None:
+    (name,) = decode(bit)
+    assert encode((name,)) == bit
+    assert name in BY_NAME or name == f"unknown_{bit:#x}"
+
+
+def test_a_capture_that_has_only_words_is_read_by_its_words() -> None:
+    assert reasons_of(Throttle(reasons=("sw_power_cap",))) == ("sw_power_cap",)
+    assert reasons_of(Throttle(mask=4, reasons=("sw_power_cap", "new_word"))) == ("sw_power_cap", "new_word")
+    assert reasons_of(Throttle()) == ()
+    (found,) = find(gpu(1, throttle={"mask": None, "reasons": ("hw_slowdown",)})(sound()))
+    assert found.id == "throttle.hw_slowdown"
+
+
+@pytest.mark.parametrize("mask", [0, 0x1, 0x2, 0x3])
+def test_idle_and_set_clocks_are_no_slowdown(mask: int) -> None:
+    assert find(throttled(mask)(sound())) == ()
+
+
+@pytest.mark.parametrize(
+    ("mask", "ids"),
+    [
+        (0x48, {"throttle.hw_thermal_slowdown"}),
+        (0x88, {"throttle.hw_power_brake_slowdown"}),
+        (0xC8, {"throttle.hw_thermal_slowdown", "throttle.hw_power_brake_slowdown"}),
+        (0x28, {"throttle.hw_slowdown", "throttle.sw_thermal_slowdown"}),
+        (0x24, {"throttle.sw_power_cap", "throttle.sw_thermal_slowdown"}),
+        (0x1800, {"throttle.unknown"}),
+    ],
+)
+def test_two_bits_give_two_findings_unless_one_only_repeats_the_other(mask: int, ids: set[str]) -> None:
+    found = find(throttled(mask)(sound()))
+    assert {finding.id for finding in found} == ids
+    assert all(finding.evidence["mask"] == f"{mask:#x}" for finding in found)
+
+
+def test_bits_without_names_are_told_as_numbers() -> None:
+    (found,) = find(throttled(0x1800)(sound()))
+    assert "unknown_0x800" in found.says
+    assert "unknown_0x1000" in found.says
+
+
+@pytest.mark.parametrize(
+    ("draw", "severity"),
+    [(300.0, "info"), (LOW_DRAW_SHARE * 300, "info"), (LOW_DRAW_SHARE * 300 - 1, "warning"), (None, "info")],
+)
+def test_a_power_cap_at_full_draw_is_normal_and_one_below_it_is_not(
+    draw: float | None, severity: str
+) -> None:
+    (found,) = find(gpu(1, throttle={"mask": 4}, power_w={"draw": draw})(sound()))
+    assert (found.id, found.severity) == ("throttle.sw_power_cap", severity)
+
+
+def test_a_cap_of_all_cards_is_said_once() -> None:
+    (found,) = find(every_gpu(throttle={"mask": 4})(sound()))
+    assert found.subject == "gpus:0-3"
