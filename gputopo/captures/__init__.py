@@ -1,5 +1,21 @@
 """Parsers of what other tools print: text in, values out. One module a format, listed in `detect.formats`."""
 
-from gputopo.captures.detect import load
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputopo.machine import Machine
+
+
+def load(sources: Sequence[str], *, read_tree: "Callable[[Path], Machine] | None" = None) -> "Machine":
+    """Read one machine from captures, as `gputopo.captures.detect.load` says.
+
+    The formats are loaded with the first capture: a live reading uses small parts of this package only.
+    """
+    from gputopo.captures import detect
+
+    return detect.load(sources, read_tree=read_tree)
+
 
 __all__ = ["load"]

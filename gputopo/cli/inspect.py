@@ -153,9 +153,7 @@ def _old_machine(diff: str, sources: list[str], shape: str) -> "Machine":
     _require_shape(shape, DIFF_FORMATS, "--diff")
     if diff == "-" and "-" in sources:
         raise UsageError("standard input can be read only once", "give - to --from or to --diff, not both")
-    from gputopo import captures
-
-    return captures.load([diff])
+    return machine_from([diff])
 
 
 def _require_shape(shape: str, shapes: tuple[str, ...], option: str) -> None:

@@ -1,8 +1,8 @@
 """What `gputopo inspect --watch` costs on eight simulated GPUs: processor time of the whole process.
 
-Run `python -m tests.benchmarks.bench_watch [SECONDS]`. The process runs once for one moment, which is what its
-start costs, and once for SECONDS at 1 Hz; the difference over the seconds is the watching. The double's own
-share is in it, and a machine with GPUs does not pay it. Measured for a pipe and for a terminal.
+Run `python -m tests.benchmarks.bench_watch [SECONDS]`. The process runs for one moment, which is what its
+start costs, and for SECONDS at 1 Hz; the difference over the seconds is the watching. The double's own share
+is in it, and a machine with GPUs does not pay it. Measured for a pipe and for a terminal.
 """
 
 import os

@@ -74,7 +74,7 @@ def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
         (["inspect", "--form", "json"], ("'--form'", "--format")),
         (["inspect", "--zzz"], ("'--zzz'", "gputopo inspect --help")),
         (["inspect", "--format", "jsn"], ("--format", "'jsn'", "did you mean json")),
-        (["inspect", "--format", "markdown"], ("--format", "table or json")),
+        (["inspect", "--format", "html"], ("--format", "table, json, markdown or prometheus")),
         (["inspect", "--format"], ("--format needs a value", "table|json")),
         (["inspect", "--json=yes"], ("--json takes no value",)),
         (["inspect", "--fail-on", "warnings"], ("did you mean warning",)),

@@ -60,7 +60,7 @@ class Scripted:
 
 
 def moment(time_s: float, **facts: int) -> Moment:
-    return Moment(time_s=time_s, gpus=(GpuSample(gpu=0, **facts),))  # type: ignore[arg-type]
+    return Moment(time_s=time_s, gpus=(GpuSample(gpu=0, **facts),))
 
 
 def test_moments_come_at_the_interval_whatever_they_cost() -> None:
