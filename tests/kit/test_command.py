@@ -1,5 +1,6 @@
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,29 @@ def test_a_wrong_call_says_how_it_goes(arguments: list[str], capsys: pytest.Capt
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert all(name in said for name in SCENARIOS)
+
+
+def test_a_machine_with_faults_is_selected_by_their_names() -> None:
+    done = run("four+power_cap_low@2+acs_on", "--", "inspect", "--json")
+    assert done.returncode in (0, 1), done.stderr
+    machine = json.loads(done.stdout)["machine"]
+    assert [gpu["power_w"]["limit"] for gpu in machine["gpus"]] == [400.0, 400.0, 240.0, 400.0]
+    assert machine["host"]["acs"] == "on"
+
+
+@pytest.mark.parametrize("text", ["four+nonsense", "four+lost@9", "desktop+ecc_uncorrected"])
+def test_a_fault_that_there_is_not_is_refused_in_words(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([text, "--", "inspect"]) == 2
+    assert "usage: SCENARIO[+FAULT[@GPU]...]" in capsys.readouterr().err
+
+
+def test_one_command_makes_a_recording_without_identities(tmp_path: Path) -> None:
+    recording = tmp_path / "machine.json"
+    done = run("four+busy_process@0", "--", "inspect", "--record", str(recording))
+    assert done.returncode in (0, 1), done.stderr
+    text = recording.read_text()
+    assert '"pid":31337' in text.replace(" ", "")
+    assert '"name":"python"' in text.replace(" ", "")
+    for secret in ("someone", "train.py", "GPU-0000", 'uuid":"', f'"{socket.gethostname()}"'):
+        assert secret not in text.replace(" ", "")
+    assert json.loads(text)["gpus"][0]["processes"][0]["user"] is None
