@@ -1,24 +1,11 @@
 import contextlib
 from pathlib import Path
-from typing import Any
 
-import pynvml
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.machine import Hop
 from gputopo.probes.collect import read_machine
 from gputopo.probes.nvml import NotReadError, open_nvml
-from gputopo.probes.nvml_words import (
-    ARCHITECTURES,
-    BRANDS,
-    MEMORY_LOCATIONS,
-    SRAM_COUNTS,
-    THRESHOLDS,
-    THROTTLE_REASONS,
-    throttle_reasons,
-)
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, GpuSpec, LinkSpec, Scenario, changed
 from tests.kit.telling import TELLING
@@ -84,60 +71,6 @@ def test_a_driver_without_application_clocks_is_asked_by_the_newer_name() -> Non
         assert nvml.application_clock_mhz(nvml.handle(0), "video") == 1005
 
 
-def test_a_mismatch_of_pynvml_and_driver_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mismatched(_: object) -> None:
-        raise pynvml.NVMLLibraryMismatchError
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetPerformanceState", mismatched)
-    with (
-        installed(FakeNvml(FOUR)),
-        open_nvml() as nvml,
-        pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"),
-    ):
-        nvml.pstate(nvml.handle(0))
-
-
-def test_a_pynvml_without_a_function_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(pynvml, "nvmlDeviceGetMarginTemperature")
-    with (
-        installed(FakeNvml(FOUR)),
-        open_nvml() as nvml,
-        pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"),
-    ):
-        nvml.temperature_margin_c(nvml.handle(0))
-
-
-def test_the_most_telling_reason_of_several_ways_is_given() -> None:
-    fake = FakeNvml(FOUR)
-    fake.without("nvmlDeviceGetTemperatureV")
-    fake.refuse("nvmlDeviceGetTemperature", 4)
-    with installed(fake), open_nvml() as nvml, pytest.raises(NotReadError, match="NO_PERMISSION"):
-        nvml.temperature_c(nvml.handle(0))
-
-
-def test_a_lost_gpu_is_not_asked_a_second_way() -> None:
-    fake = FakeNvml(SCENARIOS["lost_gpu"])
-    with installed(fake), open_nvml() as nvml:
-        gpu = nvml.handle(2)
-        with pytest.raises(NotReadError, match="GPU_IS_LOST"):
-            nvml.temperature_c(gpu)
-    assert ("nvmlDeviceGetTemperature[0]", 2) not in fake.calls
-
-
-def test_a_name_that_is_no_text_is_no_crash() -> None:
-    def unreadable(_: object, buffer: Any, size: object) -> int:
-        buffer.value = b"\xff\xfe"
-        return 0
-
-    fake = FakeNvml(FOUR)
-    with installed(fake), open_nvml() as nvml:
-        gpu = nvml.handle(0)
-        fake._symbols["nvmlDeviceGetName"] = unreadable
-        pynvml._nvmlGetFunctionPointer_cache.clear()
-        with pytest.raises(NotReadError, match="UNREADABLE_TEXT"):
-            nvml.name(gpu)
-
-
 @pytest.mark.parametrize(
     ("told", "written"),
     [("0000:0a:00.0", "0000:0a:00.0"), ("10000:01:00.0", "10000:01:00.0"), ("00ab:ff:1f.0", "00ab:ff:1f.0")],
@@ -195,84 +128,6 @@ def test_a_topology_level_that_nvml_does_not_define_is_not_guessed_at(
             nvml.common_ancestor(a, b)
 
 
-@pytest.mark.parametrize(
-    ("mask", "words"),
-    [
-        (0, ()),
-        (0x1, ("gpu_idle",)),
-        (0x24, ("sw_power_cap", "sw_thermal_slowdown")),
-        (0x1A8, ("hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting")),
-        (0x800, ("unknown_0x800",)),
-    ],
-)
-def test_throttle_bits_are_told_in_words(mask: int, words: tuple[str, ...]) -> None:
-    assert throttle_reasons(mask) == words
-
-
-@given(st.integers(min_value=0, max_value=(1 << 64) - 1))
-def test_no_throttle_bit_is_ever_lost(mask: int) -> None:
-    numbers = {word: bit for bit, word in THROTTLE_REASONS.items()}
-    words = throttle_reasons(mask)
-    bits = [numbers[word] if word in numbers else int(word.removeprefix("unknown_"), 16) for word in words]
-    assert sum(bits) == mask
-    assert len(bits) == mask.bit_count()
-
-
-def test_the_throttle_words_are_those_of_pynvmls_constants() -> None:
-    prefix = "nvmlClocksThrottleReason"
-    named = {
-        name.removeprefix(prefix).lower(): value
-        for name, value in vars(pynvml).items()
-        if name.startswith(prefix) and not name.endswith(("None", "All", "UserDefinedClocks"))
-    }
-    assert named == {word.replace("_", ""): bit for bit, word in THROTTLE_REASONS.items()}
-
-
-@pytest.mark.parametrize(
-    ("kind", "member", "number"),
-    [
-        (1, "uiVal", 4_000_000_000),
-        (3, "ullVal", 1 << 40),
-        (4, "sllVal", -5),
-        (5, "siVal", -8),
-        (6, "usVal", 7),
-    ],
-)
-def test_a_field_value_is_taken_from_the_member_that_its_type_names(
-    kind: int, member: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answer(_: object, __: object) -> list[Any]:
-        value = pynvml.c_nvmlFieldValue_t()
-        value.valueType = kind
-        setattr(value.value, member, number)
-        return [value]
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", answer)
-    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
-        assert nvml.field(nvml.handle(0), 1) == number
-
-
-def test_a_field_value_of_an_unheard_of_type_is_not_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    value = pynvml.c_nvmlFieldValue_t()
-    value.valueType = 77
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: [value])
-    with (
-        installed(FakeNvml(FOUR)),
-        open_nvml() as nvml,
-        pytest.raises(NotReadError, match="UNKNOWN_VALUE_TYPE_77"),
-    ):
-        nvml.field(nvml.handle(0), 1)
-
-
-def test_a_margin_that_comes_as_an_unsigned_number_is_negative_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMarginTemperature", lambda _: (1 << 32) - 3)
-    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
-        assert nvml.temperature_margin_c(nvml.handle(0)) == -3
-        assert nvml.margin_threshold_c(nvml.handle(0), "margin_shutdown") == -8
-
-
 @pytest.mark.parametrize("code", [0, 99])
 def test_a_brand_without_a_name_is_missing_with_its_number(code: int) -> None:
     with (
@@ -290,27 +145,6 @@ def test_a_virtual_machine_that_hides_the_chip_gives_no_device_id() -> None:
         pytest.raises(NotReadError, match="UNKNOWN"),
     ):
         nvml.pci_device_id(nvml.handle(0))
-
-
-def test_the_words_are_those_of_pynvmls_constants() -> None:
-    thresholds = {
-        "shutdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
-        "slowdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
-        "memory_max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
-        "max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
-        "target": pynvml.NVML_TEMPERATURE_THRESHOLD_ACOUSTIC_CURR,
-    }
-    assert thresholds == THRESHOLDS
-    for name, code in MEMORY_LOCATIONS.items():
-        assert getattr(pynvml, f"NVML_MEMORY_LOCATION_{name.upper()}") == code
-    for code, words in ARCHITECTURES.items():
-        assert getattr(pynvml, f"NVML_DEVICE_ARCH_{words.split()[0].upper()}") == code
-    assert (BRANDS[pynvml.NVML_BRAND_GEFORCE], BRANDS[pynvml.NVML_BRAND_QUADRO_RTX]) == (
-        "GeForce",
-        "Quadro RTX",
-    )
-    fields = {field for field, _ in pynvml.c_nvmlEccSramErrorStatus_v1_t._fields_}
-    assert set(SRAM_COUNTS.values()) == fields - {"version"}
 
 
 # Functions that came after driver 470 or are refused by it, as far as gputopo asks for them.

@@ -122,6 +122,11 @@ def test_all_is_given_back_at_the_end_and_nothing_was_written() -> None:
         watcher.close()
 
 
+def test_a_gpu_that_falls_off_the_bus_is_told_by_its_xid() -> None:
+    with installed(FakeNvml(broken("four", "xid_79@2"))), Watcher(range(4)) as watcher:
+        assert watcher.moment().xids == (Xid(code=79, gpu=2),)
+
+
 def test_a_link_that_flaps_is_seen_from_moment_to_moment() -> None:
     with installed(FakeNvml(broken("four", "link_flapping@2"))), Watcher([2]) as watcher:
         assert [watcher.moment().gpus[0].pcie_gen for _ in range(4)] == [3, 1, 3, 1]
