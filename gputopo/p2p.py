@@ -103,14 +103,20 @@ def why_off(machine: Machine, link: Link) -> Off | None:
 
 
 def with_reasons(machine: Machine) -> Machine:
-    """Give the machine with `p2p_reason` filled for the pairs whose P2P is off and that have none yet."""
+    """Give the machine with `p2p_reason` told for the pairs whose P2P is off.
+
+    A cause that the facts give stands before the words for NVML's code; where it is unknown, those stay.
+    """
     links = tuple(
-        msgspec.structs.replace(link, p2p_reason=off.says)
-        if link.p2p_reason is None and (off := why_off(machine, link))
-        else link
+        link if off is None else msgspec.structs.replace(link, p2p_reason=_reason(link, off))
         for link in machine.links
+        for off in (why_off(machine, link),)
     )
     return msgspec.structs.replace(machine, links=links)
+
+
+def _reason(link: Link, off: Off) -> str:
+    return link.p2p_reason if off.cause == "unknown" and link.p2p_reason else off.says
 
 
 def chips_differ(a: Gpu, b: Gpu) -> bool | None:

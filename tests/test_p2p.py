@@ -114,7 +114,16 @@ def test_bridges_with_acs_count_between_gpus_and_not_at_the_root() -> None:
     assert acs_bridges(both) == (down(0), down(1))
 
 
-def test_reasons_are_filled_in_for_pairs_that_are_off_and_have_none() -> None:
-    machine = all_of(pair(0, 1, **OFF), pair(0, 2, p2p_reason="told", **OFF))(sound(3))
-    filled = with_reasons(machine)
-    assert [link.p2p_reason for link in filled.links] == ["the cause is not known", "told", None]
+def test_a_cause_stands_before_the_words_for_a_code_and_those_before_an_unknown_cause() -> None:
+    pairs = (
+        pair(0, 1, **OFF),
+        pair(0, 2, p2p_reason="told", **OFF),
+        pair(1, 3, p2p_reason="told", **CHIPSET),
+    )
+    filled = with_reasons(all_of(*pairs)(sound(4)))
+    reasons = {(link.a, link.b): link.p2p_reason for link in filled.links}
+    assert reasons[0, 1] == "the cause is not known"
+    assert reasons[0, 2] == "told"
+    assert "chipset" in (reasons[1, 3] or "")
+    assert reasons[2, 3] is None
+    assert with_reasons(filled) == filled

@@ -8,7 +8,7 @@ import msgspec
 from gputopo.findings.finding import Finding, Severity
 from gputopo.machine import Gpu, Machine
 
-MOST_TOLD = 3  # GPUs whose own words stand in a finding about many; the evidence has all
+MOST_TOLD = 3  # different wordings that stand in a finding about many GPUs; the evidence has all
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ def findings_of(id: str, faults: Iterable[Fault], remedy: str, machine: Machine)
             id=id,
             severity=first.severity,
             subject=f"gpu:{first.gpu.index}" if alone else f"gpus:{numbers(f.gpu.index for f in group)}",
-            says=f"{named(first.gpu) if alone else _names(group)}: {_words(group)}",
+            says=f"{named(first.gpu)}: {first.says}" if alone else _words(group),
             evidence=first.evidence
             if alone
             else {"gpus": {str(fault.gpu.index): fault.evidence for fault in group}},
@@ -80,12 +80,12 @@ def _groups(faults: Sequence[Fault], gpus: int) -> list[list[Fault]]:
     return list(found.values())
 
 
-def _names(group: Sequence[Fault]) -> str:
-    return f"GPUs {numbers(fault.gpu.index for fault in group)}"
-
-
 def _words(group: Sequence[Fault]) -> str:
-    if len({fault.says for fault in group}) == 1:
-        return group[0].says
-    told = "; ".join(f"GPU {fault.gpu.index}: {fault.says}" for fault in group[:MOST_TOLD])
-    return told + ("; the others in the same way" if len(group) > MOST_TOLD else "")
+    by_words: dict[str, list[int]] = {}
+    for fault in group:
+        by_words.setdefault(fault.says, []).append(fault.gpu.index)
+    told = [
+        f"GPU{'s' if len(gpus) > 1 else ''} {numbers(gpus)}: {says}"
+        for says, gpus in list(by_words.items())[:MOST_TOLD]
+    ]
+    return "; ".join(told) + ("; the others in the same way" if len(by_words) > MOST_TOLD else "")

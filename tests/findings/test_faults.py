@@ -83,3 +83,12 @@ def test_a_fault_of_all_with_different_numbers_is_said_once_too() -> None:
 def test_the_same_fault_with_other_numbers_on_two_of_four_is_two_findings() -> None:
     machine = gpu(0, pcie={"width_now": 1})(gpu(3, pcie={"width_now": 4})(sound()))
     assert {finding.subject for finding in find(machine)} == {"gpu:0", "gpu:3"}
+
+
+def test_many_cards_in_few_words_are_told_in_groups() -> None:
+    machine = sound()
+    for index, lanes in enumerate((8, 8, 4, 8)):
+        machine = gpu(index, pcie={"width_now": lanes})(machine)
+    (found,) = find(machine)
+    lanes_told = [f"its PCIe link runs on {lanes} of 16 lanes" for lanes in (8, 4)]
+    assert found.says == f"GPUs 0-1,3: {lanes_told[0]}; GPU 2: {lanes_told[1]}"
