@@ -147,8 +147,10 @@ class _Tree:
         kinds = {"gpu": "GPU (not counted)", "nic": "network card", "other": "device"}
         name = plain(node.name) if node.name else ""
         if node.kind == "bridge":
-            # A bridge right under the root complex is a root port; farther down it is part of a switch.
-            kind = "switch" if ports or node.parent in self.nodes else "root port"
+            # Behind a root port is one device, of one or more functions; a bridge with more is a switch.
+            behind = {child.rpartition(".")[0] for child in self.children.get(address, [])}
+            is_switch = ports or node.parent in self.nodes or len(behind) > 1
+            kind = "switch" if is_switch else "root port"
             return f"{kind} {name}".rstrip(), details
         return f"{kinds.get(node.kind, 'device')} {name}".rstrip(), details
 
