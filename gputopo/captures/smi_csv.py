@@ -30,14 +30,21 @@ _PROVEN = {
     "uuid": re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
     "pstate": re.compile(r"P(?:\d|1[0-5])"),
 }
-# By these a second reading of one GPU (`--loop`) is told from another GPU, the surest first.
-_IDENTITIES = ("pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "index")
+# By these a second reading of one GPU (`--loop`) is told from another GPU, the surest first; and their kinds.
+_IDENTITIES = {
+    "pci.bus_id": "address",
+    "gpu_bus_id": "address",
+    "uuid": "uuid",
+    "gpu_uuid": "uuid",
+    "index": "count",
+}
 
 
 class _Line(NamedTuple):
     number: int
     text: str
     cells: tuple[str, ...]
+    may_be_cut: bool
 
 
 def recognise(text: str) -> bool:
@@ -61,11 +68,12 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    whole = text.endswith(("\n", "\r"))
     lines = text.splitlines()
+    whole = text.endswith(("\n", "\r"))
     for number, line in enumerate(lines, start=1):
-        if line.strip() and (whole or number < len(lines) or not line.rstrip().endswith(",")):
-            yield _Line(number, line, tuple(cell.strip() for cell in line.split(",")))
+        if line.strip():
+            last = number == len(lines) and not whole
+            yield _Line(number, line, tuple(cell.strip() for cell in line.split(",")), last)
 
 
 def _column(cell: str) -> str:
@@ -140,9 +148,13 @@ class _Table:
         if [_column(cell) for cell in line.cells] == self.columns:
             return
         if len(line.cells) != len(self.columns):
-            self._note(line.number, line.text)
+            if len(line.cells) > 1:  # else a prompt, or what came before and after
+                self._note(line.number, line.text)
             return
         cells = dict(zip(self.columns, line.cells, strict=True))
+        if line.may_be_cut and not smi_values.is_whole(line.cells[-1]):
+            self._note(line.number, f"{self.columns[-1]}: {line.cells[-1]} (the end, which may be cut)")
+            del cells[self.columns[-1]]
         index = self._index(cells, line)
         if index is None:
             return
@@ -152,10 +164,8 @@ class _Table:
             self._cell(card, column, cell, line)
 
     def _index(self, cells: dict[str, str], line: _Line) -> int | None:
-        identity = next(
-            (f"{name} {cells[name]}" for name in _IDENTITIES if re.search(r"[1-9a-f]", cells.get(name, ""))),
-            None,
-        )
+        read = ((name, smi_values.read(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
+        identity = next((f"{name} {value.value}" for name, value in read if value.value is not None), None)
         told = cells.get("index")
         if told is not None and re.fullmatch(r"\d{1,4}", told, re.ASCII) is None:
             self._note(line.number, line.text)

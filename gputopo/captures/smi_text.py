@@ -35,8 +35,6 @@ _QUOTED = re.compile(r"^[#>|]+ ?")  # a comment, a quotation in a mail, a table
 _PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
 _NAME = re.compile(r"[A-Za-z][\w .()/-]*", re.ASCII)  # no prompt
 _PADDED = re.compile(r"\S\s+: \S")  # `name   : value`, as no prompt or log line is written
-# What tells by itself that it is whole: a unit, a word. A bare number or name at the very end may be cut.
-_WHOLE = re.compile(r".*(?: (?:MHz|MiB|MB|W|C|%|us)|[0-9]%|N/A|None|(?:En|Dis)abled|Active|Yes|No|Default)")
 
 
 def recognise(text: str) -> bool:
@@ -184,7 +182,7 @@ class _Reading:
         if line.pair is None:
             return False
         known = names("text").driver.get(line.heading)
-        if known is not None and not (line.may_be_cut and not _WHOLE.fullmatch(line.text)):
+        if known is not None and not (line.may_be_cut and not smi_values.is_whole(line.text)):
             self.driver.append((known, line.pair[1]))
         elif line.heading == "attached gpus":
             if self.attached is None or not self.attached.isdigit():
@@ -201,7 +199,7 @@ class _Reading:
             understood = self.card.add(Entry(path, None, line.number, line.text))
             if not understood and not self.foreign and _NAME.fullmatch(line.text):
                 self._note(line)
-        elif line.may_be_cut and not _WHOLE.fullmatch(line.text):
+        elif line.may_be_cut and not smi_values.is_whole(line.text):
             self._note(line)
         else:
             self._add(line, path, pair[1])

@@ -30,6 +30,7 @@ _REASONS = re.compile(
 )
 _NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z%()]*)", re.ASCII)
 _DEPRECATED = re.compile(r"\s+\[deprecated[^\]]*\]$", re.IGNORECASE)  # "610.57 [Deprecated; use ...]"
+_WHOLE = re.compile(r"(?: (?:MHz|MiB|MB|W|C|%|us)|\d%|N/A\]?|None|(?:En|Dis)abled|Active|Yes|No|Default)\s*$")
 _ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE | re.ASCII)
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}", re.ASCII)
 _MASKED = re.compile(r"GPU-[0Xx*-]+")
@@ -43,6 +44,11 @@ _PROCESSES = {"C": "compute", "G": "graphics", "C+G": "compute+graphics", "M": "
 def clean(text: str) -> str:
     """Give a value on one line, without the note that a name is deprecated."""
     return _DEPRECATED.sub("", " ".join(text[:_LONGEST].split()))
+
+
+def is_whole(text: str) -> bool:
+    """Tell whether the very end of a text is surely not cut: it is a unit or a word that is known."""
+    return _WHOLE.search(text) is not None
 
 
 def read(kind: str, text: str, *, bare: bool = False) -> Value:

@@ -1,6 +1,7 @@
 """Broken outputs of nvidia-smi: an error in words or a Machine, and no number that the text does not have."""
 
 import random
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -92,9 +93,25 @@ def unindented(lines: list[str], dice: random.Random) -> str:
     return "".join(line.lstrip(" \t") for line in lines)
 
 
+def leaves_thinned(lines: list[str], dice: random.Random) -> str:
+    """Leave out whole values, so that XML stays XML."""
+    return "".join(line for line in lines if not _LEAF.search(line) or dice.random() < 0.8)
+
+
+def leaves_shuffled(lines: list[str], dice: random.Random) -> str:
+    """Give the values of the elements to one another."""
+    values = [found[1] for line in lines if (found := _LEAF.search(line))]
+    dice.shuffle(values)
+    waiting = iter(values)
+    return "".join(_LEAF.sub(lambda _: f">{next(waiting)}</", line, count=1) for line in lines)
+
+
+_LEAF = re.compile(r">([^<>\n]+)</")
+
 BREAKS: list[Callable[[list[str], random.Random], str]] = [
-    cut, beheaded, doubled, thinned, shuffled, swapped, scrambled, misread, unindented,
-]  # fmt: skip
+    *(cut, beheaded, doubled, thinned, shuffled, swapped, scrambled, misread, unindented),
+    *(leaves_thinned, leaves_shuffled),
+]
 
 
 def read(module: Format, text: str) -> Machine | GputopoError:
