@@ -6,10 +6,8 @@ import pytest
 
 from gputopo.findings import find
 from tests.kit.machines import read
-from tests.kit.scenarios import SCENARIOS, Scenario, changed
+from tests.kit.scenarios import SCENARIOS
 
-# The kit's cards have one default power limit for all; what a scenario sets is meant as its default,
-# and programs on it are no part of the machine.
 TRUE = {
     "7gforce": {"pcie.slot_narrow", "clocks.core_differs", "machine.mixed_models"},
     "dual_socket_4_4": {"p2p.off"},
@@ -22,34 +20,22 @@ TRUE = {
 }
 
 
-def tuned(scenario: Scenario) -> Scenario:
-    limits = {
-        number: {
-            "power_default_mw": gpu.power_limit_mw,
-            "power_enforced_mw": gpu.power_limit_mw,
-            "processes": (),
-        }
-        for number, gpu in enumerate(scenario.gpus)
-    }
-    return changed(scenario, gpus=limits)
-
-
 @pytest.mark.parametrize("name", TRUE)
 def test_a_scenario_of_the_kit_has_only_the_findings_that_are_true_of_it(name: str, tmp_path: Path) -> None:
-    machine = read(tuned(SCENARIOS[name]), tmp_path)
+    machine = read(SCENARIOS[name], tmp_path)
     assert {finding.id for finding in find(machine)} == TRUE[name]
 
 
 @pytest.mark.parametrize("name", ["dual_socket_4_4", "dgx1", "four", "sixteen", "desktop"])
 def test_a_sound_scenario_of_the_kit_has_nothing_to_warn_of(name: str, tmp_path: Path) -> None:
-    machine = read(tuned(SCENARIOS[name]), tmp_path)
+    machine = read(SCENARIOS[name], tmp_path)
     assert [finding for finding in find(machine) if finding.severity != "info"] == []
 
 
 def test_the_risers_of_the_seven_card_box_are_found_and_the_card_in_the_slot_is_told_apart(
     tmp_path: Path,
 ) -> None:
-    machine = read(tuned(SCENARIOS["7gforce"]), tmp_path)
+    machine = read(SCENARIOS["7gforce"], tmp_path)
     narrow = [finding for finding in find(machine) if finding.id == "pcie.slot_narrow"]
     assert {finding.subject: finding.severity for finding in narrow} == {
         "gpus:0-5": "warning",
