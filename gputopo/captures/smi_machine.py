@@ -52,11 +52,11 @@ def machine(
     reasons: dict[int, dict[str, str]] = {}
     for index, card in sorted(cards.items()):
         gpu, why = card.gpu(index)
-        if without_mask:
-            why["throttle.mask"] = f"{source} tells the reasons, not the mask"
         gpus.append(gpu)
         reasons[index] = why
     missing |= _untold(gpus, reasons, source)
+    if without_mask and gpus:
+        missing["gpus[*].throttle.mask"] = f"{source} tells the reasons, not the mask"
     missing |= {f"gpus[{index}].{fact}": why for index, told in reasons.items() for fact, why in told.items()}
     if attached is not None and attached.isdigit() and attached != str(len(gpus)):
         missing["gpus[*].index"] = (

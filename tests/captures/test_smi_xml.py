@@ -66,7 +66,7 @@ def test_the_reasons_have_one_name_under_both_names_of_the_section(era: str) -> 
     machine = parse(log(f"<clocks_{era}_reasons>\n{lines}</clocks_{era}_reasons>"))
     assert machine.gpus[0].throttle.reasons == ("sw_power_cap", "hw_slowdown", "hw_thermal_slowdown")
     assert machine.gpus[0].throttle.mask is None
-    assert machine.missing["gpus[0].throttle.mask"] == "nvidia-smi -q -x tells the reasons, not the mask"
+    assert machine.missing["gpus[*].throttle.mask"] == "nvidia-smi -q -x tells the reasons, not the mask"
 
 
 def test_a_part_of_the_reasons_is_not_taken_for_all() -> None:
