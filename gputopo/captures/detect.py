@@ -95,9 +95,17 @@ def read_text(text: str, *, origin: str) -> Machine:
     raise _unknown(text, origin)
 
 
+def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
+    """Read the content of one file: a tar of a copied /sys, or text in any format. Raises InputError."""
+    if read_tree is not None and sysfs.is_archive(data) and len(data) <= _MOST_BYTES:
+        with sysfs.unpacked(data, origin=origin) as root:
+            return read_tree(root)
+    return read_text(_decoded(data, origin), origin=origin)
+
+
 def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
     if source == "-":
-        return _read(_standard_input(), _STDIN, read_tree)
+        return read_bytes(_standard_input(), origin=_STDIN, read_tree=read_tree)
     if not source:
         raise InputError(
             "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
@@ -106,14 +114,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
         return bundled.read(source)
     if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
         return read_tree(root)
-    return _read(_content(Path(source)), source, read_tree)
-
-
-def _read(data: bytes, origin: str, read_tree: ReadTree | None) -> Machine:
-    if read_tree is not None and sysfs.is_archive(data) and len(data) <= _MOST_BYTES:
-        with sysfs.unpacked(data, origin=origin) as root:
-            return read_tree(root)
-    return read_text(_decoded(data, origin), origin=origin)
+    return read_bytes(_content(Path(source)), origin=source, read_tree=read_tree)
 
 
 def _standard_input() -> bytes:

@@ -21,7 +21,7 @@ _PASSING = re.compile(
     r"|memory_mib\.(?:used|free)|throttle\.\w+|processes|violation_ns\b.*|nvlinks|replay_counter|ecc\.\w+ed_\w+)"
 )
 # What stands in a field of which nothing is known, where that is not None.
-_UNKNOWN = {"status": "not_read", "lost": False, "kind": "other"}
+_UNKNOWN = {"status": "not_read", "lost": False, "kind": "other", "root": ""}
 _KEYS: Mapping[str, Callable[[Any], Any]] = {
     "gpus": lambda gpu: gpu.index,
     "links": lambda link: (link.a, link.b),

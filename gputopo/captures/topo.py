@@ -55,9 +55,9 @@ def _the_matrix(reading: Reading, origin: str) -> Matrix:
     first = found[0]
     for other in found[1:]:
         if [(row.label, row.cells) for row in other.rows] != [(row.label, row.cells) for row in first.rows]:
-            line = other.rows[0].line
+            line = f"near line {other.rows[0].line}" if other.rows else "without rows"
             raise InputError(
-                f"{origin}: two different matrices, the second near line {line}",
+                f"{origin}: two different matrices, the second {line}",
                 "give one file for each machine",
             )
     return first
@@ -73,6 +73,8 @@ def _gpu_rows(matrix: Matrix, origin: str) -> dict[int, Row]:
             )
         rows[row.label] = row
     labels = [label for label in matrix.columns if GPU.fullmatch(label)]
+    if odd := next((label for label in (*labels, *rows) if re.fullmatch(r"GPU0\d+", label)), None):
+        raise InputError(f"{origin}: {odd} is no number of a GPU", _HINT)
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise InputError(f"{origin}: the header names {twice} twice", _HINT)
     if bare := [label for label in labels if label not in rows]:

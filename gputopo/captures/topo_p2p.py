@@ -10,15 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from gputopo.captures.topo_lines import (
-    GPU,
-    PEER_STATUS,
-    Head,
-    best_header,
-    header_words,
-    label_of,
-    read_lines,
-)
+from gputopo.captures.topo_lines import GPU, PEER_STATUS, Head, header_words, label_of
 from gputopo.errors import InputError
 from gputopo.machine import Contradiction, Gpu, Link, Machine, Unread
 
@@ -37,7 +29,7 @@ _STATUS = {
     "U": "UNKNOWN",
 }
 _COMMAND = re.compile(r"\btopo\s+(?:-p2p|--p2p_status)[ =]*\"?([rwnap]{1,2})\b")
-_LEGEND = re.compile(r"^\W*(?:X|OK|CNS|GNS|TNS|NS|DR|U)\s*=\s|^\W*Legend:", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
 _UNSAID = "the text does not say which capability it shows; it is taken as read and write"
 
@@ -100,18 +92,21 @@ def parse(text: str, *, origin: str) -> Machine:
 def _tables(text: str) -> list[_Table]:
     tables: list[_Table] = []
     capability: str | None = None
-    for line in read_lines(text):
-        if command := _COMMAND.search(line.text):
+    for number, coloured in enumerate(text.splitlines(), 1):
+        if "GPU" not in coloured and "topo" not in coloured:
+            continue
+        line = _COLOUR.sub("", coloured).replace("|", " ")
+        if command := _COMMAND.search(line):
             capability = command[1]
-        head: Head | None = header_words(best_header(line))
+        head: Head | None = header_words(line)
         if head is not None:
-            tables.append(_Table(head[0], capability, line.number, {}))
+            tables.append(_Table(head[0], capability, number, {}))
             capability = None
             continue
-        words = line.text.split()
+        words = line.split()
         label = label_of(words[0]) if words else ""
-        if tables and GPU.fullmatch(label) and not _LEGEND.search(line.text):
-            row = (line.number, words[1:])
+        if tables and GPU.fullmatch(label):
+            row = (number, words[1:])
             # A second row of one name is kept under a name of its own, so that the check meets it.
             tables[-1].rows[label if label not in tables[-1].rows else f"{label} (again)"] = row
     return tables

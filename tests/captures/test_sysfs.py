@@ -2,7 +2,10 @@
 
 import gzip
 import io
+import json
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -140,3 +143,13 @@ def test_a_cut_or_foreign_archive_is_refused(copied: Path, tmp_path: Path) -> No
         (tmp_path / name).write_bytes(data)
         with pytest.raises(InputError):
             load(tmp_path / name)
+
+
+def test_inspect_reads_a_copied_tree_from_the_command_line(copied: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "tree.tar.gz"
+    packed.write_bytes(samples.packed(copied))
+    for path in (copied, packed):
+        command = [sys.executable, "-m", "gputopo", "inspect", "--from", str(path), "--json"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == 0, ran.stderr
+        assert json.loads(ran.stdout)["machine"]["source"] == "sysfs"

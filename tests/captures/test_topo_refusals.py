@@ -127,3 +127,15 @@ def test_numbers_beyond_any_machine_are_not_read_as_numbers() -> None:
     machine = topo.parse(f"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t{big}\t{big}", origin="x")
     assert (machine.gpus[0].cpu_affinity, machine.gpus[0].numa_node) == (None, None)
     assert len(machine.unread) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("\tGPU00\tGPU1\nGPU00\tX\tPIX\nGPU1\tPIX\tX\n", "GPU00 is no number"),
+        ("\tGPU0\tGPU1\nGPU0\tX\tPIX\nGPU0\tX\tPIX\n", "two rows"),
+    ],
+)
+def test_damaged_matrices_are_refused_in_words(text: str, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        topo.parse(text, origin="x")

@@ -1,0 +1,227 @@
+"""Damaged captures of every format: whether any gives a traceback, takes long or tells what cannot be.
+
+Run `python -m tests.benchmarks.bench_fuzz [--cases 100000] [--seed 1]`. The texts are those
+that the tests invent, and the public captures beside this checkout where they are there.
+"""
+
+import argparse
+import itertools
+import random
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gputopo import schema
+from gputopo.captures import bundled, detect, recording
+from gputopo.errors import GputopoError
+from gputopo.machine import Machine
+from tests.captures import samples
+
+CAPTURES = Path(__file__).parents[3] / "shared"
+LIMIT_S = 0.1  # the goal of every parse
+_STRANGE = "\0\ufeff\u202e\ud7ff\x1b[0m\u0661\u00b2|<>&\"'\\\t\r -+X"
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of all cases: how many were read and refused, and what went wrong, by its name."""
+
+    read: int = 0
+    refused: int = 0
+    wrong: dict[str, str] = field(default_factory=dict)
+    slowest_s: float = 0.0
+    slowest: str = ""
+
+
+def texts(folder: Path = CAPTURES) -> dict[str, bytes]:
+    """Give the captures that are damaged, by name."""
+    found = {name: text.encode() for name, text in samples.ALL.items()}
+    found["recording"] = schema.encode(bundled.read("dgx1-p100"))
+    for path in sorted(folder.glob("captures/*/*")) + sorted(folder.glob("thermal/*.throughput.log")):
+        if path.name != "index.csv":
+            found[f"{path.parent.name}/{path.name}"] = path.read_bytes()
+    return found
+
+
+def _cut(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    return text[: random_.randrange(len(text) + 1)]
+
+
+def _beheaded(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    return text[random_.randrange(len(text) + 1) :]
+
+
+def _holed(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    start = random_.randrange(len(text) + 1)
+    return text[:start] + text[start + random_.randrange(1, 200) :]
+
+
+def _doubled(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    start, end = sorted(random_.randrange(len(text) + 1) for _ in range(2))
+    return text[:end] + text[start:]
+
+
+def _shuffled(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    lines = text.splitlines(keepends=True)
+    random_.shuffle(lines)
+    return b"".join(lines)
+
+
+def _swapped(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    lines = text.splitlines(keepends=True)
+    for _ in range(min(3, len(lines))):
+        a, b = random_.randrange(len(lines)), random_.randrange(len(lines))
+        lines[a], lines[b] = lines[b], lines[a]
+    return b"".join(lines)
+
+
+def _strange(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    for _ in range(random_.randrange(1, 6)):
+        at = random_.randrange(len(text) + 1)
+        text = text[:at] + random_.choice(_STRANGE).encode() + text[at + random_.randrange(2) :]
+    return text
+
+
+def _numbers(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    other = random_.choice(["0", "-1", "9" * 30, "1e999", "nan", "4294967295", "\u0663"])
+    plain = text.decode(errors="replace")
+    places = [match.span() for match in _NUMBER.finditer(plain)]
+    if not places:
+        return text
+    start, end = random_.choice(places)
+    return (plain[:start] + other + plain[end:]).encode()
+
+
+def _encoded(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    plain = text.decode(errors="replace")
+    return plain.encode(random_.choice(["utf-16", "utf-16-le", "utf-32", "utf-7", "cp500"]), errors="replace")
+
+
+def _bytes(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    changed = bytearray(text)
+    for _ in range(random_.randrange(1, 5) if changed else 0):
+        changed[random_.randrange(len(changed))] = random_.randrange(256)
+    return bytes(changed)
+
+
+def _spliced(text: bytes, random_: random.Random, others: list[bytes]) -> bytes:
+    other = random_.choice(others)
+    return text[: random_.randrange(len(text) + 1)] + other[random_.randrange(len(other) + 1) :]
+
+
+def _unblanked(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    return b"\n".join(b" ".join(line.split()) for line in text.splitlines())
+
+
+DAMAGES: tuple[Callable[[bytes, random.Random, list[bytes]], bytes], ...] = (
+    _cut,
+    _beheaded,
+    _holed,
+    _doubled,
+    _shuffled,
+    _swapped,
+    _strange,
+    _numbers,
+    _encoded,
+    _bytes,
+    _spliced,
+    _unblanked,
+)
+
+
+def cases(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
+    """Give damaged captures without end, each with a name that says how to make it again."""
+    names = sorted(sources)
+    others = [sources[name] for name in names]
+    for number in itertools.count():
+        random_ = random.Random(f"{seed}-{number}")
+        name = random_.choice(names)
+        text, done = sources[name], []
+        for _ in range(random_.choice((1, 1, 1, 2, 3))):
+            damage = random_.choice(DAMAGES)
+            text = damage(text, random_, others)
+            done.append(damage.__name__.strip("_"))
+        yield f"seed {seed}, case {number}: {name}, {' and '.join(done)}", text
+
+
+def impossible(machine: Machine) -> str | None:
+    """Tell what cannot be in a machine, or None: pairs of GPUs it lacks, numbers that no such thing has."""
+    gpus = [gpu.index for gpu in machine.gpus]
+    if len(set(gpus)) != len(gpus):
+        return "two GPUs with one index"
+    if strange := [link for link in machine.links if not {link.a, link.b} <= set(gpus)]:
+        return f"a link to a GPU that is not there: {strange[0].a}-{strange[0].b}"
+    for gpu in machine.gpus:
+        pcie = gpu.pcie
+        if any(gen is not None and not 0 <= gen <= 7 for gen in (pcie.gen_now, pcie.gen_max)):
+            return f"PCIe generation {pcie.gen_now} of {pcie.gen_max}"
+        if any(width is not None and not 0 <= width <= 32 for width in (pcie.width_now, pcie.width_max)):
+            return f"a link {pcie.width_now} of {pcie.width_max} lanes wide"
+    text = schema.encode_pretty(machine)
+    return None if recording.parse(text, origin="again") == machine else "it changes when it is recorded"
+
+
+def try_one(name: str, data: bytes, outcome: Outcome) -> None:
+    """Read one damaged capture and note what came of it."""
+    started = time.process_time()
+    machine: Machine | None = None
+    try:
+        machine = detect.read_bytes(data, origin="damaged")
+        outcome.read += 1
+    except GputopoError as error:
+        outcome.refused += 1
+        if "\n" in error.what + error.hint:
+            outcome.wrong.setdefault("an error of two lines", name)
+    except Exception as error:  # noqa: BLE001 (what this looks for)
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        outcome.wrong.setdefault(
+            f"{type(error).__name__} in {Path(place.filename).name}:{place.lineno}", name
+        )
+    taken = time.process_time() - started
+    if taken > outcome.slowest_s:
+        outcome.slowest_s, outcome.slowest = taken, name
+    if machine is not None and (why := _checked(machine)) is not None:
+        outcome.wrong.setdefault(why, name)
+
+
+def _checked(machine: Machine) -> str | None:
+    try:
+        return impossible(machine)
+    except Exception as error:  # noqa: BLE001 (what this looks for)
+        return f"{type(error).__name__} when it is recorded: {str(error)[:80]}"
+
+
+def run(count: int, seed: int, sources: dict[str, bytes] | None = None) -> Outcome:
+    """Try so many cases."""
+    outcome = Outcome()
+    # The first parse of a format loads its modules; that is start-up and not the text.
+    for data in samples.ALL.values():
+        detect.read_text(data, origin="sample")
+    for name, data in itertools.islice(cases(sources or texts(), seed), count):
+        try_one(name, data, outcome)
+    return outcome
+
+
+def main() -> int:
+    """Print what came of the cases; exit code 1 if anything went wrong or took too long."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    started = time.perf_counter()
+    outcome = run(options.cases, options.seed)
+    print(f"{options.cases} cases in {time.perf_counter() - started:.0f} s")
+    print(f"read: {outcome.read}, refused in words: {outcome.refused}, wrong: {len(outcome.wrong)}")
+    print(f"slowest: {outcome.slowest_s * 1000:.0f} ms ({outcome.slowest})")
+    for why, name in outcome.wrong.items():
+        print(f"WRONG: {why} ({name})")
+    return 1 if outcome.wrong or outcome.slowest_s > LIMIT_S else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

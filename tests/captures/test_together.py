@@ -1,0 +1,132 @@
+"""Captures of one machine in several formats: recognised by content, merged into one, differences told."""
+
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.captures import detect, merge
+from gputopo.errors import GputopoError
+from gputopo.machine import Hop, Machine
+from tests.benchmarks import bench_fuzz
+from tests.captures import samples
+
+SHARED = Path(__file__).parents[3] / "shared" / "captures"
+ROOMS = ("topo", "nccl_xml", "hwloc", "other", "smi_xml", "smi_text")
+# No matrix in them: an error text of nvidia-smi, and a paste that contradicts itself.
+REFUSED = ("windows_geforce-rtx-2080-super_591.86_nvidia_gpu_exporter.txt", "autonomys-docs")
+SOURCES = {
+    "topo": "nvidia-smi topo",
+    "nccl": "nccl xml",
+    "hwloc": "hwloc xml",
+    "lspci -tv": "lspci -tv",
+    "lspci -vvv": "lspci -vvv",
+    "nvlink -s": "nvidia-smi nvlink",
+    "topo -p2p": "nvidia-smi topo -p2p",
+    "TensorFlow 1": "tensorflow log",
+    "TensorFlow 2": "tensorflow log",
+    "TensorFlow created": "tensorflow log",
+    "table": "markdown table",
+}
+# But for the CUDA order of hwloc's sample, which is turned, all are of one machine in every fact.
+AGREEING = samples.ALL | {
+    "hwloc": samples.HWLOC.replace('"cuda2"', '"x"').replace('"cuda0"', '"cuda2"').replace('"x"', '"cuda0"')
+}
+
+
+def read(name: str) -> Machine:
+    return detect.read_text(AGREEING[name], origin=name)
+
+
+@pytest.mark.parametrize("name", samples.ALL)
+def test_the_content_tells_the_format(name: str) -> None:
+    assert read(name).source == SOURCES[name]
+    windows = detect.read_bytes(AGREEING[name].replace("\n", "\r\n").encode("utf-16"), origin=name)
+    assert _facts(windows) == _facts(read(name))
+
+
+def _facts(machine: Machine) -> tuple[object, ...]:
+    return machine.gpus, machine.links, machine.nics, machine.pci, machine.host, machine.unread
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(sorted(samples.ALL), 2)])
+def test_two_captures_of_one_machine_do_not_contradict_one_another(first: str, second: str) -> None:
+    merged = merge.merge([read(first), read(second)])
+    assert merged.contradictions == ()
+    assert len(merged.gpus) == 3
+
+
+def test_one_machine_gathers_what_each_capture_knows() -> None:
+    merged = merge.merge([read(name) for name in ("topo", "topo -p2p", "nvlink -s", "table", "lspci -vvv")])
+    assert merged.contradictions == ()
+    assert [link.hop for link in merged.links] == [Hop.PIX, Hop.SYS, Hop.SYS]
+    assert [link.p2p_read for link in merged.links] == [
+        "OK",
+        "TOPOLOGY_NOT_SUPPORTED",
+        "TOPOLOGY_NOT_SUPPORTED",
+    ]
+    assert [gpu.uuid is not None for gpu in merged.gpus] == [True] * 3
+    assert [len(gpu.nvlinks or ()) for gpu in merged.gpus] == [2, 2, 0]
+    assert [gpu.pci_address for gpu in merged.gpus] == list(samples.GPUS)
+    assert [gpu.pcie.limiting_hop for gpu in merged.gpus] == [None, "0000:04:10.0", None]
+    assert [gpu.power_w.limit for gpu in merged.gpus] == [151.0, 151.0, 120.0]
+    assert merged.host.acs == "on"
+
+
+def test_a_difference_is_told_with_both_sources() -> None:
+    far = detect.read_text(samples.TOPO.replace("PIX", "PHB"), origin="x")
+    reads = detect.read_text(samples.P2P.replace("\tOK\t", "\tNS\t"), origin="x")
+    merged = merge.merge([far, read("lspci -vvv"), read("TensorFlow 2"), reads])
+    assert [(found.fact, found.said) for found in merged.contradictions] == [
+        ("links[0-1].hop", {"nvidia-smi topo": "PHB", "lspci -vvv": "PIX"}),
+        ("links[0-1].p2p_read", {"tensorflow log": "OK", "nvidia-smi topo -p2p": "NOT_SUPPORTED"}),
+    ]
+
+
+def test_nccl_does_not_overrule_what_others_know_better() -> None:
+    merged = merge.merge([read("nccl"), read("lspci -vvv")])
+    parents = {node.address: node.parent for node in merged.pci}
+    assert parents[samples.GPUS[0]] == "0000:04:08.0"
+    far = detect.read_text(samples.TOPO.replace("\tPHB", "\tNODE"), origin="x")
+    assert merge.merge([read("nccl"), far]).nics[0].hops["gpu:2"] is Hop.NODE
+
+
+@given(st.sampled_from(sorted(samples.ALL)), st.floats(0, 1))
+def test_a_capture_cut_behind_a_line_tells_nothing_that_the_whole_does_not(name: str, share: float) -> None:
+    lines = AGREEING[name].splitlines(keepends=True)
+    cut = "".join(lines[: round(share * len(lines))])
+    try:
+        machine = detect.read_text(cut, origin="cut")
+    except GputopoError:
+        return  # that its words are right, the damaged captures below show
+    merged = merge.merge([read(name), machine])
+    # That fewer GPUs are listed, and so counted otherwise, is the cut itself.
+    told = [c for c in merged.contradictions if c.fact not in ("gpus", "nics") and "p2p" not in c.fact]
+    assert told == []
+
+
+def test_damaged_captures_are_read_or_refused_in_words() -> None:
+    outcome = bench_fuzz.run(600, seed=0)
+    assert outcome.wrong == {}
+    assert min(outcome.read, outcome.refused) > 100
+    assert outcome.slowest_s < 1.0  # the goal is 0.1 s; a busy machine gets more
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_capture_is_read(room: str) -> None:
+    if not SHARED.is_dir():
+        pytest.skip("the folder of public captures is not beside this checkout")
+    paths = [path for path in sorted((SHARED / room).iterdir()) if path.name != "index.csv"]
+    assert paths
+    for path in paths:
+        started = time.process_time()
+        if path.name.startswith(REFUSED):
+            with pytest.raises(GputopoError):
+                detect.load([str(path)])
+            continue
+        machine = detect.load([str(path)])
+        assert machine.gpus or machine.pci or machine.host.acs, path.name
+        assert time.process_time() - started < 0.5
