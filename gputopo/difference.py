@@ -5,9 +5,9 @@ change, and of a counter only a rise is.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ from gputopo.captures.matching import same_address
 from gputopo.fact_words import path_in_words, value_in_words
 from gputopo.findings.load import at_work
 from gputopo.machine import Driver, Gpu, Link, Machine, Nic, PciNode
+
+Device = TypeVar("Device", Gpu, Nic)
 
 # Readings of a moment, what stands for the place in the list, and what other facts already say.
 _PASSING = re.compile(
@@ -52,7 +54,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
 def difference(old: Machine, new: Machine) -> Difference:
     """Compare two readings of a machine. GPUs are matched by UUID, else by PCI address, else by index."""
     comparing = _Comparing()
-    pairs = _matched_gpus(old.gpus, new.gpus)
+    pairs = _paired(old.gpus, new.gpus, (_same_card, _same_slot, _same_number))
     comparing.structs("driver", "driver", *_drivers(old.driver, new.driver))
     comparing.structs("host", "host", old.host, new.host)
     comparing.gpus(pairs, old, new)
@@ -120,17 +122,17 @@ class _Comparing:
     def nics(self, old: tuple[Nic, ...], new: tuple[Nic, ...]) -> None:
         if not old or not new:  # most captures say nothing of network cards
             return
-        before = {nic.pci_address or nic.name or str(nic.index): nic for nic in old}
+        pairs = _paired(old, new, (_same_nic, _same_nic_slot, _same_nic_name))
+        for was, now in pairs:
+            self.structs(f"nics[{now.index}]", f"network card {_nic_name(now)}", was, now)
+        for nic in old:
+            if not any(nic is was for was, _ in pairs):
+                name = _nic_name(nic)
+                self._say(f"nics[{nic.index}]", name, None, f"network card {name} is gone")
         for nic in new:
-            was = before.pop(nic.pci_address or nic.name or str(nic.index), None)
-            named = nic.name or nic.pci_address or str(nic.index)
-            if was is None:
-                self._say(f"nics[{nic.index}]", None, named, f"network card {named} is new")
-            else:
-                self.structs(f"nics[{nic.index}]", f"network card {named}", was, nic)
-        for nic in before.values():
-            named = nic.name or nic.pci_address or str(nic.index)
-            self._say(f"nics[{nic.index}]", named, None, f"network card {named} is gone")
+            if not any(nic is now for _, now in pairs):
+                name = _nic_name(nic)
+                self._say(f"nics[{nic.index}]", None, name, f"network card {name} is new")
 
     def bridges(self, old: tuple[PciNode, ...], new: tuple[PciNode, ...]) -> None:
         before = {node.address: node for node in old}
@@ -205,18 +207,19 @@ def _same(fact: str, was: Any, now: Any) -> bool:
     return False
 
 
-def _matched_gpus(old: tuple[Gpu, ...], new: tuple[Gpu, ...]) -> list[tuple[Gpu, Gpu]]:
-    """Pair the GPUs of the two machines, the surest mark first; each is in one pair at most."""
-    pairs: list[tuple[Gpu, Gpu]] = []
-    left = list(old)
-    open_ = list(new)
-    for is_same in (_same_card, _same_slot, _same_number):
+def _paired(
+    old: Sequence[Device], new: Sequence[Device], tests: Sequence[Callable[[Device, Device], bool]]
+) -> list[tuple[Device, Device]]:
+    """Pair the devices of two machines, by the surest test first; each is in one pair at most."""
+    pairs: list[tuple[Device, Device]] = []
+    left, open_ = list(old), list(new)
+    for is_same in tests:
         for now in list(open_):
-            was = next((gpu for gpu in left if is_same(gpu, now)), None)
+            was = next((one for one in left if is_same(one, now)), None)
             if was is not None:
                 pairs.append((was, now))
-                left.remove(was)
-                open_.remove(now)
+                left = [one for one in left if one is not was]
+                open_ = [one for one in open_ if one is not now]
     return sorted(pairs, key=lambda pair: pair[1].index)
 
 
@@ -239,6 +242,26 @@ def _drivers(old: Driver, new: Driver) -> tuple[Driver, Driver]:
         return old, new
     rest = {"nvml_version": None, "kernel_module_version": None}
     return msgspec.structs.replace(old, **rest), msgspec.structs.replace(new, **rest)
+
+
+def _same_nic(was: Nic, now: Nic) -> bool:
+    """By slot and name: one slot may hold several ports."""
+    return _same_nic_slot(was, now) and _same_nic_name(was, now)
+
+
+def _same_nic_slot(was: Nic, now: Nic) -> bool:
+    return bool(was.pci_address and now.pci_address and same_address(was.pci_address, now.pci_address))
+
+
+def _same_nic_name(was: Nic, now: Nic) -> bool:
+    """By name, else by number where neither slot nor name is known of both."""
+    if was.name is not None and now.name is not None:
+        return was.name == now.name
+    return was.index == now.index and not (was.pci_address and now.pci_address)
+
+
+def _nic_name(nic: Nic) -> str:
+    return nic.name or nic.pci_address or str(nic.index)
 
 
 def _without_generation(gpu: Gpu) -> Gpu:

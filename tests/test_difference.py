@@ -210,6 +210,14 @@ def test_network_cards_the_host_and_bridges_are_compared_too() -> None:
     ]
 
 
+def test_two_ports_in_one_slot_are_two_network_cards() -> None:
+    ports = tuple(Nic(index=n, name=f"mlx5_{n}", pci_address="0000:0c:00.0") for n in (0, 1))
+    assert said(machine(nics=ports), machine(nics=ports)) == []
+    assert said(machine(nics=ports), machine(nics=ports[1:])) == ["network card mlx5_0 is gone"]
+    renamed = (msgspec.structs.replace(ports[0], name="ib0"), ports[1])
+    assert said(machine(nics=ports), machine(nics=renamed)) == ["network card ib0: name is ib0, was mlx5_0"]
+
+
 def test_the_json_form_says_was_and_is() -> None:
     found = difference(machine(gpu(numa_node=0)), machine(gpu(numa_node=1)))
     document = schema.to_builtins(found)

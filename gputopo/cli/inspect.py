@@ -62,7 +62,11 @@ def inspect(
         ),
     ] = None,
     identities: Annotated[
-        bool, typer.Option("--identities", help="Keep UUIDs and user names in what is printed and recorded.")
+        bool,
+        typer.Option(
+            "--identities",
+            help="Keep UUIDs and user names in what is printed and recorded (the table always names users).",
+        ),
     ] = False,
 ) -> int:
     """Show the host, the GPUs, how they are connected, what is wrong, and what could not be read.
@@ -102,6 +106,9 @@ def _inspect_once(
         schema.write(record, machine)
     if old is not None:
         _print_difference(old, whole, shape)
+    elif shape == "table":
+        # One's own screen shows whose processes hold the GPUs; what is passed on does not, unless asked.
+        _show_table(findings.Inspection(machine=whole, findings=inspection.findings))
     else:
         _print(inspection, shape)
     if findings.driver_broken(machine) is not None:
@@ -120,15 +127,17 @@ def _print(inspection: "Inspection", shape: str) -> None:
         from gputopo.report.markdown import markdown
 
         emit(markdown(inspection))
-    elif shape == "prometheus":
+    else:
         from gputopo.report.prometheus import exposition
 
         emit(exposition(inspection))
-    else:
-        from gputopo.cli.screen import for_this_stdout
-        from gputopo.report.findings import inspection_view
 
-        show(lambda width: for_this_stdout(inspection_view(inspection, width)))
+
+def _show_table(inspection: "Inspection") -> None:
+    from gputopo.cli.screen import for_this_stdout
+    from gputopo.report.findings import inspection_view
+
+    show(lambda width: for_this_stdout(inspection_view(inspection, width)))
 
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:

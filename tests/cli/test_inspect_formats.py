@@ -12,7 +12,7 @@ import pytest
 from gputopo import schema
 from gputopo.captures import bundled
 from gputopo.difference import Difference
-from gputopo.machine import Gpu, Machine, Pcie, PowerW
+from gputopo.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
 from tests.cli.conftest import Call
 from tests.kit.scenarios import SCENARIOS
 from tests.report.exposition_grammar import read
@@ -50,6 +50,20 @@ def test_uuids_are_left_out_unless_asked_for(
     on_scenario("dgx1")
     done = call("inspect", "--format", shape, *(["--identities"] if asked else []))
     assert ("GPU-00000001" in done.out) is (asked and shape in ("json", "prometheus"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "asked", "named"),
+    [("table", False, True), ("json", False, False), ("json", True, True), ("markdown", False, False)],
+)
+def test_users_are_on_ones_own_screen_and_in_nothing_that_is_passed_on(
+    shape: str, asked: bool, named: bool, call: Call, tmp_path: Path
+) -> None:
+    process = GpuProcess(pid=7, kind="compute", name="python", user="erika", memory_mib=512)
+    path = write(tmp_path, "box.json", Machine(source="live", gpus=(Gpu(index=0, processes=(process,)),)))
+    done = call("inspect", "--from", path, "--format", shape, *(["--identities"] if asked else []))
+    assert "512" in done.out
+    assert ("erika" in done.out) is named
 
 
 def test_the_help_lists_the_formats(call: Call) -> None:

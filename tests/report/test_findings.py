@@ -1,6 +1,6 @@
 from gputopo.findings import Finding, Inspection
 from gputopo.machine import Contradiction, Driver, Gpu, Machine, Unread
-from gputopo.report.findings import findings_view, inspection_view
+from gputopo.report.findings import findings_view, inspection_view, watched_view
 from gputopo.report.layout import SEVERITY_STYLES, text_of
 
 
@@ -22,6 +22,29 @@ def test_a_finding_has_its_severity_subject_id_words_and_remedy() -> None:
     assert "error    gpu:3  gpu.lost\n" in text
     assert "To do: check the seat" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def narrow(subject: str, says: str) -> Finding:
+    return Finding(id="pcie.slot", severity="warning", subject=subject, says=says, remedy="move it")
+
+
+def test_findings_of_one_kind_share_a_block_and_its_remedy() -> None:
+    found = (narrow("gpu:1", "GPU 1: one lane"), LOST, narrow("gpu:2", "GPU 2: two lanes"))
+    text = shown(Machine(source="live"), *found)
+    assert "warning  gpu:1-2  pcie.slot\n" in text
+    assert text.count("To do: move it") == 1
+    assert text.index("GPU 1: one lane") < text.index("GPU 2: two lanes") < text.index("gpu.lost")
+
+
+def test_many_findings_are_counted_in_the_title() -> None:
+    found = [LOST, *(narrow(f"gpu:{n}", f"GPU {n}") for n in range(3))]
+    assert "\nFindings: 1 error, 3 warnings\n" in shown(Machine(source="live"), *found)
+    assert "\nFindings\n" in shown(Machine(source="live"), *found[:3])
+
+
+def test_what_was_seen_while_watching_says_what_could_not_be_seen() -> None:
+    assert text_of(watched_view((), None, 80)) == "Seen while watching\n  None.\n"
+    assert "Xid errors: NOT_SUPPORTED" in text_of(watched_view((LOST,), "NOT_SUPPORTED", 80))
 
 
 def test_the_severity_has_its_colour() -> None:
