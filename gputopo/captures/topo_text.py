@@ -4,6 +4,7 @@ Nothing is interpreted here beyond which words are the header, which are a devic
 they stand.
 """
 
+import functools
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class _Block:
     rows: list[Line] = field(default_factory=list)
 
 
+@functools.lru_cache(maxsize=1)  # a text is first recognised and then parsed
 def read(text: str) -> Reading:
     """Find the matrices of a text. A text without one gives none; nothing is raised."""
     blocks: list[_Block] = []

@@ -66,3 +66,9 @@ def test_rows_that_do_not_fit_together_are_refused() -> None:
         read(BARE.replace(" | Enabled", ""))
     with pytest.raises(InputError, match="two rows"):
         read(BARE + BARE)
+
+
+def test_a_pair_that_no_link_can_have_is_listed() -> None:
+    machine = read(samples.TABLE.replace("1/3", "1/31"))
+    assert machine.gpus[0].pcie.gen_max is None
+    assert machine.unread[0].text == "GPU 0: 1/31"
