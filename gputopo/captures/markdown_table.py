@@ -165,7 +165,8 @@ def _gpu(
         kind = columns.get(column)
         pair = _PAIR.fullmatch(cell)
         most_first = first_is_most.get(column)
-        if kind in ("gen", "width") and pair and most_first is not None:
+        allowed = _GENERATIONS if kind == "gen" else _WIDTHS
+        if kind in ("gen", "width") and pair and most_first is not None and _all_in([cell], allowed):
             a, b = int(pair[1]), int(pair[2])
             pairs[kind] = (a, b) if most_first else (b, a)
         elif kind is not None and _fits(kind, cell):
