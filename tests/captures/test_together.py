@@ -1,6 +1,7 @@
 """Captures of one machine in several formats: recognised by content, merged into one, differences told."""
 
 import itertools
+import re
 import time
 from pathlib import Path
 
@@ -84,6 +85,13 @@ def test_a_difference_is_told_with_both_sources() -> None:
         ("links[0-1].hop", {"nvidia-smi topo": "PHB", "lspci -vvv": "PIX"}),
         ("links[0-1].p2p_read", {"tensorflow log": "OK", "nvidia-smi topo -p2p": "NOT_SUPPORTED"}),
     ]
+
+
+def test_network_cards_are_not_matched_by_place_where_their_numbers_differ() -> None:
+    more = re.sub("05.0  Intel.*", "05.0  Intel Corporation Ethernet Controller X710", samples.LSPCI_TREE)
+    merged = merge.merge([read("topo"), detect.read_text(more, origin="x")])
+    assert [(nic.name, nic.pci_address) for nic in merged.nics] == [("mlx5_0", None)]
+    assert [found.fact for found in merged.contradictions] == ["nics"]
 
 
 def test_nccl_does_not_overrule_what_others_know_better() -> None:
