@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from gputopo.machine import PciNode
+from gputopo.pcie import WIDTHS, address_order, generation_of
 from gputopo.probes.pci_errors import read_acs, read_aer
 from gputopo.probes.pci_files import read_text
-
-# GT/s per lane of each PCIe generation. linux: drivers/pci/probe.c, pcie_link_speed[].
-_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
-# PCI Express Base Specification, Link Capabilities Register; sysfs has 0 and 255 for "unknown".
-_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 
 _ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 _KERNEL_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -67,16 +63,6 @@ def read_pci(root: Path) -> tuple[PciNode, ...]:
     return tuple(nodes[address] for address in sorted(nodes, key=address_order))
 
 
-def address_order(address: str) -> tuple[int, ...]:
-    """Give the sort key that puts addresses into PCI order, which is NVML's order of GPUs."""
-    return tuple(int(part, 16) for part in re.split("[:.]", address))
-
-
-def generation(speed_gt_per_s: float | None) -> int | None:
-    """Give the PCIe generation of a speed in GT/s per lane, or None if no generation has it."""
-    return None if speed_gt_per_s is None else _GENERATIONS.get(speed_gt_per_s)
-
-
 def limit_above(nodes: Sequence[PciNode], address: str) -> Limit:
     """Compare a device with the bridges above it, the nearest first, by highest speed x width.
 
@@ -93,7 +79,7 @@ def limit_above(nodes: Sequence[PciNode], address: str) -> Limit:
         for bridge in _ancestors(tree, device)
         if own is not None and (most := _most(bridge)) is not None and most < own
     )
-    return Limit(generation(slot.max_speed_gt_per_s) if slot else None, next(slower, None))
+    return Limit(generation_of(slot.max_speed_gt_per_s) if slot else None, next(slower, None))
 
 
 def interface_name(root: Path, address: str) -> str | None:
@@ -114,7 +100,7 @@ def read_speed(text: str | None) -> float | None:
 
 def read_width(text: str | None) -> int | None:
     """Read a number of lanes; None for 0 and 255, with which the kernel says that it does not know."""
-    return int(text) if text and text.isascii() and text.isdigit() and int(text) in _WIDTHS else None
+    return int(text) if text and text.isascii() and text.isdigit() and int(text) in WIDTHS else None
 
 
 def _functions(devices: Path, root: Path) -> Iterator[tuple[str, Path]]:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from gputopo.machine import Gpu, PciNode
-from gputopo.probes.pci import generation, limit_above
+from gputopo.pcie import generation_of
+from gputopo.probes.pci import limit_above
 
 NOT_IN_TREE = "NOT_IN_PCI_TREE"
 
@@ -72,10 +73,10 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: dict[str, str]) -> Gp
 
 def _link_by_tree(node: PciNode, slot: PciNode | None) -> dict[str, int | None]:
     """Give the link as sysfs tells it. The most of it is what card and slot can do together."""
-    own = generation(node.max_speed_gt_per_s)
+    own = generation_of(node.max_speed_gt_per_s)
     return {
-        "gen_now": generation(node.speed_gt_per_s),
-        "gen_max": _least(own, generation(slot.max_speed_gt_per_s) if slot else None),
+        "gen_now": generation_of(node.speed_gt_per_s),
+        "gen_max": _least(own, generation_of(slot.max_speed_gt_per_s) if slot else None),
         "gen_max_device": own,
         "width_now": node.width,
         "width_max": _least(node.max_width, slot.max_width if slot else None),

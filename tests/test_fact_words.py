@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.fact_words import path_in_words, value_in_words
-from gputopo.pcie_generations import generation_of
+from gputopo.pcie import generation_of
 
 
 @pytest.mark.parametrize(

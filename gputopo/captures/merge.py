@@ -18,7 +18,8 @@ from gputopo.machine import Contradiction, Hop, Machine
 
 _PASSING = re.compile(
     r"\.(?:now|pstate|draw|\w+_now|utilization_percent\.\w+|temperature_c\.(?:gpu|memory|margin)|lost|detail"
-    r"|memory_mib\.(?:used|free)|throttle\.\w+|processes|violation_ns\b.*|nvlinks|replay_counter|ecc\.\w+ed_\w+)"
+    r"|(?:memory|bar1)_mib\.(?:used|free)|throttle\.\w+|processes|violation_ns\b.*|nvlinks|replay_counter"
+    r"|ecc\.(?:\w+ed_\w+|counts\b.*)|fan_percent|display_active|aer\b.*)"
 )
 # What stands in a field of which nothing is known, where that is not None.
 _UNKNOWN = {"status": "not_read", "lost": False, "kind": "other", "root": ""}

@@ -22,6 +22,7 @@ from gputopo.captures.pci_tree import NVIDIA, Found
 from gputopo.captures.xml_text import opening, root_of
 from gputopo.errors import InputError
 from gputopo.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
+from gputopo.pcie import generation_of
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -147,7 +148,7 @@ class _Reading:
             self.found.missing["gpus"] = "the file gives no class codes, so it does not say which are GPUs"
         for where, node in self.nodes.items():
             if node.kind == "gpu":
-                pcie = Pcie(gen_max=pci_tree.generation(node.max_speed_gt_per_s), width_max=node.max_width)
+                pcie = Pcie(gen_max=generation_of(node.max_speed_gt_per_s), width_max=node.max_width)
                 self.found.gpus[where] = Gpu(index=0, pcie=pcie)
         numa = tuple(self.numa[index] for index in sorted(self.numa))
         machine = pci_tree.machine(

@@ -11,14 +11,12 @@ from itertools import combinations
 import msgspec
 
 from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
+from gputopo.pcie import WIDTHS, address_order, generation_of
 from gputopo.topology import hop_between
 
 NVIDIA = "10de"
 NO_WAY = "the capture does not show enough of the way between the two"
 
-# GT/s per lane of each PCIe generation. PCI Express Base Specification, Link Capabilities Register.
-_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
-_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 
 Tree = Sequence[PciNode]
@@ -44,16 +42,6 @@ def address(text: str) -> str | None:
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function}" if device < 32 else None
 
 
-def order(pci_address: str) -> tuple[int, ...]:
-    """Give the sort key that puts addresses into PCI order, which is NVML's order of GPUs."""
-    return tuple(int(part, 16) for part in re.split("[:.]", pci_address))
-
-
-def generation(speed_gt_per_s: float | None) -> int | None:
-    """Give the PCIe generation of a speed in GT/s per lane, or None if no generation has it."""
-    return None if speed_gt_per_s is None else _GENERATIONS.get(speed_gt_per_s)
-
-
 def speed(text: str | None) -> float | None:
     """Read "16 GT/s", "16.0 GT/s PCIe" or "16GT/s" as GT/s per lane; None for anything else."""
     match = re.match(r"\s*(\d{1,4}(?:\.\d{1,3})?)\s*GT/s", text or "")
@@ -63,7 +51,7 @@ def speed(text: str | None) -> float | None:
 def width(text: str | None) -> int | None:
     """Read "16" or "x16" as a number of lanes; None for a number that no PCIe link has."""
     match = re.fullmatch(r"\s*x?(\d{1,2})\s*", text or "", re.ASCII)
-    return int(match[1]) if match and int(match[1]) in _WIDTHS else None
+    return int(match[1]) if match and int(match[1]) in WIDTHS else None
 
 
 def machine(
@@ -80,7 +68,7 @@ def machine(
 
     GPUs are numbered as the capture does it where it numbers every one, else in PCI order.
     """
-    tree = tuple(nodes[key] for key in sorted(nodes, key=order))
+    tree = tuple(nodes[key] for key in sorted(nodes, key=address_order))
     missing = dict(found.missing)
     numbers = _numbers([node.address for node in tree if node.kind == "gpu"], found.indices)
     gpus = tuple(
@@ -115,9 +103,9 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
     """Give a GPU its index and what its place in the tree tells."""
     slot = nodes.get(node.parent) if node.parent else None
     pcie = Pcie(
-        gen_now=generation(node.speed_gt_per_s),
-        gen_max_device=generation(node.max_speed_gt_per_s),
-        gen_max_host=generation(slot.max_speed_gt_per_s) if slot else None,
+        gen_now=generation_of(node.speed_gt_per_s),
+        gen_max_device=generation_of(node.max_speed_gt_per_s),
+        gen_max_host=generation_of(slot.max_speed_gt_per_s) if slot else None,
         width_now=node.width,
         width_max=_least(node.max_width, slot.max_width if slot else None),
         limiting_hop=_slower_bridge(node, nodes),

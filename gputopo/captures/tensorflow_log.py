@@ -14,6 +14,7 @@ from itertools import combinations
 from gputopo.captures import pci_tree
 from gputopo.errors import InputError
 from gputopo.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link, Machine, MemoryMib, Unread
+from gputopo.pcie import address_order
 
 SOURCE = "tensorflow log"
 READS = "a TensorFlow log"
@@ -126,7 +127,7 @@ def _machine(reading: _Reading) -> Machine:
             by_address.setdefault(device.address, []).append(device)
     missing: dict[str, str] = {}
     contradictions: list[Contradiction] = []
-    addresses = sorted(by_address, key=pci_tree.order)
+    addresses = sorted(by_address, key=address_order)
     numbers = _numbers(by_address)
     gpus = tuple(
         _gpu(index, where, by_address[where], numbers.get(where), missing, contradictions)

@@ -97,9 +97,10 @@ def _inspect_once(
 ) -> int:
     from gputopo import findings, schema
     from gputopo.machine import without_identities
+    from gputopo.p2p import with_reasons
 
     old = None if diff is None else _old_machine(diff, sources, shape)
-    whole = machine_from(sources)
+    whole = with_reasons(machine_from(sources))
     machine = whole if identities else without_identities(whole)
     inspection = findings.Inspection(machine=machine, findings=findings.find(machine))
     if record is not None:

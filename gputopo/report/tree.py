@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from gputopo.machine import Gpu, Machine, Nic, PciNode
-from gputopo.pcie_generations import generation_of
+from gputopo.pcie import generation_of
 from gputopo.report.idle_links import link_is_slow_while_idle
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, index_ranges, plain
 from gputopo.topology import links_by_pair

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.machine import PciNode
+from gputopo.pcie import address_order, generation_of
 from gputopo.probes.pci import (
     Limit,
-    address_order,
-    generation,
     interface_name,
     limit_above,
     normal_address,
@@ -190,7 +189,7 @@ def test_an_address_round_trips_whatever_its_case_and_zeros(
     ("speed", "number"), [(2.5, 1), (5.0, 2), (16.0, 4), (64.0, 6), (3.0, None), (None, None)]
 )
 def test_generations_follow_from_speeds(speed: float | None, number: int | None) -> None:
-    assert generation(speed) == number
+    assert generation_of(speed) == number
 
 
 def write_way(root: Path, links: list[LinkSpec | None]) -> str:

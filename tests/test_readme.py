@@ -1,0 +1,75 @@
+"""The README against the program: its commands, options, findings and machines are those that there are."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gputopo import workload
+from gputopo.captures import bundled
+from gputopo.cli import run_command
+from gputopo.findings import IDS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = ("inspect", "plan", "run")
+
+
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert run_command([command, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def written_commands() -> list[list[str]]:
+    """Every gputopo command line of the README, in code blocks and in the text, as its words."""
+    lines = re.findall(r"(?:^\$ |&& \.venv/bin/|`)(gputopo [^`\n#]*)", README, re.MULTILINE)
+    plain = [line for line in lines if "[" not in line and "|" not in line and "..." not in line]
+    return [shlex.split(line) for line in plain]
+
+
+def test_the_readme_has_commands_to_check() -> None:
+    assert len(written_commands()) >= 5
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_in_the_readme_is_an_option_of_that_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offered = help_of(command, capsys)
+    for words in written_commands():
+        if words[1] != command:
+            continue
+        own = words[: words.index("--")] if "--" in words else words
+        for word in own:
+            if word.startswith("--"):
+                assert re.search(rf"{re.escape(word)}\b", offered), f"{' '.join(words)}: no {word}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_reference_names_every_option_of_the_commands_or_points_to_their_help(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in re.findall(r"^\s+(?:-\w, )?(--[a-z-]+)", help_of(command, capsys), re.MULTILINE):
+        assert option in README or command == "run" or option == "--help", option
+
+
+def test_every_finding_is_listed() -> None:
+    listed = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", README, re.MULTILINE))
+    assert set(IDS) <= listed
+
+
+def test_every_bundled_machine_and_every_model_is_named() -> None:
+    for name in (*bundled.names(), *workload.names()):
+        assert f"`{name}`" in README
+
+
+def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:
+    blocks = re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert blocks[0].splitlines() == [
+        "python3 -m venv .venv && .venv/bin/pip install . && "
+        ".venv/bin/gputopo run --model alexnet --prefer-pix"
+    ]
+    assert blocks[1].count("\n") == 1
+    assert "pytest" in blocks[1]
+    assert blocks[1].strip() in README
