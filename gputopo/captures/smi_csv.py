@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gputopo.captures import smi_values
-from gputopo.captures.smi_card import Card, Entry
-from gputopo.captures.smi_machine import machine, unread
-from gputopo.captures.smi_names import Named, names
+from gputopo.captures.smi import values
+from gputopo.captures.smi.card import Card, Entry
+from gputopo.captures.smi.machine import machine, unread
+from gputopo.captures.smi.names import Named, names
 from gputopo.errors import InputError
 from gputopo.machine import Machine, Unread
 
@@ -152,7 +152,7 @@ class _Table:
                 self._note(line.number, line.text)
             return
         cells = dict(zip(self.columns, line.cells, strict=True))
-        if line.may_be_cut and not smi_values.is_whole(line.cells[-1]):
+        if line.may_be_cut and not values.is_whole(line.cells[-1]):
             self._note(line.number, f"{self.columns[-1]}: {line.cells[-1]} (the end, which may be cut)")
             del cells[self.columns[-1]]
         index = self._index(cells, line)
@@ -164,7 +164,7 @@ class _Table:
             self._cell(card, column, cell, line)
 
     def _index(self, cells: dict[str, str], line: _Line) -> int | None:
-        read = ((name, smi_values.read(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
+        read = ((name, values.read(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
         identity = next((f"{name} {value.value}" for name, value in read if value.value is not None), None)
         told = cells.get("index")
         if told is not None and re.fullmatch(r"\d{1,4}", told, re.ASCII) is None:
@@ -186,7 +186,7 @@ class _Table:
             self.attached = self.attached or cell
         elif _is_known(column) and not card.add(Entry(column, cell, line.number, line.text)):
             self._note(line.number, f"{column}: {cell}")
-        if cell.strip("[]").lower() == smi_values.LOST:
+        if cell.strip("[]").lower() == values.LOST:
             card.lost = True
 
     def machine(self) -> Machine:

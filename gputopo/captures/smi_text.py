@@ -1,6 +1,6 @@
 """The text of `nvidia-smi -q`, whole or with `-d`, of any driver and system: text in, Machine out.
 
-Indentation makes the tree. Where a paste has lost it, headings that smi_table knows do. Several outputs in
+Indentation makes the tree. Where a paste has lost it, headings that table knows do. Several outputs in
 one file (`-d CLOCK` after `-d POWER`, a loop with `-l`) are one machine: of each fact the first value stands.
 A line of a GPU that is not understood is Unread; lines around the outputs are passed over.
 """
@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gputopo.captures import smi_values
-from gputopo.captures.smi_card import Card, Entry
-from gputopo.captures.smi_machine import machine, unread
-from gputopo.captures.smi_names import Named, names
+from gputopo.captures.smi import values
+from gputopo.captures.smi.card import Card, Entry
+from gputopo.captures.smi.machine import machine, unread
+from gputopo.captures.smi.names import Named, names
 from gputopo.errors import InputError
 from gputopo.machine import Machine, Unread
 
@@ -152,7 +152,7 @@ class _Reading:
     def take(self, line: _Line) -> None:
         """Take in a line, whatever it is."""
         if match := _GPU.fullmatch(line.text):
-            address = smi_values.address(match[1]) or match[1]
+            address = values.address(match[1]) or match[1]
             self.begin(address)
             self.base = line.indent
             self._add(line, "pci/bus id", match[1])
@@ -175,14 +175,14 @@ class _Reading:
     def _without_handle(self, line: _Line, address: str) -> None:
         card = Card(names("text"), lost=True)
         card.add(Entry("pci/bus id", address, line.number, line.text))
-        self.unanswered[smi_values.address(address) or address] = card
+        self.unanswered[values.address(address) or address] = card
 
     def _of_log(self, line: _Line) -> bool:
         """Take in a line above the GPUs: the versions, and how many there are."""
         if line.pair is None:
             return False
         known = names("text").driver.get(line.heading)
-        if known is not None and not (line.may_be_cut and not smi_values.is_whole(line.text)):
+        if known is not None and not (line.may_be_cut and not values.is_whole(line.text)):
             self.driver.append((known, line.pair[1]))
         elif line.heading == "attached gpus":
             if self.attached is None or not self.attached.isdigit():
@@ -199,7 +199,7 @@ class _Reading:
             understood = self.card.add(Entry(path, None, line.number, line.text))
             if not understood and not self.foreign and _NAME.fullmatch(line.text):
                 self._note(line)
-        elif line.may_be_cut and not smi_values.is_whole(line.text):
+        elif line.may_be_cut and not values.is_whole(line.text):
             self._note(line)
         else:
             self._add(line, path, pair[1])

@@ -1,6 +1,6 @@
 """The XML of `nvidia-smi -q -x`, of any driver: text in, Machine out.
 
-What drivers call differently is in smi_table, what has no place in a Machine in smi_known; any other element
+What drivers call differently is in table, what has no place in a Machine in known; any other element
 is Unread with its line. GPUs are numbered as they stand, which is NVML's order. Entities are refused, and the
 DTD that the file names is never looked for.
 """
@@ -8,10 +8,10 @@ DTD that the file names is never looked for.
 import re
 from typing import TYPE_CHECKING
 
-from gputopo.captures import smi_values
-from gputopo.captures.smi_card import Card, Entry
-from gputopo.captures.smi_machine import machine, unread
-from gputopo.captures.smi_names import Named, names
+from gputopo.captures.smi import values
+from gputopo.captures.smi.card import Card, Entry
+from gputopo.captures.smi.machine import machine, unread
+from gputopo.captures.smi.names import Named, names
 from gputopo.errors import InputError
 from gputopo.machine import Machine, Unread
 
@@ -168,7 +168,7 @@ class _Log:
             self._note(line, f"<{self._path[-1]}> {beside}")
         shown = f"<{self._path[-1]}> {text or ''}"
         if self._in_gpu:
-            return self._add(Entry(path, text if text is None else smi_values.clean(text), line, shown))
+            return self._add(Entry(path, text if text is None else values.clean(text), line, shown))
         return self._of_log(path, text, line, shown)
 
     def _add(self, entry: Entry) -> bool:

@@ -1,16 +1,16 @@
 import msgspec
 import pytest
 
-from gputopo.captures import smi_table
-from gputopo.captures.smi_names import names
-from gputopo.captures.smi_rows import Dialect, Row
+from gputopo.captures.smi import table
+from gputopo.captures.smi.names import names
+from gputopo.captures.smi.rows import Dialect, Row
 from gputopo.machine import Driver, Gpu, GpuProcess
 from gputopo.probes.nvml_words import THROTTLE_REASONS
 
 DICTIONARIES = ("violation_ns", "ecc.counts", "throttle.reasons")
 
 
-@pytest.mark.parametrize("row", smi_table.GPU, ids=lambda row: row.fact)
+@pytest.mark.parametrize("row", table.GPU, ids=lambda row: row.fact)
 def test_every_fact_of_the_table_has_a_place_in_the_gpu(row: Row) -> None:
     place: object = Gpu(index=0)
     for name in next((d for d in DICTIONARIES if row.fact.startswith(f"{d}.")), row.fact).split("."):
@@ -20,18 +20,18 @@ def test_every_fact_of_the_table_has_a_place_in_the_gpu(row: Row) -> None:
 
 
 def test_the_driver_and_the_processes_have_their_places() -> None:
-    assert {row.fact for row in smi_table.DRIVER} <= set(Driver.__struct_fields__)
-    assert {row.fact for row in smi_table.PROCESS} <= set(GpuProcess.__struct_fields__)
+    assert {row.fact for row in table.DRIVER} <= set(Driver.__struct_fields__)
+    assert {row.fact for row in table.PROCESS} <= set(GpuProcess.__struct_fields__)
 
 
 def test_the_reasons_are_called_as_the_live_probe_calls_them() -> None:
-    ours = {row.fact.removeprefix("throttle.reasons.") for row in smi_table.GPU if row.kind == "active"}
+    ours = {row.fact.removeprefix("throttle.reasons.") for row in table.GPU if row.kind == "active"}
     assert set(THROTTLE_REASONS.values()) <= ours
 
 
 @pytest.mark.parametrize("dialect", ["xml", "text", "csv"])
 def test_no_name_stands_for_two_facts_or_is_passed_over_as_well(dialect: Dialect) -> None:
-    listed = [name for row in smi_table.GPU for name in row.names(dialect)]
+    listed = [name for row in table.GPU for name in row.names(dialect)]
     assert len(listed) == len(set(listed)) > 60
     assert not [name for name in listed if names(dialect).is_unplaced(name)]
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import smi_values
-from gputopo.captures.smi_values import Value
+from gputopo.captures.smi import values
+from gputopo.captures.smi.values import Value
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ from gputopo.captures.smi_values import Value
     ],
 )
 def test_a_value_is_read_as_its_kind(kind: str, text: str, value: object) -> None:
-    assert smi_values.read(kind, text).value == value
+    assert values.read(kind, text).value == value
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_value_is_read_as_its_kind(kind: str, text: str, value: object) -> Non
 )
 @pytest.mark.parametrize("kind", ["MHz", "W", "count", "switch", "pstate", "address", "words", "section"])
 def test_no_value_has_the_reason_of_the_source(kind: str, text: str, reason: str) -> None:
-    assert smi_values.read(kind, text) == Value(None, reason)
+    assert values.read(kind, text) == Value(None, reason)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_no_value_has_the_reason_of_the_source(kind: str, text: str, reason: str
     ],
 )
 def test_what_is_not_understood_is_strange_and_not_guessed(kind: str, text: str) -> None:
-    value = smi_values.read(kind, text)
+    value = values.read(kind, text)
     assert value.value is None
     assert value.strange
     assert value.reason is not None
@@ -102,14 +102,14 @@ def test_what_is_not_understood_is_strange_and_not_guessed(kind: str, text: str)
 
 
 def test_in_csv_a_number_may_stand_without_its_unit_but_not_with_another() -> None:
-    assert smi_values.read("MiB", "8192", bare=True).value == 8192
-    assert smi_values.read("C", "41", bare=True).value == 41
-    assert smi_values.read("MiB", "8192 MHz", bare=True).value is None
+    assert values.read("MiB", "8192", bare=True).value == 8192
+    assert values.read("C", "41", bare=True).value == 41
+    assert values.read("MiB", "8192 MHz", bare=True).value is None
 
 
 @pytest.mark.parametrize(("kind", "text"), [("step", "0"), ("width", "0x"), ("device", "000000DE")])
 def test_a_zero_that_means_unknown_is_no_number(kind: str, text: str) -> None:
-    value = smi_values.read(kind, text)
+    value = values.read(kind, text)
     assert value.value is None
     assert not value.strange
     assert value.reason == f"the driver says {text}"
@@ -117,10 +117,10 @@ def test_a_zero_that_means_unknown_is_no_number(kind: str, text: str) -> None:
 
 def test_a_masked_uuid_identifies_nothing() -> None:
     masked = "GPU-00000000-0000-0000-0000-000000000000"
-    assert smi_values.read("uuid", masked) == Value(None, "masked in the capture")
+    assert values.read("uuid", masked) == Value(None, "masked in the capture")
 
 
 @given(st.sampled_from(["MHz", "W", "count", "switch", "uuid", "device", "program", "lower"]), st.text())
 def test_any_text_gives_a_value_or_a_reason(kind: str, text: str) -> None:
-    value: Any = smi_values.read(kind, text)
+    value: Any = values.read(kind, text)
     assert (value.value is None) == (value.reason is not None)

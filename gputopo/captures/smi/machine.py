@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gputopo.captures import smi_table, smi_values
-from gputopo.captures.smi_card import Card
-from gputopo.captures.smi_names import Named
+from gputopo.captures.smi import table, values
+from gputopo.captures.smi.card import Card
+from gputopo.captures.smi.names import Named
 from gputopo.machine import Contradiction, Driver, Gpu, Machine, Unread
 
 _UNTOLD = "not in the capture"
@@ -28,7 +28,7 @@ def driver(told: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str]]:
     facts: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for named, text in sorted(told, key=lambda one: one[0].rank):
-        value = smi_values.read(named.row.kind, text)
+        value = values.read(named.row.kind, text)
         if value.value is not None:
             facts.setdefault(named.row.fact, value.value)
         else:
@@ -78,7 +78,7 @@ def machine(
 
 def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str) -> dict[str, str]:
     """Give the reason of every fact that the output does not mention; said once where no GPU has it."""
-    rows = (_place(row.fact) for row in smi_table.GPU)
+    rows = (_place(row.fact) for row in table.GPU)
     facts = dict.fromkeys([*rows, "mig.instances", "processes"])
     untold = {
         fact: [gpu.index for gpu in gpus if fact not in reasons[gpu.index] and _is_absent(gpu, fact)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gputopo.captures.smi_rows import Row
+from gputopo.captures.smi.rows import Row
 
 # Our names of the reasons are those of gputopo.probes.nvml_words.THROTTLE_REASONS. Tag, heading, query.
 _REASONS = (

@@ -8,8 +8,8 @@ Names: `nvidia-smi -q -x` and `-q` of drivers 319 to 610, `nvidia-smi --help-que
 
 from collections.abc import Iterable
 
-from gputopo.captures.smi_rows import Row
-from gputopo.captures.smi_table_health import HEALTH
+from gputopo.captures.smi.rows import Row
+from gputopo.captures.smi.table_health import HEALTH
 
 DRIVER = (
     Row("version", "version", "kmd_version|driver_version", "KMD Version|Driver Version", "driver_version"),

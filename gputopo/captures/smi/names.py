@@ -4,8 +4,8 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gputopo.captures import smi_known, smi_table
-from gputopo.captures.smi_rows import Dialect, Row
+from gputopo.captures.smi import known, table
+from gputopo.captures.smi.rows import Dialect, Row
 
 
 class Named(NamedTuple):
@@ -49,18 +49,18 @@ class Names(NamedTuple):
 
 
 _UNPLACED: dict[Dialect, tuple[str, ...]] = {
-    "xml": tuple(smi_known.XML),
-    "text": smi_known.TEXT,
-    "csv": tuple(smi_known.CSV),
+    "xml": tuple(known.XML),
+    "text": known.TEXT,
+    "csv": tuple(known.CSV),
 }
 
 
 @functools.cache
 def names(dialect: Dialect) -> Names:
     """Give the names of one way to print, in lower case."""
-    facts = _by_name(smi_table.GPU, dialect)
+    facts = _by_name(table.GPU, dialect)
     processes = (
-        {name: row for row in smi_table.PROCESS for name in row.names(dialect)} if dialect != "csv" else {}
+        {name: row for row in table.PROCESS for name in row.names(dialect)} if dialect != "csv" else {}
     )
     unplaced = [name for name in _UNPLACED[dialect] if not name.endswith("*")]
     paths = [*facts, *processes, *_UNPLACED[dialect]]
@@ -68,7 +68,7 @@ def names(dialect: Dialect) -> Names:
     return Names(
         facts=facts,
         processes=processes,
-        driver=_by_name(smi_table.DRIVER, dialect),
+        driver=_by_name(table.DRIVER, dialect),
         sections=frozenset(sections),
         unplaced=frozenset(unplaced),
         prefixes=tuple(name[:-1] for name in _UNPLACED[dialect] if name.endswith("*")),

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.captures import smi_values
-from gputopo.captures.smi_names import Names
-from gputopo.captures.smi_table_health import BASE_REASONS
-from gputopo.captures.smi_values import LOST, Value
+from gputopo.captures.smi import values
+from gputopo.captures.smi.names import Names
+from gputopo.captures.smi.table_health import BASE_REASONS
+from gputopo.captures.smi.values import LOST, Value
 from gputopo.machine import Gpu, GpuProcess
 from gputopo.probes.nvml_words import THROTTLE_REASONS, throttle_reasons
 
@@ -59,7 +59,7 @@ class Card:
         if entry.text is None:
             return self._heading(entry.path)
         if named := self.names.facts.get(entry.path):
-            value = smi_values.read(named.row.kind, entry.text, bare=self.bare)
+            value = values.read(named.row.kind, entry.text, bare=self.bare)
             return self._tell(named.row.fact, named.rank, value)
         if entry.path in self.names.processes:
             return self._process(entry)
@@ -96,7 +96,7 @@ class Card:
 
     def _whole_section(self, entry: Entry) -> bool:
         """Read a section that has a reason in the place of its lines: `Remapped Rows : N/A`."""
-        value = smi_values.read("section", entry.text or "")
+        value = values.read("section", entry.text or "")
         for named in self.names.below(entry.path):
             self._tell(named.row.fact, named.rank, value)
         return not value.strange
@@ -110,13 +110,13 @@ class Card:
         if text.lower() in _NO_PROCESSES:
             self._processes()
             return True
-        value = smi_values.read("section", text)
+        value = values.read("section", text)
         self.no_processes = value.reason
         return not value.strange
 
     def _process(self, entry: Entry) -> bool:
         row = self.names.processes[entry.path]
-        value = smi_values.read(row.kind, entry.text or "")
+        value = values.read(row.kind, entry.text or "")
         processes = self._processes()
         if row.fact == "pid" and (not processes or "pid" in processes[-1]):
             processes.append({})
