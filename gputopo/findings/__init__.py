@@ -55,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     uplinks.chipset_slots,
     uplinks.shared_uplinks,
     nvlink.down,
+    nvlink.thin_bridge,
     nvlink.errors,
     peer_access.acs,
     peer_access.iommu,

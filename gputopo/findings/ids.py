@@ -51,6 +51,7 @@ IDS: dict[str, str] = {
     "memory.retirement_pending": "a failing memory page is taken out of use at the next reboot",
     "memory.many_retired_pages": "so many memory pages were retired that the card is to be replaced",
     "nvlink.down": "NVLinks are down that equal cards have up",
+    "nvlink.thin_bridge": "a pair of cards is joined by fewer NVLinks than another pair",
     "nvlink.errors": "NVLinks count errors",
     "configuration.compute_prohibited": "no CUDA program may use the card",
     "configuration.compute_exclusive": "only one process at a time may use the card",

@@ -51,6 +51,31 @@ def down(machine: Machine) -> Iterator[Finding]:
     )
 
 
+def thin_bridge(machine: Machine) -> Iterator[Finding]:
+    """Find pairs whose NVLink bridge has fewer links than another pair's, where cards are joined by twos.
+
+    For captures that tell pairs and not ports, such as a matrix. On server boards, where a card has several
+    partners, counts differ by design, and of a machine shown in part nothing can be told.
+    """
+    joined = [link for link in machine.links if link.nvlinks]
+    ends = [index for link in joined for index in (link.a, link.b)]
+    if any(gpu.nvlinks is not None for gpu in machine.gpus) or len(ends) != len(set(ends)):
+        return
+    names = {gpu.index: gpu.name for gpu in machine.gpus}
+    for link in joined:
+        widest = max(other.nvlinks or 0 for other in joined if names.get(other.a) == names.get(link.a))
+        if (link.nvlinks or 0) < widest:
+            yield Finding(
+                id="nvlink.thin_bridge",
+                severity="warning",
+                subject=f"link:{link.a}-{link.b}",
+                says=f"GPUs {link.a} and {link.b} are joined by {link.nvlinks} NVLinks, "
+                f"another pair of this machine by {widest}",
+                evidence={"nvlinks": link.nvlinks, "widest": widest},
+                remedy="nvidia-smi nvlink -s shows which are down; seat the bridge again, or replace it",
+            )
+
+
 def errors(machine: Machine) -> Iterator[Finding]:
     """Find NVLinks that had to recover, or that sent much again."""
     faults = []

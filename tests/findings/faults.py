@@ -118,6 +118,10 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "retirement pending": (gpu(1, retired_pages={"pending": True}), {"memory.retirement_pending"}),
     "retired pages": (gpu(1, retired_pages={"double_bit": 60}), {"memory.many_retired_pages"}),
     "NVLinks down": (links_down, {"nvlink.down"}),
+    "thin NVLink bridge": (
+        all_of(every_gpu(nvlinks=None), pair(0, 1, nvlinks=12), pair(2, 3, nvlinks=10)),
+        {"nvlink.thin_bridge"},
+    ),
     "NVLink errors": (
         gpu(1, nvlinks=tuple(NvLink(link=n, active=True, errors={"recovery": n}) for n in range(6))),
         {"nvlink.errors"},

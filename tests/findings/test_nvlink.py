@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find
-from gputopo.machine import NvLink
+from gputopo.machine import Gpu, Hop, Link, Machine, NvLink
 from tests.findings.boxes import address, all_of, every_gpu, gpu, host, sound
 
 
@@ -85,3 +85,25 @@ def test_error_counts_matter_from_a_limit_on(errors: dict[str, int], bad: bool) 
     assert [finding.id for finding in found] == (["nvlink.errors"] if bad else [])
     if bad:
         assert found[0].evidence["errors"] == {"3": errors}
+
+
+def matrix(**nvlinks: int) -> Machine:
+    """A machine of which only the counts between cards are known: matrix(p01=12, p23=10)."""
+    links = tuple(
+        Link(a=a, b=b, hop=None if count else Hop.NODE, nvlinks=count)
+        for a in range(4)
+        for b in range(a + 1, 4)
+        for count in (nvlinks.get(f"p{a}{b}", 0),)
+    )
+    return Machine(source="a test", gpus=tuple(Gpu(index=index) for index in range(4)), links=links)
+
+
+def test_a_bridge_with_fewer_links_than_the_other_is_told_of_its_pair() -> None:
+    (found,) = [finding for finding in find(matrix(p01=12, p23=10)) if finding.severity != "info"]
+    assert (found.id, found.subject) == ("nvlink.thin_bridge", "link:2-3")
+    assert found.evidence == {"nvlinks": 10, "widest": 12}
+
+
+def test_equal_bridges_and_meshes_of_uneven_pairs_are_sound() -> None:
+    for machine in (matrix(p01=12, p23=12), matrix(p01=2, p02=1, p13=1, p23=2), matrix(p01=4)):
+        assert not [finding for finding in find(machine) if finding.id.startswith("nvlink")]
