@@ -73,7 +73,7 @@ def program_name(command: str, user: str | None = None) -> str | None:
     return scrubbed(name) or None
 
 
-def anonymous(machine: Machine) -> Machine:
+def without_identities(machine: Machine) -> Machine:
     """Give the machine without UUIDs, user names and folders of programs, and with all free text scrubbed."""
     replace = msgspec.structs.replace
     detail = machine.driver.detail
@@ -81,7 +81,7 @@ def anonymous(machine: Machine) -> Machine:
         machine,
         source=scrubbed(machine.source),
         driver=replace(machine.driver, detail=None if detail is None else scrubbed(detail)),
-        gpus=tuple(_anonymous(gpu) for gpu in machine.gpus),
+        gpus=tuple(_bare(gpu) for gpu in machine.gpus),
         nics=tuple(
             nic if nic.name is None else replace(nic, name=scrubbed(nic.name)) for nic in machine.nics
         ),
@@ -99,7 +99,7 @@ def anonymous(machine: Machine) -> Machine:
     )
 
 
-def _anonymous(gpu: Gpu) -> Gpu:
+def _bare(gpu: Gpu) -> Gpu:
     replace = msgspec.structs.replace
     if gpu.processes is None:
         return replace(gpu, uuid=None)

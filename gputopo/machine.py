@@ -374,10 +374,3 @@ class Machine(_Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
         """Give the link between two GPUs by index, in either order, or None if it is not known."""
         low, high = min(a, b), max(a, b)
         return next((link for link in self.links if (link.a, link.b) == (low, high)), None)
-
-
-def without_identities(machine: Machine) -> Machine:
-    """Give the machine without what identifies one person's hardware or account: see gputopo.identities."""
-    from gputopo.identities import anonymous  # it knows these values
-
-    return anonymous(machine)

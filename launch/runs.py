@@ -23,8 +23,9 @@ import msgspec
 from gputopo import schema
 from gputopo.errors import ExitCode, InputError
 from gputopo.events import Event, RankFailed, encode_line
+from gputopo.identities import without_identities
 from gputopo.launch.spec import RunSpec
-from gputopo.machine import Machine, without_identities
+from gputopo.machine import Machine
 from gputopo.plan import Plan
 from gputopo.result import Result
 

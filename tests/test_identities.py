@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import schema
-from gputopo.identities import anonymous, names_identity, program_name, scrubbed, scrubbed_line
+from gputopo.identities import names_identity, program_name, scrubbed, scrubbed_line, without_identities
 from gputopo.machine import (
     Contradiction,
     Driver,
@@ -15,7 +15,6 @@ from gputopo.machine import (
     Nic,
     PciNode,
     Unread,
-    without_identities,
 )
 from tests.kit.machines import read
 from tests.kit.scenarios import SCENARIOS, ProcessSpec, changed
@@ -131,10 +130,10 @@ def test_everything_that_can_hold_an_identity_is_cleared() -> None:
             Unread(source="q.txt", line=4, text=secret),
         ),
     )
-    text = schema.encode(anonymous(machine)).decode()
+    text = schema.encode(without_identities(machine)).decode()
     for word in ("jane", "6d5cba85", "52:54:00", "525400", "0324", "short"):
         assert word not in text
-    bare = anonymous(machine)
+    bare = without_identities(machine)
     assert bare.contradictions[1] == machine.contradictions[1]
     assert (bare.gpus[0].name, bare.nics[1].name) == ("NVIDIA A", "mlx5_0")
     assert bare.gpus[0].processes == (GpuProcess(pid=1, name="train", memory_mib=5),)

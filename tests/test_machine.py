@@ -3,7 +3,8 @@ import itertools
 import msgspec
 import pytest
 
-from gputopo.machine import Gpu, GpuProcess, Hop, Link, Machine, without_identities
+from gputopo.identities import without_identities
+from gputopo.machine import Gpu, GpuProcess, Hop, Link, Machine
 
 
 def test_hops_are_ordered_from_near_to_far() -> None:

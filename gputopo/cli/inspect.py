@@ -96,7 +96,7 @@ def _inspect_once(
     identities: bool,
 ) -> int:
     from gputopo import findings, schema
-    from gputopo.machine import without_identities
+    from gputopo.identities import without_identities
     from gputopo.p2p import with_reasons
 
     old = None if diff is None else _old_machine(diff, sources, shape)
