@@ -12,13 +12,15 @@ from gputopo.topology import links_by_pair
 _NO_FIX = "no fix exists: copies go through host memory; gputopo bandwidth measures how fast that is"
 # Of these a rule of its own tells: switched-off pairs are part of its evidence.
 _OWN_RULE = ("acs", "iommu")
+# Pairs that can never be peers are no fault of the machine: the report tells them, with the cause.
+_BY_DESIGN = ("different_chips", "across_sockets")
 
 
 def off(machine: Machine) -> Iterator[Finding]:
-    """Give one finding for each cause, with all pairs that it keeps apart."""
+    """Give one finding for each cause, with all pairs that it keeps apart and that could be peers."""
     by_cause: dict[str, list[tuple[Link, Off]]] = {}
     for link, why in _off(machine):
-        if why.cause not in _OWN_RULE:
+        if why.cause not in (*_OWN_RULE, *_BY_DESIGN):
             by_cause.setdefault(why.cause, []).append((link, why))
     for cause, pairs in by_cause.items():
         link, why = pairs[0]

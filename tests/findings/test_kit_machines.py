@@ -10,7 +10,7 @@ from tests.kit.scenarios import SCENARIOS
 
 TRUE = {
     "7gforce": {"pcie.slot_narrow", "clocks.core_differs", "machine.mixed_models"},
-    "dual_socket_4_4": {"p2p.off"},
+    "dual_socket_4_4": set(),
     "dgx1": set(),
     "desktop": {"pcie.slot_slower"},
     "four": {"card.no_expectation"},

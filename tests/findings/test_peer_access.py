@@ -12,13 +12,18 @@ OFF: dict[str, Any] = {"p2p_read": "CHIPSET_NOT_SUPPORTED", "p2p_write": "CHIPSE
 
 
 def test_pairs_that_one_cause_keeps_apart_are_told_once() -> None:
-    across = [pair(a, b, hop=Hop.SYS, **OFF) for a in (0, 1) for b in (2, 3)]
+    across = [pair(a, b, hop=Hop.PHB, **OFF) for a in (0, 1) for b in (2, 3)]
     (found,) = find(all_of(*across)(sound()))
     assert (found.id, found.subject, found.severity) == ("p2p.off", "machine", "info")
-    assert found.evidence["cause"] == "across_sockets"
+    assert found.evidence["cause"] == "chipset"
     assert set(found.evidence["pairs"]) == {"0-2", "0-3", "1-2", "1-3"}
     assert found.remedy is not None
-    assert "no fix exists" in found.remedy
+    assert "under one PCIe switch" in found.remedy
+
+
+def test_pairs_that_can_never_be_peers_are_no_finding() -> None:
+    across = [pair(a, b, hop=Hop.SYS, **OFF) for a in (0, 1) for b in (2, 3)]
+    assert find(all_of(*across)(sound())) == ()
 
 
 def test_all_pairs_of_a_box_are_named_in_short() -> None:
@@ -30,6 +35,8 @@ def test_all_pairs_of_a_box_are_named_in_short() -> None:
     (found,) = find(all_of(off, cards)(sound()))
     assert found.evidence["cause"] == "geforce_policy"
     assert "any two of 0-3" in found.says
+    assert found.remedy is not None
+    assert "no fix exists" in found.remedy
 
 
 def test_one_pair_is_the_subject() -> None:
@@ -38,10 +45,10 @@ def test_one_pair_is_the_subject() -> None:
 
 
 def test_two_causes_are_two_findings() -> None:
-    machine = all_of(pair(0, 1, hop=Hop.SYS, **OFF), pair(2, 3, p2p_read="DISABLED_BY_REGKEY"))(sound())
+    machine = all_of(pair(0, 1, hop=Hop.PHB, **OFF), pair(2, 3, p2p_read="DISABLED_BY_REGKEY"))(sound())
     assert [(finding.evidence["cause"], finding.severity) for finding in find(machine)] == [
         ("registry_key", "warning"),
-        ("across_sockets", "info"),
+        ("chipset", "info"),
     ]
 
 
