@@ -108,6 +108,11 @@ def spec_of(plan: Plan, machine: Machine | None, options: RunOptions) -> RunSpec
     count = len(choice.gpus) or options.cpu_devices
     devices = tuple(_device(tower, choice, machine, options.backend) for tower in range(count))
     _check(options, count)
+    if options.grad_reduce == "sum" and choice.variable_update == "independent":
+        raise UsageError(
+            "--grad-reduce sum does not go with --variable-update independent: nothing is reduced",
+            "leave --grad-reduce out, or use --variable-update replicated",
+        )
     on_cpu = options.backend == "cpu"
     fixed = not on_cpu or options.num_batches is not None
     default_batch = _cpu_batch(load.cpu_batch, count) if on_cpu else load.gpu_batch

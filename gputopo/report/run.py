@@ -185,6 +185,8 @@ def _placement_facts(result: Result) -> Iterator[Fact]:
         yield "variables", ", ".join(held)
     if result.ops_on:
         yield "ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result.ops_on))
+    elif result.variables_on:
+        yield "ops", "not checked: this TensorFlow does not give the graphs that it ran"
     if (difference := result.replica_difference) is not None:
         yield "copies", _copies(difference, result.spec.get("variable_update"))
 

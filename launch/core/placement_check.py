@@ -15,8 +15,8 @@ T = TypeVar("T")
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
 # What the runtime adds at the border between devices, or reads without arithmetic, may stand on either side.
 _BORDER_OPS = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "Const", "NoOp", "Identity"}
-# These are put on the host or at the variables on purpose: clock, marks, reading and copying of weights.
-_HOST_OPS = {"Timestamp", "Neg", "Pack", "ReadVariableOp"}
+# These stand at the variables or on the host on purpose: reading weights; the clock, which hosts alone have.
+_HOST_OPS = {"Timestamp", "ReadVariableOp"}
 
 
 def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] | None]:

@@ -21,6 +21,7 @@ from gputopo.launch.spec import RunSpec
 
 Tensor = Any
 _DROPOUT = 4  # purpose of a random stream
+_MARKS = "marks/"  # a scope beside those of the towers: these ops are the host's on purpose
 _START, _WEIGHTS, _GRADIENTS = range(3)  # a tower's marks
 
 
@@ -100,7 +101,7 @@ class TrainingStep:
             with tf.control_dependencies(gradients):
                 added = self._added_work(tower, number, weights)
             done = _clock([self._arrived(gradients, device), *added])
-            with tf.device(HOST):
+            with tf.device(HOST), tf.name_scope(_MARKS):
                 return _Tower(tf.identity(loss), gradients, tf.stack([start, ready, done]))
 
     def _differentiate(
@@ -155,7 +156,7 @@ class TrainingStep:
         with tf.control_dependencies(list(tensors)):
             with tf.device(device):
                 first = tf.strided_slice(tf.reshape(tensors[-1], (-1,)), [0], [1])  # [1]
-            with tf.device(HOST):
+            with tf.device(HOST), tf.name_scope(_MARKS):
                 probe = tf.negative(first)
         self._probes.append(probe)
         return probe
@@ -163,7 +164,7 @@ class TrainingStep:
 
 def _clock(after: Sequence[Tensor]) -> Tensor:
     """Read the host's clock (seconds since the epoch, float64) after the given tensors are there."""
-    with tf.device(HOST), tf.control_dependencies(list(after)):
+    with tf.device(HOST), tf.name_scope(_MARKS), tf.control_dependencies(list(after)):
         return tf.timestamp()
 
 

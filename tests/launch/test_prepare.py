@@ -210,3 +210,9 @@ def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
     assert spec_of(plan_for((0, 1), "cpu"), clocked, options).max_clocks_mhz == expected
     rehearsed = msgspec.structs.replace(options, backend="cpu", rehearsal_of="7gforce")
     assert spec_of(plan_for((0, 1), "cpu"), clocked, rehearsed).max_clocks_mhz == {}
+
+
+def test_a_sum_where_nothing_is_reduced_is_refused() -> None:
+    plan = plan_for((0, 1), None, variable_update="independent")
+    with pytest.raises(UsageError, match="nothing is reduced"):
+        spec_of(plan, machine(), RunOptions(model="alexnet", backend="gpu", grad_reduce="sum"))

@@ -154,3 +154,9 @@ def test_a_loss_that_is_not_a_number_is_written_out() -> None:
     text = " ".join(shown(summarise(stream(cpu_devices(1), steps))).split())
     assert "not a number → not a number" in text
     assert "The loss is not a number from step 1 on" in text
+
+
+def test_ops_that_were_not_looked_at_are_told_as_not_checked() -> None:
+    looked = gpu_result(2)
+    assert "not checked" not in shown(looked)
+    assert "not checked: this TensorFlow" in shown(msgspec.structs.replace(looked, ops_on={}))
