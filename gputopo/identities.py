@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.bandwidth import Bandwidth
 from gputopo.machine import Contradiction, Gpu, Machine
 
 LEFT_OUT = "[left out]"
@@ -44,6 +45,10 @@ def scrubbed_line(text: str) -> str:
 def names_identity(fact: str) -> bool:
     """Tell whether a fact, by its path, is one that identifies: `gpus[0].uuid`."""
     return _LABEL.search(fact) is not None
+
+
+def _bare_bandwidth(told: Bandwidth) -> Bandwidth:
+    return msgspec.convert(scrubbed_value(msgspec.to_builtins(told)), Bandwidth)
 
 
 def scrubbed_value(value: Any) -> Any:
@@ -88,7 +93,7 @@ def without_identities(machine: Machine) -> Machine:
         pci=tuple(
             node if node.name is None else replace(node, name=scrubbed(node.name)) for node in machine.pci
         ),
-        bandwidth=scrubbed_value(machine.bandwidth),
+        bandwidth=None if machine.bandwidth is None else _bare_bandwidth(machine.bandwidth),
         missing={path: scrubbed(reason) for path, reason in machine.missing.items()}
         if machine.source != "live"  # where every reason is NVML's or our own
         else machine.missing,

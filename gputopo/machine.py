@@ -6,9 +6,11 @@ A fact that is absent is None, and `Machine.missing` holds the reason under the 
 
 import functools
 from enum import Enum
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+
+from gputopo.bandwidth import Bandwidth
 
 
 @functools.total_ordering
@@ -365,7 +367,7 @@ class Machine(_Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     links: tuple[Link, ...] = ()
     nics: tuple[Nic, ...] = ()
     pci: tuple[PciNode, ...] = ()
-    bandwidth: dict[str, Any] | None = None
+    bandwidth: Bandwidth | None = None
     missing: dict[str, str] = {}
     contradictions: tuple[Contradiction, ...] = ()
     unread: tuple[Unread, ...] = ()

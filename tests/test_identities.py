@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import schema
+from gputopo.bandwidth import Bandwidth, Sample
 from gputopo.identities import names_identity, program_name, scrubbed, scrubbed_line, without_identities
 from gputopo.machine import (
     Contradiction,
@@ -119,7 +120,11 @@ def test_everything_that_can_hold_an_identity_is_cleared() -> None:
         ),
         nics=(Nic(index=0, name="enx525400abcdef"), Nic(index=1, name="mlx5_0")),
         pci=(PciNode(address="0000:01:00.0", root="pci0000:00", name=secret),),
-        bandwidth={"samples": [{"source": secret, "uuid": "short", "bytes": 5}]},
+        bandwidth=Bandwidth(
+            source="live",
+            samples=(Sample(kind="h2d", source="host", destination="gpu:0", bytes=5),),
+            notes=(secret,),
+        ),
         missing={"gpus[0].name": secret},
         contradictions=(
             Contradiction(fact="gpus[0].uuid", said={"a": "short", "/home/jane/b": "shorter"}),
@@ -137,14 +142,11 @@ def test_everything_that_can_hold_an_identity_is_cleared() -> None:
     assert bare.contradictions[1] == machine.contradictions[1]
     assert (bare.gpus[0].name, bare.nics[1].name) == ("NVIDIA A", "mlx5_0")
     assert bare.gpus[0].processes == (GpuProcess(pid=1, name="train", memory_mib=5),)
-    assert (bare.unread[0].line, bare.bandwidth) == (
-        3,
-        {
-            "samples": [
-                {"source": "[left out] /home/[left out]/x [left out]", "uuid": "[left out]", "bytes": 5}
-            ]
-        },
-    )
+    assert bare.unread[0].line == 3
+    assert bare.bandwidth is not None
+    assert machine.bandwidth is not None
+    assert bare.bandwidth.samples == machine.bandwidth.samples
+    assert bare.bandwidth.notes == ("[left out] /home/[left out]/x [left out]",)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

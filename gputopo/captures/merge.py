@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.bandwidth import Bandwidth
 from gputopo.captures import cpulist
 from gputopo.captures.matching import aligned, first_with_gpus, same_address
 from gputopo.machine import Contradiction, Hop, Machine
@@ -177,15 +178,22 @@ def _shown(value: Any) -> str:
     return str(value.value if isinstance(value, Enum) else value)
 
 
-def _bandwidth(told: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Join measurements: the samples of all, and everything else from the first that has it."""
-    if not told:
-        return None
-    joined = {key: value for one in reversed(told) for key, value in one.items()}
-    lists = [one["samples"] for one in told if isinstance(one.get("samples"), list)]
-    if lists:
-        joined["samples"] = [sample for samples in lists for sample in samples]
-    return joined
+def _bandwidth(told: Sequence[Bandwidth]) -> Bandwidth | None:
+    """Join measurements: the lists of all, and every other fact from the first that knows it."""
+    if len(told) < 2:
+        return told[0] if told else None
+    lists = ("samples", "failures", "not_measured", "uplink_groups", "notes")
+    joined: dict[str, Any] = {
+        name: tuple(dict.fromkeys(value for one in told for value in getattr(one, name))) for name in lists
+    }
+    single = ("level", "measured_at", "duration_s", "driver_version", "cuda_version")
+    for name in single:
+        joined[name] = next((v for one in told if (v := getattr(one, name)) is not None), None)
+    return Bandwidth(
+        source=" + ".join(dict.fromkeys(one.source for one in told)),
+        complete=all(one.complete for one in told),
+        **joined,
+    )
 
 
 def _is_filled(machine: Machine, fact: str) -> bool:

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.bandwidth import Bandwidth, Sample
 from gputopo.captures import bundled
 from gputopo.captures.merge import merge
 from gputopo.machine import (
@@ -197,12 +198,20 @@ def test_numa_nodes_are_joined_by_their_number() -> None:
 
 def test_samples_unread_lines_and_earlier_contradictions_are_kept() -> None:
     old = Contradiction(fact="gpus", said={"x": "1 GPUs"})
-    one = Machine(source="a", bandwidth={"samples": [1], "made": "a"}, contradictions=(old,))
+    first = Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=6.0)
+    second = Sample(kind="d2h", source="gpu:0", destination="host", median_gb_per_s=6.5)
+    one = Machine(
+        source="a", bandwidth=Bandwidth(source="bandwidthTest", samples=(first,)), contradictions=(old,)
+    )
     two = Machine(
-        source="b", bandwidth={"samples": [2], "made": "b"}, unread=(Unread(source="b", line=1, text="?"),)
+        source="b",
+        bandwidth=Bandwidth(source="nvbandwidth", samples=(first, second), driver_version="550.54.15"),
+        unread=(Unread(source="b", line=1, text="?"),),
     )
     merged = merge([one, two])
-    assert merged.bandwidth == {"samples": [1, 2], "made": "a"}
+    assert merged.bandwidth == Bandwidth(
+        source="bandwidthTest + nvbandwidth", samples=(first, second), driver_version="550.54.15"
+    )
     assert merged.contradictions == (old,)
     assert merged.unread == two.unread
 

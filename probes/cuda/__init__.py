@@ -1,0 +1,1 @@
+"""CUDA copies: the only room that imports cuda.bindings (driver API)."""
