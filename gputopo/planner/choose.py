@@ -1,9 +1,10 @@
 """Which GPUs a job takes and where its variables live: a pure function of the machine and the request.
 
 All sets of GPUs are compared, by topology: the set with the closest farthest pair wins, then the next
-farthest decides (`gputopo.planner.subsets`, `gputopo.topology.nearness`). Of equal sets the lowest indices
-win. The variables are placed by `gputopo.planner.placement_rule`. Nothing is predicted here, so speeds stay
-None.
+farthest decides (`gputopo.planner.subsets`, `gputopo.topology.nearness`). Where the bandwidth of all pairs to
+choose from was measured, classes of measured speed come before those of topology
+(`gputopo.planner.measured_order`). Of equal sets the lowest indices win. The variables are placed by
+`gputopo.planner.placement_rule`. Nothing is predicted here, so speeds stay None.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from gputopo.errors import NoPlanError
 from gputopo.machine import Hop, Machine
 from gputopo.plan import Candidate, Plan, Refusal
 from gputopo.planner.environment import plan_environment
+from gputopo.planner.measured import pair_speeds, unmeasured
+from gputopo.planner.measured_order import MeasuredOrder, not_used, when_measured
 from gputopo.planner.placement_rule import place_variables
 from gputopo.planner.reasons import (
     Links,
@@ -62,6 +65,8 @@ class _Choice:
         self.machine, self.request = machine, request
         self.links: Links = links_by_pair(machine)
         self.pool, self.left_out = usable(machine, request)
+        self.speeds = pair_speeds(machine.bandwidth)
+        self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)
         self.exact = request.gpus is not None and request.num_gpus is None
         self.islands = self._pix_islands()
@@ -85,6 +90,7 @@ class _Choice:
             one_island=self.in_one_island(found.gpus),
             ps=self.request.ps,
             variable_update=self.request.variable_update,
+            speeds=self.speeds,
         )
         reasons = self._reasons(found) if rank == 0 else self._short_reasons(found)
         return Candidate(
@@ -119,7 +125,7 @@ class _Choice:
         try:
             return closest_sets(
                 pool,
-                lambda a, b: nearness(self.links.get((min(a, b), max(a, b)))),
+                lambda a, b: self._key((min(a, b), max(a, b))),
                 self.size,
                 keep=keep,
                 required=self.required,
@@ -130,38 +136,73 @@ class _Choice:
                 "narrow the choice with --gpus or --exclude",
             ) from None
 
+    def _measured(self, pool: Sequence[int]) -> MeasuredOrder | None:
+        """Give the order by measured speed, None unless every pair to choose from was measured."""
+        if len(pool) < 2 or unmeasured(self.speeds, pool):
+            return None
+        return MeasuredOrder.of(self.speeds, self.links, pix_first=self.request.prefer_pix)
+
+    def _key(self, pair: tuple[int, int]) -> tuple[int, ...]:
+        return nearness(self.links.get(pair)) if self.measured is None else self.measured.key(pair)
+
     def _reasons(self, found: FoundSet) -> list[str]:
         if self.exact:
             everyone, _ = usable(self.machine, msgspec.structs.replace(self.request, gpus=None))
-            reasons = distance_reasons(self.links, found.gpus, everyone)
-            reasons.append(named_reason(self.links, self._closer_than(found.gpus, everyone)))
+            reasons = self._distance_reasons(found.gpus, everyone)
+            reasons.append(self._named_reason(self._closer_than(found.gpus, everyone)))
         else:
-            reasons = distance_reasons(self.links, found.gpus, self.pool)
+            reasons = self._distance_reasons(found.gpus, self.pool)
             free = 0 if self.required is None else 1
             looked_at = comb(len(self.pool) - free, self.size - free)
-            reasons.append(search_reason(looked_at, found.equal, self.size))
+            reasons.append(
+                search_reason(looked_at, found.equal, self.size, measured=self.measured is not None)
+            )
             if self.required is not None:
                 reasons.append(f"every set contains GPU {self.required}, which is to hold the variables")
         if self.request.prefer_pix:
             reasons += [refusal.reason for refusal in self.unmet] or [self._wish_reason(found.gpus)]
         return [*reasons, *kind_reasons(self.machine, found.gpus), *(out.reason for out in self.left_out)]
 
+    def _distance_reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
+        if self.measured is None:
+            said = distance_reasons(self.links, gpus, others)
+            if self.machine.bandwidth is not None and len(self.pool) > 1:
+                said.append(not_used(self.machine.bandwidth, unmeasured(self.speeds, self.pool)))
+            return said
+        said = self.measured.reasons(gpus, self.pool)
+        if self.machine.bandwidth is not None:
+            said.append(when_measured(self.machine.bandwidth))
+        return said
+
+    def _named_reason(self, closest: Sequence[int] | None) -> str:
+        if self.measured is None or closest is None:
+            return named_reason(self.links, closest)
+        return (
+            f"the GPUs were named by --gpus; {gpus_in_words(closest)} would be faster "
+            f"({self.measured.slowest_words(closest)})"
+        )
+
     def _closer_than(self, named: Sequence[int], everyone: Sequence[int]) -> tuple[int, ...] | None:
         """Give the closest set of that size on the whole machine, None if the named one is as close."""
+        if self.measured is not None and unmeasured(self.speeds, everyone):
+            return None
         try:
             closest = self._search(everyone, 1)[0].gpus
         except NoPlanError:
             return None
         return closest if self._distances(closest) < self._distances(named) else None
 
-    def _distances(self, gpus: Sequence[int]) -> list[tuple[int, int]]:
-        return sorted((nearness(self.links.get(pair)) for pair in pairs_of(gpus)), reverse=True)
+    def _distances(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
+        return sorted(map(self._key, pairs_of(gpus)), reverse=True)
 
     def _wish_reason(self, gpus: Sequence[int]) -> str:
         return pix_met(self.links, next(island for island in self.islands if set(gpus) <= set(island)), gpus)
 
     def _short_reasons(self, found: FoundSet) -> list[str]:
-        short = farthest_words(self.links, found.gpus)
+        if self.measured is not None:
+            short = self.measured.slowest_words(found.gpus)
+        else:
+            short = farthest_words(self.links, found.gpus)
         if found.alike == 1:
             return [short]
         return [f"{short}; stands for {found.alike} sets that differ only in GPUs that are alike"]

@@ -1,9 +1,10 @@
 """The first rule for where the variables live. It looks at the GPUs' distances only, not at the model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gputopo.plan import AllReduce, VariableUpdate
+from gputopo.planner.measured import Pair, PairSpeed, gb
 
 RULE = "two-in-one-island"
 MOST_GPUS_ON_GPU_PS = 2
@@ -20,21 +21,44 @@ class Placement(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def place_variables(gpus: Sequence[int], *, one_island: bool, ps: str, variable_update: str) -> Placement:
+def place_variables(
+    gpus: Sequence[int],
+    *,
+    one_island: bool,
+    ps: str,
+    variable_update: str,
+    speeds: Mapping[Pair, PairSpeed] | None = None,
+) -> Placement:
     """Place the variables of a run on these GPUs (tower order, at least one).
 
     `one_island`: every pair is PIX or nearer. `ps`: auto, cpu or gpu:N. `variable_update`: auto or a
-    VariableUpdate. Whether the two go together and N is one of `gpus` was checked before.
+    VariableUpdate. Whether the two go together and N is one of `gpus` was checked before. `speeds`: pairs as
+    they were measured, those that were.
     """
     if variable_update == "replicated":
         return Placement("replicated", None, "copy", _replicated_reasons(gpus))
     if variable_update == "independent":
         return Placement("independent", None, None, _independent_reasons(gpus))
-    device, why = (ps, f"variables on {ps}, as asked") if ps != "auto" else _by_rule(gpus, one_island)
-    return Placement("parameter_server", device, None, (why, *_relevance(gpus, device)))
+    slow = _slow_directs(gpus, speeds or {})
+    if ps == "auto":
+        device, why = _by_rule(gpus, one_island, slow)
+        return Placement("parameter_server", device, None, (why, *_relevance(gpus, device)))
+    of_holder = [said for pair, said in slow.items() if ps in (f"gpu:{pair[0]}", f"gpu:{pair[1]}")]
+    why = f"variables on {ps}, as asked"
+    return Placement("parameter_server", ps, None, (why, *_relevance(gpus, ps), *of_holder))
 
 
-def _by_rule(gpus: Sequence[int], one_island: bool) -> tuple[str, str]:
+def _slow_directs(gpus: Sequence[int], speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, str]:
+    """Give the pairs among these GPUs that copy faster through the host, and that in words."""
+    return {
+        (a, b): f"between GPUs {a} and {b} direct is slower than staged: {gb(speed.direct or 0.0)} "
+        f"against {gb(speed.staged or 0.0)} GB/s measured"
+        for (a, b), speed in speeds.items()
+        if a in gpus and b in gpus and speed.direct_is_slower
+    }
+
+
+def _by_rule(gpus: Sequence[int], one_island: bool, slow: Mapping[Pair, str]) -> tuple[str, str]:
     first = f"gpu:{gpus[0]}"
     if len(gpus) == 1:
         return first, f"variables on {first}: a single GPU is nearest to its own memory (rule {RULE})"
@@ -42,6 +66,9 @@ def _by_rule(gpus: Sequence[int], one_island: bool) -> tuple[str, str]:
         return "cpu", f"variables on the CPU: {len(gpus)} GPUs, above {MOST_GPUS_ON_GPU_PS} (rule {RULE})"
     if not one_island:
         return "cpu", f"variables on the CPU: the GPUs are not in one PIX island (rule {RULE})"
+    if slow:
+        # What is staged crosses the holder's link as well; from the host it crosses one link only.
+        return "cpu", f"variables on the CPU: {next(iter(slow.values()))}"
     return first, f"variables on {first}: up to {MOST_GPUS_ON_GPU_PS} GPUs in one PIX island (rule {RULE})"
 
 

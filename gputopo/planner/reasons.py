@@ -38,17 +38,18 @@ def farthest_words(links: Links, gpus: Sequence[int]) -> str:
     return f"farthest pair {class_name(links.get(_farthest(links, gpus)))}"
 
 
-def search_reason(looked_at: int, equal: int, size: int) -> str:
-    """Say among how many sets the choice is the best, and how many are exactly as close."""
+def search_reason(looked_at: int, equal: int, size: int, *, measured: bool = False) -> str:
+    """Say among how many sets the choice is the best, by what, and how many are exactly as good."""
     if looked_at == size == 1:
         return "the only GPU there is to choose from"
     if size == 1:
         return f"one GPU of {looked_at} to choose from: no pairs to compare, the lowest index was taken"
     if looked_at == 1:
         return f"the only set of {size} there is to choose from"
-    best = f"best of all {looked_at} sets of {size} by topology, farthest pair first"
+    order = "measured bandwidth, slowest pair first" if measured else "topology, farthest pair first"
+    best = f"best of all {looked_at} sets of {size} by {order}"
     if equal == 1:
-        return f"{best}; no other set is as close"
+        return f"{best}; no other set is as {'good' if measured else 'close'}"
     return f"{best}; {equal} sets are equal, the lowest indices were taken"
 
 

@@ -1,0 +1,101 @@
+"""The order of sets of GPUs by measured bandwidth, and the reasons in words. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import NamedTuple, Self
+
+from gputopo.bandwidth import Bandwidth
+from gputopo.dates import date_in_words
+from gputopo.machine import Hop
+from gputopo.planner.measured import SAME_SPEED, Pair, PairSpeed, gb, speed_classes
+from gputopo.planner.reasons import Links, pairs_of
+from gputopo.planner.request import gpus_in_words
+from gputopo.topology import class_name, is_within, nearness
+
+_PAIRS_NAMED = 3
+
+
+class MeasuredOrder(NamedTuple):
+    """Pairs by the class of their measured speed; topology decides between pairs of one class.
+
+    `pix_first`: a pair beyond PIX sorts behind all others, however fast it is (`--prefer-pix`).
+    """
+
+    speeds: Mapping[Pair, PairSpeed]
+    classes: Mapping[Pair, int]
+    links: Links
+    pix_first: bool
+
+    @classmethod
+    def of(cls, speeds: Mapping[Pair, PairSpeed], links: Links, *, pix_first: bool) -> Self:
+        """Give the order of these pairs."""
+        return cls(speeds, speed_classes(speeds), links, pix_first)
+
+    def key(self, pair: Pair) -> tuple[int, ...]:
+        """Give the sort key of a pair, the best first; the pair was measured."""
+        link = self.links.get(pair)
+        far = int(self.pix_first and not is_within(link, Hop.PIX))
+        return (far, self.classes[pair], *nearness(link))
+
+    def reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
+        """Say how fast the pairs of the chosen GPUs are, and what else there is among `others`."""
+        pairs = pairs_of(gpus)
+        if not pairs:
+            return []
+        slowest = self._slowest(gpus)
+        said = [self._speeds_said(pairs, slowest)]
+        fastest = min(pairs_of(others), key=self._speed_key)
+        if self.classes[fastest] < self.classes[slowest]:
+            said.append(
+                f"the fastest pair to choose from is GPUs {fastest[0]} and {fastest[1]}: "
+                f"{self.speeds[fastest].says}"
+            )
+        elif len(pairs_of(others)) > 1:
+            said.append(f"no pair to choose from is faster by more than noise ({SAME_SPEED - 1:.0%})")
+        return said
+
+    def slowest_words(self, gpus: Sequence[int]) -> str:
+        """Say in a few words how fast a set is: `slowest pair measured 6.5 GB/s, staged`."""
+        return "one GPU" if len(gpus) == 1 else f"slowest pair {self.speeds[self._slowest(gpus)].says}"
+
+    def _slowest(self, gpus: Sequence[int]) -> Pair:
+        return max(pairs_of(gpus), key=lambda pair: (self._speed_key(pair), [-index for index in pair]))
+
+    def _speed_key(self, pair: Pair) -> tuple[int, float]:
+        return self.classes[pair], -self.speeds[pair].gb_per_s
+
+    def _speeds_said(self, pairs: Sequence[Pair], slowest: Pair) -> str:
+        name = class_name(self.links.get(slowest))
+        where = "" if name == "unknown" else f" ({name})"
+        if len(pairs) == 1:
+            return f"{gpus_in_words(slowest)}{where}: {self.speeds[slowest].says}"
+        by_class = Counter(self.classes[pair] for pair in sorted(pairs, key=self._speed_key))
+        tally = ", ".join(f"{count} about {gb(self._typical(number))}" for number, count in by_class.items())
+        return (
+            f"slowest pair GPUs {slowest[0]} and {slowest[1]}{where}: {self.speeds[slowest].says}; "
+            f"pairs by measured GB/s: {tally}"
+        )
+
+    def _typical(self, number: int) -> float:
+        return median(
+            self.speeds[pair].gb_per_s for pair, its_class in self.classes.items() if its_class == number
+        )
+
+
+def when_measured(bandwidth: Bandwidth) -> str:
+    """Say where the numbers come from, with their date where it is known."""
+    who = "by gputopo bandwidth" if bandwidth.source == "live" else f"by {bandwidth.source}"
+    when = "" if bandwidth.measured_at is None else f" on {date_in_words(bandwidth.measured_at)}"
+    return f"the pairs were measured {who}{when}; a pair counts by its better way and its worse direction"
+
+
+def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
+    """Say that measured numbers do not decide, since some pairs have none."""
+    named = ", ".join(f"{a}-{b}" for a, b in missing[:_PAIRS_NAMED])
+    more = f" and {len(missing) - _PAIRS_NAMED} more" if len(missing) > _PAIRS_NAMED else ""
+    when = "" if bandwidth.measured_at is None else f" of {date_in_words(bandwidth.measured_at)}"
+    return (
+        f"the measured bandwidth{when} does not decide: "
+        f"it has no number for both directions of GPUs {named}{more}"
+    )
