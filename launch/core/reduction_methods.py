@@ -1,0 +1,152 @@
+"""The algorithms that reduce gradients over devices, as builders of graph ops.
+
+Each takes the devices and its options, and gives a `Reducer`: from the towers' tensors of all variables
+to their sums, one on each tower's device. Variables that it needs are made here, before the graph.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.core import reductions
+from gputopo.launch.core.devices import HOST
+
+Tensor = Any
+
+Reducer = Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
+"""[variable][tower] -> the sums, [variable][tower]. May be built into several graphs."""
+
+# A member that does not come is told by TensorFlow after this time; its own default is to wait for ever.
+COLLECTIVE_TIMEOUT_S = 60.0
+_GROUP = 1  # of all devices; a process times one method, so one group is enough
+_instances = itertools.count(1)  # in a process, two collectives that differ must not share a key
+
+
+def copy(devices: Sequence[str]) -> Reducer:
+    """Add each variable on one of the devices, which take turns: what `run` does with --all-reduce copy."""
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        return [reductions.copy(values, devices, number) for number, values in enumerate(gradients)]
+
+    return reduce
+
+
+def pscpu(devices: Sequence[str]) -> Reducer:
+    """Add all variables on the host's CPU and send the sums back."""
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        with tf.device(HOST):
+            totals = [reductions.add(values) for values in gradients]
+        return [[_on(device, total) for device in devices] for total in totals]
+
+    return reduce
+
+
+def collective(devices: Sequence[str], *, hint: str) -> Reducer:
+    """Reduce by TensorFlow's collective op, one variable after the other on each device.
+
+    A device's collectives stand in a row because NCCL needs the same order everywhere; tf.distribute does
+    so too. Each device has its token, a variable: with a common one, or none, TensorFlow 2.21 puts the
+    devices in a row as well, and they wait for one another for ever.
+    """
+    tokens = []
+    for device in devices:
+        with tf.device(device):
+            tokens.append(tf.Variable(0.0))
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        before: list[list[Tensor]] = [[] for _ in devices]
+        sums = []
+        for values in gradients:
+            instance = next(_instances)
+            row = []
+            for tower, device in enumerate(devices):
+                with tf.device(device), tf.control_dependencies(before[tower]):
+                    row.append(_collective_reduce(values[tower], len(devices), instance, tokens[tower], hint))
+                before[tower] = [row[-1]]
+            sums.append(row)
+        return sums
+
+    return reduce
+
+
+def nccl_op(devices: Sequence[str]) -> Reducer:
+    """Reduce by NcclAllReduce, one variable after the other on each device."""
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        before: list[list[Tensor]] = [[] for _ in devices]
+        sums = []
+        for values in gradients:
+            name = f"gputopo_{next(_instances)}"
+            row = []
+            for tower, device in enumerate(devices):
+                with tf.device(device), tf.control_dependencies(before[tower]):
+                    row.append(
+                        tf.raw_ops.NcclAllReduce(
+                            input=values[tower], reduction="sum", num_devices=len(devices), shared_name=name
+                        )
+                    )
+                before[tower] = [row[-1]]
+            sums.append(row)
+        return sums
+
+    return reduce
+
+
+def hierarchical(devices: Sequence[str], *, packs: int) -> Reducer:
+    """Reduce as tf.distribute does within two halves of the devices, and between these.
+
+    `packs`: into how many tensors the gradients are joined before; 0: not at all. Wrong for an odd number
+    of devices.
+    """
+    return _distributed(devices, tf.distribute.HierarchicalCopyAllReduce(num_packs=packs))
+
+
+def one_device(devices: Sequence[str]) -> Reducer:
+    """Reduce as tf.distribute does on the first device."""
+    return _distributed(devices, tf.distribute.ReductionToOneDevice())
+
+
+ALGORITHMS: dict[str, Callable[..., Reducer]] = {
+    "copy": copy,
+    "collective": collective,
+    "nccl_op": nccl_op,
+    "hierarchical": hierarchical,
+    "one_device": one_device,
+    "pscpu": pscpu,
+}
+
+
+def _distributed(devices: Sequence[str], operations: Any) -> Reducer:
+    from tensorflow.python.distribute.values import PerReplica  # has no public name that can be called
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        values = [PerReplica(tuple(of_towers)) for of_towers in gradients]
+        sums = operations.batch_reduce(tf.distribute.ReduceOp.SUM, [(value, value) for value in values])
+        return [
+            [_on(device, total) for device, total in zip(devices, of_variable.values, strict=True)]
+            for of_variable in sums
+        ]
+
+    return reduce
+
+
+def _collective_reduce(value: Tensor, size: int, instance: int, token: Any, hint: str) -> Tensor:
+    return tf.raw_ops.CollectiveReduceV2(
+        input=value,
+        group_size=tf.constant(size),
+        group_key=tf.constant(_GROUP),
+        instance_key=tf.constant(instance),
+        ordering_token=[token.handle],
+        merge_op="Add",
+        final_op="Id",
+        communication_hint=hint,
+        timeout_seconds=COLLECTIVE_TIMEOUT_S,
+    )
+
+
+def _on(device: str, value: Tensor) -> Tensor:
+    with tf.device(device):
+        return tf.identity(value)
