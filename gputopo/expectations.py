@@ -1,7 +1,7 @@
 """What a card or a PCIe link of a known kind should reach, from the tables that come with gputopo.
 
-Every row of `data/gpus.csv` and `data/links.csv` names its sources. A card that is in no row has no
-expectation: that is an answer of its own, never a pass.
+Every row of `data/gpus.csv`, `data/links.csv` and `data/nvlinks.csv` names its sources. A card that is in no
+row has no expectation: that is an answer of its own, never a pass.
 """
 
 import csv
@@ -16,6 +16,10 @@ _NOT_THE_CARD = re.compile(r"laptop|mobile|max-q|\bMIG\b|-\d+[ABCQ]\b", re.IGNOR
 
 # Drivers older than a card call it this; then only the PCI id tells what it is.
 _NAMELESS = re.compile(r"(?:NVIDIA )?Graphics Device|Unknown.*", re.IGNORECASE)
+
+# The low figures of links.csv are a tenth under what copies usually reach; this is room for noise. Ours.
+FITTING_SHARE = 0.95
+_NEWEST_IN_USE = 5  # no card of gpus.csv that a published copy rate is of has a generation 6 slot
 
 
 class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +75,27 @@ class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
+class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
+    """What one NVLink of a version carries, one way, in 10^9 bytes a second.
+
+    The shares say how much of all links between two GPUs large copies reach: `copy_share` one way,
+    `copy_low_share` the least of sound machines, `both_ways_share` of twice that rate with both ways at once.
+    `links_per_gpu`: only for models with that many links; None: for all others.
+    """
+
+    version: int
+    link_gb_per_s: float
+    copy_low_share: float
+    copy_share: float
+    both_ways_share: float
+    confidence: str
+    source: str
+    links_per_gpu: int | None = None
+    nccl_gb_per_s: float | None = None
+    measured: str | None = None
+    note: str | None = None
+
+
 def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectation | None:
     """Give what a card should have by its NVML name, or None: no expectation.
 
@@ -86,6 +111,26 @@ def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectati
 def expected_link(generation: int | None, width: int | None) -> LinkExpectation | None:
     """Give what a PCIe link of a generation (1 to 6) and width carries, or None if it is in no row."""
     return None if generation is None or width is None else _links().get((generation, width))
+
+
+def expected_nvlink(version: int | None, links_per_gpu: int | None = None) -> NvLinkExpectation | None:
+    """Give what one NVLink of a version (1 to 5) carries, or None. `links_per_gpu`: of the model, if told."""
+    rows = _nvlinks()
+    return rows.get((version, links_per_gpu)) or rows.get((version, None))
+
+
+def fitting_links(rate_gb_per_s: float, newest: int | None = None) -> tuple[LinkExpectation, ...]:
+    """Give the PCIe links that would carry a copy at this rate, the latest generation first.
+
+    A copy fits a link when it is no faster than the link's data rate and no slower than what its copies
+    reach at least. `newest`: the card's own generation; None: all that are in servers up to now.
+    """
+    return tuple(
+        link
+        for link in sorted(_links().values(), key=lambda link: (-link.generation, link.width))
+        if link.generation <= (newest or _NEWEST_IN_USE)
+        and FITTING_SHARE * link.copy_low_gb_per_s <= rate_gb_per_s <= link.data_rate_gb_per_s
+    )
 
 
 def known_gpus() -> tuple[GpuExpectation, ...]:
@@ -124,6 +169,12 @@ def _gpu(row: dict[str, str]) -> GpuExpectation:
 def _links() -> dict[tuple[int, int], LinkExpectation]:
     links = (msgspec.convert(_told(row), LinkExpectation, strict=False) for row in _rows("links.csv"))
     return {(link.generation, link.width): link for link in links}
+
+
+@functools.cache
+def _nvlinks() -> dict[tuple[int | None, int | None], NvLinkExpectation]:
+    rows = (msgspec.convert(_told(row), NvLinkExpectation, strict=False) for row in _rows("nvlinks.csv"))
+    return {(row.version, row.links_per_gpu): row for row in rows}
 
 
 def _told(row: dict[str, str]) -> dict[str, str]:

@@ -28,8 +28,8 @@ def hop_between(nodes: Sequence[PciNode], a: str, b: str) -> Hop | None:
     tree = {node.address: node for node in nodes}
     if a == b or a not in tree or b not in tree:
         return None
-    above_a, whole_a = _bridges_above(tree, a)
-    above_b, whole_b = _bridges_above(tree, b)
+    above_a, whole_a = bridges_above(tree, a)
+    above_b, whole_b = bridges_above(tree, b)
     meeting = next((bridge for bridge in above_a if bridge in above_b), None)
     if meeting is not None:
         most_below = max(above_a.index(meeting), above_b.index(meeting))
@@ -95,7 +95,7 @@ def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(tuple(gpus[number] for number in _bits(group)) for group in groups))
 
 
-def _bridges_above(tree: Mapping[str, PciNode], address: str) -> tuple[list[str], bool]:
+def bridges_above(tree: Mapping[str, PciNode], address: str) -> tuple[list[str], bool]:
     """Give the bridges above a function, nearest first, and whether the way to the root is whole."""
     bridges: list[str] = []
     parent = tree[address].parent
