@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 # ECMA-48, Select Graphic Rendition, for the styles that reports use.
 _CODES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "cyan": "36"}
-# What a terminal that knows ASCII only gets instead of the lines of trees and the bars of pictures.
-_ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█", "+`|-._-=+*##")
+# What a terminal that knows ASCII only gets instead of the lines of trees and the shades of pictures.
+_ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓", "+`|-._-=+*##.:+")
 
 
 def can_redraw() -> bool:

@@ -14,9 +14,9 @@ import msgspec
 
 from gputopo.errors import NoPlanError
 from gputopo.machine import Hop, Machine
+from gputopo.pair_speeds import pair_speeds, unmeasured
 from gputopo.plan import Candidate, Plan, Refusal
 from gputopo.planner.environment import plan_environment
-from gputopo.planner.measured import pair_speeds, unmeasured
 from gputopo.planner.measured_order import MeasuredOrder, not_used, when_measured
 from gputopo.planner.placement_rule import place_variables
 from gputopo.planner.reasons import (

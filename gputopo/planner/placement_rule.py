@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from gputopo.pair_speeds import Pair, PairSpeed, gb
 from gputopo.plan import AllReduce, VariableUpdate
-from gputopo.planner.measured import Pair, PairSpeed, gb
 
 RULE = "two-in-one-island"
 MOST_GPUS_ON_GPU_PS = 2

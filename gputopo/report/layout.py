@@ -24,8 +24,14 @@ SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 UNKNOWN = "?"  # asked for and not given; the report says why
 NOT_ASKED = "-"  # this source does not tell it
 LOST = "LOST"
+FAILED = "FAIL"  # tried, and went wrong; the report says how
 
-_CELL_STYLES = {UNKNOWN: QUIET, NOT_ASKED: QUIET, LOST: SEVERITY_STYLES["error"]}
+_CELL_STYLES = {
+    UNKNOWN: QUIET,
+    NOT_ASKED: QUIET,
+    LOST: SEVERITY_STYLES["error"],
+    FAILED: SEVERITY_STYLES["error"],
+}
 
 
 class Column(msgspec.Struct, frozen=True):

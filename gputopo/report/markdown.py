@@ -24,18 +24,18 @@ _MENTION = re.compile(r"@(?=\w)")
 def markdown(inspection: Inspection) -> str:
     """Give the whole inspection as Markdown: tables, matrix and tree as code, the findings as a list."""
     machine = inspection.machine
-    parts = [("Machine", _table(("", ""), about_rows(machine)))]
+    parts = [("Machine", table(("", ""), about_rows(machine)))]
     if machine.gpus:
         parts += [("GPUs", _gpus(machine)), ("Topology", _topology(machine))]
     if tree := tree_view(machine, _CODE_WIDTH):
         parts.append(("PCI tree", _code(tree)))
     if health := _filled(health_rows(machine)):
-        parts.append(("Health", _table(("", ""), health)))
-    parts.append(("Findings", _findings(inspection.findings)))
+        parts.append(("Health", table(("", ""), health)))
+    parts.append(("Findings", findings_list(inspection.findings)))
     if machine.contradictions:
         said = ((one.fact, "; ".join(f"{who}: {what}" for who, what in one.said.items()))
                 for one in machine.contradictions)  # fmt: skip
-        parts.append(("Contradictions (the first one stands)", _table(("Fact", "Said"), said)))
+        parts.append(("Contradictions (the first one stands)", table(("Fact", "Said"), said)))
     if machine.unread:
         lines = [((f"{one.source}:{one.line}  {plain(one.text)}", ""),) for one in machine.unread]
         parts.append(("Lines not understood", _code(lines)))
@@ -44,7 +44,7 @@ def markdown(inspection: Inspection) -> str:
             (who, reason_in_words(why), facts)
             for (who, why), facts in grouped_missing(machine.missing).items()
         )
-        parts.append(("Not read", _table(("", "Reason", "Facts"), rows)))
+        parts.append(("Not read", table(("", "Reason", "Facts"), rows)))
     return "\n".join(f"### {title}\n\n{body}" for title, body in parts)
 
 
@@ -61,7 +61,7 @@ def _gpus(machine: Machine) -> str:
     notes = [f"- {escaped(label)}: {escaped(words)}\n" for label, words in gpu_notes(machine)]
     if warning := order_warning(machine):
         notes.append(f"- **{escaped(warning)}**\n")
-    return _table(heads, rows, sides) + ("\n" + "".join(notes) if notes else "")
+    return table(heads, rows, sides) + ("\n" + "".join(notes) if notes else "")
 
 
 def _topology(machine: Machine) -> str:
@@ -69,7 +69,8 @@ def _topology(machine: Machine) -> str:
     return _code(matrix_view(machine, _CODE_WIDTH)) + (f"\nPeer access:\n\n{peers}" if peers else "")
 
 
-def _findings(findings: Sequence[Finding]) -> str:
+def findings_list(findings: Sequence[Finding]) -> str:
+    """Give findings as a list; those that share a block on the screen share an item."""
     if not findings:
         return "None.\n"
     items = []
@@ -82,7 +83,8 @@ def _findings(findings: Sequence[Finding]) -> str:
     return "".join(items)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str] = ()) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str] = ()) -> str:
+    """Give a table whose cells are shown as they are."""
     lines = [[escaped(head) for head in heads], list(sides) or ["---"] * len(heads)]
     lines += [[escaped(cell).strip() for cell in row] for row in rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

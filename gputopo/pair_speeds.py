@@ -61,7 +61,7 @@ def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     alone count, of several sizes the largest, of several methods the driver's copies before kernels.
     """
     ways: dict[tuple[int, int, Path], float] = {}
-    for source, destination, path, speed in _single_ways(bandwidth.samples if bandwidth else ()):
+    for source, destination, path, speed in single_ways(bandwidth.samples if bandwidth else ()):
         ways[source, destination, path] = speed
     pairs = {(min(a, b), max(a, b)) for a, b, _ in ways}
     found: dict[Pair, PairSpeed] = {}
@@ -86,7 +86,7 @@ def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pa
     return [pair for pair in combinations(sorted(gpus), 2) if pair not in speeds]
 
 
-def _single_ways(samples: Sequence[Sample]) -> list[tuple[int, int, Path, float]]:
+def single_ways(samples: Sequence[Sample]) -> list[tuple[int, int, Path, float]]:
     """Give (source, destination, path, GB/s) of each direction and path, of the sample that stands for it."""
     best: dict[tuple[int, int, Path], Sample] = {}
     for sample in samples:

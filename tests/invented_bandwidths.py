@@ -1,0 +1,87 @@
+"""Bandwidths made by hand: every number is chosen, so a report's cells can be foretold."""
+
+from itertools import combinations, permutations
+
+from gputopo.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.machine import Gpu, Hop, Host, Link, Machine
+
+UP, DOWN = 12.25, 13.1  # GB/s of gpu 0; each further one 0.1 more
+MEASURED_AT = 1_795_000_000.0  # 2026-11-18 11:06:40 UTC
+
+
+def machine_with(gpus: int) -> Machine:
+    """Gives a machine with PCI addresses, in pairs behind a switch."""
+    return Machine(
+        source="test",
+        host=Host(cpu_model="A CPU"),
+        gpus=tuple(
+            Gpu(index=i, name="NVIDIA Test 1", pci_address=f"0000:{i + 1:02x}:00.0", numa_node=0)
+            for i in range(gpus)
+        ),
+        links=tuple(
+            Link(a=a, b=b, hop=Hop.PIX if a // 2 == b // 2 else Hop.PHB)
+            for a, b in combinations(range(gpus), 2)
+        ),
+    )
+
+
+def pair(source: int, destination: int, speed: float, *, staged: bool = False) -> Sample:
+    """Gives one copy between GPUs, alone."""
+    return Sample(
+        kind="p2p_staged" if staged else "p2p_direct",
+        source=f"gpu:{source}",
+        destination=f"gpu:{destination}",
+        method="copy_engine",
+        median_gb_per_s=speed,
+        repeats_gb_per_s=(speed,),
+        expected_gb_per_s=None if staged else 12.6,
+    )
+
+
+def host_samples(gpu: int) -> list[Sample]:
+    """Gives the copies of one GPU with the host: alone, at once, pageable; and inside it."""
+    place, extra = f"gpu:{gpu}", gpu / 10
+    seen = (Conditions(gpu=gpu, readings=3, pstate="P0", pcie_gen=3, pcie_width=16),)
+    to, back = {"source": "host", "destination": place}, {"source": place, "destination": "host"}
+    return [
+        Sample(**to, kind="h2d", pinned=True, median_gb_per_s=UP + extra, expected_gb_per_s=12.6,
+               expected_source="links.csv", conditions=seen, bytes=2**25),
+        Sample(**back, kind="d2h", pinned=True, median_gb_per_s=DOWN + extra, bytes=2**25),
+        Sample(**to, kind="h2d", pinned=True, median_gb_per_s=6.5, group="h2d all", bytes=2**25),
+        Sample(**to, kind="bidirectional", pinned=True, median_gb_per_s=21.5),
+        Sample(**to, kind="h2d", pinned=False, median_gb_per_s=4.75),
+        Sample(**to, kind="latency", pinned=True, median_us=8.25),
+        Sample(kind="d2d_local", source=place, destination=place, median_gb_per_s=601.0,
+               discarded_gb_per_s=(85.0, 90.0), discarded_because="the card was waking up"),
+    ]  # fmt: skip
+
+
+def bandwidth_of(gpus: int = 4) -> Bandwidth:
+    """Gives what a whole session could have measured; the last pair copies faster through the host."""
+    last = (gpus - 2, gpus - 1)
+    samples = [sample for gpu in range(gpus) for sample in host_samples(gpu)]
+    for a, b in permutations(range(gpus), 2):
+        direct = 11.3 if a // 2 == b // 2 else 6.25
+        samples.append(pair(a, b, 0.73 if tuple(sorted((a, b))) == last else direct))
+        samples.append(pair(a, b, 0.77 if tuple(sorted((a, b))) == last else 5.5, staged=True))
+    samples.append(
+        Sample(kind="host_memory", source="node:0", destination="node:1", median_gb_per_s=31.4)
+    )
+    return Bandwidth(
+        source="live",
+        samples=tuple(samples),
+        failures=(
+            Failure(kind="p2p_direct", source="gpu:0", destination="gpu:1", method="kernel_read",
+                    reason="WRONG_DATA", says="3 words differ"),
+        ),
+        not_measured=(NotMeasured(what="far memory node", reason="there is one node only"),),
+        uplink_groups=(
+            UplinkGroup(gpus=(0, 1), from_kind="h2d", alone_gb_per_s=24.6, together_gb_per_s=13.0,
+                        bridge="0000:00:01.0", agrees=True),
+        ),
+        level="quick",
+        measured_at=MEASURED_AT,
+        duration_s=12.5,
+        driver_version="550.54",
+        cuda_version="12.4",
+    )  # fmt: skip
