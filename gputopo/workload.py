@@ -1,64 +1,86 @@
-"""The models that gputopo trains, as data that needs no TensorFlow: names, shapes, sizes, default batches."""
+"""The models that gputopo trains, as data that needs no TensorFlow: shapes, sizes, costs, default batches.
+
+The data is `gputopo/data/workloads.json`; `python -m gputopo.architectures.table` writes it anew.
+"""
 
 import difflib
+import functools
+from importlib import resources
 
 import msgspec
 
 from gputopo.errors import UsageError
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `input_shape`: height, width, channels. `parameters`: trainable, at `classes` classes.
+class BlockCost(msgspec.Struct, frozen=True, kw_only=True):
+    """One block of layers, per example: what `gputopo.architectures.sketch` counts.
 
-    `gpu_batch` and `cpu_batch` are the default batch sizes per device. The GPU ones are those of
-    tf_cnn_benchmarks; the CPU ones keep a step of two devices near a second on two cores.
+    `parameters`: trainable numbers; `features`: numbers of the outputs that training keeps.
     """
 
     name: str
+    parameters: int
+    multiply_accumulates: int
+    features: int
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. `input_shape`: height, width, channels. `parameters`: trainable, at `classes` classes.
+
+    `state`: numbers that change without a gradient (moving statistics of norms). `gpu_batch` and
+    `learning_rate` are the defaults of tf_cnn_benchmarks, or of the Keras example that a model comes from;
+    `cpu_batch` keeps a step of two CPU devices near a second on two cores.
+    """
+
+    name: str
+    data_name: str
     input_shape: tuple[int, int, int]
     classes: int
     parameters: int
+    state: int
     gpu_batch: int
     cpu_batch: int
+    learning_rate: float
+    blocks: tuple[BlockCost, ...] = ()
 
     @property
     def parameter_bytes(self) -> int:
         """Bytes of the parameters in float32."""
         return 4 * self.parameters
 
+    @property
+    def multiply_accumulates(self) -> int:
+        """Products of convolutions and dense layers in one forward pass of one example."""
+        return sum(block.multiply_accumulates for block in self.blocks)
 
-MODELS: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        Workload(
-            name="alexnet",
-            input_shape=(227, 227, 3),
-            classes=1001,
-            parameters=61_842_345,
-            gpu_batch=512,
-            cpu_batch=16,
-        ),
-        Workload(
-            name="trivial",
-            input_shape=(227, 227, 3),
-            classes=1001,
-            parameters=4_263_877,
-            gpu_batch=32,
-            cpu_batch=32,
-        ),
-    )
-}
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of one example's features in float32."""
+        return 4 * sum(block.features for block in self.blocks)
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.workloads/1"):
+    """The document that holds all models."""
+
+    workloads: tuple[Workload, ...]
+
+
+@functools.cache
+def _models() -> dict[str, Workload]:
+    data = resources.files("gputopo.data").joinpath("workloads.json").read_bytes()
+    return {one.name: one for one in msgspec.json.decode(data, type=Table).workloads}
 
 
 def names() -> tuple[str, ...]:
     """Give the names that `--model` takes."""
-    return tuple(MODELS)
+    return tuple(_models())
 
 
 def require(name: str) -> Workload:
     """Give the workload of that name. Raises UsageError that names the nearest ones."""
-    if name in MODELS:
-        return MODELS[name]
-    near = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the models are: {', '.join(MODELS)}"
+    models = _models()
+    if name in models:
+        return models[name]
+    near = difflib.get_close_matches(name.lower(), models, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the models are: {', '.join(models)}"
     raise UsageError(f"there is no model '{name}'", hint)

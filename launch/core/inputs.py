@@ -4,7 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.core.models import Model, Rows
+from gputopo.launch.core.layers import Rows
+from gputopo.launch.core.models import Model
 from gputopo.launch.core.randomness import Stream, integers, normal
 
 _IMAGES, _LABELS = 2, 3  # purposes of random streams
@@ -23,7 +24,7 @@ class SyntheticInput:
             images = normal(Stream(seed, _IMAGES), shape, first_row=rows.first)  # [b, h, w, c]
             if data_format == "NCHW":
                 images = tf.transpose(images, (0, 3, 1, 2))  # [b, c, h, w]
-            labels = integers(Stream(seed, _LABELS), rows.batch, model.classes, first_row=rows.first)
+            labels = integers(Stream(seed, _LABELS), rows.batch, max(model.classes, 2), first_row=rows.first)
         with tf.device(device):
             self._images = tf.Variable(images, trainable=False, name="images")
             self._labels = tf.Variable(labels, trainable=False, name="labels")

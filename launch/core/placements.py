@@ -24,7 +24,11 @@ class Placement(Protocol):
 
     @property
     def places(self) -> Sequence[Sequence[Any]]:
-        """The sets of variables: one for all, or one per tower."""
+        """The sets of trained variables: one for all, or one per tower."""
+
+    @property
+    def states(self) -> Sequence[Sequence[Any]]:
+        """The sets of moving statistics. One: the first tower's count, as in tf_cnn_benchmarks."""
 
     def weights(self, tower: int) -> list[Tensor]:
         """Give the weights on the tower's device. Moves: what is not there already."""
@@ -43,6 +47,7 @@ class ParameterServer:
         self._devices = devices
         self._server = server
         self.places = (create(model, server, seed),)
+        self.states = (create_state(model, server),)
 
     def weights(self, tower: int) -> list[Tensor]:
         """Copy the server's weights to the tower."""
@@ -68,6 +73,7 @@ class Replicated:
         self._devices = devices
         self._reduction = reduction
         self.places = tuple(create(model, device, seed) for device in devices)
+        self.states = (create_state(model, devices[0]),)
 
     def weights(self, tower: int) -> list[Tensor]:
         """Read the tower's own copy."""
@@ -94,6 +100,7 @@ class Independent:
     def __init__(self, model: Model, devices: Sequence[str], seed: int) -> None:
         self._devices = devices
         self.places = tuple(create(model, device, seed) for device in devices)
+        self.states = tuple(create_state(model, device) for device in devices)
 
     def weights(self, tower: int) -> list[Tensor]:
         """Read the tower's own copy."""
@@ -134,6 +141,33 @@ def create(model: Model, device: str, seed: int) -> list[Any]:
         with tf.device(device):
             variables.append(tf.Variable(initial, name=spec.name))
     return variables
+
+
+def create_state(model: Model, device: str) -> list[Any]:
+    """Create the model's moving statistics on a device."""
+    with tf.device(device):
+        return [
+            tf.Variable(tf.fill(spec.shape, spec.start), trainable=False, name=spec.name)
+            for spec in model.state
+        ]
+
+
+def read_state(placement: Placement, tower: int, device: str) -> list[Tensor]:
+    """Give the moving statistics on a tower's device: its own, or those that all share."""
+    states = placement.states
+    values = [variable.read_value() for variable in states[tower if len(states) > 1 else 0]]
+    with tf.device(device):
+        return [tf.identity(value) for value in values]
+
+
+def write_state(placement: Placement, new: Sequence[Sequence[Tensor]]) -> list[Any]:
+    """Keep the towers' new statistics ([tower][number]); where they share one set, the first tower's."""
+    ops = []
+    for variables, values in zip(placement.states, new, strict=False):
+        for variable, value in zip(variables, values, strict=True):
+            with tf.device(variable.device):
+                ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
+    return ops
 
 
 def largest_difference(places: Sequence[Sequence[Any]]) -> float:

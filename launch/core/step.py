@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from gputopo.launch.core.devices import HOST, turn_width
 from gputopo.launch.core.inputs import SyntheticInput
-from gputopo.launch.core.models import Model, Rows
-from gputopo.launch.core.placements import Placement
+from gputopo.launch.core.layers import Rows
+from gputopo.launch.core.models import Forward, Model, loss_of
+from gputopo.launch.core.placements import Placement, read_state, write_state
 from gputopo.launch.core.randomness import Stream
 from gputopo.launch.spec import RunSpec
 
@@ -40,6 +41,7 @@ class StepOutcome:
 class _Tower:
     loss: Tensor
     gradients: list[Tensor]
+    state: list[Tensor]
     marks: Tensor  # [3], seconds of the host's clock
 
 
@@ -93,27 +95,28 @@ class TrainingStep:
             start = _clock(turn)
             with tf.control_dependencies([start]):
                 weights = self._placement.weights(tower)
+                state = read_state(self._placement, tower, device)
             ready = _clock([self._arrived(weights, device)])
             # CPU devices have few threads: without this a mark could come after the work that it precedes.
             gate = [ready] if self._spec.backend == "cpu" else []
             with tf.control_dependencies(gate), tf.device(device):
-                loss, gradients = self._differentiate(tower, number, weights)
+                loss, gradients, new_state = self._differentiate(tower, number, weights, state)
             with tf.control_dependencies(gradients):
-                added = self._added_work(tower, number, weights)
+                added = self._added_work(tower, number, weights, state)
             done = _clock([self._arrived(gradients, device), *added])
             with tf.device(HOST), tf.name_scope(_MARKS):
-                return _Tower(tf.identity(loss), gradients, tf.stack([start, ready, done]))
+                return _Tower(tf.identity(loss), gradients, new_state, tf.stack([start, ready, done]))
 
     def _differentiate(
-        self, tower: int, number: Tensor, weights: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Forward and backward on the device in scope: the tower's mean loss, and gradients of its share."""
+        self, tower: int, number: Tensor, weights: list[Tensor], state: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Forward and backward on the device in scope: mean loss, gradients of its share, new state."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            logits, labels = self._forward(tower, number, weights)  # [batch, classes], [batch]
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            passed, labels = self._forward(tower, number, weights, state)
+            loss = tf.reduce_mean(loss_of(self._model, passed.logits, labels))
             share = loss * self._share()
-        return loss, tape.gradient(share, weights)
+        return loss, tape.gradient(share, weights), passed.state
 
     def _share(self) -> float:
         """Scale of a tower's loss: gradients that are added up give the mean; a lone tower's is its own."""
@@ -121,16 +124,24 @@ class TrainingStep:
         return 1.0 / len(self._rows) if averaged else 1.0
 
     def _forward(
-        self, tower: int, number: Tensor, weights: Sequence[Tensor], *, scale: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        tower: int,
+        number: Tensor,
+        weights: Sequence[Tensor],
+        state: Sequence[Tensor],
+        *,
+        scale: float = 1.0,
+    ) -> tuple[Forward, Tensor]:
         images, labels = self._inputs[tower].read()
         if scale != 1.0:
             images *= scale
         rows = self._rows[tower]
         rows = Rows(rows.first, rows.batch, Stream(rows.stream.seed, rows.stream.purpose, number))
-        return self._model.forward(weights, images, rows, self._spec.data_format), labels
+        return self._model.forward(weights, state, images, rows, self._spec.data_format), labels
 
-    def _added_work(self, tower: int, number: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    def _added_work(
+        self, tower: int, number: Tensor, weights: Sequence[Tensor], state: Sequence[Tensor]
+    ) -> list[Tensor]:
         """Run the forward pass again, as often as the spec says for this tower, each on other numbers.
 
         The numbers differ so that TensorFlow does not notice that the work is the same.
@@ -139,14 +150,15 @@ class TrainingStep:
         extra = []
         for again in range(self._spec.extra_forward.get(tower, 0)):
             with tf.device(device):
-                logits, _ = self._forward(tower, number, weights, scale=1.0 + (again + 1) / 1024)
-            extra.append(self._arrived([logits], device))
+                passed, _ = self._forward(tower, number, weights, state, scale=1.0 + (again + 1) / 1024)
+            extra.append(self._arrived([passed.logits], device))
         return extra
 
     def _update(self, towers: Sequence[_Tower]) -> list[Tensor]:
         # Waiting for all towers keeps the update in place: a weight still being read would be copied first.
         with tf.name_scope("update"), tf.control_dependencies([tower.marks for tower in towers]):
-            return self._placement.update([tower.gradients for tower in towers], self._spec.learning_rate)
+            ops = self._placement.update([tower.gradients for tower in towers], self._spec.learning_rate)
+            return ops + write_state(self._placement, [tower.state for tower in towers])
 
     def _arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
         """Give a number on the host that left the device after all the tensors were done there.

@@ -42,7 +42,7 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 def _run(spec: RunSpec) -> dict[str, Any]:
     from gputopo.launch.core import inputs, placements, training
-    from gputopo.launch.core.models import Rows
+    from gputopo.launch.core.layers import Rows
     from gputopo.launch.core.randomness import Stream
 
     events: list[Event] = []

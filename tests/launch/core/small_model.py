@@ -5,7 +5,7 @@ cross-entropy. The numpy form shares no code with the core.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class SmallModel:
 
     input_shape = INPUT_SHAPE
     classes = CLASSES
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    state: Sequence[Any] = ()
 
     @property
     def variables(self) -> Sequence[Any]:
@@ -33,10 +35,20 @@ class SmallModel:
 
         return [VariableSpec(name, shape, 0.3) for name, shape in SHAPES.items()]
 
-    def forward(self, weights: Sequence[Any], images: Any, rows: Any, data_format: str) -> Any:
+    def forward(
+        self,
+        weights: Sequence[Any],
+        state: Sequence[Any],
+        images: Any,
+        rows: Any,
+        data_format: str,
+        *,
+        training: bool = True,
+    ) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.core.models import dense
+        from gputopo.launch.core.layers import dense
+        from gputopo.launch.core.models import Forward
 
         kernel, bias, dense_kernel, dense_bias = weights
         x = tf.nn.conv2d(images, kernel, 1, "VALID", data_format)
@@ -44,7 +56,7 @@ class SmallModel:
         if data_format == "NCHW":
             x = tf.transpose(x, (0, 2, 3, 1))
         x = tf.reshape(x, (rows.batch, -1))
-        return tf.nn.bias_add(dense(x, dense_kernel), dense_bias)
+        return Forward(tf.nn.bias_add(dense(x, dense_kernel), dense_bias), [])
 
 
 def loss_and_gradients(weights: Sequence[Array], images: Array, labels: Any) -> tuple[float, list[Array]]:

@@ -16,9 +16,9 @@ ASK = """
 import json, sys
 import numpy as np
 from gputopo import workload
-from gputopo.launch.core import models
+from gputopo.launch.core import layers, models
 from gputopo.launch.core.inputs import SyntheticInput
-from gputopo.launch.core.models import Rows
+from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.randomness import Stream, integers, normal, uniform
 
 answer = {"parameters": {name: models.parameter_count(models.build(name)) for name in workload.names()}}
@@ -39,7 +39,7 @@ model = models.build("trivial")
 nhwc = SyntheticInput(model, Rows(0, 2, stream), "/CPU:0", seed=1, data_format="NHWC").read()[0].numpy()
 nchw = SyntheticInput(model, Rows(0, 2, stream), "/CPU:0", seed=1, data_format="NCHW").read()[0].numpy()
 answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())
-answer["dropped"] = float((models.dropout(np.ones((64, 4096), np.float32), 0.5, Rows(0, 64, stream), 0) == 0)
+answer["dropped"] = float((layers.dropout(np.ones((64, 4096), np.float32), 0.5, Rows(0, 64, stream), 0) == 0)
     .numpy().mean())
 json.dump(answer, sys.stdout)
 """
