@@ -79,7 +79,8 @@ def _require_memory(gradient_bytes: int, job: ReductionJob) -> None:
     free = psutil.virtual_memory().available
     if job.run.backend == "cpu" and needed > free:
         raise HardwareError(
-            f"{len(job.run.devices)} CPU devices need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",
+            f"{len(job.run.devices)} CPU devices need about {needed / 1e9:.1f} GB of memory, "
+            f"and {free / 1e9:.1f} GB are free",
             "use fewer devices or a smaller model",
         )
 

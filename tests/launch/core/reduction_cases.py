@@ -1,0 +1,200 @@
+"""Runs reductions for the tests: `python -m tests.launch.core.reduction_cases DEVICES OUT_FOLDER`.
+
+For each method that runs on CPU devices, OUT_FOLDER/name.npz holds what was added (`given{variable}`,
+[devices, ...]) and every device's sums (`got{variable}`). OUT_FOLDER/told.json holds what the checks said,
+and which ops that stand on the towers' devices have no kernel for GPUs.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gputopo.errors import GputopoError
+from gputopo.events import Device
+from gputopo.launch.reduction_spec import METHODS, Method, ReductionJob
+from gputopo.launch.spec import RunSpec
+from tests.launch.core.small_model import SmallModel
+
+SHAPES = ((3, 5, 2), (1,), (), (40, 31), (7,), (7,))
+
+
+def run_spec(count: int, model: str = "trivial") -> RunSpec:
+    towers = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(count))
+    return RunSpec(model=model, devices=towers, backend="cpu", batch_size=1)
+
+
+def main(count: int, out: Path) -> None:
+    from gputopo.launch.core import devices
+    from gputopo.launch.core.reduction_methods import ALGORITHMS
+
+    run = run_spec(count)
+    devices.set_up(run)
+    names = [device.device for device in run.devices]
+    told: dict[str, Any] = {"checks": {}, "sound": {}, "nodes": {}, "without_gpu_kernel": {}}
+    for method in METHODS.values():
+        if method.gpus_only is None:
+            reducer = ALGORITHMS[method.algorithm](names, **method.options)
+            np.savez(out / f"{method.name}.npz", **_reduce(reducer, names))
+            with _kept_graphs() as nodes:
+                told["sound"][method.name] = _checked(method, run)
+            told["nodes"][method.name] = len(nodes)
+            told["without_gpu_kernel"][method.name] = _without_gpu_kernel(nodes)
+    for name, broken in _broken(names).items():
+        ALGORITHMS[name] = broken
+        told["checks"][name] = _checked(Method(name=name, algorithm=name, says=""), run)
+    (out / "told.json").write_text(json.dumps(told))
+
+
+def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Add numbers of any size and sign; give what was added, and the sums."""
+    import tensorflow as tf
+
+    random = np.random.default_rng(7)
+    given = [random.normal(0.0, 10.0, (len(names), *shape)).astype(np.float32) for shape in SHAPES]
+    sources = []
+    for of_towers in given:
+        row = []
+        for name, value in zip(names, of_towers, strict=True):
+            with tf.device(name):
+                row.append(tf.Variable(value))
+        sources.append(row)
+
+    def build() -> list[list[Any]]:
+        read = []
+        for row in sources:
+            values = []
+            for name, source in zip(names, row, strict=True):
+                with tf.device(name):
+                    values.append(source.read_value())
+            read.append(values)
+        return [list(row) for row in reducer(read)]
+
+    sums = tf.compat.v1.wrap_function(build, [])()
+    found: dict[str, Any] = {f"given{number}": value for number, value in enumerate(given)}
+    found |= {f"got{number}": np.stack([each.numpy() for each in row]) for number, row in enumerate(sums)}
+    return found
+
+
+def _checked(method: Method, run: RunSpec) -> list[Any]:
+    """Give the bytes and the number of times of a bench, or what it refused."""
+    from gputopo.launch.core.reduction_worker import time_reduction
+
+    job = ReductionJob(run=run, method=method, repeats=2, warm_up=1)
+    try:
+        timed = time_reduction(SmallModel(), job, lambda _: None)
+    except GputopoError as error:
+        return [error.what]
+    return [timed.bytes, len(timed.repeats_us), min(timed.repeats_us) > 0, timed.fixed_cost_us > 0]
+
+
+def _broken(names: Sequence[str]) -> dict[str, Any]:
+    """Give algorithms with one fault each; the right sums come from `copy`."""
+    import tensorflow as tf
+
+    from gputopo.launch.core.reduction_methods import copy
+
+    right = copy(names)
+
+    def loses_a_tower(_: Any) -> Any:
+        return lambda gradients: right([[*row[:-1], row[0] * 0] for row in gradients])
+
+    def doubles_the_last_variable(_: Any) -> Any:
+        def reduce(gradients: Any) -> Any:
+            *sums, last = right(gradients)
+            return [*sums, last if len(gradients) == 1 else [2 * total for total in last]]
+
+        return reduce
+
+    def spoils_one_number(_: Any) -> Any:
+        def reduce(gradients: Any) -> Any:
+            (first, *others), *rest = right(gradients)
+            if len(gradients) > 1:  # its last number, on the first device
+                with tf.device(names[0]):
+                    flat = tf.reshape(first, (-1,))
+                    first = tf.reshape(tf.concat([flat[:-1], flat[-1:] + 1], 0), first.shape)
+            return [[first, *others], *rest]
+
+        return reduce
+
+    def keeps_a_devices_own_gradient(_: Any) -> Any:
+        def reduce(gradients: Any) -> Any:
+            sums = right(gradients)
+            if len(gradients) > 1:
+                sums[1][-1] = gradients[1][-1]
+            return sums
+
+        return reduce
+
+    def wrong_from_the_second_graph_on(_: Any) -> Any:
+        graphs: list[int] = []
+
+        def reduce(gradients: Any) -> Any:
+            graphs.append(1)
+            return right(gradients) if len(graphs) <= 2 else [list(row) for row in gradients]
+
+        return reduce
+
+    faults = (
+        loses_a_tower,
+        doubles_the_last_variable,
+        spoils_one_number,
+        keeps_a_devices_own_gradient,
+        wrong_from_the_second_graph_on,
+    )
+    return {fault.__name__: fault for fault in faults}
+
+
+@contextmanager
+def _kept_graphs() -> Iterator[list[Any]]:
+    """Collect the nodes of all graphs that are built meanwhile, whole, before TensorFlow rewrites them.
+
+    Without those on the host, which is CPU 0; the other CPU devices stand for GPUs.
+    """
+    import tensorflow as tf
+
+    wrap = tf.compat.v1.wrap_function
+    nodes: list[Any] = []
+
+    def keep(*arguments: Any) -> Any:
+        graph = wrap(*arguments)
+        nodes.extend(
+            node
+            for node in graph.graph.as_graph_def().node
+            if node.device and not node.device.endswith("CPU:0")
+        )
+        return graph
+
+    tf.compat.v1.wrap_function = keep
+    try:
+        yield nodes
+    finally:
+        tf.compat.v1.wrap_function = wrap
+
+
+def _without_gpu_kernel(nodes: Sequence[Any]) -> list[str]:
+    """Name the ops for which TensorFlow has no GPU kernel of their types."""
+    from tensorflow.python.framework import kernels
+
+    def fits(kernel: Any, node: Any) -> bool:
+        for rule in kernel.constraint:
+            allowed, given = set(rule.allowed_values.list.type), node.attr[rule.name]
+            if allowed and not set(given.list.type or [given.type]) <= allowed:
+                return False
+        return kernel.device_type in ("GPU", "DEFAULT")
+
+    return sorted(
+        {
+            node.op
+            for node in nodes
+            if not any(fits(each, node) for each in kernels.get_registered_kernels_for_op(node.op).kernel)
+        }
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
