@@ -63,13 +63,13 @@ def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGr
             found.setdefault(group.gpus, _uplink(group, alone, kind, machine))
     if not concurrent:
         for pair, one_way, both in _slow_both_ways(samples):
-            group = UplinkGroup(
+            uplink = UplinkGroup(
                 gpus=tuple(sorted(pair)),
                 from_kind="bidirectional",
                 alone_gb_per_s=one_way,
                 together_gb_per_s=both,
             )
-            found.setdefault(pair, _with_tree(group, machine))
+            found.setdefault(pair, _with_tree(uplink, machine))
     return tuple(sorted(found.values(), key=lambda group: (len(group.gpus), group.gpus)))
 
 
@@ -80,9 +80,9 @@ def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, floa
         if len(gpus) < 3:
             continue
         foreseen = fair_rates({gpu: alone[gpu] for gpu in gpus if gpu in alone}, groups)
-        limited = frozenset(gpu for gpu in foreseen if measured[gpu] < (1 - CHANGED_SHARE) * foreseen[gpu])
         if _is_left_out_set(gpus, together):
             continue  # read together with the whole, whose groups explain it
+        limited = _limited(foreseen, measured, groups)
         for members in _limited_together(limited, gpus, together):
             carries = sum(measured[gpu] for gpu in members)
             groups = [group for group in groups if group.gpus != members] + [_Shared(members, carries)]
@@ -162,6 +162,17 @@ def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, f
 
 def _slowed(rate_now: float, rate_alone: float | None) -> bool:
     return rate_alone is not None and rate_now < (1 - CHANGED_SHARE) * rate_alone
+
+
+def _limited(foreseen: Mapping[int, float], measured: Mapping[int, float], groups: Sequence[_Shared]) -> Gpus:
+    """Give the GPUs that get less than is foreseen, unless a group of theirs has it all, unevenly divided."""
+    slow = frozenset(gpu for gpu in foreseen if measured[gpu] < (1 - CHANGED_SHARE) * foreseen[gpu])
+    for group in groups:
+        members = group.gpus & foreseen.keys()
+        due = sum(foreseen[gpu] for gpu in members)
+        if sum(measured[gpu] for gpu in members) >= (1 - CHANGED_SHARE) * due:
+            slow -= members
+    return slow
 
 
 def _is_left_out_set(gpus: Gpus, together: Mapping[Gpus, object]) -> bool:
