@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gputopo.captures import bundled, merge, recording, sysfs, topo
+from gputopo.captures import bundled, merge, recording, single_device, sysfs, topo
 from gputopo.errors import InputError
 from gputopo.machine import Machine
 
@@ -45,7 +45,9 @@ def formats() -> tuple[Format, ...]:
         lspci_verbose,
         markdown_table,
         nccl_xml,
+        nvbandwidth_json,
         nvlink_status,
+        pasted,
         smi_csv,
         smi_text,
         smi_xml,
@@ -55,9 +57,11 @@ def formats() -> tuple[Format, ...]:
 
     return (
         recording,
+        nvbandwidth_json,
         smi_xml,
         nccl_xml,
         hwloc_xml,
+        pasted,
         topo,
         smi_text,
         topo_p2p,
@@ -82,17 +86,33 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
         )
     if sources.count("-") > 1:
         raise InputError("standard input can be read only once", "give - once")
-    return merge.merge([_load_one(source, read_tree) for source in sources])
+    machines = [_load_one(source, read_tree) for source in sources]
+    return merge.merge(single_device.renumbered(sources, machines))
 
 
 def read_text(text: str, *, origin: str) -> Machine:
-    """Read the text of one capture, whatever its format. Raises InputError."""
+    """Read the text of one capture, whatever its format. Raises InputError.
+
+    A text may hold the outputs of several bandwidth tests, and with them one of another format.
+    """
+    from gputopo.captures import pasted
+
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
-    for kind in formats():
-        if kind.recognise(text):
-            return kind.parse(text, origin=origin)
-    raise _unknown(text, origin)
+    kind = _kind_of(text)
+    if kind is None:
+        raise _unknown(text, origin)
+    if kind is not pasted:
+        return kind.parse(text, origin=origin)
+    machine, rest = pasted.take(text, origin=origin)
+    other = _kind_of(rest)
+    if other is None or other is pasted:
+        return pasted.with_unread(machine, rest)
+    return merge.merge([other.parse(rest, origin=origin), machine])
+
+
+def _kind_of(text: str) -> Format | None:
+    return next((kind for kind in formats() if kind.recognise(text)), None)
 
 
 def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:

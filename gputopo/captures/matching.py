@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gputopo.captures import places, single_device
 from gputopo.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 
 T = TypeVar("T", Gpu, Nic)
@@ -32,11 +33,14 @@ def aligned(first: Machine, other: Machine) -> tuple[Machine, list[Disagreement]
     where the two do not agree which devices there are.
     """
     gpus, found = _matched("gpus", "GPUs", first.gpus, other.gpus, _gpu_identities)
+    if _is_part(other):
+        found = [said for said in found if said.fact != "gpus"]
     nics, more = _matched("nics", "NICs", first.nics, other.nics, _nic_identities)
     renumbered = msgspec.structs.replace(
         other,
         gpus=tuple(msgspec.structs.replace(g, index=gpus[g.index]) for g in other.gpus if g.index in gpus),
         links=tuple(_link(link, gpus) for link in other.links if link.a in gpus and link.b in gpus),
+        bandwidth=other.bandwidth and places.renumbered(other.bandwidth, gpus),
         nics=tuple(_nic(nic, gpus, nics) for nic in other.nics if nic.index in nics),
         missing={new: why for fact, why in other.missing.items() if (new := _fact(fact, gpus, nics))},
         contradictions=tuple(
@@ -140,4 +144,10 @@ def _fact(fact: str, gpus: dict[int, int], nics: dict[int, int]) -> str | None:
 
 def first_with_gpus(machines: Iterable[Machine]) -> Machine | None:
     """Give the first capture that says which GPUs there are, if only that there are none."""
-    return next((m for m in machines if m.gpus or m.driver.status in _COUNTED), None)
+    whole = [m for m in machines if not _is_part(m)]
+    return next((m for m in whole if m.gpus or m.driver.status in _COUNTED), None)
+
+
+def _is_part(machine: Machine) -> bool:
+    """Tell whether a capture is of some GPUs of a machine, and says nothing of how many there are."""
+    return machine.source == single_device.SOURCE

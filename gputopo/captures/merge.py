@@ -183,9 +183,7 @@ def _bandwidth(told: Sequence[Bandwidth]) -> Bandwidth | None:
     if len(told) < 2:
         return told[0] if told else None
     lists = ("samples", "failures", "not_measured", "uplink_groups", "notes")
-    joined: dict[str, Any] = {
-        name: tuple(dict.fromkeys(value for one in told for value in getattr(one, name))) for name in lists
-    }
+    joined: dict[str, Any] = {name: _joined([getattr(one, name) for one in told]) for name in lists}
     single = ("level", "measured_at", "duration_s", "driver_version", "cuda_version")
     for name in single:
         joined[name] = next((v for one in told if (v := getattr(one, name)) is not None), None)
@@ -194,6 +192,15 @@ def _bandwidth(told: Sequence[Bandwidth]) -> Bandwidth | None:
         complete=all(one.complete for one in told),
         **joined,
     )
+
+
+def _joined(lists: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Join lists, those values left out that an earlier one has; what one list has twice stays twice."""
+    joined: list[Any] = []
+    for values in lists:
+        known = list(joined)
+        joined += [value for value in values if value not in known]
+    return tuple(joined)
 
 
 def _is_filled(machine: Machine, fact: str) -> bool:

@@ -1,12 +1,18 @@
-"""gputopo's own JSON: a recorded Machine (`inspect --record`), or what `inspect --json` printed."""
+"""gputopo's own JSON: recordings (`inspect --record`), and what `inspect` and `bandwidth --json` print.
 
+The fields of a `gputopo.bandwidth/1` stand beside its `machine`, which has no bandwidth of its own.
+"""
+
+import math
 import re
 
 import msgspec
 
 from gputopo import schema
+from gputopo.bandwidth import Bandwidth
+from gputopo.captures import places
 from gputopo.errors import InputError
-from gputopo.machine import Machine
+from gputopo.machine import Gpu, Machine
 
 READS = "a gputopo recording"
 
@@ -20,25 +26,43 @@ class _Inspection(msgspec.Struct, tag_field="schema", tag="gputopo.inspect/1"):
     machine: Machine
 
 
+class _Measured(msgspec.Struct, tag_field="schema", tag="gputopo.bandwidth/1"):
+    """The machine beside a measurement."""
+
+    machine: Machine | None = None
+
+
 def recognise(text: str) -> bool:
     """Tell whether the text is, or begins as, a JSON object with one of our schemas."""
     return text.lstrip().startswith("{") and _OURS.search(text) is not None
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the machine of a recording or an inspection, exactly as it was written.
+    """Read the machine of a recording, an inspection or a measurement, exactly as it was written.
 
     Raises InputError if the JSON is cut off, of another kind or a newer version, or does not fit together.
     """
     found = schema.schema_of(text)
     if found is not None and found.partition("/")[0] == "gputopo.inspect":
         machine = schema.decode(text, _Inspection, origin=origin).machine
+    elif found is not None and found.partition("/")[0] == "gputopo.bandwidth":
+        machine = _measured(text, origin)
     elif found is not None and found.partition("/")[0] != "gputopo.machine":
         raise InputError(f"{origin} holds {found}, which is no machine", _HINT)
     else:
         machine = schema.decode(text, Machine, origin=origin)
     _check(machine, origin)
     return machine
+
+
+def _measured(text: str, origin: str) -> Machine:
+    """Put a measurement into its machine; without one, into a machine of the GPUs that it names."""
+    bandwidth = schema.decode(text, Bandwidth, origin=origin)
+    machine = schema.decode(text, _Measured, origin=origin).machine
+    if machine is None:
+        gpus = tuple(Gpu(index=index) for index in sorted(places.gpus_named(bandwidth)))
+        machine = Machine(source=bandwidth.source, gpus=gpus)
+    return msgspec.structs.replace(machine, bandwidth=bandwidth)
 
 
 def _check(machine: Machine, origin: str) -> None:
@@ -55,3 +79,16 @@ def _check(machine: Machine, origin: str) -> None:
         if (link.a, link.b) in seen:
             raise InputError(f"{origin} has the link {link.a}-{link.b} twice", _HINT)
         seen.add((link.a, link.b))
+    if machine.bandwidth is not None:
+        _check_bandwidth(machine.bandwidth, set(indices), origin)
+
+
+def _check_bandwidth(bandwidth: Bandwidth, gpus: set[int], origin: str) -> None:
+    """Refuse numbers of GPUs that are not there, and numbers that no copy has. Raises InputError."""
+    if stranger := places.gpus_named(bandwidth) - gpus:
+        raise InputError(f"{origin}: its bandwidth is of GPU {min(stranger)}, which it lacks", _HINT)
+    for sample in bandwidth.samples:
+        numbers = [sample.median_gb_per_s, sample.median_us, *sample.repeats_gb_per_s, *sample.repeats_us]
+        if any(number is not None and not 0 <= number < math.inf for number in numbers):
+            way = f"{sample.kind} from {sample.source} to {sample.destination}"
+            raise InputError(f"{origin}: {way} has a number that no copy can have", _HINT)

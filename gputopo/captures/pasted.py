@@ -1,0 +1,71 @@
+"""Texts of bandwidth tools, as people paste them: outputs of one or several programs, one below the other.
+
+Each program's parser takes its own lines. `rest` is what none of them understood, for the other formats.
+"""
+
+import re
+from types import ModuleType
+
+import msgspec
+
+from gputopo.captures import bandwidth_test, merge, nvbandwidth_text, p2p_test
+from gputopo.captures.matrix_rows import plain
+from gputopo.errors import InputError
+from gputopo.machine import Machine, Unread
+
+READS = "`bandwidthTest`, `p2pBandwidthLatencyTest` or `nvbandwidth` text"
+
+_PROGRAMS: tuple[ModuleType, ...] = (p2p_test, bandwidth_test, nvbandwidth_text)
+_HINT = "copy the whole output of the program again"
+_MOST_UNREAD = 200
+# Lines that say nothing of the machine: fences, prompts with a command, where something was left out.
+_NOISE = re.compile(
+    r"^(?:\W*|~{3,}.*|\[?\W*\.{3}\W*\]?|[^\s$%#>]{0,80}[$%#>] .*|(?:\(\w+\) )?\S+@\S*[$#].*|text|bash|shell)$"
+)
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text has a line of one of these programs."""
+    return not text.lstrip().startswith(("{", "<")) and any(p.recognise(text) for p in _PROGRAMS)
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read all that these programs told. Raises InputError where that is nothing."""
+    machine, rest = take(text, origin=origin)
+    return with_unread(machine, rest)
+
+
+def take(text: str, *, origin: str) -> tuple[Machine, str]:
+    """Read what these programs told, and give the text without the lines that they understood.
+
+    Raises InputError where nothing is left of the programs' results.
+    """
+    machines: list[Machine] = []
+    understood: frozenset[int] = frozenset()
+    for program in _PROGRAMS:
+        if not program.recognise(text):
+            continue
+        read = program.read(text, origin=origin)
+        if _tells(read.machine):
+            machines.append(read.machine)
+            understood |= read.understood
+    if not machines:
+        raise InputError(f"{origin}: there is no result of a bandwidth test in it", _HINT)
+    lines = enumerate(text.splitlines(), 1)
+    rest = "\n".join("" if number in understood else line for number, line in lines)
+    return merge.merge(machines), rest
+
+
+def with_unread(machine: Machine, rest: str) -> Machine:
+    """Add the lines that were not understood; the first 200 of them."""
+    unread = [
+        Unread(source=machine.source, line=number, text=line.strip()[:200])
+        for number, line in enumerate(rest.splitlines(), 1)
+        if plain(line) and _NOISE.match(line.strip()[:200]) is None
+    ]
+    return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MOST_UNREAD]))
+
+
+def _tells(machine: Machine) -> bool:
+    told = machine.bandwidth
+    return bool(machine.links or (told and (told.samples or told.failures or told.not_measured)))
