@@ -48,8 +48,8 @@ def collective(devices: Sequence[str], *, hint: str) -> Reducer:
     """Reduce by TensorFlow's collective op, one variable after the other on each device.
 
     A device's collectives stand in a row because NCCL needs the same order everywhere; tf.distribute does
-    so too. Each device has its token, a variable: with a common one, or none, a tf.function of TensorFlow 2.21 puts the
-    devices in a row as well, and they wait for one another for ever.
+    so too. Each device has its token, a variable: with a common one, or none, a tf.function of TensorFlow
+    2.21 puts the devices in a row as well, and they wait for one another for ever.
     """
     tokens = []
     for device in devices:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -182,6 +183,20 @@ def test_an_interruption_keeps_what_was_measured() -> None:
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     assert [left_out.reason for left_out in times.not_measured] == ["interrupted"] * 2
     assert not times.complete
+
+
+def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    hang = (
+        f"open({str(note)!r}, 'w').write(str(os.getpid())); "
+        "os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
+    )
+    times = measure("alexnet", None, methods=["copy", "ring"], command=Worker(TELL_TIMED, ring=hang))
+    assert [sample.algorithm for sample in times.samples] == ["copy"]
+    assert [left_out.reason for left_out in times.not_measured] == ["interrupted"]
+    assert not times.complete
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
 
 
 def test_a_command_that_is_not_there_is_told() -> None:
