@@ -1,0 +1,156 @@
+"""What the double imitates, as values, and the file of it that the library reads.
+
+Rates are bytes a second, GPUs are named by their index in the machine; the file names them by CUDA's ordinal,
+which `CudaSpec.order` gives. `src/box.c` reads the file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+# `h2d` and `d2h` of pinned memory. `p2p`: by a copy engine with peer access; `staged`: the driver's own way
+# without it. `read`, `write`: a kernel reads or writes a peer. `memory`: a kernel on its own card's memory.
+PathKind = Literal[
+    "h2d", "d2h", "h2d_pageable", "d2h_pageable", "p2p", "staged", "read", "write", "local", "memory"
+]
+PATH_KINDS: tuple[PathKind, ...] = get_args(PathKind)
+HOST_KINDS: tuple[PathKind, ...] = ("h2d", "d2h", "h2d_pageable", "d2h_pageable")
+
+FaultKind = Literal["wrong", "fail", "late", "hang"]
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a copy passes: names of resources, each with how often a byte crosses it."""
+
+    over: tuple[tuple[str, float], ...]
+    latency_us: float = 1.3
+    chase_ns: float = 0.0  # one step along a chain of pointers
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`wrong`: a byte differs; `fail`: the call returns `code`; `late`: the event does; `hang`: never done.
+
+    `a` and `b` as in `CudaSpec.routes`; None: any. The first `after` copies go well.
+    """
+
+    what: FaultKind
+    kind: PathKind
+    a: int | None = None
+    b: int | None = None
+    code: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class CudaGpu:
+    """A GPU as CUDA shows it. `refuse_above`: bytes; larger allocations are refused. None: none is.
+
+    `lost_code`: what every call returns once `lost_after` copies were made; 0: the GPU stays.
+    The wake-up phase lasts `wake_copies` copies or `wake_seconds` of virtual time from the first one;
+    in it the memory and the link reach only the given parts of their rates.
+    """
+
+    name: str
+    address: str
+    memory_bytes: int = 8 << 30
+    used_bytes: int = 0
+    compute_capability: tuple[int, int] = (7, 0)
+    waits: bool = True  # cuStreamWaitValue32 is supported
+    refuse_above: int | None = None
+    wake_copies: int = 0
+    wake_seconds: float = 0.0
+    wake_memory: float = 0.4
+    wake_link: float = 0.25
+    lost_code: int = 0
+    lost_after: int = 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the double behaves: virtual microseconds of a call, polls that say "not ready", seconds to give up."""
+
+    driver: int = 12_040
+    init_code: int = 0
+    launch_us: float = 5.0
+    poll_us: float = 1.0
+    polls: int = 2
+    block_s: float = 5.0
+    lacks: tuple[str, ...] = ()  # calls that this driver does not have yet
+
+
+@dataclass(frozen=True)
+class CudaSpec:
+    """One box. `routes` by kind, GPU, and the node of the host memory or the GPU of the destination.
+
+    For `local` and `memory` the third is 0. `peers`: pairs of which the first may reach the second's memory.
+    `order`: the GPUs in CUDA's order; empty: the machine's.
+    """
+
+    gpus: tuple[CudaGpu, ...]
+    resources: Mapping[str, float]
+    routes: Mapping[tuple[PathKind, int, int], Route]
+    peers: frozenset[tuple[int, int]] = frozenset()
+    cpus: tuple[tuple[int, ...], ...] = ((0,),)
+    faults: tuple[Fault, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+    order: tuple[int, ...] = ()
+
+    def rate(self, kind: PathKind, a: int, b: int = 0) -> float:
+        """Give the rate of a copy that has its way for itself, in bytes a second."""
+        return min(self.resources[name] / weight for name, weight in self.routes[kind, a, b].over)
+
+    def text(self) -> str:
+        """Give the file that the library reads."""
+        order = self.order or tuple(range(len(self.gpus)))
+        ordinal = {gpu: place for place, gpu in enumerate(order)}
+        numbers = {name: index for index, name in enumerate(self.resources)}
+        lines = _settings(self.settings)
+        lines += [f"node {node} {','.join(map(str, cpus))}" for node, cpus in enumerate(self.cpus)]
+        lines += [f"resource {numbers[name]} {rate!r} {name}" for name, rate in self.resources.items()]
+        lines += [_gpu(ordinal[gpu], self.gpus[gpu]) for gpu in order]
+        lines += [
+            _route(kind, ordinal[a], _second(kind, b, ordinal), route, numbers)
+            for (kind, a, b), route in self.routes.items()
+        ]
+        lines += [f"peer {ordinal[a]} {ordinal[b]}" for a, b in sorted(self.peers)]
+        lines += [_fault(fault, ordinal) for fault in self.faults]
+        return "\n".join(lines) + "\n"
+
+    def write(self, file: Path) -> Path:
+        """Write the file and give it back."""
+        file.write_text(self.text(), encoding="utf-8")
+        return file
+
+
+def _settings(settings: Settings) -> list[str]:
+    lines = [f"driver {settings.driver}", f"init {settings.init_code}", f"polls {settings.polls}"]
+    lines += [f"launch_us {settings.launch_us}", f"poll_us {settings.poll_us}", f"block_s {settings.block_s}"]
+    return [*lines, f"lacks {' '.join(settings.lacks)}"] if settings.lacks else lines
+
+
+def _gpu(ordinal: int, gpu: CudaGpu) -> str:
+    major, minor = gpu.compute_capability
+    return (
+        f"gpu {ordinal} address={gpu.address} memory={gpu.memory_bytes} used={gpu.used_bytes}"
+        f" major={major} minor={minor} waits={int(gpu.waits)} refuse_above={gpu.refuse_above or 0}"
+        f" wake_copies={gpu.wake_copies} wake_seconds={gpu.wake_seconds} wake_memory={gpu.wake_memory}"
+        f" wake_link={gpu.wake_link} lost_code={gpu.lost_code} lost_after={gpu.lost_after} name={gpu.name}"
+    )
+
+
+def _second(kind: PathKind, b: int, ordinal: Mapping[int, int]) -> int:
+    return ordinal[b] if kind in ("p2p", "staged", "read", "write") else b
+
+
+def _route(kind: PathKind, a: int, b: int, route: Route, numbers: Mapping[str, int]) -> str:
+    over = ",".join(f"{numbers[name]}*{weight!r}" for name, weight in route.over)
+    return f"path {kind} {a} {b} latency_us={route.latency_us} chase_ns={route.chase_ns} over={over}"
+
+
+def _fault(fault: Fault, ordinal: Mapping[int, int]) -> str:
+    a = -1 if fault.a is None else ordinal[fault.a]
+    b = -1 if fault.b is None else _second(fault.kind, fault.b, ordinal)
+    return f"fault {fault.what} {fault.kind} {a} {b} {fault.code} {fault.after}"

@@ -1,0 +1,17 @@
+/* What the two files of calls share. */
+#ifndef GPUTOPO_CUDA_CALLS_H
+#define GPUTOPO_CUDA_CALLS_H
+
+#define CALL __attribute__((visibility("default"))) int
+
+struct context {
+    int gpu;
+    int retained;
+};
+
+int enter(void);
+int enter_context(int *gpu);
+int leave(int code);
+int gpu_of_context(const struct context *context);
+
+#endif

@@ -1,0 +1,217 @@
+/* A double of libcuda.so.1: what its parts share. tests/kit/cuda/__init__.py tells what it does.
+ *
+ * All times are seconds of a virtual clock, all rates bytes per second. Everything is guarded by one lock.
+ */
+#ifndef GPUTOPO_CUDA_DOUBLE_H
+#define GPUTOPO_CUDA_DOUBLE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MAX_GPUS 32
+#define MAX_NODES 16
+#define MAX_RESOURCES 1024
+#define MAX_HOPS 32
+#define MAX_FAULTS 64
+#define MAX_CPUS 1024
+
+/* The driver's result codes that the double gives by itself (cuda.h, CUresult). */
+enum {
+    OK = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
+    PEER_UNSUPPORTED = 217,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
+    LAUNCH_TIMEOUT = 702,
+    PEER_ALREADY_ENABLED = 704,
+    PEER_NOT_ENABLED = 705,
+    NOT_SUPPORTED = 801,
+};
+
+/* What a path carries. `a` is a GPU; `b` the node of the host memory, or the destination's GPU. */
+enum kind { H2D, D2H, H2D_PAGEABLE, D2H_PAGEABLE, P2P, STAGED, READ, WRITE, LOCAL, MEMORY, KINDS };
+
+struct path {
+    double latency; /* before the first byte */
+    double chase;   /* one step of a chain of pointers */
+    double alone;   /* the rate of a flow that has the path for itself */
+    int hops;
+    int resource[MAX_HOPS];
+    double weight[MAX_HOPS]; /* how often a byte crosses the resource */
+};
+
+enum fault_kind { WRONG, FAIL, LATE, HANG };
+
+struct fault {
+    enum fault_kind what;
+    enum kind kind;
+    int a, b; /* -1: any */
+    int code;
+    int after; /* so many copies go well first */
+};
+
+struct gpu {
+    char name[128];
+    char address[32];
+    uint64_t memory, used;
+    uint64_t refuse_above; /* 0: no allocation is refused for its size */
+    int major, minor;
+    bool waits; /* cuStreamWaitValue32 is supported */
+    int wake_copies;
+    double wake_seconds, wake_memory, wake_link, woke_at;
+    int lost_code, lost_after; /* lost_code 0: it stays */
+    /* what happened so far */
+    int copies;
+    int sticky;
+    bool peer_open[MAX_GPUS];
+};
+
+struct box {
+    bool read;
+    int gpus, nodes, resources, faults;
+    int driver, init_code, polls;
+    double launch, poll, block; /* block: seconds of real time until a wait for ever is given up */
+    struct gpu gpu[MAX_GPUS];
+    bool can_peer[MAX_GPUS][MAX_GPUS];
+    double capacity[MAX_RESOURCES];
+    struct path *path[KINDS][MAX_GPUS][MAX_GPUS];
+    struct fault fault[MAX_FAULTS];
+    signed char node_of_cpu[MAX_CPUS];
+    char lacks[2048];
+};
+
+extern struct box box;
+extern pthread_mutex_t lock;
+extern double now;
+
+/* box.c */
+int read_box(void);
+enum kind kind_named(const char *name);
+
+/* affinity.c */
+int node_of_thread(void);
+
+/* memory.c: where an address is */
+struct place {
+    bool known; /* false: pageable host memory */
+    int gpu;    /* -1: pinned host memory of `node` */
+    int node;
+    char *start;
+    uint64_t bytes;
+};
+int place_gpu(int gpu, uint64_t bytes, uint64_t *address);
+int place_host(uint64_t bytes, void **address);
+int unplace(uint64_t address, bool host, bool leave);
+struct place place_of(uint64_t address);
+bool within(uint64_t address, uint64_t bytes);
+uint64_t taken(int gpu);
+
+/* flows.c: the fluid that copies are */
+struct flow {
+    const struct path *path;
+    double left;  /* bytes */
+    double limit; /* of its own, beside those of the path */
+    double rate;
+    struct flow *next;
+};
+void flow_start(struct flow *flow);
+void flow_stop(struct flow *flow);
+double flows_end(void);           /* when the first one ends, or infinity */
+void flows_pass(double seconds);  /* lets time go by */
+
+/* streams.c */
+enum op_kind { COPY, RECORD, WAIT_EVENT, WAIT_VALUE, HOST_FUNCTION, KERNEL, SET };
+
+struct event {
+    int gpu;
+    bool timing;
+    uint64_t recorded, done; /* sequence numbers of records: asked for, and reached */
+    double at;
+    int error;
+    int polls;
+    struct stream *stream;
+};
+
+struct kernel_call {
+    int function;
+    uint64_t word[4];
+};
+
+struct op {
+    enum op_kind what;
+    struct op *next;
+    struct flow flow;
+    double issued, delay, flows_at;
+    bool begun, flowing, ended;
+    int error;
+    enum kind kind;
+    int a, b;
+    bool wrong, hang;
+    char *to, *from;
+    uint64_t bytes;
+    struct event *event;
+    uint64_t sequence;
+    volatile uint32_t *word;
+    uint32_t value;
+    unsigned how;
+    void (*function)(void *);
+    void *data;
+    int unit;       /* bytes that are set at once; of a kernel the GPU that runs it */
+    uint64_t steps; /* of a chain of pointers */
+    struct kernel_call call;
+};
+
+struct stream {
+    int gpu;
+    struct op *first, *last;
+    struct stream *next;
+    int error;
+    int polls;
+    bool destroyed;
+};
+
+struct stream *stream_new(int gpu);
+struct stream *stream_default(int gpu);
+bool stream_known(const struct stream *stream);
+struct op *op_new(enum op_kind what);
+void issue(struct stream *stream, struct op *op); /* takes the virtual time of a call */
+void pass(double seconds);                        /* the host does something for so long */
+bool stream_empty(const struct stream *stream);
+bool event_reached(const struct event *event);
+int wait_for_stream(struct stream *stream);
+int wait_for_event(struct event *event);
+int wait_for_gpu(int gpu);
+bool gpu_idle(int gpu);
+void settle(bool (*there)(const void *), const void *what); /* as far as it goes without waiting */
+bool stream_there(const void *stream);
+bool event_there(const void *event);
+bool gpu_there(const void *gpu);
+bool all_idle(const void *nothing);
+
+/* moves.c: copies, and what goes wrong with them */
+int begin_move(struct stream *stream, struct op *op); /* faults of the call itself */
+void end_move(struct op *op);
+void set_limit(struct op *op);
+int copy_kind(uint64_t to, uint64_t from, uint64_t bytes, struct op *op);
+int gpu_fails(int gpu); /* the code with which every call of a GPU fails, or 0 */
+
+/* kernels.c */
+int kernel_named(const char *name);
+int kernel_words(int function);
+int kernel_plan(struct stream *stream, struct op *op);
+int kernel_run(struct op *op);
+
+/* names.c */
+const char *error_name(int code);
+const char *error_says(int code);
+
+#endif

@@ -1,0 +1,134 @@
+/* Copies and fills: over which path, how fast, what goes wrong, and the bytes themselves. */
+#include "double.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool matches(const struct fault *fault, enum kind kind, int a, int b)
+{
+    bool host = kind == H2D || kind == D2H || kind == H2D_PAGEABLE || kind == D2H_PAGEABLE;
+    return fault->kind == kind && (fault->a < 0 || fault->a == a) && (host || fault->b < 0 || fault->b == b);
+}
+
+int gpu_fails(int gpu)
+{
+    struct gpu *card = &box.gpu[gpu];
+    if (card->sticky)
+        return card->sticky;
+    return card->lost_code && card->copies >= card->lost_after ? card->lost_code : OK;
+}
+
+/* Whether the copy is of a GPU that is in its wake-up phase, and the part of its rate that it has then. */
+static double waking(int gpu, bool link)
+{
+    struct gpu *card = &box.gpu[gpu];
+    if (card->woke_at < 0)
+        card->woke_at = now;
+    if (card->copies <= card->wake_copies || now - card->woke_at < card->wake_seconds)
+        return link ? card->wake_link : card->wake_memory;
+    return 1;
+}
+
+static bool between_gpus(enum kind kind)
+{
+    return kind == P2P || kind == STAGED || kind == READ || kind == WRITE;
+}
+
+void set_limit(struct op *op)
+{
+    double part = waking(op->a, op->kind != LOCAL && op->kind != MEMORY);
+    if (between_gpus(op->kind))
+        part = fmin(part, waking(op->b, true));
+    op->flow.limit = op->flow.path->alone * part;
+}
+
+/* Settles the path; the faults that the call itself shows come back as its code. */
+int begin_move(struct stream *stream, struct op *op)
+{
+    op->flow.path = box.path[op->kind][op->a][op->b];
+    if (!op->flow.path)
+        return NOT_SUPPORTED;
+    op->delay = op->flow.path->latency + (double)op->steps * op->flow.path->chase;
+    int code = gpu_fails(stream->gpu);
+    code = code ? code : gpu_fails(op->a);
+    code = code || !between_gpus(op->kind) ? code : gpu_fails(op->b);
+    if (code)
+        return code;
+    /* Kernels on their own memory are no copies: they neither wake a card up nor count towards a fault. */
+    if (op->kind == MEMORY)
+        return OK;
+    box.gpu[op->a].copies++;
+    if (between_gpus(op->kind))
+        box.gpu[op->b].copies++;
+    for (int index = 0; index < box.faults; index++) {
+        struct fault *fault = &box.fault[index];
+        if (!matches(fault, op->kind, op->a, op->b) || fault->after-- > 0)
+            continue;
+        fault->after = 0;
+        if (fault->what == FAIL)
+            return fault->code;
+        if (fault->what == LATE)
+            op->error = fault->code;
+        op->wrong |= fault->what == WRONG;
+        op->hang |= fault->what == HANG;
+    }
+    return OK;
+}
+
+static void set_words(struct op *op)
+{
+    if (op->unit == 1)
+        memset(op->to, (int)op->value, op->bytes);
+    else
+        for (uint64_t index = 0; index < op->bytes / 4; index++)
+            ((uint32_t *)(void *)op->to)[index] = op->value;
+}
+
+void end_move(struct op *op)
+{
+    int lost = gpu_fails(op->a);
+    lost = lost || !between_gpus(op->kind) ? lost : gpu_fails(op->b);
+    if (lost && !op->error)
+        op->error = lost;
+    if (op->error)
+        return;
+    if (op->what == KERNEL) {
+        op->error = kernel_run(op);
+        return;
+    }
+    if (op->what == SET)
+        set_words(op);
+    else
+        memmove(op->to, op->from, op->bytes);
+    if (op->wrong && op->bytes)
+        op->to[op->bytes / 8 * 5] ^= 0x40;
+}
+
+/* Sets what kind of copy it is. Both ends were looked up by their addresses, as unified addressing does. */
+int copy_kind(uint64_t to, uint64_t from, uint64_t bytes, struct op *op)
+{
+    struct place target = place_of(to), source = place_of(from);
+    if ((target.known && !within(to, bytes)) || (source.known && !within(from, bytes)) || !bytes)
+        return INVALID_VALUE;
+    op->to = (char *)(uintptr_t)to;
+    op->from = (char *)(uintptr_t)from;
+    op->bytes = bytes;
+    op->flow.left = (double)bytes;
+    if (target.gpu >= 0 && source.gpu >= 0) {
+        op->kind = target.gpu == source.gpu ? LOCAL : box.gpu[source.gpu].peer_open[target.gpu] ||
+                   box.gpu[target.gpu].peer_open[source.gpu] ? P2P : STAGED;
+        op->a = source.gpu;
+        op->b = target.gpu == source.gpu ? 0 : target.gpu;
+    } else if (target.gpu >= 0) {
+        op->kind = source.known ? H2D : H2D_PAGEABLE;
+        op->a = target.gpu;
+        op->b = source.node;
+    } else if (source.gpu >= 0) {
+        op->kind = target.known ? D2H : D2H_PAGEABLE;
+        op->a = source.gpu;
+        op->b = target.node;
+    } else {
+        return NOT_SUPPORTED;
+    }
+    return OK;
+}
