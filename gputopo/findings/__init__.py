@@ -33,6 +33,7 @@ __all__ = [
     "Severity",
     "driver_broken",
     "find",
+    "find_bandwidth",
     "reaches",
 ]
 
@@ -76,8 +77,23 @@ RULES: tuple[Rule, ...] = (
 
 
 def find(machine: Machine) -> tuple[Finding, ...]:
-    """Give all findings, errors first, then warnings; within a severity in the order of the rules."""
-    return worst_first(finding for rule in RULES for finding in rule(machine))
+    """Give all findings, errors first, then warnings; within a severity in the order of the rules.
+
+    What a reading tells and the measured copies tell again of the same subject, is told once, as measured.
+    """
+    measured = find_bandwidth(machine)
+    told = {(finding.id, finding.subject) for finding in measured}
+    read = [finding for rule in RULES for finding in rule(machine)]
+    return worst_first([*(one for one in read if (one.id, one.subject) not in told), *measured])
+
+
+def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
+    """Give what the measured copies of `machine.bandwidth` show, errors first. Without them: nothing."""
+    if machine.bandwidth is None:
+        return ()
+    from gputopo.findings.bandwidth_rules import BANDWIDTH_RULES  # most machines have none: not at each start
+
+    return worst_first(finding for rule in BANDWIDTH_RULES for finding in rule(machine))
 
 
 def driver_broken(machine: Machine) -> Finding | None:

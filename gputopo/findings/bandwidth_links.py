@@ -11,6 +11,7 @@ from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.links import NARROW_LANES
 from gputopo.machine import Gpu, Machine
 from gputopo.settling import waking_samples
+from gputopo.sharing import HOST_KINDS
 
 # Copies to the device and from it: 0.87 to 0.97 of each other in all published outputs that links.csv rests
 # on; a P100 whose memory was on the other socket had 0.67 (gearshifft, pull request 82).
@@ -25,8 +26,8 @@ _SEAT = (
     "PCIe errors in sudo dmesg, and set the slot's generation in the BIOS by hand"
 )
 _WIDER = (
-    "if the card is in a narrow slot or on a riser, move it to a wider slot, or replace the riser by one with "
-    "more lanes; without that keep what it exchanges with the host and its peers small"
+    "if the card is in a narrow slot or on a riser, move it to a wider slot, or replace the riser by one "
+    "with more lanes; without that keep what it exchanges with the host and its peers small"
 )
 _WORDS = {"h2d": "from the host", "d2h": "to the host", "bidirectional": "from and to the host at once"}
 
@@ -76,12 +77,12 @@ def below_expected(machine: Machine) -> Iterator[Finding]:
     awake = tuple(one for place, one in enumerate(machine.bandwidth.samples) if place not in asleep)
     judged_by = with_expectations(Bandwidth(source=machine.bandwidth.source, samples=awake), machine).samples
     by_kind: dict[Kind, dict[int, Sample]] = {}
-    for kind in ("h2d", "d2h"):
-        by_kind[kind] = host_copies(judged_by, kind, machine)  # type: ignore[index]
-    for kind, index, sample in _others(judged_by):
+    for kind in HOST_KINDS:
+        by_kind[kind] = host_copies(judged_by, kind, machine)
+    for kind, index, other in _others(judged_by):
         best = by_kind.setdefault(kind, {})
-        if index not in best or rate(sample) > rate(best[index]):
-            best[index] = sample
+        if index not in best or rate(other) > rate(best[index]):
+            best[index] = other
     for kind, samples in by_kind.items():
         faults = [
             Fault(gpu, _below(kind, sample), _evidence(sample), "warning")
@@ -112,8 +113,9 @@ def directions(machine: Machine) -> Iterator[Finding]:
     yield from findings_of(
         "bandwidth.direction_differs",
         faults,
-        "measure again with the memory on the GPU's own node (--numa NODE); if it stays, look for PCIe errors "
-        "(sudo dmesg), a BIOS setting of relaxed ordering or payload size, and an IOMMU that translates",
+        "measure again with the memory on the GPU's own node (--numa NODE); if it stays, look for PCIe "
+        "errors (sudo dmesg), a BIOS setting of relaxed ordering or payload size, and an IOMMU that "
+        "translates",
         machine,
     )
 
@@ -157,8 +159,7 @@ def _narrow_severity(gpu: Gpu, lanes: int) -> Severity:
 
 def _host_copies(bandwidth: Bandwidth, machine: Machine) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
-    kinds: tuple[Kind, ...] = ("h2d", "d2h")
-    for kind in kinds:
+    for kind in HOST_KINDS:
         for gpu, sample in host_copies(bandwidth.samples, kind, machine).items():
             found.setdefault(gpu, {})[kind] = rate(sample)
     return found

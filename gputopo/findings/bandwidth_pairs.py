@@ -1,4 +1,4 @@
-"""What measured copies tell of pairs of GPUs: direct slower than staged, and pairs slower than their equals."""
+"""What measured copies tell of pairs of GPUs: direct slower than staged, pairs slower than their equals."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
@@ -184,8 +184,9 @@ def _pair_finding(hop: str, word: str, slow: Sequence[_Slow]) -> Finding:
                 for one in slow
             },
         },
-        remedy="something on the way of these pairs alone is slow: compare gputopo inspect's tree for a shared "
-        "uplink or a bridge, seat both cards again, and prefer other pairs (gputopo plan --from this result "
+        remedy="something on the way of these pairs alone is slow: look in gputopo inspect's tree for a "
+        "shared uplink or a bridge, seat both cards again, and prefer other pairs (gputopo plan --from "
+        "this result "
         "does)",
     )
 
@@ -206,8 +207,8 @@ def _below_finding(hop: str, word: str, slow: Sequence[_Slow], copies: Mapping[P
                 for one in slow
             },
         },
-        remedy="for NVLinks see nvidia-smi nvlink -s and -e; over PCIe look for access control (ACS), an IOMMU "
-        "that translates, and a shared uplink between the two",
+        remedy="for NVLinks see nvidia-smi nvlink -s and -e; over PCIe look for access control (ACS), an "
+        "IOMMU that translates, and a shared uplink between the two",
     )
 
 

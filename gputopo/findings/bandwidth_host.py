@@ -1,0 +1,210 @@
+"""What measured copies tell of the host: pageable memory, far nodes, shared uplinks, slow host memory."""
+
+from collections.abc import Iterator
+
+from gputopo.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
+from gputopo.bandwidth_numbers import host_copies, is_far, is_large, judged, rate, rates
+from gputopo.findings.fault import Fault, findings_of, numbers, present
+from gputopo.findings.finding import Finding, Severity
+from gputopo.findings.uplinks import SHARED_TIMES
+from gputopo.machine import Machine
+from gputopo.sharing import HOST_KINDS, uplink_groups
+
+# Pageable copies go through a small pinned buffer of the driver, which costs more the faster the link is.
+# Below this share of a pinned copy it is worth to be told. Ours.
+PAGEABLE_SHARE = 0.70
+# Copies from the far node of sound two-socket machines lose some percent; half and less is told as a fault:
+# a P100 had 3.78 of 12.15 GB/s from the remote node (gearshifft, pull request 82).
+FAR_SHARE = 0.90
+FAR_BAD_SHARE = 0.50
+
+_NEAR = (
+    "bind the program to the node of its GPUs (numactl --cpunodebind=NODE --membind=NODE), and measure with "
+    "--numa NODE what that gives"
+)
+_WAYS = {"h2d": "from the host", "d2h": "to the host"}
+
+
+def pageable(machine: Machine) -> Iterator[Finding]:
+    """Find how much slower copies from memory are that is not page-locked."""
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    for kind in HOST_KINDS:
+        pinned = rates(host_copies(samples, kind, machine))
+        loose = _fastest(samples, kind, machine, far=False)
+        faults = [
+            Fault(
+                gpu,
+                f"copies {_WAYS[kind]} reach {loose[gpu.index] / pinned[gpu.index]:.0%} of the link "
+                f"with memory "
+                "that is not page-locked",
+                {"pageable_gb_per_s": loose[gpu.index], "pinned_gb_per_s": pinned[gpu.index]},
+                "info",
+            )
+            for gpu in present(machine)
+            if gpu.index in loose
+            and gpu.index in pinned
+            and loose[gpu.index] < PAGEABLE_SHARE * pinned[gpu.index]
+        ]
+        yield from findings_of(
+            "bandwidth.pageable_slow",
+            faults,
+            "feed the GPUs from page-locked memory: TensorFlow does so for what tf.data prefetches to the "
+            "device (prefetch_to_device)",
+            machine,
+        )
+
+
+def far_nodes(machine: Machine) -> Iterator[Finding]:
+    """Find GPUs and cores that are slow with the memory of another node."""
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    for kind in HOST_KINDS:
+        near = rates(host_copies(samples, kind, machine))
+        far = _fastest(samples, kind, machine, far=True)
+        faults = []
+        for gpu in present(machine):
+            share = far[gpu.index] / near[gpu.index] if gpu.index in near and gpu.index in far else 1.0
+            if share < FAR_SHARE:
+                severity: Severity = "warning" if share < FAR_BAD_SHARE else "info"
+                says = f"copies {_WAYS[kind]} reach {share:.0%} with the memory of another node"
+                evidence: dict[str, object] = {
+                    "far_gb_per_s": far[gpu.index],
+                    "near_gb_per_s": near[gpu.index],
+                    "near_node": gpu.numa_node,
+                }
+                faults.append(Fault(gpu, says, evidence, severity))
+        yield from findings_of("numa.far_slow", faults, _NEAR, machine)
+    yield from _far_memory(samples)
+
+
+def shared_uplinks(machine: Machine) -> Iterator[Finding]:
+    """Tell the measured groups that share an uplink, and whether the PCI tree shows the same."""
+    groups = measured_groups(machine)
+    if not groups:
+        return
+    bad = any(_share(group) < 1 / SHARED_TIMES for group in groups)
+    yield Finding(
+        id="pcie.shared_uplink",
+        severity="warning" if bad else "info",
+        subject="machine",
+        says=f"measured: {'; '.join(map(_group_words, groups))}",
+        evidence={
+            "groups": [
+                {
+                    "gpus": list(group.gpus),
+                    "from": group.from_kind,
+                    "alone_gb_per_s": group.alone_gb_per_s,
+                    "together_gb_per_s": group.together_gb_per_s,
+                    "bridge": group.bridge,
+                    "as_in_the_pci_tree": group.agrees,
+                }
+                for group in groups
+            ]
+        },
+        remedy="take GPUs of different groups for work that is fed from the host or staged through it "
+        "(gputopo "
+        "plan does, with this result saved); a group that is no bridge of the tree shares a link of the "
+        "chipset, of the CPU, or host memory",
+    )
+
+
+def memory_slow(machine: Machine) -> Iterator[Finding]:
+    """Find host memory that is slower than what all links can ask of it at once.
+
+    A copy reads or writes host memory once; the measured rate counts bytes read and written.
+    """
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    near = {
+        one.source: rate(one)
+        for one in judged(samples)
+        if one.kind == "host_memory" and one.source == one.destination
+    }
+    to_device = sum(rates(host_copies(samples, "h2d", machine)).values())
+    to_host = sum(rates(host_copies(samples, "d2h", machine)).values())
+    has = sum(near.values())
+    if not near or has >= to_device + to_host or not to_device or not to_host:
+        return
+    one_way = has < max(to_device, to_host)
+    yield Finding(
+        id="host.memory_slow",
+        severity="warning" if one_way else "info",
+        subject="machine",
+        says=f"host memory carries {has:.1f} GB/s, and all GPUs at once can ask "
+        f"{to_device + to_host:.1f}: it "
+        f"limits staged copies and a parameter server on the CPU{' even one way' if one_way else ''}",
+        evidence={
+            "host_memory_gb_per_s": {place: round(one, 3) for place, one in near.items()},
+            "all_from_host_gb_per_s": round(to_device, 3),
+            "all_to_host_gb_per_s": round(to_host, 3),
+        },
+        remedy="fill all memory channels of every socket with equal modules (sudo dmidecode -t memory shows "
+        "them), see their speed in the BIOS, and keep gradients on the GPUs where links allow it",
+    )
+
+
+def measured_groups(machine: Machine) -> tuple[UplinkGroup, ...]:
+    """Give the groups that a session wrote down, else those that its samples show."""
+    bandwidth = machine.bandwidth
+    if bandwidth is None:
+        return ()
+    return bandwidth.uplink_groups or uplink_groups(bandwidth.samples, machine)
+
+
+def _fastest(samples: tuple[Sample, ...], kind: Kind, machine: Machine, *, far: bool) -> dict[int, float]:
+    """Give the fastest pinned copy of a far node for each GPU, or the fastest pageable one of the near."""
+    found: dict[int, float] = {}
+    for sample in judged(samples):
+        gpu = gpu_of(sample.destination if kind == "h2d" else sample.source)
+        if gpu is None or sample.kind != kind or (sample.pinned is False) is far:
+            continue
+        if is_far(sample, gpu, machine) is far:
+            found[gpu] = max(rate(sample), found.get(gpu, 0.0))
+    return found
+
+
+def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Finding]:
+    near: dict[int, float] = {}
+    far: dict[str, float] = {}
+    for sample in samples:
+        cores, memory = node_of(sample.source), node_of(sample.destination)
+        if sample.kind != "host_memory" or cores is None or memory is None or not is_large(sample):
+            continue
+        if cores == memory:
+            near[cores] = rate(sample)
+        else:
+            far[f"{cores}>{memory}"] = rate(sample)
+    slow = {way: one for way, one in far.items() if one < FAR_SHARE * near.get(int(way.split(">")[0]), 0.0)}
+    if slow:
+        way, slowest = min(slow.items(), key=lambda item: item[1])
+        cores = int(way.split(">")[0])
+        bad = slowest < FAR_BAD_SHARE * near[cores]
+        yield Finding(
+            id="numa.far_slow",
+            severity="warning" if bad else "info",
+            subject="machine",
+            says=f"the cores of a node reach the memory of another at {slowest:.1f} of "
+            f"{near[cores]:.1f} GB/s "
+            f"(nodes {way.replace('>', ' and ')})",
+            evidence={
+                "near_gb_per_s": {str(node): round(one, 3) for node, one in near.items()},
+                "far_gb_per_s": {way: round(one, 3) for way, one in slow.items()},
+            },
+            remedy=_NEAR,
+        )
+
+
+def _share(group: UplinkGroup) -> float:
+    if not group.alone_gb_per_s or group.together_gb_per_s is None:
+        return 1.0
+    return group.together_gb_per_s / group.alone_gb_per_s
+
+
+def _group_words(group: UplinkGroup) -> str:
+    words = f"GPUs {numbers(group.gpus)} share "
+    if group.agrees and group.bridge:
+        words += f"bridge {group.bridge}"
+    else:
+        words += "an uplink" + ("" if group.agrees is None else " that the PCI tree does not show")
+    if group.alone_gb_per_s and group.together_gb_per_s is not None:
+        what = "both ways at once" if group.from_kind == "bidirectional" else "at once"
+        words += f" ({group.together_gb_per_s:.1f} GB/s {what}, {group.alone_gb_per_s:.1f} one by one)"
+    return words
