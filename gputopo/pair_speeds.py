@@ -6,6 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from gputopo.bandwidth import Bandwidth, Method, Path, Sample, gpu_of
+from gputopo.bandwidth_numbers import is_large
 
 # Two pairs count as equally fast within 10 %: a pair measured twice differs by a few percent, and the slowest
 # step between two kinds of link (one generation, one NVLink of three) is a third. Ours.
@@ -13,8 +14,9 @@ SAME_SPEED = 1.10
 # A row of pairs that are each within that of the next is cut where its ends differ by this much. Ours: half
 # of what separates one PCIe generation, or one width, from the next.
 WIDEST_CLASS = 1.5
-# Direct is called slower than staged from 2 % on: below, the two repeats' spread decides. Ours.
-CLEARLY_SLOWER = 1.02
+# Direct is called slower than staged from 3 % on, as the finding p2p.direct_slower_than_staged does: below,
+# published pairs measured twice differ as much.
+CLEARLY_SLOWER = 1.03
 
 # TensorFlow copies between GPUs by the driver's copies, not by kernels that read the peer.
 _METHODS: tuple[tuple[Method | None, ...], ...] = (
@@ -58,7 +60,7 @@ def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     """Give the speed of every pair that was measured both ways, low index first.
 
     Of each direction the better of direct and staged, of the two directions the worse. Only copies that ran
-    alone count, of several sizes the largest, of several methods the driver's copies before kernels.
+    alone count, of several the fastest large one, of several methods the driver's copies before kernels.
     """
     ways: dict[tuple[int, int, Path], float] = {}
     for source, destination, path, speed in single_ways(bandwidth.samples if bandwidth else ()):
@@ -110,9 +112,9 @@ def single_ways(samples: Sequence[Sample]) -> list[tuple[int, int, Path, float]]
     return [(*key, sample.median_gb_per_s or 0.0) for key, sample in best.items()]
 
 
-def _rank(sample: Sample) -> tuple[int, int]:
+def _rank(sample: Sample) -> tuple[int, bool, float]:
     place = next((-number for number, methods in enumerate(_METHODS) if sample.method in methods), -9)
-    return place, sample.bytes or 0
+    return place, is_large(sample), sample.median_gb_per_s or 0.0
 
 
 def _direction(

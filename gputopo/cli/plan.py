@@ -17,7 +17,7 @@ from gputopo.cli.plan_options import (
     request_from,
 )
 from gputopo.cli.printing import emit, show
-from gputopo.cli.source import machine_from
+from gputopo.cli.source import planned_machine
 from gputopo.errors import HardwareError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def plan(
         ps=ps,
         variable_update=variable_update,
     )
-    machine = machine_from(sources or ())
+    machine = planned_machine(sources or ())
     require_gpus(machine)
     from gputopo import planner
 

@@ -14,7 +14,7 @@ from gputopo.cli.plan_options import (
     VariableUpdateOption,
     request_from,
 )
-from gputopo.cli.source import FromOption, machine_from
+from gputopo.cli.source import FromOption, planned_machine
 from gputopo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def run(
 
     runs.check_output(output)
     chosen = target.target_of(
-        machine_from(sources or ()),
+        planned_machine(sources or ()),
         request,
         environ=os.environ,
         rehearsal_of=target.rehearsal_name(sources or ()),

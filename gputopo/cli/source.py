@@ -1,12 +1,15 @@
 """Where a command's machine comes from: captures if any were given, this machine otherwise."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
+from gputopo.errors import GputopoError
 from gputopo.machine import Machine
 
 FromOption = Annotated[
@@ -14,9 +17,9 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="FILE",
-        help="Read this instead of the machine: a recording, what nvidia-smi, lspci, NCCL, hwloc or "
-        "TensorFlow wrote, a copied /sys (folder or tar), - for stdin, or the name of a bundled machine "
-        "such as 7gforce. The content decides. May be given several times.",
+        help="Read this instead of the machine: a recording, what nvidia-smi, lspci, NCCL, hwloc, "
+        "TensorFlow or a bandwidth test wrote, a copied /sys (folder or tar), - for stdin, or the name of a "
+        "bundled machine such as 7gforce. The content decides. May be given several times.",
     ),
 ]
 
@@ -34,6 +37,27 @@ def machine_from(sources: Sequence[str]) -> Machine:
     from gputopo.probes import collect
 
     return collect.read_machine(Path(os.environ.get("GPUTOPO_ROOT", "/")))
+
+
+def planned_machine(sources: Sequence[str]) -> Machine:
+    """Give the machine to plan for: a captured one as it is, this one with its last saved bandwidth.
+
+    Which bandwidth that is, or why there is none although something was saved, is said on stderr.
+    """
+    machine = machine_from(sources)
+    if sources or not machine.gpus or machine.bandwidth is not None:
+        return machine
+    from gputopo import history  # it loads SQLite only if there is a file
+
+    try:
+        saved = history.latest(history.history_file(), machine)
+    except GputopoError as error:
+        print(f"gputopo: planned without measured bandwidth: {error.what}", file=sys.stderr)
+        return machine
+    if saved is None:
+        return machine
+    print(f"gputopo: with the bandwidth measured on {saved.date}", file=sys.stderr)
+    return msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
 
 
 def _read_tree(root: Path) -> Machine:

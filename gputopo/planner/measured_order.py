@@ -85,7 +85,8 @@ class MeasuredOrder(NamedTuple):
 
 def when_measured(bandwidth: Bandwidth) -> str:
     """Say where the numbers come from, with their date where it is known."""
-    who = "by gputopo bandwidth" if bandwidth.source == "live" else f"by {bandwidth.source}"
+    sources = " + ".join(dict.fromkeys(bandwidth.source.split(" + ")))
+    who = "by gputopo bandwidth" if bandwidth.source == "live" else f"by {sources}"
     when = "" if bandwidth.measured_at is None else f" on {date_in_words(bandwidth.measured_at)}"
     return f"the pairs were measured {who}{when}; a pair counts by its better way and its worse direction"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from gputopo.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, gpu_of
+from gputopo.bandwidth_numbers import is_large
 from gputopo.machine import Machine
 from gputopo.report.layout import FAILED, NOT_ASKED
 
@@ -31,7 +32,7 @@ class Numbers:
     ) -> Sample | None:
         """Give the sample between a GPU and host memory: alone, or `together` in the largest group.
 
-        `pinned` None: either. Of several the one with the GPU's own memory node, then the largest copy.
+        `pinned` None: either. Of several that with the GPU's own memory node, then the fastest large copy.
         """
         found = [
             one
@@ -55,12 +56,14 @@ class Numbers:
         wanted = {ends, ends[::-1]} if kind == "bidirectional" else {ends}
         found = [
             one
-            for one in self._of(kind, together=False)
-            if (one.source, one.destination) in wanted
+            for one in self.bandwidth.samples
+            if one.kind == kind
+            and (one.group is None or kind == "d2d_local")  # a tool's matrix; inside a GPU nothing is shared
+            and (one.source, one.destination) in wanted
             and (path is None or one.path == path)
             and (one.method in methods or one.path == "staged")
         ]
-        return max(found, key=lambda one: one.bytes or 0, default=None)
+        return max(found, key=_worth, default=None)
 
     def failure(
         self,
@@ -111,15 +114,10 @@ class Numbers:
             most[kind] = max(most.get(kind, 0), len(gpus))
         return frozenset(group for (kind, group), gpus in members.items() if len(gpus) == most[kind])
 
-    def _rank(self, sample: Sample, gpu: int) -> tuple[int, int]:
+    def _rank(self, sample: Sample, gpu: int) -> tuple[int, bool, float]:
         own = self._node.get(gpu)
         near = 2 if sample.numa_node is not None and sample.numa_node == own else sample.numa_node is None
-        return int(near), sample.bytes or 0
-
-
-def gb(sample: Sample | None) -> float | None:
-    """Give the sample's GB/s where it has a number."""
-    return None if sample is None else sample.median_gb_per_s
+        return int(near), *_worth(sample)
 
 
 def number(value: float | None) -> str:
@@ -152,6 +150,11 @@ def share(sample: Sample | None) -> str:
 def has_any(cells: Iterable[str]) -> bool:
     """Tell whether a column has anything to show."""
     return any(one != NOT_ASKED for one in cells)
+
+
+def _worth(sample: Sample) -> tuple[bool, float]:
+    """Rank samples of one way as those that judge them do: the fastest of the large copies stands for all."""
+    return is_large(sample), sample.median_gb_per_s or 0.0
 
 
 def _way(sample: Sample) -> tuple[object, ...]:

@@ -1,5 +1,6 @@
 """A bandwidth report as parts: a title with rows, tables and remarks. Text and Markdown are made of them."""
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
@@ -7,6 +8,7 @@ from gputopo.bandwidth import (
     Bandwidth,
     Conditions,
     Failure,
+    Kind,
     NotMeasured,
     Sample,
     UplinkGroup,
@@ -54,7 +56,7 @@ def doubt_parts(bandwidth: Bandwidth) -> list[Part]:
 
 def _about(machine: Machine, numbers: Numbers) -> Iterable[tuple[str, str]]:
     bandwidth = numbers.bandwidth
-    yield "Source", plain(bandwidth.source)
+    yield "Source", plain(" + ".join(dict.fromkeys(bandwidth.source.split(" + "))))
     if bandwidth.measured_at is not None:
         took = "" if bandwidth.duration_s is None else f", in {seconds(bandwidth.duration_s)}"
         yield "Measured", f"{date_in_words(bandwidth.measured_at)}{took}"
@@ -85,8 +87,11 @@ def _uplinks(groups: Sequence[UplinkGroup]) -> Part:
     )
 
 
+_COPIES: dict[Kind, str] = {"h2d": "to the GPUs", "d2h": "from the GPUs", "bidirectional": "both ways"}
+
+
 def _uplink(group: UplinkGroup) -> str:
-    words = [f"slow one another down ({'to' if group.from_kind == 'h2d' else 'from'} the GPUs"]
+    words = [f"slow one another down ({_COPIES.get(group.from_kind, group.from_kind)}"]
     if group.together_gb_per_s is not None and group.alone_gb_per_s is not None:
         words.append(
             f": {number(group.together_gb_per_s)} GB/s together, {number(group.alone_gb_per_s)} GB/s"
@@ -107,14 +112,14 @@ def _host_memory(samples: Sequence[Sample]) -> Part | None:
     if not found:
         return None
     columns = [
-        Column("Memory", tuple(_place(one.destination) for one in found)),
+        Column("Cores", tuple(_place(one.destination) for one in found)),
         Column("GB/s", tuple(number(one.median_gb_per_s) for one in found), side="right"),
         Column("spread %", tuple(number(one.spread_percent) for one in found), side="right"),
         Column("expected", tuple(number(one.expected_gb_per_s) for one in found), side="right"),
     ]
     return Part(
         "Host memory",
-        head=Column("Cores", tuple(_place(one.source) for one in found)),
+        head=Column("Memory", tuple(_place(one.source) for one in found)),
         groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
         notes=("Every byte counts twice: it is read and written.",),
     )
@@ -173,12 +178,25 @@ def _not_measured(told: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
 
 
 def _notes(bandwidth: Bandwidth) -> Iterable[str]:
-    yield from map(plain, bandwidth.notes)
+    yield from collapsed(map(plain, bandwidth.notes))
     yield from _woken(bandwidth.samples)
     yield from _conditions(list(chain.from_iterable(one.conditions for one in bandwidth.samples)))
-    sources = dict.fromkeys(plain(one.expected_source) for one in bandwidth.samples if one.expected_source)
-    if sources:
-        yield f"Expected numbers: {'; '.join(sources)}"
+    sources = (plain(one.expected_source) for one in bandwidth.samples if one.expected_source)
+    for source in collapsed(sources):
+        yield f"Expected: {source}"
+
+
+def collapsed(texts: Iterable[str]) -> list[str]:
+    """Give texts that differ only in the number of one GPU once, as `GPU 0-3`."""
+    gpus: dict[tuple[str, ...], set[int]] = {}
+    for text in texts:
+        parts = tuple(_ONE_GPU.split(text))
+        one = len(parts) == 3
+        gpus.setdefault(parts[::2] if one else (text,), set()).update([int(parts[1])] if one else [])
+    return [f"GPU {index_ranges(found)}".join(parts) if found else parts[0] for parts, found in gpus.items()]
+
+
+_ONE_GPU = re.compile(r"\bGPU (\d+)\b")
 
 
 def _woken(samples: Iterable[Sample]) -> Iterable[str]:

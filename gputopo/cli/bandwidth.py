@@ -1,0 +1,179 @@
+"""`gputopo bandwidth`: what the links of this machine really do, with a verdict."""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gputopo.cli import bandwidth_options as given
+from gputopo.cli.bandwidth_options import Wish, wish_of
+from gputopo.cli.printing import emit, show
+from gputopo.cli.source import machine_from
+from gputopo.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from gputopo.bandwidth import Bandwidth
+    from gputopo.findings import Finding
+    from gputopo.history import Saved
+    from gputopo.machine import Machine
+
+INTERRUPTED = 130  # 128 + SIGINT
+TIMED_OUT = "TIMED_OUT"  # the reason of a Failure whose copy did not come back
+
+
+def bandwidth(
+    gpus: given.GpusOption = None,
+    quick: given.QuickOption = False,
+    full: given.FullOption = False,
+    numa: given.NumaOption = None,
+    sources: given.SourcesOption = None,
+    save: given.SaveOption = False,
+    baseline: given.BaselineOption = False,
+    allreduce: given.AllreduceOption = False,
+    model: given.ModelOption = None,
+    all_reduce: given.MethodOption = None,
+    output: given.FormatOption = "table",
+    json: given.JsonOption = False,
+    fail_on: given.FailOnOption = None,
+) -> int:
+    """Measure what the links do, each alone and shared: host, pairs, memory; say what is wrong with them.
+
+    Without a working driver the host's memory is measured, and it is said what could not be. Ctrl-C ends the
+    measuring and shows what there is until then; that is not filed.
+
+    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 no GPU could be measured (not with
+    --from); 130 ended by Ctrl-C.
+    """
+    wish = wish_of(
+        gpus=gpus,
+        quick=quick,
+        full=full,
+        numa=numa,
+        sources=sources,
+        save=save,
+        baseline=baseline,
+        allreduce=allreduce,
+        model=model,
+        all_reduce=all_reduce,
+        output=output,
+        json=json,
+        fail_on=fail_on,
+    )
+    from gputopo.p2p import with_reasons
+
+    machine = with_reasons(machine_from(wish.sources))
+    old = _baseline(wish, machine) if wish.baseline else None
+    measured = _measured(wish, machine)
+    code = _told(wish, machine, measured, old)
+    if wish.save:
+        _save(machine, measured)
+    if not wish.sources and any(failure.reason == TIMED_OUT for failure in measured.failures):
+        _end(code)
+    return code
+
+
+def _measured(wish: Wish, machine: "Machine") -> "Bandwidth":
+    """Read, or measure; with what each number should be."""
+    if wish.sources:
+        if machine.bandwidth is None:
+            raise InputError(
+                "what --from was given holds no bandwidth",
+                "give what bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth or gputopo bandwidth wrote",
+            )
+        return _judged(machine, machine.bandwidth)
+    if wish.model is not None:
+        from gputopo.cli.bandwidth_reduction import measure_reduction
+
+        return measure_reduction(wish, machine)
+    from gputopo.cli.bandwidth_session import measure_links
+
+    return measure_links(wish, machine)
+
+
+def _judged(machine: "Machine", read: "Bandwidth") -> "Bandwidth":
+    """Give what was read with the expected numbers, and the GPUs that share an uplink."""
+    from gputopo.bandwidth_expected import with_expectations
+    from gputopo.sharing import uplink_groups
+
+    groups = read.uplink_groups or uplink_groups(read.samples, machine)
+    return with_expectations(msgspec.structs.replace(read, uplink_groups=groups), machine)
+
+
+def _told(wish: Wish, machine: "Machine", measured: "Bandwidth", old: "Saved | None") -> int:
+    """Print the report and give the exit code."""
+    from gputopo import findings
+
+    judged = msgspec.structs.replace(machine, bandwidth=measured)
+    found = findings.find_bandwidth(judged)
+    reached = wish.fail_on is not None and findings.reaches(found, wish.fail_on)
+    if old is None:
+        _print(wish, judged, measured, found)
+    else:
+        from gputopo.cli.bandwidth_baseline import tell_difference
+
+        worse = tell_difference(judged, old, measured, found, wish.shape)
+        reached = wish.fail_on is not None and worse
+    if not measured.complete:
+        print("gputopo: interrupted; this is what was measured until then", file=sys.stderr)
+        return INTERRUPTED
+    if not wish.sources and wish.model is None and not _reached_a_gpu(measured):
+        return ExitCode.HARDWARE
+    return ExitCode.FINDINGS if reached else ExitCode.OK
+
+
+def _reached_a_gpu(measured: "Bandwidth") -> bool:
+    return any("gpu:" in (sample.source + sample.destination) for sample in measured.samples)
+
+
+def _print(wish: Wish, machine: "Machine", measured: "Bandwidth", found: "tuple[Finding, ...]") -> None:
+    if wish.shape == "json":
+        from gputopo import schema
+        from gputopo.identities import without_identities
+        from gputopo.report.bandwidth_document import report_of
+
+        bare = without_identities(machine)
+        emit(schema.encode_pretty(report_of(bare, bare.bandwidth or measured, found)))
+    elif wish.shape == "markdown":
+        from gputopo.report.markdown_bandwidth import bandwidth_markdown
+
+        emit(bandwidth_markdown(machine, measured, found))
+    else:
+        from gputopo.cli.screen import for_this_stdout
+        from gputopo.report.bandwidth import bandwidth_view
+
+        show(lambda width: for_this_stdout(bandwidth_view(machine, measured, found, width)))
+
+
+def _baseline(wish: Wish, machine: "Machine") -> "Saved":
+    """Give what was saved last, before anything is measured. Raises InputError where there is nothing."""
+    from gputopo import history
+
+    old = history.latest(history.history_file(), machine, wish.gpus)
+    if old is None:
+        raise InputError(
+            "no bandwidth of this machine was saved to compare with", "save one: gputopo bandwidth --save"
+        )
+    return old
+
+
+def _save(machine: "Machine", measured: "Bandwidth") -> None:
+    """File a whole result; of one that was interrupted say that it is not filed. Raises InputError."""
+    if not measured.complete:
+        print("gputopo: not saved: an interrupted result is no baseline", file=sys.stderr)
+        return
+    from gputopo import history
+    from gputopo.identities import without_identities
+
+    path = history.history_file()
+    bare = without_identities(msgspec.structs.replace(machine, bandwidth=measured)).bandwidth
+    history.save(path, machine, bare or measured, saved_at=time.time())
+    print(f"gputopo: saved in {path}; plan and run use it", file=sys.stderr)
+
+
+def _end(code: int) -> None:
+    """End the process at once: a copy that hangs in the driver would hold up any orderly end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,82 @@
+"""What a measuring session tells on stderr: one line that is drawn again, or a few plain ones."""
+
+import os
+import shutil
+import sys
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from gputopo.report.layout import plain
+from gputopo.report.units import seconds
+
+_PLAIN_STEPS = 4  # lines where there is no terminal: at each quarter of the jobs
+
+
+class Progress(Protocol):
+    """How far a session is; `gputopo.probes.bandwidth_session.Progress` is one."""
+
+    @property
+    def done(self) -> int:
+        """The jobs that are done."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """All jobs that are known."""
+        ...
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By estimate."""
+        ...
+
+    @property
+    def now(self) -> str:
+        """What runs now."""
+        ...
+
+
+class ProgressLine:
+    """Shows a session's progress. A context manager that leaves no half line behind."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._quarter = -1
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the line away."""
+        if self._live:
+            self._write("\r\x1b[K")
+
+    def tell(self, progress: Progress) -> None:
+        """Take in how far the session is."""
+        if self._live:
+            room = max(shutil.get_terminal_size().columns - 1, 20)
+            self._write(f"\r{progress_in_words(progress)[:room]}\x1b[K")
+            return
+        quarter = _PLAIN_STEPS * progress.done // max(progress.total, 1)
+        if quarter > self._quarter:
+            self._quarter = quarter
+            self._write(f"gputopo: {progress_in_words(progress)}\n")
+
+    def _write(self, text: str) -> None:
+        # Whoever closed stderr does not want to know; the numbers on stdout go on.
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._live, self._quarter = False, _PLAIN_STEPS
+
+
+def progress_in_words(progress: Progress) -> str:
+    """Give `measuring 12 of 87, about 21.0 s left: h2d host -> gpu:0`."""
+    left = "" if progress.seconds_left is None else f", about {seconds(progress.seconds_left)} left"
+    number = min(progress.done + 1, progress.total)
+    return f"measuring {number} of {progress.total}{left}: {plain(progress.now)}"

@@ -1,0 +1,29 @@
+"""The measuring of `gputopo bandwidth`: the session, and what is shown while it goes."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from gputopo.report.layout import plain
+
+if TYPE_CHECKING:
+    from gputopo.bandwidth import Bandwidth
+    from gputopo.cli.bandwidth_options import Wish
+    from gputopo.machine import Machine
+
+
+def measure_links(wish: "Wish", machine: "Machine") -> "Bandwidth":
+    """Measure the links of this machine. Ctrl-C ends it with what there is, `complete` False.
+
+    Where no GPU could be measured, why is said on stderr, and what was measured is given.
+    """
+    from gputopo.bandwidth_jobs import Request
+    from gputopo.cli.bandwidth_progress import ProgressLine
+    from gputopo.probes.bandwidth import NoGpuMeasuredError, measure
+
+    request = Request(gpus=wish.gpus, level=wish.level, numa=wish.numa)
+    try:
+        with ProgressLine() as line:
+            return measure(machine, request, line.tell)
+    except NoGpuMeasuredError as error:
+        print(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}", file=sys.stderr)
+        return error.bandwidth
