@@ -1,7 +1,7 @@
 """The pairs of GPUs of which a CUDA program tells whether one can access the other, in NVML's words."""
 
 from collections.abc import Mapping
-from itertools import combinations, permutations
+from itertools import combinations
 
 from gputopo.machine import Contradiction, Link
 
@@ -20,7 +20,7 @@ def links(
     missing: dict[str, str] = {}
     contradictions: list[Contradiction] = []
     for a, b in combinations(sorted({gpu for pair in access for gpu in pair}), 2):
-        told = {pair: access[pair] for pair in permutations((a, b)) if pair in access}
+        told = {pair: access[pair] for pair in ((a, b), (b, a)) if pair in access}
         if not told:
             continue
         said = set().union(*told.values())

@@ -75,7 +75,8 @@ def renumbered(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
 
 def gpus_named(bandwidth: Bandwidth) -> set[int]:
     """Give the GPUs whose copies were measured or failed, and those of uplink groups."""
-    places = [place for s in (*bandwidth.samples, *bandwidth.failures) for place in (s.source, s.destination)]
+    places = [place for sample in bandwidth.samples for place in (sample.source, sample.destination)]
+    places += [place for failure in bandwidth.failures for place in (failure.source, failure.destination)]
     named = {index for place in places if (index := gpu_of(place)) is not None}
     return named.union(*(group.gpus for group in bandwidth.uplink_groups))
 
