@@ -54,6 +54,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     gpu_utilization_percent: int | None = None
     pcie_gen: int | None = None
     pcie_width: int | None = None
+    pstate: str | None = None  # "P0" is the fastest
 
 
 class RunStarted(_Event, frozen=True, tag="run_started"):

@@ -54,6 +54,7 @@ class Monitor:
             gpu_utilization_percent=None if load is None else load[0],
             pcie_gen=told(nvml.pcie, handle, "gen_now"),
             pcie_width=told(nvml.pcie, handle, "width_now"),
+            pstate=told(nvml.pstate, handle),
         )
 
     @staticmethod

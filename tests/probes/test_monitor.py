@@ -24,6 +24,7 @@ def test_the_chosen_gpus_are_sampled_in_their_order() -> None:
         gpu_utilization_percent=7,
         pcie_gen=3,
         pcie_width=16,
+        pstate="P0",
     )
 
 
@@ -71,6 +72,7 @@ def test_a_gpu_that_is_not_there_or_gone_from_the_start_is_an_empty_sample() -> 
         ("nvmlDeviceGetUtilizationRates", "gpu_utilization_percent"),
         ("nvmlDeviceGetCurrPcieLinkGeneration", "pcie_gen"),
         ("nvmlDeviceGetCurrPcieLinkWidth", "pcie_width"),
+        ("nvmlDeviceGetPerformanceState", "pstate"),
     ],
 )
 def test_a_refused_call_leaves_only_its_field_empty(call: str, field: str) -> None:

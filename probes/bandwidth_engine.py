@@ -1,0 +1,74 @@
+"""What a measuring session asks of an engine that copies. `gputopo.probes.cuda.engine.Engine` is one."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gputopo.bandwidth import Failure
+from gputopo.copies import Job
+
+
+class WayTime(Protocol):
+    """What one way of a window came to.
+
+    Of ways that run at once, the rate is that of the time in which all of them copied.
+    """
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that it copied."""
+        ...
+
+    @property
+    def gb_per_s(self) -> float:
+        """Its bandwidth as `gputopo.bandwidth` counts it; 0 for a latency."""
+        ...
+
+    @property
+    def microseconds(self) -> float | None:
+        """One copy of a latency."""
+        ...
+
+    @property
+    def failure(self) -> Failure | None:
+        """What went wrong; the numbers say nothing then."""
+        ...
+
+
+class Window(Protocol):
+    """One timed window: the ways in the order of the job's."""
+
+    @property
+    def ways(self) -> Sequence[WayTime]:
+        """What each way came to."""
+        ...
+
+
+class Engine(Protocol):
+    """Runs single windows of copies. GPUs are named by their index in the machine.
+
+    `measure` never raises for what the hardware does: that is a Failure of its way. `hung`: a copy did not
+    come back, and nothing further can be asked.
+    """
+
+    @property
+    def hung(self) -> bool:
+        """Whether a copy did not come back."""
+        ...
+
+    def measure(
+        self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> Window:
+        """Run one window, verified. `sizes`: bytes of each way; `while_running` is called while it runs."""
+        ...
+
+    def peer_access(self, a: int, b: int) -> bool:
+        """Tell whether GPU `a` may reach the memory of GPU `b`."""
+        ...
+
+    def free_bytes(self, gpu: int) -> int:
+        """Give the free device memory. Raises gputopo.probes.cuda.door.CudaError."""
+        ...
+
+    def supports(self, gpu: int, method: str) -> str | None:
+        """Give the reason why a method does not work on a GPU, None where it does."""
+        ...
