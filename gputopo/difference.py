@@ -54,7 +54,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
 def difference(old: Machine, new: Machine) -> Difference:
     """Compare two readings of a machine. GPUs are matched by UUID, else by PCI address, else by index."""
     comparing = _Comparing()
-    pairs = _paired(old.gpus, new.gpus, (_same_card, _same_slot, _same_number))
+    pairs = paired_gpus(old, new)
     comparing.structs("driver", "driver", *_drivers(old.driver, new.driver))
     comparing.structs("host", "host", old.host, new.host)
     comparing.gpus(pairs, old, new)
@@ -68,6 +68,11 @@ def difference(old: Machine, new: Machine) -> Difference:
         compared=comparing.compared,
         one_sided=comparing.one_sided,
     )
+
+
+def paired_gpus(old: Machine, new: Machine) -> list[tuple[Gpu, Gpu]]:
+    """Pair the GPUs of two readings by UUID, else by PCI address, else by index."""
+    return _paired(old.gpus, new.gpus, (_same_card, _same_slot, _same_number))
 
 
 class _Comparing:

@@ -11,6 +11,7 @@ from statistics import median
 import msgspec
 
 from gputopo.bandwidth import Bandwidth, Sample, gpu_of
+from gputopo.bandwidth_numbers import is_large, rate
 from gputopo.expectations import expected_gpu
 from gputopo.machine import Machine
 
@@ -25,6 +26,8 @@ WAKING_SHARE = 0.90
 # A waking card without anything awake to compare with must be far below its memory's rate: the least
 # that a card awake was seen to copy is 0.73 of it (GTX 1080 Ti).
 WAKING_OF_PUBLISHED = 0.60
+# bandwidthTest and p2pBandwidthLatencyTest have one size each; more sizes of one card are a sweep.
+FEWEST_SWEPT = 3
 # These start to measure at once, and their numbers may be of cards that wake up.
 TOOLS_WITHOUT_WARM_UP = ("bandwidthTest", "p2pBandwidthLatencyTest")
 
@@ -96,6 +99,7 @@ def waking_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
         place
         for place, sample in enumerate(bandwidth.samples)
         if sample.kind == "d2d_local"
+        and is_large(sample)
         and (gpu := gpu_of(sample.source)) is not None
         and sample.median_gb_per_s in low.get(gpu, ())
     )
@@ -114,12 +118,20 @@ def _first_awake(values: Sequence[float]) -> int:
 
 
 def _local_rates(samples: Iterable[Sample]) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
+    found: dict[int, list[Sample]] = {}
     for sample in samples:
         gpu = gpu_of(sample.source)
-        if sample.kind == "d2d_local" and gpu is not None and sample.median_gb_per_s is not None:
-            found.setdefault(gpu, []).append(sample.median_gb_per_s)
-    return found
+        if sample.kind == "d2d_local" and gpu is not None and is_large(sample):
+            found.setdefault(gpu, []).append(sample)
+    return {gpu: [rate(sample) for sample in _of_one_size(own)] for gpu, own in found.items()}
+
+
+def _of_one_size(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Of a sweep over sizes give the largest only: its smaller copies are slower by their size."""
+    sizes = {sample.bytes for sample in samples if sample.bytes is not None}
+    if len(sizes) < FEWEST_SWEPT:
+        return samples
+    return [sample for sample in samples if sample.bytes == max(sizes)]
 
 
 def _waking(gpu: int, rates: Mapping[int, Sequence[float]], names: Mapping[int, str | None]) -> Waking | None:
@@ -137,7 +149,7 @@ def _waking(gpu: int, rates: Mapping[int, Sequence[float]], names: Mapping[int, 
     else:
         awake, whose = published, "the published rate of its memory, read and written"
     limit = WAKING_OF_PUBLISHED if awake == published else WAKING_SHARE
-    low = tuple(rate for rate in own if rate < limit * awake)
+    low = tuple(one for one in own if one < limit * awake)
     return (
         Waking(gpu=gpu, low_gb_per_s=low, awake_gb_per_s=awake, awake_from=whose, sure=sure) if low else None
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gputopo.bandwidth import Bandwidth, Conditions, Kind, Sample, gpu_of
 from gputopo.bandwidth_expected import link_name, links_for, with_expectations
-from gputopo.bandwidth_numbers import host_copies, host_gpu, judged, pair_copies, rate
+from gputopo.bandwidth_numbers import Pair, host_copies, host_gpu, judged, pair_copies, rate
 from gputopo.expectations import expected_gpu, expected_link
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding, Severity
@@ -20,6 +20,9 @@ DIRECTION_SHARE = 0.80
 FLAPS = 2
 # Pairs are narrow by their links if none of at least this many GPUs is in a faster pair. Ours.
 FEWEST_GPUS = 3
+# The next wider class of link carries twice as much. A GPU whose partners are this much faster with others is
+# limited by its own link. Ours.
+FASTER_TIMES = 1.5
 
 _SEAT = (
     "seat card and riser again or try without the riser (a bad contact makes the link fall back), look for "
@@ -59,13 +62,14 @@ def narrow_links(machine: Machine) -> Iterator[Finding]:
     if machine.bandwidth is None:
         return
     copies = _host_copies(machine.bandwidth, machine)
+    slower = _slower_than_partners(machine.bandwidth)
     faults = []
     for gpu in present(machine):
-        own = copies.get(gpu.index, {})
+        own = copies.get(gpu.index) or slower.get(gpu.index)
         if own and _link_is_unknown(gpu, machine) and (fault := _narrow(gpu, own)):
             faults.append(fault)
     yield from findings_of("pcie.slot_narrow", faults, _WIDER, machine)
-    if not copies and (all_pairs := _narrow_pairs(machine.bandwidth, machine)):
+    if not copies and not slower and (all_pairs := _narrow_pairs(machine.bandwidth, machine)):
         yield all_pairs
 
 
@@ -189,13 +193,12 @@ def _narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
 
     One wide link may be among them: a copy is as slow as the slower of its two ends.
     """
-    copies = [*pair_copies(bandwidth.samples, "p2p_staged").items()]
-    copies += pair_copies(bandwidth.samples, "p2p_direct").items()
-    gpus = {gpu for pair, _ in copies for gpu in pair}
+    copies = _between_gpus(bandwidth)
+    gpus = {gpu for pair in copies for gpu in pair}
     told = [gpu for gpu in present(machine) if gpu.index in gpus]
     if len(gpus) < FEWEST_GPUS or any(not _link_is_unknown(gpu, machine) for gpu in told):
         return None
-    fastest = max(rate(sample) for _, sample in copies)
+    fastest = max(copies.values())
     fits = links_for(fastest, None)
     if not fits or any(link.width > NARROW_LANES for link in fits):
         return None
@@ -210,6 +213,32 @@ def _narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
         evidence={"fastest_gb_per_s": fastest, "fits": names},
         remedy=_WIDER,
     )
+
+
+def _slower_than_partners(bandwidth: Bandwidth) -> dict[int, dict[str, float]]:
+    """Give the fastest copy of GPUs that are slow with partners which are fast with others.
+
+    Then it is the GPU's own link that limits: a copy is as slow as the slower of its two ends.
+    """
+    copies = _between_gpus(bandwidth)
+    best: dict[int, float] = {}
+    for pair, fastest in copies.items():
+        for gpu in pair:
+            best[gpu] = max(fastest, best.get(gpu, 0.0))
+    return {
+        gpu: {"fastest_copy": own}
+        for gpu, own in best.items()
+        if any(gpu in pair and best[pair[0]] + best[pair[1]] - own > FASTER_TIMES * own for pair in copies)
+    }
+
+
+def _between_gpus(bandwidth: Bandwidth) -> dict[Pair, float]:
+    found: dict[Pair, float] = {}
+    kinds: tuple[Kind, ...] = ("p2p_staged", "p2p_direct")
+    for kind in kinds:
+        for pair, sample in pair_copies(bandwidth.samples, kind).items():
+            found[pair] = max(rate(sample), found.get(pair, 0.0))
+    return found
 
 
 def _others(samples: tuple[Sample, ...]) -> Iterator[tuple[Kind, int, Sample]]:
