@@ -1,0 +1,155 @@
+"""The one door to CUDA, through cuda.bindings.driver (its 12.x and 13.x lines).
+
+A method gives one answer or raises CudaError with the driver's reason. Devices are numbered in PCI order. The
+questions lie by theme in `memory`, `streams` and `kernels`. For one thread: the current context is its own.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from gputopo.probes.cuda.calling import ABSENT, CudaError, NoCudaError
+from gputopo.probes.cuda.device import CudaDevice, read_device
+from gputopo.probes.cuda.kernels import KernelCalls
+from gputopo.probes.cuda.memory import MemoryCalls
+from gputopo.probes.cuda.streams import StreamCalls
+
+__all__ = ["Cuda", "CudaDevice", "CudaError", "NoCudaError", "open_cuda"]
+
+_UPDATE = "install the NVIDIA driver of this GPU, a version of today; nvidia-smi shows the present one"
+_SEE_INSPECT = "run gputopo inspect: it tells what of the driver is missing"
+_REMEDIES = {
+    "CUDA_ERROR_NO_DEVICE": "check that the driver is loaded and that CUDA_VISIBLE_DEVICES hides no GPU;"
+    " gputopo inspect tells more",
+    "CUDA_ERROR_STUB_LIBRARY": "take the stubs folder of the CUDA toolkit out of LD_LIBRARY_PATH",
+    "CUDA_ERROR_INSUFFICIENT_DRIVER": _UPDATE,
+    "CUDA_ERROR_SYSTEM_NOT_READY": "start nvidia-fabricmanager, which NVSwitch machines need",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "reboot, or reload the kernel module: library and module differ",
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "take the cuda-compat folder out of LD_LIBRARY_PATH",
+    "CUDA_ERROR_OPERATING_SYSTEM": "check the rights on /dev/nvidia*; in a container, that it was given GPUs",
+}
+
+
+class Cuda(MemoryCalls, StreamCalls, KernelCalls):
+    """CUDA of this process. `unreadable`: what was refused of devices that were counted and do not answer."""
+
+    def __init__(self, binding: Any) -> None:
+        super().__init__(binding)
+        number = int(self.ask("cuDriverGetVersion"))
+        self.driver_version = f"{number // 1000}.{number % 1000 // 10}"
+        self._contexts: dict[int, Any] = {}
+        self._abandoned: set[int] = set()
+        devices: list[CudaDevice] = []
+        refused: list[str] = []
+        for ordinal in range(int(self.ask("cuDeviceGetCount"))):
+            try:
+                devices.append(read_device(self, binding.CUdevice_attribute, ordinal))
+            except CudaError as error:
+                refused.append(f"CUDA device {ordinal}: {error}")
+        self.devices = tuple(devices)
+        self.unreadable = tuple(refused)
+
+    def use(self, ordinal: int) -> None:
+        """Make a device the current one; the first time, retain its primary context."""
+        if ordinal not in self._contexts:
+            self._contexts[ordinal] = self.ask("cuDevicePrimaryCtxRetain", self._handle(ordinal))
+        self.ask("cuCtxSetCurrent", self._contexts[ordinal])
+
+    def can_reach(self, ordinal: int, peer: int) -> bool:
+        """Tell whether a device can be allowed to read and write the memory of another."""
+        return bool(self.ask("cuDeviceCanAccessPeer", self._handle(ordinal), self._handle(peer)))
+
+    def open_peer(self, ordinal: int, peer: int) -> None:
+        """Let a device read and write the memory of another; nothing to do where it already may."""
+        self.use(peer)
+        self.use(ordinal)
+        try:
+            self.ask("cuCtxEnablePeerAccess", self._contexts[peer], 0)
+        except CudaError as error:
+            if error.reason != "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED":
+                raise
+
+    def close_peer(self, ordinal: int, peer: int) -> None:
+        """Take that permission back."""
+        self.use(ordinal)
+        self.ask("cuCtxDisablePeerAccess", self._contexts[peer])
+
+    def copy_to_peer(self, to: tuple[int, int], source: tuple[int, int], size: int, stream: Any) -> None:
+        """Copy between the memories of two devices, each side given as (ordinal, address)."""
+        target = self._contexts[to[0]]
+        origin = self._contexts[source[0]]
+        self.ask("cuMemcpyPeerAsync", to[1], target, source[1], origin, size, stream)
+
+    def abandon(self, ordinal: int) -> None:
+        """Leave a device as it is at the end: releasing one that hangs would wait for ever."""
+        self._abandoned.add(ordinal)
+
+    def close(self) -> None:
+        """Release all contexts but the abandoned ones."""
+        for ordinal in set(self._contexts) - self._abandoned:
+            with contextlib.suppress(CudaError):
+                self.ask("cuDevicePrimaryCtxRelease", self._handle(ordinal))
+        self._contexts.clear()
+
+    def _handle(self, ordinal: int) -> Any:
+        return self.ask("cuDeviceGet", ordinal)
+
+
+@contextlib.contextmanager
+def open_cuda() -> Iterator[Cuda]:
+    """Start CUDA, and release what was taken at the end.
+
+    Raises NoCudaError: no libcuda.so.1, one too old or odd, no device, or another refusal of cuInit.
+    """
+    cuda = _start()
+    try:
+        yield cuda
+    finally:
+        cuda.close()
+
+
+def _start() -> Cuda:
+    # By PCI address, as NVML counts; CUDA's own order puts the fastest first. It is read by cuInit.
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    try:
+        from cuda.bindings import driver  # 60 ms, and few commands need it
+    except ImportError as error:
+        raise NoCudaError(
+            "BINDINGS_MISSING", f"cuda.bindings cannot be imported: {error}", "pip install cuda-bindings"
+        ) from error
+    try:
+        (code,) = driver.cuInit(0)
+    except RuntimeError as error:
+        raise _no_library(error) from error
+    try:
+        if int(code):
+            raise CudaError(str(code.name), f"cuInit: {_words(code)}")
+        cuda = Cuda(driver)
+    except CudaError as error:
+        raise _refused(error) from error
+    if not cuda.devices:
+        says = "; ".join(cuda.unreadable) or "CUDA finds no device"
+        raise NoCudaError("CUDA_ERROR_NO_DEVICE", says, _REMEDIES["CUDA_ERROR_NO_DEVICE"])
+    return cuda
+
+
+def _words(code: Any) -> str:
+    return str(code.name).removeprefix("CUDA_ERROR_").replace("_", " ").lower()
+
+
+def _no_library(error: RuntimeError) -> NoCudaError:
+    # cuda.pathfinder's DynamicLibNotFoundError is known by name, so that an older layout of it does as well.
+    if type(error).__name__ == "DynamicLibNotFoundError":
+        says = "the CUDA driver's library (libcuda.so.1) is not on this machine"
+        return NoCudaError("LIBRARY_MISSING", says, _SEE_INSPECT)
+    says = f"libcuda.so.1 is too old, or is not NVIDIA's: {error}"
+    return NoCudaError("LIBRARY_ODD", says, _UPDATE)
+
+
+def _refused(error: CudaError) -> NoCudaError:
+    if error.reason == ABSENT:
+        return NoCudaError("LIBRARY_ODD", f"libcuda.so.1 is too old: {error.says}", _UPDATE)
+    return NoCudaError(
+        error.reason, f"CUDA does not start: {error}", _REMEDIES.get(error.reason, _SEE_INSPECT)
+    )

@@ -1,0 +1,326 @@
+"""Copies, timed on the devices: one window at a time, all its ways released together, everything checked."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+
+import msgspec
+
+from gputopo.bandwidth import Failure
+from gputopo.copies import Job, Way
+from gputopo.probes.cuda.binding import bound_to
+from gputopo.probes.cuda.calling import CudaError
+from gputopo.probes.cuda.card import Card
+from gputopo.probes.cuda.door import Cuda
+from gputopo.probes.cuda.hold import Hold
+from gputopo.probes.cuda.layout import acting_gpu, gpus_of, host_gpu, transfer
+from gputopo.probes.cuda.pattern import seed_of
+from gputopo.probes.cuda.peers import Peers
+from gputopo.probes.cuda.pieces import common_window, rate_alone, rate_within
+from gputopo.probes.cuda.transfer import PageableTransfer, Transfer
+from gputopo.probes.cuda.waiting import PATIENCE_S, TIMED_OUT, Waiter
+
+_GB = 1e9
+_REFUSED_PEER = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+
+
+class WayTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What one way did in one window. `failure` set: nothing else counts.
+
+    `bytes` and `seconds`: of the whole copy, of one message where it went several times. `gb_per_s` (10^9
+    bytes; 0 for a latency): over the time that all ways ran together; what is read and written in one memory
+    counts twice; a staged copy of many pieces is counted between the arrivals of its first and its last one.
+    `microseconds`: of one access or one small copy, for a latency only.
+    """
+
+    bytes: int = 0
+    seconds: float = 0.0
+    gb_per_s: float = 0.0
+    microseconds: float | None = None
+    failure: Failure | None = None
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """One repeat of a job: its ways in the job's order."""
+
+    ways: tuple[WayTime, ...]
+
+
+class Engine:
+    """Measures on the GPUs of a machine. A context manager, for one thread.
+
+    `ordinals`: CUDA's number of each GPU of the machine. `node_cpus`: the CPUs of each memory node, to which
+    the thread is bound while host memory of that node is taken and copied. `patience_s`: what a window may
+    take beside the time of its bytes at 50 MB/s. `hung`: a copy did not come back; its GPU is not used again.
+    """
+
+    def __init__(
+        self,
+        cuda: Cuda,
+        ordinals: Mapping[int, int],
+        node_cpus: Mapping[int, Sequence[int]] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        devices = {device.ordinal: device for device in cuda.devices}
+        self._cuda = cuda
+        self._cards = {
+            gpu: Card(cuda, devices[ordinal]) for gpu, ordinal in ordinals.items() if ordinal in devices
+        }
+        self._node_cpus = dict(node_cpus or {})
+        self._hold = Hold(cuda)
+        self._peers = Peers(cuda)
+        self._waiter = Waiter(cuda, patience_s)
+        self._windows = 0
+        self.hung = False
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hold.release()
+        self._peers.keep(set())
+        for card in self._cards.values():
+            if card.unusable is None or card.unusable.reason != TIMED_OUT:
+                card.close(host_memory=not self.hung)
+        if not self.hung:
+            self._hold.close()
+
+    @property
+    def device_bytes(self) -> dict[int, int]:
+        """Bytes of device memory that are taken on each GPU: at most 1 GiB, less where less was free."""
+        return {gpu: card.device_bytes for gpu, card in self._cards.items()}
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of page-locked host memory that are taken for all GPUs."""
+        return sum(card.pinned_bytes for card in self._cards.values())
+
+    def peer_access(self, a: int, b: int) -> bool:
+        """Tell whether GPU `a` can be let to the memory of GPU `b`; not where the driver gives no answer."""
+        if a not in self._cards or b not in self._cards or a == b:
+            return False
+        with contextlib.suppress(CudaError):
+            return self._cuda.can_reach(self._cards[a].ordinal, self._cards[b].ordinal)
+        return False
+
+    def free_bytes(self, gpu: int) -> int:
+        """Give the free device memory of a GPU, 0 where it does not answer."""
+        card = self._cards.get(gpu)
+        if card is None or card.unusable is not None:
+            return 0
+        try:
+            card.use()
+            return self._cuda.free_and_total()[0]
+        except CudaError as error:
+            self._blame([gpu], error)
+            return 0
+
+    def supports(self, gpu: int, method: str) -> str | None:
+        """Tell why a GPU cannot copy by a method; None: it can."""
+        card = self._cards.get(gpu)
+        if card is None:
+            return "CUDA does not see this GPU"
+        if card.unusable is not None:
+            return str(card.unusable)
+        if method == "copy_engine":
+            return None
+        if method not in ("kernel_read", "kernel_write"):
+            return f"{method} is no way for a GPU to copy"
+        try:
+            card.take_kernels()
+        except CudaError as error:
+            return str(error)
+        return None if card.no_kernels is None else f"the driver does not take the kernels: {card.no_kernels}"
+
+    def measure(
+        self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> Window:
+        """Run all ways of a job at once, `sizes[i]` bytes by way i, and check what arrived.
+
+        What goes wrong is a failure of its way, and the others go on. `while_running` is called again and
+        again while the copies run. Raises ValueError where there is not one size a way.
+        """
+        if len(sizes) != len(job.ways):
+            raise ValueError(f"{len(job.ways)} ways and {len(sizes)} sizes")
+        self._windows += 1
+        wrong: dict[int, CudaError] = {}
+        ends: dict[int, list[float]] = {}
+        with bound_to(self._cpus(job.ways)):
+            try:
+                ready = self._prepare(job, sizes, wrong)
+                self._run(ready, wrong, while_running)
+            finally:
+                self._hold.release()
+            for number, one in ready.items():
+                if number not in wrong:
+                    with self._of(number, one.way, wrong):
+                        ends[number] = one.ends()
+                        one.verify(self._waiter)
+        good = {number: ends[number] for number in ends if number not in wrong}
+        ways = _times(job, ready, good)
+        return Window(
+            ways=tuple(
+                WayTime(failure=_failure(job, way, wrong[number])) if number in wrong else ways[number]
+                for number, way in enumerate(job.ways)
+            )
+        )
+
+    def _prepare(self, job: Job, sizes: Sequence[int], wrong: dict[int, CudaError]) -> dict[int, Transfer]:
+        """Take buffers, open the ways between peers, write the patterns."""
+        ready: dict[int, Transfer] = {}
+        seed = seed_of(self._windows)
+        for card in self._cards.values():
+            card.forget_events()
+        self._peers.keep({pair for way in job.ways for pair in self._peers_of(way)})
+        for number, way in enumerate(job.ways):
+            with self._of(number, way, wrong):
+                self._must_be_usable(way)
+                self._keep_near(way, job)
+                self._open_peers(way)
+                one = transfer(job, number, sizes[number], seed, self._cards, self._node_cpus)
+                one.prepare(self._waiter)
+                ready[number] = one
+        return ready
+
+    def _run(
+        self,
+        ready: Mapping[int, Transfer],
+        wrong: dict[int, CudaError],
+        while_running: Callable[[], None] | None,
+    ) -> None:
+        """Enqueue all ways behind the hold, release them, and wait for them."""
+        self._hold.begin()
+        broken: list[Transfer] = []
+        for number, one in ready.items():
+            with self._of(number, one.way, wrong):
+                if isinstance(one, PageableTransfer):
+                    one.run(self._waiter, while_running)
+                else:
+                    one.enqueue(self._hold)
+            if number in wrong:
+                broken.append(one)
+        self._hold.release()
+        last = {n: one.last for n, one in ready.items() if n not in wrong and one.last is not None}
+        size = sum(sum(one.sizes) for one in ready.values())
+        for number, error in self._waiter.each(last, size, while_running).items():
+            wrong[number] = error
+            self._blame(gpus_of(ready[number].way), error)
+        self._drain(broken)
+
+    def _drain(self, broken: Iterable[Transfer]) -> None:
+        """Wait for what was enqueued of ways that were then refused, so that it disturbs no later window."""
+        for one in broken:
+            if any(self._cards[gpu].unusable is not None for gpu in gpus_of(one.way)):
+                continue
+            try:
+                for card, stream in one.streams:
+                    self._waiter.stream(stream, card.event(), sum(one.sizes))
+            except CudaError as error:
+                self._blame(gpus_of(one.way), error)
+
+    @contextlib.contextmanager
+    def _of(self, number: int, way: Way, wrong: dict[int, CudaError]) -> Iterator[None]:
+        """Note what goes wrong for one way, and go on."""
+        try:
+            yield
+        except CudaError as error:
+            wrong[number] = error
+            self._blame(gpus_of(way), error)
+
+    def _blame(self, gpus: Iterable[int], error: CudaError) -> None:
+        """Find the GPUs that an error leaves unusable: a copy is still under way, or they refuse all."""
+        for gpu in gpus:
+            card = self._cards.get(gpu)
+            if card is None or card.unusable is not None:
+                continue
+            if error.reason == TIMED_OUT:
+                self.hung = True
+                card.unusable = error
+                self._cuda.abandon(card.ordinal)
+                continue
+            try:
+                card.use()
+                self._cuda.free_and_total()
+                self._cuda.record(card.event(), card.stream(0))
+            except CudaError as refused:
+                card.unusable = refused
+
+    def _must_be_usable(self, way: Way) -> None:
+        for gpu in gpus_of(way):
+            card = self._cards.get(gpu)
+            if card is None:
+                raise CudaError("CUDA_ERROR_NO_DEVICE", f"CUDA does not see GPU {gpu}")
+            if card.unusable is not None:
+                says = f"GPU {gpu} is not used any more since: {card.unusable.says}"
+                raise CudaError(card.unusable.reason, says)
+
+    def _keep_near(self, way: Way, job: Job) -> None:
+        gpu = host_gpu(way)
+        if gpu is not None:
+            nodes = {other.numa_node for other in job.ways if host_gpu(other) == gpu}
+            self._cards[gpu].keep_host_memory(nodes)
+
+    def _peers_of(self, way: Way) -> list[tuple[int, int]]:
+        """Give the permissions of a direct way, (acts, is reached), the one that it needs first."""
+        gpus = gpus_of(way)
+        if way.kind != "p2p_direct" or len(gpus) < 2 or not set(gpus) <= set(self._cards):
+            return []
+        acts = acting_gpu(way)
+        a, b = self._cards[acts].ordinal, self._cards[next(gpu for gpu in gpus if gpu != acts)].ordinal
+        return [(a, b), (b, a)]
+
+    def _open_peers(self, way: Way) -> None:
+        for place, (a, b) in enumerate(self._peers_of(way)):
+            try:
+                if not self._cuda.can_reach(a, b):
+                    raise CudaError(_REFUSED_PEER, "the driver allows no access from one GPU to the other")
+                self._peers.open(a, b)
+            except CudaError:
+                if place == 0:  # the way back is only opened because every direct copy in the wild has it
+                    raise
+
+    def _cpus(self, ways: Sequence[Way]) -> Sequence[int] | None:
+        """Give the CPUs for the thread: those of the node that all ways have in common."""
+        nodes = {way.numa_node for way in ways}
+        node = nodes.pop() if len(nodes) == 1 else None
+        return None if node is None else self._node_cpus.get(node)
+
+
+def _times(
+    job: Job, ready: Mapping[int, Transfer], ends: Mapping[int, Sequence[float]]
+) -> dict[int, WayTime]:
+    """Give what each way that went well did."""
+    window = common_window(list(ends.values())) if ends else 0.0
+    found: dict[int, WayTime] = {}
+    for number, times in ends.items():
+        one = ready[number]
+        whole, seconds = sum(one.sizes), times[-1]
+        if len(ends) > 1:
+            rate = rate_within(one.sizes, times, window, staged=one.staged)
+        else:
+            rate = rate_alone(one.sizes, times, staged=one.staged)
+        latency = job.kind == "latency"
+        found[number] = WayTime(
+            bytes=whole // len(one.sizes) if one.repeats > 1 else whole,
+            seconds=seconds / one.repeats,
+            gb_per_s=0.0 if latency else rate / _GB * (2 if one.way.kind == "d2d_local" else 1),
+            microseconds=seconds / one.repeats * 1e6 if latency else None,
+        )
+    return found
+
+
+def _failure(job: Job, way: Way, error: CudaError) -> Failure:
+    between = job.kind in ("bidirectional", "latency")
+    return Failure(
+        kind=job.kind,
+        source=way.source,
+        destination=way.destination,
+        reason=error.reason,
+        says=error.says,
+        method=way.method,
+        path={"p2p_direct": "direct", "p2p_staged": "staged"}.get(way.kind) if between else None,  # type: ignore[arg-type]
+        pinned=way.pinned,
+        group=job.group,
+    )

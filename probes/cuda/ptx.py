@@ -1,0 +1,181 @@
+"""The kernels, as PTX text: patterns written and checked, copies by the cores, pointer chasing.
+
+Written by hand for PTX 6.4 (CUDA 10.1, driver 418) and sm_50, which every later driver compiles for its own
+chip. ptxas of CUDA 12.9 accepts it for sm_50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100 and 120, that of CUDA
+13 from sm_75 on.
+
+All parameters are .u64; launched in one dimension with any number of threads (`gputopo_chase`: one).
+
+- gputopo_fill(dst, words, seed): 64-bit word i becomes splitmix64(seed + (i mod 32768)).
+- gputopo_check(src, words, seed, counter): adds to *counter how many words are not that.
+- gputopo_copy(dst, src, words): eight loads are under way in each thread before the first store, so that the
+  long way to a peer is filled.
+- gputopo_chase(start, steps, out): *start is the address of the next word, and so on; the last goes to *out.
+  Volatile loads: every step goes to the memory that is meant, none to a cache of this GPU.
+"""
+
+_HEAD = """
+.version 6.4
+.target sm_50
+.address_size 64
+"""
+
+# First index of this thread in %rd20, number of all threads in %rd21.
+_GRID = """
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mov.u32 %r4, %nctaid.x;
+    mul.wide.u32 %rd20, %r1, %r2;
+    cvt.u64.u32 %rd22, %r3;
+    add.u64 %rd20, %rd20, %rd22;
+    mul.wide.u32 %rd21, %r4, %r2;
+"""
+
+_REGISTERS = """
+    .reg .pred %p<4>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<48>;
+"""
+
+# splitmix64 of seed %rd2 + (index %rd20 mod 32768) into %rd10.
+_PATTERN = """
+    and.b64 %rd10, %rd20, 32767;
+    add.u64 %rd10, %rd10, %rd2;
+    add.u64 %rd10, %rd10, 0x9E3779B97F4A7C15;
+    shr.u64 %rd11, %rd10, 30;
+    xor.b64 %rd10, %rd10, %rd11;
+    mul.lo.u64 %rd10, %rd10, 0xBF58476D1CE4E5B9;
+    shr.u64 %rd11, %rd10, 27;
+    xor.b64 %rd10, %rd10, %rd11;
+    mul.lo.u64 %rd10, %rd10, 0x94D049BB133111EB;
+    shr.u64 %rd11, %rd10, 31;
+    xor.b64 %rd10, %rd10, %rd11;
+"""
+
+_FILL = f"""
+.visible .entry gputopo_fill(.param .u64 dst, .param .u64 words, .param .u64 seed)
+{{
+{_REGISTERS}
+    ld.param.u64 %rd0, [dst];
+    ld.param.u64 %rd1, [words];
+    ld.param.u64 %rd2, [seed];
+    cvta.to.global.u64 %rd0, %rd0;
+{_GRID}
+again:
+    setp.ge.u64 %p1, %rd20, %rd1;
+    @%p1 bra done;
+{_PATTERN}
+    shl.b64 %rd12, %rd20, 3;
+    add.u64 %rd12, %rd12, %rd0;
+    st.global.u64 [%rd12], %rd10;
+    add.u64 %rd20, %rd20, %rd21;
+    bra again;
+done:
+    ret;
+}}
+"""
+
+_CHECK = f"""
+.visible .entry gputopo_check(.param .u64 src, .param .u64 words, .param .u64 seed, .param .u64 counter)
+{{
+{_REGISTERS}
+    ld.param.u64 %rd0, [src];
+    ld.param.u64 %rd1, [words];
+    ld.param.u64 %rd2, [seed];
+    ld.param.u64 %rd3, [counter];
+    cvta.to.global.u64 %rd0, %rd0;
+    cvta.to.global.u64 %rd3, %rd3;
+    mov.u64 %rd15, 0;
+{_GRID}
+again:
+    setp.ge.u64 %p1, %rd20, %rd1;
+    @%p1 bra done;
+{_PATTERN}
+    shl.b64 %rd12, %rd20, 3;
+    add.u64 %rd12, %rd12, %rd0;
+    ld.global.u64 %rd13, [%rd12];
+    setp.ne.u64 %p2, %rd13, %rd10;
+    @%p2 add.u64 %rd15, %rd15, 1;
+    add.u64 %rd20, %rd20, %rd21;
+    bra again;
+done:
+    setp.eq.u64 %p3, %rd15, 0;
+    @%p3 bra none;
+    red.global.add.u64 [%rd3], %rd15;
+none:
+    ret;
+}}
+"""
+
+_DEPTH = 8  # loads under way in each thread
+_LOADS = "".join(
+    f"    ld.global.u64 %rd{30 + i}, [%rd12];\n    add.u64 %rd12, %rd12, %rd23;\n" for i in range(_DEPTH)
+)
+_STORES = "".join(
+    f"    st.global.u64 [%rd13], %rd{30 + i};\n    add.u64 %rd13, %rd13, %rd23;\n" for i in range(_DEPTH)
+)
+
+# %rd23: bytes from one word of a thread to its next; %rd24: words that all threads copy in one round.
+_COPY = f"""
+.visible .entry gputopo_copy(.param .u64 dst, .param .u64 src, .param .u64 words)
+{{
+{_REGISTERS}
+    ld.param.u64 %rd0, [dst];
+    ld.param.u64 %rd1, [src];
+    ld.param.u64 %rd2, [words];
+    cvta.to.global.u64 %rd0, %rd0;
+    cvta.to.global.u64 %rd1, %rd1;
+{_GRID}
+    shl.b64 %rd23, %rd21, 3;
+    mul.lo.u64 %rd24, %rd21, {_DEPTH};
+    mul.lo.u64 %rd25, %rd21, {_DEPTH - 1};
+rounds:
+    add.u64 %rd26, %rd20, %rd25;
+    setp.ge.u64 %p1, %rd26, %rd2;
+    @%p1 bra rest;
+    shl.b64 %rd12, %rd20, 3;
+    add.u64 %rd13, %rd12, %rd0;
+    add.u64 %rd12, %rd12, %rd1;
+{_LOADS}{_STORES}
+    add.u64 %rd20, %rd20, %rd24;
+    bra rounds;
+rest:
+    setp.ge.u64 %p2, %rd20, %rd2;
+    @%p2 bra done;
+    shl.b64 %rd12, %rd20, 3;
+    add.u64 %rd13, %rd12, %rd0;
+    add.u64 %rd12, %rd12, %rd1;
+    ld.global.u64 %rd30, [%rd12];
+    st.global.u64 [%rd13], %rd30;
+    add.u64 %rd20, %rd20, %rd21;
+    bra rest;
+done:
+    ret;
+}}
+"""
+
+_CHASE = f"""
+.visible .entry gputopo_chase(.param .u64 start, .param .u64 steps, .param .u64 out)
+{{
+{_REGISTERS}
+    ld.param.u64 %rd0, [start];
+    ld.param.u64 %rd1, [steps];
+    ld.param.u64 %rd2, [out];
+    cvta.to.global.u64 %rd2, %rd2;
+again:
+    setp.eq.u64 %p1, %rd1, 0;
+    @%p1 bra done;
+    cvta.to.global.u64 %rd3, %rd0;
+    ld.volatile.global.u64 %rd0, [%rd3];
+    sub.u64 %rd1, %rd1, 1;
+    bra again;
+done:
+    st.global.u64 [%rd2], %rd0;
+    ret;
+}}
+"""
+
+KERNELS = ("gputopo_fill", "gputopo_check", "gputopo_copy", "gputopo_chase")
+
+PTX = _HEAD + _FILL + _CHECK + _COPY + _CHASE

@@ -1,0 +1,187 @@
+"""One way within one window: what is written before, enqueued behind the hold, timed and checked."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from gputopo.copies import Way
+from gputopo.probes.cuda.calling import Event, Stream
+from gputopo.probes.cuda.card import Card
+from gputopo.probes.cuda.hold import Hold
+from gputopo.probes.cuda.kernels import grid
+from gputopo.probes.cuda.pieces import Piece
+from gputopo.probes.cuda.verify import Span, check, clear, fill
+from gputopo.probes.cuda.waiting import Waiter
+
+
+class Transfer:
+    """A copy from one span to another in one stream of the GPU that acts.
+
+    `number` keeps the streams of the ways of a window apart. `repeats`: how many messages the pieces are.
+    """
+
+    staged = False
+
+    def __init__(
+        self,
+        way: Way,
+        number: int,
+        acting: Card,
+        spans: tuple[Span, Span],
+        pieces: tuple[Piece, ...],
+        seed: int,
+    ) -> None:
+        self.way = way
+        self.number = number
+        self.acting = acting
+        self.origin, self.target = spans
+        self.pieces = pieces
+        self.seed = seed
+        self.repeats = 1
+        self.marks: list[Event] = []
+        self.start: Event | None = None
+        self.last: Event | None = None  # when this has happened, all is done
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each piece."""
+        return [piece.size for piece in self.pieces]
+
+    @property
+    def reached(self) -> int:
+        """Bytes of the buffers that the pieces touch."""
+        return max(piece.offset + piece.size for piece in self.pieces)
+
+    @property
+    def streams(self) -> list[tuple[Card, Stream]]:
+        """All streams that carry something of this way."""
+        return [(self.acting, self.acting.stream(1 + 2 * self.number))]
+
+    def prepare(self, waiter: Waiter) -> None:
+        """Write the pattern at the source, and other bytes at the destination. Raises CudaError."""
+        fill(self.origin, self.reached, self.seed, waiter)
+        clear(self.target, self.reached, waiter)
+
+    def enqueue(self, hold: Hold) -> None:
+        """Give all to the stream, behind the hold. Raises CudaError."""
+        ((card, stream),) = self.streams
+        cuda = card.cuda
+        card.use()
+        hold.hold(card.ordinal, stream)
+        self.start = card.event()
+        cuda.record(self.start, stream)
+        for piece in self.pieces:
+            self.move(piece, stream)
+            self._mark(card, stream)
+
+    def move(self, piece: Piece, stream: Stream) -> None:
+        """Give one piece to the stream. Raises CudaError."""
+        cuda, kind, method = self.acting.cuda, self.way.kind, self.way.method
+        source, target = self.origin.address + piece.offset, self.target.address + piece.offset
+        if kind == "h2d":
+            cuda.upload(target, source, piece.size, stream)
+        elif kind == "d2h":
+            cuda.download(target, source, piece.size, stream)
+        elif method in ("kernel_read", "kernel_write"):
+            words = piece.size // 8
+            assert self.acting.kernels is not None
+            threads = grid(self.acting.device.multiprocessors, words)
+            cuda.launch(self.acting.kernels["gputopo_copy"], stream, (target, source, words), threads)
+        elif kind == "d2d_local":
+            cuda.copy_inside(target, source, piece.size, stream)
+        else:
+            to, origin = self.target.card.ordinal, self.origin.card.ordinal
+            cuda.copy_to_peer((to, target), (origin, source), piece.size, stream)
+
+    def ends(self) -> list[float]:
+        """Give the seconds from the release to the end of each piece. Raises CudaError."""
+        self.acting.use()
+        assert self.start is not None
+        return [self.acting.cuda.seconds_between(self.start, mark) for mark in self.marks]
+
+    def verify(self, waiter: Waiter) -> None:
+        """Look at what arrived (in the last round over the buffer). Raises CudaError."""
+        check(self.target, self.reached, self.seed, waiter)
+
+    def _mark(self, card: Card, stream: Stream) -> None:
+        self.last = card.event()
+        card.cuda.record(self.last, stream)
+        self.marks.append(self.last)
+
+
+class StagedTransfer(Transfer):
+    """From one GPU to another through two pieces of page-locked host memory, by two streams in turn.
+
+    The time is the destination's own, between its events. `overlap`: a piece leaves the source while the one
+    before it arrives; without, each waits for the other.
+    """
+
+    staged = True
+
+    def __init__(
+        self,
+        way: Way,
+        number: int,
+        acting: Card,
+        spans: tuple[Span, Span],
+        pieces: tuple[Piece, ...],
+        seed: int,
+        bounce: tuple[int, int],
+        overlap: bool = True,
+    ) -> None:
+        super().__init__(way, number, acting, spans, pieces, seed)
+        self._bounce = bounce
+        self._slots = 2 if overlap else 1
+
+    @property
+    def streams(self) -> list[tuple[Card, Stream]]:
+        """The source's stream, and the destination's."""
+        source, target = self.origin.card, self.target.card
+        return [(source, source.stream(1 + 2 * self.number)), (target, target.stream(2 + 2 * self.number))]
+
+    def enqueue(self, hold: Hold) -> None:
+        """Give all to both streams, each behind the hold. Raises CudaError."""
+        (source, out), (target, into) = self.streams
+        cuda = source.cuda
+        source.use()
+        hold.hold(source.ordinal, out)
+        target.use()
+        hold.hold(target.ordinal, into)
+        self.start = target.event()
+        cuda.record(self.start, into)
+        for index, piece in enumerate(self.pieces):
+            host = self._bounce[index % self._slots]
+            full = source.event()
+            if index >= self._slots:
+                cuda.wait_for_event(out, self.marks[index - self._slots])
+            cuda.download(host, self.origin.address + piece.offset, piece.size, out)
+            cuda.record(full, out)
+            target.use()
+            cuda.wait_for_event(into, full)
+            cuda.upload(self.target.address + piece.offset, host, piece.size, into)
+            self._mark(target, into)
+
+
+class PageableTransfer(Transfer):
+    """To or from memory that is not page-locked: the calls wait, so nothing can be held back."""
+
+    def run(self, waiter: Waiter, while_running: Callable[[], None] | None) -> None:
+        """Copy piece after piece, each between its own two events. Raises CudaError."""
+        ((card, stream),) = self.streams
+        for piece in self.pieces:
+            before = card.event()
+            card.cuda.record(before, stream)
+            self.marks.append(before)
+            self.move(piece, stream)
+            self._mark(card, stream)
+            waiter.stream(stream, card.event(), piece.size)
+            if while_running is not None:
+                while_running()
+
+    def ends(self) -> list[float]:
+        """Give when each piece would have ended, had they come without a pause. Raises CudaError."""
+        self.acting.use()
+        seconds, ends = 0.0, list[float]()
+        for before, after in list(pairwise(self.marks))[::2]:
+            seconds += self.acting.cuda.seconds_between(before, after)
+            ends.append(seconds)
+        return ends

@@ -1,0 +1,122 @@
+"""The pattern written before a copy and looked for behind it; never inside the timed part."""
+
+import ctypes
+from typing import NamedTuple
+
+from gputopo.probes.cuda.calling import CudaError
+from gputopo.probes.cuda.card import CHAIN_BYTES, Card
+from gputopo.probes.cuda.kernels import grid
+from gputopo.probes.cuda.pattern import BLOCK_BYTES, block
+from gputopo.probes.cuda.waiting import Waiter
+
+WRONG_DATA = "WRONG_DATA"
+
+# What a destination holds before: a word of these bytes is none of the pattern's but by a chance of 2^-64.
+_CLEARED = 0xA5
+_LIBC = ctypes.CDLL(None)
+_LIBC.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.memcmp.restype = ctypes.c_int
+
+
+class Span(NamedTuple):
+    """Memory that one way uses: on a GPU, or of the host (`card` is then the GPU it is used with)."""
+
+    card: Card
+    address: int
+    room: int
+    on_host: bool
+
+
+def fill(span: Span, size: int, seed: int, waiter: Waiter) -> None:
+    """Write the pattern. Raises CudaError."""
+    if span.on_host:
+        for offset in range(0, size, BLOCK_BYTES):
+            _write_block(span.address + offset, min(BLOCK_BYTES, size - offset), seed)
+        return
+    card = span.card
+    kernels = card.take_kernels()
+    stream, event = card.stream(0), card.event()
+    if kernels is not None and size % 8 == 0:
+        words = size // 8
+        threads = grid(card.device.multiprocessors, words)
+        card.cuda.launch(kernels["gputopo_fill"], stream, (span.address, words, seed), threads)
+    else:
+        scratch = card.scratch()
+        _write_block(scratch, BLOCK_BYTES, seed)
+        for offset in range(0, size, BLOCK_BYTES):
+            card.cuda.upload(span.address + offset, scratch, min(BLOCK_BYTES, size - offset), stream)
+    waiter.stream(stream, event, size)
+
+
+def clear(span: Span, size: int, waiter: Waiter) -> None:
+    """Overwrite what an earlier copy left. Raises CudaError."""
+    if span.on_host:
+        ctypes.memset(span.address, _CLEARED, size)
+        return
+    stream, event = span.card.stream(0), span.card.event()
+    span.card.cuda.set_bytes(span.address, _CLEARED, size, stream)
+    waiter.stream(stream, event, size)
+
+
+def check(span: Span, size: int, seed: int, waiter: Waiter) -> None:
+    """Look for the pattern. Raises CudaError: WRONG_DATA, which names the first wrong byte, or a refusal."""
+    if span.on_host:
+        _compare(span.address, 0, size, size, seed)
+        return
+    card = span.card
+    card.use()
+    if card.take_kernels() is None or size % 8 or _wrong_words(span, size, seed, waiter):
+        _check_by_copying_back(span, size, seed, waiter)
+
+
+def _wrong_words(span: Span, size: int, seed: int, waiter: Waiter) -> int:
+    card = span.card
+    assert card.kernels is not None
+    stream, event, counter = card.stream(0), card.event(), card.small + CHAIN_BYTES
+    card.cuda.set_bytes(counter, 0, 8, stream)
+    words = size // 8
+    threads = grid(card.device.multiprocessors, words)
+    card.cuda.launch(card.kernels["gputopo_check"], stream, (span.address, words, seed, counter), threads)
+    scratch = card.scratch()
+    card.cuda.download(scratch, counter, 8, stream)
+    waiter.stream(stream, event, size)
+    return ctypes.c_uint64.from_address(scratch).value
+
+
+def _check_by_copying_back(span: Span, size: int, seed: int, waiter: Waiter) -> None:
+    card, scratch = span.card, span.card.scratch()
+    stream, event = card.stream(0), card.event()
+    for offset in range(0, size, BLOCK_BYTES):
+        part = min(BLOCK_BYTES, size - offset)
+        card.cuda.download(scratch, span.address + offset, part, stream)
+        waiter.stream(stream, event, part)
+        _compare(scratch, offset, part, size, seed)
+    if card.kernels is not None and size % 8 == 0:
+        raise CudaError(
+            WRONG_DATA, f"the GPU found wrong words in {size} bytes that are right when read back"
+        )
+
+
+def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> None:
+    """Compare host memory, which is `whole` bytes' part from `offset` on, in blocks."""
+    right = _address_of_block(seed)
+    for start in range(0, size, BLOCK_BYTES):
+        part = min(BLOCK_BYTES, size - start)
+        if _LIBC.memcmp(address + start, right, part):
+            found, expected = ctypes.string_at(address + start, part), bytes(block(seed)[:part])
+            first = next(i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b)
+            raise CudaError(
+                WRONG_DATA,
+                f"byte {offset + start + first} of {whole} is 0x{found[first]:02x},"
+                f" not 0x{expected[first]:02x}; that block of {part} bytes has"
+                f" {sum(a != b for a, b in zip(found, expected, strict=True))} wrong ones",
+            )
+
+
+def _write_block(address: int, size: int, seed: int) -> None:
+    ctypes.memmove(address, _address_of_block(seed), size)
+
+
+def _address_of_block(seed: int) -> int:
+    """Give where the pattern lies; the table that it is part of is kept for good."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(block(seed)))
