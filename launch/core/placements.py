@@ -4,6 +4,7 @@ Each one creates its variables, gives a tower its weights, and takes the towers'
 graph ops and write every placement out; none decides when it runs.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -12,7 +13,8 @@ import tensorflow as tf
 from gputopo.launch.core.devices import HOST, require
 from gputopo.launch.core.models import Model
 from gputopo.launch.core.randomness import Stream
-from gputopo.launch.core.reductions import REDUCTIONS, Reduction, add, self_test
+from gputopo.launch.core.reduction_methods import ALGORITHMS
+from gputopo.launch.core.reductions import Reducer, add, self_test
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
@@ -33,34 +35,38 @@ class Placement(Protocol):
     def weights(self, tower: int) -> list[Tensor]:
         """Give the weights on the tower's device. Moves: what is not there already."""
 
-    def update(self, gradients: Sequence[Sequence[Tensor]], rate: float) -> list[Tensor]:
-        """Apply the towers' gradients ([tower][variable]); give the ops to wait for."""
+    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Give what each set of variables is to be changed by, on its variables' devices.
+
+        [tower][variable] -> [place][variable]. Moves: gradients.
+        """
 
 
 class ParameterServer:
-    """Variables exist once, on the server's device.
+    """Variables exist once, each on the device that `servers` names for it.
 
     Moves per step: all weights to each tower, all gradients back; they are added and applied at the server.
     """
 
-    def __init__(self, model: Model, devices: Sequence[str], server: str, seed: int) -> None:
+    def __init__(self, model: Model, devices: Sequence[str], servers: Sequence[str], seed: int) -> None:
         self._devices = devices
-        self._server = server
-        self.places = (create(model, server, seed),)
-        self.states = (create_state(model, server),)
+        self._servers = servers
+        self.places = (create(model, servers, seed),)
+        self.states = (create_state(model, servers[0]),)
 
     def weights(self, tower: int) -> list[Tensor]:
-        """Copy the server's weights to the tower."""
-        with tf.device(self._server):
-            values = [variable.read_value() for variable in self.places[0]]
+        """Copy the servers' weights to the tower."""
+        values = _read(self.places[0])
         with tf.device(self._devices[tower]):
             return [tf.identity(value) for value in values]
 
-    def update(self, gradients: Sequence[Sequence[Tensor]], rate: float) -> list[Tensor]:
-        """Add the towers' gradients at the server and take one step there."""
-        with tf.device(self._server):
-            totals = [add(of_towers) for of_towers in zip(*gradients, strict=True)]
-            return _descend(self.places[0], totals, rate)
+    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Add the towers' gradients where each variable is."""
+        totals = []
+        for server, of_towers in zip(self._servers, zip(*gradients, strict=True), strict=True):
+            with tf.device(server):
+                totals.append(add(of_towers))
+        return [totals]
 
 
 class Replicated:
@@ -69,50 +75,35 @@ class Replicated:
     Moves per step: all gradients, as the reduction does it; no weights.
     """
 
-    def __init__(self, model: Model, devices: Sequence[str], reduction: Reduction, seed: int) -> None:
-        self._devices = devices
-        self._reduction = reduction
-        self.places = tuple(create(model, device, seed) for device in devices)
+    def __init__(self, model: Model, devices: Sequence[str], reducer: Reducer, seed: int) -> None:
+        self._reducer = reducer
+        self.places = tuple(create(model, [device], seed) for device in devices)
         self.states = (create_state(model, devices[0]),)
 
     def weights(self, tower: int) -> list[Tensor]:
         """Read the tower's own copy."""
-        return _read(self.places[tower], self._devices[tower])
+        return _read(self.places[tower])
 
-    def update(self, gradients: Sequence[Sequence[Tensor]], rate: float) -> list[Tensor]:
-        """Reduce each gradient over the towers; every tower steps its own copy."""
-        by_variable = [
-            self._reduction(of_towers, self._devices, number)
-            for number, of_towers in enumerate(zip(*gradients, strict=True))
-        ]
-        ops = []
-        for device, variables, totals in zip(
-            self._devices, self.places, zip(*by_variable, strict=True), strict=True
-        ):
-            with tf.device(device):
-                ops += _descend(variables, totals, rate)
-        return ops
+    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Reduce each gradient over the towers."""
+        by_variable = self._reducer(list(zip(*gradients, strict=True)))
+        return [list(of_tower) for of_tower in zip(*by_variable, strict=True)]
 
 
 class Independent:
     """Every tower trains its own copy alone. Nothing moves: the upper bound, and no common model."""
 
     def __init__(self, model: Model, devices: Sequence[str], seed: int) -> None:
-        self._devices = devices
-        self.places = tuple(create(model, device, seed) for device in devices)
+        self.places = tuple(create(model, [device], seed) for device in devices)
         self.states = tuple(create_state(model, device) for device in devices)
 
     def weights(self, tower: int) -> list[Tensor]:
         """Read the tower's own copy."""
-        return _read(self.places[tower], self._devices[tower])
+        return _read(self.places[tower])
 
-    def update(self, gradients: Sequence[Sequence[Tensor]], rate: float) -> list[Tensor]:
-        """Step each copy by its own gradient."""
-        ops = []
-        for device, variables, own in zip(self._devices, self.places, gradients, strict=True):
-            with tf.device(device):
-                ops += _descend(variables, own, rate)
-        return ops
+    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Give each tower its own gradients."""
+        return [list(own) for own in gradients]
 
 
 def place(model: Model, spec: RunSpec) -> Placement:
@@ -124,19 +115,38 @@ def place(model: Model, spec: RunSpec) -> Placement:
     for device in {*devices, spec.ps_device or HOST}:
         require(device)
     if spec.variable_update == "parameter_server":
-        return ParameterServer(model, devices, spec.ps_device or HOST, spec.seed)
+        servers = spread(model, devices) if spec.exchange.ps_spread else [spec.ps_device or HOST]
+        return ParameterServer(model, devices, _each(servers, model), spec.seed)
     if spec.variable_update == "replicated":
-        reduction = REDUCTIONS[spec.all_reduce or "copy"]
-        self_test(reduction, devices)
-        return Replicated(model, devices, reduction, spec.seed)
+        name = spec.all_reduce or "copy"
+        reducer = ALGORITHMS[name](devices)
+        self_test(reducer, name, devices)
+        return Replicated(model, devices, reducer, spec.seed)
     return Independent(model, devices, spec.seed)
 
 
-def create(model: Model, device: str, seed: int) -> list[Any]:
-    """Create the model's variables on a device; the same seed gives the same first values on every device."""
+def spread(model: Model, devices: Sequence[str]) -> list[str]:
+    """Give each variable the device that has the fewest bytes so far; equal ones in the order given.
+
+    As tf_cnn_benchmarks does with --local_parameter_device=gpu.
+    """
+    held = dict.fromkeys(devices, 0)
+    servers = []
+    for spec in model.variables:
+        least = min(held, key=lambda device: held[device])
+        held[least] += math.prod(spec.shape)
+        servers.append(least)
+    return servers
+
+
+def create(model: Model, devices: Sequence[str], seed: int) -> list[Any]:
+    """Create the model's variables, each on its device (one device: all on it).
+
+    The same seed gives the same first values on every device.
+    """
     variables = []
-    for number, spec in enumerate(model.variables):
-        with tf.device("/CPU:0"):
+    for number, (spec, device) in enumerate(zip(model.variables, _each(devices, model), strict=True)):
+        with tf.device(HOST):
             initial = spec.initial(Stream(seed, _INITIAL + number))
         with tf.device(device):
             variables.append(tf.Variable(initial, name=spec.name))
@@ -179,14 +189,13 @@ def largest_difference(places: Sequence[Sequence[Any]]) -> float:
     return largest
 
 
-def _read(variables: Sequence[Any], device: str) -> list[Tensor]:
-    with tf.device(device):
-        return [variable.read_value() for variable in variables]
+def _each(devices: Sequence[str], model: Model) -> list[str]:
+    return list(devices) if len(devices) > 1 else [devices[0]] * len(model.variables)
 
 
-def _descend(variables: Sequence[Any], gradients: Sequence[Tensor], rate: float) -> list[Tensor]:
-    """Take a step of stochastic gradient descent: variable -= rate x gradient."""
-    return [
-        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
-        for variable, gradient in zip(variables, gradients, strict=True)
-    ]
+def _read(variables: Sequence[Any]) -> list[Tensor]:
+    values = []
+    for variable in variables:
+        with tf.device(variable.device):
+            values.append(variable.read_value())
+    return values

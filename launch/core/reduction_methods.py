@@ -12,11 +12,9 @@ import tensorflow as tf
 
 from gputopo.launch.core import reductions
 from gputopo.launch.core.devices import HOST
+from gputopo.launch.core.reductions import Reducer
 
 Tensor = Any
-
-Reducer = Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
-"""[variable][tower] -> the sums, [variable][tower]. May be built into several graphs."""
 
 # A member that does not come is told by TensorFlow after this time; its own default is to wait for ever.
 COLLECTIVE_TIMEOUT_S = 60.0

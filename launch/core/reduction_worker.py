@@ -18,7 +18,7 @@ from gputopo.launch.reduction_spec import Alive, Message, ReductionJob, Refused,
 
 if TYPE_CHECKING:
     from gputopo.launch.core.models import Model
-    from gputopo.launch.core.reduction_methods import Reducer
+    from gputopo.launch.core.reductions import Reducer
 
 Tensor = Any
 Tell = Callable[[Message], None]
@@ -109,21 +109,11 @@ def time_reduction(model: "Model", job: ReductionJob, tell: Tell) -> Timed:
 
 
 def test_digits(reducer: "Reducer", devices: Sequence[str], name: str) -> None:
-    """Add up 1, 10, 100, ... (see `reductions.self_test`). Raises WrongSumError.
-
-    Not for more devices than float64 has digits: there `_Bench.check` has to do.
-    """
+    """Add up 1, 10, 100, ... (see `reductions.self_test`). Raises WrongSumError."""
     from gputopo.launch.core.reductions import self_test
 
-    if len(devices) > sys.float_info.dig:
-        return
-
-    def one(values: Sequence[Tensor], _: Sequence[str], __: int) -> list[Tensor]:
-        return reducer([values])[0]
-
-    one.__name__ = name
     try:
-        self_test(one, devices)
+        self_test(reducer, name, devices)
     except HardwareError as error:
         raise WrongSumError(error.what, error.hint) from error
 

@@ -18,6 +18,7 @@ from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.models import Forward, Model, loss_of
 from gputopo.launch.core.placements import Placement, read_state, write_state
 from gputopo.launch.core.randomness import Stream
+from gputopo.launch.core.updating import Updater
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
@@ -52,6 +53,7 @@ class TrainingStep:
         self._model = model
         self._spec = spec
         self._placement = placement
+        self._updater = Updater(placement, spec.optimization, spec.learning_rate)
         self._rows = [
             Rows(tower * spec.batch_size, spec.batch_size, Stream(spec.seed, _DROPOUT))
             for tower in range(len(spec.devices))
@@ -81,7 +83,7 @@ class TrainingStep:
         for tower in range(len(self._rows)):
             before = towers[tower // width * width - width : tower // width * width]
             towers.append(self._tower(tower, number, [done.marks for done in before] or [begin]))
-        updates = self._update(towers)
+        updates = self._update(towers, number)
         with tf.device(HOST), tf.control_dependencies(updates):
             losses = tf.stack([tower.loss for tower in towers])  # [towers]
             marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
@@ -154,10 +156,11 @@ class TrainingStep:
             extra.append(self._arrived([passed.logits], device))
         return extra
 
-    def _update(self, towers: Sequence[_Tower]) -> list[Tensor]:
+    def _update(self, towers: Sequence[_Tower], number: Tensor) -> list[Tensor]:
         # Waiting for all towers keeps the update in place: a weight still being read would be copied first.
         with tf.name_scope("update"), tf.control_dependencies([tower.marks for tower in towers]):
-            ops = self._placement.update([tower.gradients for tower in towers], self._spec.learning_rate)
+            totals = self._placement.totals([tower.gradients for tower in towers])
+            ops = self._updater.update(totals, number)
             return ops + write_state(self._placement, [tower.state for tower in towers])
 
     def _arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:

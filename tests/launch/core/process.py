@@ -47,7 +47,7 @@ def _run(spec: RunSpec) -> dict[str, Any]:
 
     events: list[Event] = []
     model = SmallModel()
-    first = [variable.numpy() for variable in placements.create(model, "/CPU:0", spec.seed)]
+    first = [variable.numpy() for variable in placements.create(model, ["/CPU:0"], spec.seed)]
     placement = training.train(model, spec, events.append)
     rows = Rows(0, spec.batch_size * len(spec.devices), Stream(spec.seed, 0))
     joint = inputs.SyntheticInput(model, rows, "/CPU:0", seed=spec.seed, data_format="NHWC")
