@@ -4,6 +4,10 @@
 The double and the tree are in place before gputopo starts, in a process of its own. The tree's folder goes
 to gputopo in the environment variable GPUTOPO_ROOT. With `--tree` the folder is written once and then kept
 for the next time, so that benchmarks do not measure the writing; without, it is a temporary one.
+
+With `--cuda WORDS` the machine has CUDA as well (`tests.kit.cuda`), with the faults that the words name:
+`--cuda wrong@h2d:3+lost@4`, or `--cuda ''` for none. The scenario may be one of `tests.kit.cuda.layouts` too.
+The process starts itself anew for this, since the loader looks for libraries in the places of the start.
 """
 
 import os
@@ -16,28 +20,64 @@ from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import Scenario
 
+_USAGE = "SCENARIO[+FAULT[@GPU]...] [--tree FOLDER] [--cuda WORDS] -- COMMAND"
+_ANEW = "--with-cuda"  # in place of --cuda: the double is there
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line after `--` on the scenario and give its exit code."""
     own, command = _split(arguments)
     try:
-        scenario = _scenario(own)
+        name, tree, words = _options(own)
+        scenario = _scenario(name)
+        if words is not None and _ANEW not in own:
+            _start_anew(scenario, words, arguments)
     except ValueError as error:
-        usage = "SCENARIO[+FAULT[@GPU]...] [--tree FOLDER] -- COMMAND"
-        print(f"{error}\nusage: {usage}; scenarios: {', '.join(SCENARIOS)}", file=sys.stderr)
+        print(f"{error}\nusage: {_USAGE}; scenarios: {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
-        return run(scenario, Path(own[2]) if len(own) == 3 else Path(folder), command)
+        return run(scenario, Path(tree or folder), command)
 
 
-def _scenario(own: Sequence[str]) -> Scenario:
-    if len(own) not in (1, 3) or own[1:2] not in ([], ["--tree"]):
-        raise ValueError("one scenario is wanted, and a folder after --tree")
-    if own[0] in SCENARIOS:
-        return SCENARIOS[own[0]]
-    from tests.kit.faults import selected  # not needed, and not loaded, where a start is timed
+def _options(own: Sequence[str]) -> tuple[str, str | None, str | None]:
+    """Give the scenario's name, the folder of --tree and the words of --cuda."""
+    options = dict(zip(own[1::2], own[2::2], strict=False))
+    if len(own) % 2 == 0 or len(options) * 2 + 1 != len(own) or set(options) - {"--tree", "--cuda", _ANEW}:
+        raise ValueError("one scenario is wanted, a folder after --tree, and faults after --cuda")
+    return own[0], options.get("--tree"), options.get("--cuda", options.get(_ANEW))
 
-    return selected(own[0])
+
+def _scenario(text: str) -> Scenario:
+    if text in SCENARIOS:
+        return SCENARIOS[text]
+    from tests.kit.faults import broken, selected  # not needed, and not loaded, where a start is timed
+
+    name, *faults = text.split("+")
+    if name in SCENARIOS:
+        return selected(text)
+    from tests.kit.cuda.layouts import named
+
+    return broken(named(name), *faults)
+
+
+def _start_anew(scenario: Scenario, words: str, arguments: Sequence[str]) -> None:
+    """Become a process that finds the double of CUDA. Raises ValueError for words that are no faults."""
+    from tests.kit.cuda.build import NoCompilerError
+    from tests.kit.cuda.derive import from_scenario
+    from tests.kit.cuda.session import environment
+    from tests.kit.cuda.words import spoilt
+
+    spec = spoilt(
+        from_scenario(scenario), [word for word in words.split("+") if word not in ("", scenario.name)]
+    )
+    try:
+        given = environment(spec)
+    except NoCompilerError as error:
+        raise ValueError(str(error)) from error
+    again = [_ANEW if word == "--cuda" else word for word in arguments]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "tests.kit.command", *again], given)
 
 
 def run(scenario: Scenario, root: Path, command: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """A double of the CUDA driver: a C library that stands in the place of libcuda.so.1.
 
-Real, unchanged `cuda.bindings.driver` calls of its 12.x and 13.x lines run against it; it answers those calls that
-gputopo uses (`src/names.c` lists them) and says "not found" for all others, as an old driver does.
+Real, unchanged `cuda.bindings.driver` calls of its 12.x and 13.x lines run against it; it answers those calls
+that gputopo uses (`src/names.c` lists them) and says "not found" for all others, as an old driver does.
 
 - Copies are flows over resources (links per direction, card memory, host memory, the link between sockets)
   with a capacity each and a latency. Flows that meet share max-min fair. Time is virtual: it passes when the
@@ -9,7 +9,7 @@ gputopo uses (`src/names.c` lists them) and says "not found" for all others, as 
 - Each call that gives work costs 5 us of virtual time. Who does not hold the streams back measures that too.
 - The bytes are really moved, when the copy ends; kernels are known by name and do their work. Memory that is
   never touched costs nothing, what is touched costs as much host memory as it would on a card: on a small
-  machine keep the copies small (`Settings.memory_bytes` bounds what a card has).
+  machine keep the copies small (the word `memory=BYTES` bounds what a card has).
 - A copy from or to pageable memory is synchronous. Behind work that cannot end, that and every other wait is
   given up after `block_s` seconds of real time with CUDA_ERROR_LAUNCH_TIMEOUT and a line on stderr.
 - Streams of the default kind (handles 0, 1, 2) are ordinary streams of their GPU: they wait for no other.
@@ -17,12 +17,13 @@ gputopo uses (`src/names.c` lists them) and says "not found" for all others, as 
   once. A kernel that touches what it may not makes its GPU useless, as on a real card.
 - Freeing memory waits for the work under way, as on a real card, but not for work that is held back.
 
-`scenario` holds the values and writes the file that the library reads (FAKE_CUDA_SCENARIO), `derive` makes them
-from a machine of the kit, `layouts` has more machines, `words` reads faults (`wrong@h2d:3+lost@4`), `build`
-compiles the library once and tells where it is, `session` gives the environment of a process that uses it.
+`scenario` holds the values and writes the file that the library reads (FAKE_CUDA_SCENARIO), `derive` makes
+them from a machine of the kit, `layouts` has more machines, `words` reads faults (`wrong@h2d:3+lost@4`),
+`build` compiles the library once and tells where it is, `session` gives the environment of a process that
+uses it.
 
-A process uses the double if LD_LIBRARY_PATH names its folder when the process starts, or if it loaded it itself
-before (`ctypes.CDLL(path)`; the soname then makes it the one). With LD_PRELOAD the double also takes
-sched_setaffinity and sched_getaffinity, so that a thread can be bound to CPUs that only the scenario has; pinned
-memory lies on the node of the thread that asks for it. FAKE_CUDA_NODE sets the node for all.
+A process uses the double if LD_LIBRARY_PATH names its folder when the process starts, or if it loaded it
+itself before (`ctypes.CDLL(path)`; the soname then makes it the one). With LD_PRELOAD the double also takes
+sched_setaffinity and sched_getaffinity, so that a thread can be bound to CPUs that only the scenario has;
+pinned memory lies on the node of the thread that asks for it. FAKE_CUDA_NODE sets the node for all.
 """

@@ -1,4 +1,4 @@
-"""From a machine of the kit to the box that the CUDA double imitates: what its links carry, and who meets where."""
+"""From a machine of the kit to the box that the CUDA double imitates: what links carry, who meets where."""
 
 from collections.abc import Iterator
 
@@ -98,7 +98,7 @@ class _Deriving:
             lower = links[above[place + 1]] if place + 1 < len(above) else lower
 
     def _way(self, gpu: int, down: bool, below: str | None = None) -> _Steps:
-        """Give the links between a GPU and the root, or the switch whose bridge is `below`, in one direction."""
+        """Give one direction of the links between a GPU and the root, or the switch with the bridge `below`."""
         steps = []
         above = self.scenario.bridges_above(gpu)
         end = above.index(below) if below else len(above)

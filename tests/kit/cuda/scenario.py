@@ -70,7 +70,7 @@ class CudaGpu:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the double behaves: virtual microseconds of a call, polls that say "not ready", seconds to give up."""
+    """How the double behaves: virtual time of a call, polls that say "not ready", when it gives up."""
 
     driver: int = 12_040
     init_code: int = 0
