@@ -20,6 +20,13 @@ class Called(NamedTuple):
 Call = Callable[..., Called]
 
 
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keeps what commands file away from the user's folder, and what was filed there away from commands."""
+    monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
     """Runs the command line in this process: exit code, stdout, stderr."""

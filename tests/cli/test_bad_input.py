@@ -69,7 +69,7 @@ def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
     ("arguments", "words"),
     [
         (["inspekt"], ("'inspekt'", "gputopo inspect")),
-        (["frobnicate"], ("inspect, plan and run",)),
+        (["frobnicate"], ("inspect, bandwidth, plan and run",)),
         (["--fast", "inspect"], ("'--fast'", "gputopo --help")),
         (["inspect", "--form", "json"], ("'--form'", "--format")),
         (["inspect", "--zzz"], ("'--zzz'", "gputopo inspect --help")),
