@@ -175,6 +175,8 @@ def _add_row(table: _Table, line: str, found: _Found) -> bool:
                 found.access.setdefault((index, column), set()).add(word == "1")
         table.rows.add(index)
         return True
+    if set(words) <= {"0", "1"}:  # a row of the connectivity matrix that has strayed: speeds have decimals
+        return False
     whole = True
     table.rows.add(index)
     for column, word in zip(table.columns, words, strict=True):

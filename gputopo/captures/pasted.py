@@ -20,7 +20,7 @@ _HINT = "copy the whole output of the program again"
 _MOST_UNREAD = 200
 # Lines that say nothing of the machine: fences, prompts with a command, where something was left out.
 _NOISE = re.compile(
-    r"^(?:\W*|~{3,}.*|\[?\W*\.{3}\W*\]?|[^\s$%#>]{0,80}[$%#>] .*|(?:\(\w+\) )?\S+@\S*[$#].*|text|bash|shell)$"
+    r"^(?:\W*(?:text|console|bash|sh(?:ell)?)?\W*|[^\s$%#>]{0,80}[$%#>] .*|(?:\(\w+\) )?\S+@\S*[$#].*)$"
 )
 
 
