@@ -19,7 +19,7 @@ from gputopo.probes.bandwidth_engine import Engine
 from gputopo.probes.bandwidth_session import INTERRUPTED, Progress, Results, Session, Tell
 from gputopo.probes.bandwidth_waking import wake
 from gputopo.probes.conditions import Meter, Sampler
-from gputopo.probes.cuda.calling import CudaError, NoCudaError
+from gputopo.probes.cuda.calling import NoCudaError
 from gputopo.probes.host_memory import MIB, REPEATS, HostMemory, measure_host_memory
 from gputopo.probes.monitor import Monitor
 from gputopo.sharing import uplink_groups
@@ -179,10 +179,10 @@ def _unusable(gpus: Mapping[int, int], engine: Engine, results: Results) -> dict
     """Ask what is free on each GPU: one that does not even tell that is not measured, for CUDA's reason."""
     given_up: dict[int, str] = {}
     for gpu in gpus:
-        try:
-            free = engine.free_bytes(gpu)
-        except CudaError as error:
-            given_up[gpu] = f"CUDA cannot use it: {error}"
+        free = engine.free_bytes(gpu)
+        unusable = engine.supports(gpu, "copy_engine")
+        if unusable is not None or free == 0:
+            given_up[gpu] = f"CUDA cannot use it: {unusable or 'none of its memory is free'}"
             continue
         if free < _AMPLE_BYTES:
             results.notes.append(

@@ -46,14 +46,8 @@ class Window(Protocol):
 class Engine(Protocol):
     """Runs single windows of copies. GPUs are named by their index in the machine.
 
-    `measure` never raises for what the hardware does: that is a Failure of its way. `hung`: a copy did not
-    come back, and nothing further can be asked.
+    Nothing raises for what the hardware does: in `measure` that is a Failure of its way.
     """
-
-    @property
-    def hung(self) -> bool:
-        """Whether a copy did not come back."""
-        ...
 
     def measure(
         self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
@@ -66,9 +60,12 @@ class Engine(Protocol):
         ...
 
     def free_bytes(self, gpu: int) -> int:
-        """Give the free device memory. Raises gputopo.probes.cuda.door.CudaError."""
+        """Give the free device memory, 0 where the GPU does not answer."""
         ...
 
     def supports(self, gpu: int, method: str) -> str | None:
-        """Give the reason why a method does not work on a GPU, None where it does."""
+        """Give the reason why a method does not work on a GPU, None where it does.
+
+        Without `copy_engine` it is of no use at all.
+        """
         ...

@@ -21,13 +21,11 @@ from gputopo.copies import Job
 from gputopo.probes.bandwidth_engine import Engine
 from gputopo.probes.bandwidth_repeats import measure_job
 from gputopo.probes.conditions import Meter
-from gputopo.probes.cuda.calling import CudaError
 
 # After so many jobs the effort is chosen anew; in between the estimate runs down with the clock.
 _CHOOSE_EVERY = 16
 NO_TIME = "time"
 INTERRUPTED = "interrupted"
-# The driver has these for one GPU alone; with any other, the GPU is asked whether it still answers.
 _REFUSED_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _WRONG_DATA = "WRONG_DATA"
 
@@ -117,9 +115,6 @@ class Session:
 
     def _possible(self, job: Job) -> Job | None:
         """Give what can be measured of a job; where that is nothing, say why."""
-        if self._engine.hung:
-            self._leave_out([job], "a copy before it did not come back")
-            return None
         left = without(job, {gpu_place(gpu) for gpu in self._given_up})
         if left is None:
             gone = [gpu for way in job.ways for gpu in gpus_of(way) if gpu in self._given_up]
@@ -146,13 +141,11 @@ class Session:
             return
         alone = len(gpus) == 1 and failure.group is None
         for gpu in gpus:
-            if alone and failure.reason == _REFUSED_MEMORY:
+            unusable = self._engine.supports(gpu, "copy_engine")
+            if unusable is not None:
+                self._given_up[gpu] = f"{gpu_place(gpu)} is not used any more: {unusable}"
+            elif alone and failure.reason == _REFUSED_MEMORY:
                 self._given_up[gpu] = f"{gpu_place(gpu)} refused the memory ({failure.reason})"
-                continue
-            try:
-                self._engine.free_bytes(gpu)
-            except CudaError as error:
-                self._given_up[gpu] = f"{gpu_place(gpu)} does not answer any more: {error}"
 
     def _choose(self) -> None:
         if self._effort is not None and self._done % _CHOOSE_EVERY:

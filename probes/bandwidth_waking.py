@@ -54,7 +54,7 @@ def _windows(
     counts = sizes(job, Speeds(), QUICK_EFFORTS[0])
     ways = tuple(zip(job.ways, counts, strict=True))
     gpus = tuple(gpu for way in job.ways for gpu in gpus_of(way))
-    while ways and not engine.hung and len(values) < _MOST_WINDOWS:
+    while ways and len(values) < _MOST_WINDOWS:
         window_readings = meter.window(gpus)
         trial = Job(kind=job.kind, ways=tuple(way for way, _ in ways), group=job.group)
         window = engine.measure(trial, [size for _, size in ways], window_readings.take)
