@@ -20,6 +20,7 @@ from gputopo import schema
 from gputopo.bandwidth import Bandwidth, gpu_of
 from gputopo.dates import date_in_words
 from gputopo.errors import InputError
+from gputopo.identities import without_identities
 from gputopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -35,16 +36,21 @@ CREATE TABLE IF NOT EXISTS bandwidth (
     fingerprint TEXT NOT NULL,
     saved_at REAL NOT NULL,
     gpus TEXT NOT NULL,
-    document BLOB NOT NULL
+    document BLOB NOT NULL,
+    machine BLOB NOT NULL
 );
 CREATE INDEX IF NOT EXISTS bandwidth_of_machine ON bandwidth (fingerprint, id);
 """
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """A bandwidth of the history. `saved_at`: seconds since the epoch, when it was filed."""
+    """A bandwidth of the history, and the machine as it was then, without identities and bandwidth.
+
+    `saved_at`: seconds since the epoch, when it was filed.
+    """
 
     bandwidth: Bandwidth
+    machine: Machine
     saved_at: float
 
     @property
@@ -83,7 +89,10 @@ def fingerprint(machine: Machine) -> str | None:
 
 
 def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float) -> None:
-    """File a bandwidth under its machine. Raises InputError where that cannot be; nothing is lost then."""
+    """File a bandwidth under its machine, both without identities.
+
+    Raises InputError where that cannot be; nothing is lost then.
+    """
     key = fingerprint(machine)
     if key is None:
         raise InputError(
@@ -91,10 +100,13 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
             "add the machine: --from FILE of gputopo inspect --record, nvidia-smi -q or lspci",
         )
     gpus = msgspec.json.encode(sorted(_gpus_of(bandwidth))).decode()
-    row = (key, saved_at, gpus, schema.encode(bandwidth))
+    bare = without_identities(msgspec.structs.replace(machine, bandwidth=bandwidth))
+    alone = msgspec.structs.replace(bare, bandwidth=None)
+    row = (key, saved_at, gpus, schema.encode(bare.bandwidth or bandwidth), schema.encode(alone))
     with _opened(path, write=True) as connection:
         connection.execute(
-            "INSERT INTO bandwidth (fingerprint, saved_at, gpus, document) VALUES (?, ?, ?, ?)", row
+            "INSERT INTO bandwidth (fingerprint, saved_at, gpus, document, machine) VALUES (?, ?, ?, ?, ?)",
+            row,
         )
 
 
@@ -122,9 +134,13 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
                 break
         if newest is None:
             return None
-        row = connection.execute("SELECT document, saved_at FROM bandwidth WHERE id = ?", (newest,))
-        document, saved_at = row.fetchone()
-    return Saved(bandwidth=schema.decode(document, Bandwidth, origin=str(path)), saved_at=saved_at)
+        row = connection.execute("SELECT document, machine, saved_at FROM bandwidth WHERE id = ?", (newest,))
+        document, then, saved_at = row.fetchone()
+    return Saved(
+        bandwidth=schema.decode(document, Bandwidth, origin=str(path)),
+        machine=schema.decode(then, Machine, origin=str(path)),
+        saved_at=saved_at,
+    )
 
 
 def _gpus_of(bandwidth: Bandwidth) -> set[int]:

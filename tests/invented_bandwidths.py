@@ -2,6 +2,8 @@
 
 from itertools import combinations, permutations
 
+import msgspec
+
 from gputopo.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
 from gputopo.machine import Gpu, Hop, Host, Link, Machine
 
@@ -42,15 +44,16 @@ def host_samples(gpu: int) -> list[Sample]:
     """Gives the copies of one GPU with the host: alone, at once, pageable; and inside it."""
     place, extra = f"gpu:{gpu}", gpu / 10
     seen = (Conditions(gpu=gpu, readings=3, pstate="P0", pcie_gen=3, pcie_width=16),)
-    to, back = {"source": "host", "destination": place}, {"source": place, "destination": "host"}
+    to = Sample(kind="h2d", source="host", destination=place, pinned=True, bytes=2**25)
+    replace = msgspec.structs.replace
     return [
-        Sample(**to, kind="h2d", pinned=True, median_gb_per_s=UP + extra, expected_gb_per_s=12.6,
-               expected_source="links.csv", conditions=seen, bytes=2**25),
-        Sample(**back, kind="d2h", pinned=True, median_gb_per_s=DOWN + extra, bytes=2**25),
-        Sample(**to, kind="h2d", pinned=True, median_gb_per_s=6.5, group="h2d all", bytes=2**25),
-        Sample(**to, kind="bidirectional", pinned=True, median_gb_per_s=21.5),
-        Sample(**to, kind="h2d", pinned=False, median_gb_per_s=4.75),
-        Sample(**to, kind="latency", pinned=True, median_us=8.25),
+        replace(to, median_gb_per_s=UP + extra, expected_gb_per_s=12.6, expected_source="links.csv",
+                conditions=seen),
+        replace(to, kind="d2h", source=place, destination="host", median_gb_per_s=DOWN + extra),
+        replace(to, median_gb_per_s=6.5, group="h2d all"),
+        replace(to, kind="bidirectional", median_gb_per_s=21.5),
+        replace(to, pinned=False, median_gb_per_s=4.75),
+        replace(to, kind="latency", median_us=8.25, bytes=16),
         Sample(kind="d2d_local", source=place, destination=place, median_gb_per_s=601.0,
                discarded_gb_per_s=(85.0, 90.0), discarded_because="the card was waking up"),
     ]  # fmt: skip
@@ -64,9 +67,7 @@ def bandwidth_of(gpus: int = 4) -> Bandwidth:
         direct = 11.3 if a // 2 == b // 2 else 6.25
         samples.append(pair(a, b, 0.73 if tuple(sorted((a, b))) == last else direct))
         samples.append(pair(a, b, 0.77 if tuple(sorted((a, b))) == last else 5.5, staged=True))
-    samples.append(
-        Sample(kind="host_memory", source="node:0", destination="node:1", median_gb_per_s=31.4)
-    )
+    samples.append(Sample(kind="host_memory", source="node:0", destination="node:1", median_gb_per_s=31.4))
     return Bandwidth(
         source="live",
         samples=tuple(samples),

@@ -113,8 +113,7 @@ def _told(wish: Wish, machine: "Machine", measured: "Bandwidth", old: "Saved | N
     else:
         from gputopo.cli.bandwidth_baseline import tell_difference
 
-        worse = tell_difference(judged, old, measured, found, wish.shape)
-        reached = wish.fail_on is not None and worse
+        reached = tell_difference(judged, measured, old, wish.shape, wish.fail_on)
     if not measured.complete:
         print("gputopo: interrupted; this is what was measured until then", file=sys.stderr)
         return INTERRUPTED
@@ -164,11 +163,9 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
         print("gputopo: not saved: an interrupted result is no baseline", file=sys.stderr)
         return
     from gputopo import history
-    from gputopo.identities import without_identities
 
     path = history.history_file()
-    bare = without_identities(msgspec.structs.replace(machine, bandwidth=measured)).bandwidth
-    history.save(path, machine, bare or measured, saved_at=time.time())
+    history.save(path, machine, measured, saved_at=time.time())
     print(f"gputopo: saved in {path}; plan and run use it", file=sys.stderr)
 
 
