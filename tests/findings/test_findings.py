@@ -8,6 +8,7 @@ from gputopo.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, P
 from gputopo.schema import decode, encode, to_builtins
 from tests.findings.boxes import sound
 from tests.findings.faults import FAULTS
+from tests.findings.measured import MEASURED, measured
 from tests.findings.watched import all_watched
 from tests.matrices import SEVEN, changed, machine_of
 
@@ -153,6 +154,7 @@ def test_errors_come_before_warnings_and_warnings_before_the_rest() -> None:
 def test_every_id_is_in_the_table_and_says_something() -> None:
     machines = [everything_wrong(), *(with_driver(status) for status in get_args(DriverStatus))]
     machines += [change(sound()) for change, _ in FAULTS.values()]
+    machines += [change(measured()) for change, _ in MEASURED.values()]
     found = [finding for machine in machines for finding in find(machine)]
     found += all_watched()
     assert {finding.id for finding in found} == set(IDS)

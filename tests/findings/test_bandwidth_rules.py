@@ -1,0 +1,49 @@
+"""Measured copies with exactly one fault: what is said is that, and nothing else."""
+
+import pytest
+from msgspec.structs import replace
+
+from gputopo.bandwidth import Bandwidth
+from gputopo.findings import IDS, find, find_bandwidth
+from gputopo.machine import Machine
+from tests.findings.boxes import gpu, sound
+from tests.findings.measured import MEASURED, conditions, measured
+
+
+@pytest.mark.parametrize("fault", MEASURED)
+def test_one_fault_gives_its_finding_and_no_other(fault: str) -> None:
+    change, expected = MEASURED[fault]
+    found = find_bandwidth(change(measured()))
+    assert {finding.id for finding in found} == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_sound_copies_have_no_findings(count: int) -> None:
+    assert find_bandwidth(measured(count)) == ()
+
+
+def test_a_machine_without_measured_copies_has_none_of_these_findings() -> None:
+    assert find_bandwidth(sound()) == ()
+    assert find_bandwidth(replace(sound(), bandwidth=Bandwidth(source="live"))) == ()
+    assert find_bandwidth(Machine(source="a test", bandwidth=Bandwidth(source="live"))) == ()
+
+
+def test_every_finding_has_words_evidence_and_a_remedy() -> None:
+    for fault, (change, _) in MEASURED.items():
+        for finding in find_bandwidth(change(measured())):
+            assert finding.id in IDS
+            assert finding.evidence, fault
+            assert finding.remedy, fault
+            assert "\n" not in finding.says
+
+
+def test_all_findings_of_a_machine_include_those_of_its_copies() -> None:
+    machine = MEASURED["hung"][0](measured())
+    assert find(machine) == find_bandwidth(machine)
+
+
+def test_what_a_reading_and_the_copies_both_show_is_told_once() -> None:
+    machine = gpu(1, pcie={"width_now": 8})(conditions(1, pcie_width=8)(measured()))
+    told = [finding for finding in find(machine) if finding.id == "pcie.width_degraded"]
+    assert len(told) == 1
+    assert "while copies ran" in told[0].says
