@@ -84,8 +84,9 @@ class Exchange(_Part, frozen=True):
     far. `staged`: weights and gradients pass one-step buffers (stale by one). `relaxed`: replicated towers
     apply the reduced gradients of the step before. `asynchronous`: each tower applies its own gradients to
     the common variables as soon as it has them. `groups`: towers that lie close together, for the
-    hierarchical reduction. `repacking`: all gradients as so many equal pieces. `small_bytes`, `small_group`: runs of
-    gradients up to that size are reduced as one, so many at a time. `transfer`: the type they travel in.
+    hierarchical reduction. `repacking`: all gradients as so many equal pieces. `small_bytes`, `small_group`:
+    runs of gradients up to that size are reduced as one, so many at a time. `transfer`: the type they travel
+    in.
     """
 
     ps_spread: bool = False

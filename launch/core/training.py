@@ -15,6 +15,7 @@ from gputopo.events import (
     WarmupDone,
 )
 from gputopo.launch.core import placement_check
+from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.core.models import Model, parameter_count
 from gputopo.launch.core.placements import Placement, largest_difference, place
 from gputopo.launch.core.step import TrainingStep, marks_of
@@ -38,7 +39,8 @@ def train(
     """
     began = time.perf_counter()
     placement = place(model, spec)
-    step = TrainingStep(model, spec, placement)
+    source = source_of(model, spec)
+    step = TrainingStep(model, spec, placement, source)
     emit(
         ModelBuilt(
             time_s=time.time(),

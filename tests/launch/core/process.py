@@ -41,7 +41,8 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 
 def _run(spec: RunSpec) -> dict[str, Any]:
-    from gputopo.launch.core import inputs, placements, training
+    from gputopo.launch.core import placements, training
+    from gputopo.launch.core.inputs.synthetic import examples
     from gputopo.launch.core.layers import Rows
     from gputopo.launch.core.randomness import Stream
 
@@ -50,8 +51,7 @@ def _run(spec: RunSpec) -> dict[str, Any]:
     first = [variable.numpy() for variable in placements.create(model, ["/CPU:0"], spec.seed)]
     placement = training.train(model, spec, events.append)
     rows = Rows(0, spec.batch_size * len(spec.devices), Stream(spec.seed, 0))
-    joint = inputs.SyntheticInput(model, rows, "/CPU:0", seed=spec.seed, data_format="NHWC")
-    images, labels = joint.read()
+    images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
     found = {
         "losses": np.array([event.loss for event in events if isinstance(event, Step)]),
         "images": images.numpy(),

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 from gputopo.events import Device
 from gputopo.launch.core import devices, models, placements, step
+from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.spec import RunSpec
 
 def has_gpu_kernel(node):
@@ -45,7 +46,7 @@ for update in ("parameter_server", "replicated", "independent"):
     for data_format in ("NHWC", "NCHW"):
         one = spec(update, data_format)
         model = models.build(one.model)
-        built = step.TrainingStep(model, one, placements.place(model, one))
+        built = step.TrainingStep(model, one, placements.place(model, one), source_of(model, one))
         for node in built.graph_nodes():
             if node.device and not node.device.endswith("CPU:0"):
                 found["nodes"] += 1

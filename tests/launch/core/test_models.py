@@ -17,7 +17,7 @@ import json, sys
 import numpy as np
 from gputopo import workload
 from gputopo.launch.core import layers, models
-from gputopo.launch.core.inputs import SyntheticInput
+from gputopo.launch.core.inputs.synthetic import examples
 from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.randomness import Stream, integers, normal, uniform
 
@@ -36,8 +36,8 @@ answer["steps differ"] = bool(
 labels = integers(stream, 5000, 11).numpy()
 answer["labels"] = [int(labels.min()), int(labels.max()), len(set(labels.tolist()))]
 model = models.build("trivial")
-nhwc = SyntheticInput(model, Rows(0, 2, stream), "/CPU:0", seed=1, data_format="NHWC").read()[0].numpy()
-nchw = SyntheticInput(model, Rows(0, 2, stream), "/CPU:0", seed=1, data_format="NCHW").read()[0].numpy()
+nhwc = examples(model, Rows(0, 2, stream), seed=1, data_format="NHWC")[0].numpy()
+nchw = examples(model, Rows(0, 2, stream), seed=1, data_format="NCHW")[0].numpy()
 answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())
 answer["dropped"] = float((layers.dropout(np.ones((64, 4096), np.float32), 0.5, Rows(0, 64, stream), 0) == 0)
     .numpy().mean())
