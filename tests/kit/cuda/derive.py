@@ -98,7 +98,7 @@ class _Deriving:
             lower = links[above[place + 1]] if place + 1 < len(above) else lower
 
     def _way(self, gpu: int, down: bool, below: str | None = None) -> _Steps:
-        """Give one direction of the links between a GPU and the root, or the switch with the bridge `below`."""
+        """Give one direction of the links from a GPU to the root, or to the switch with bridge `below`."""
         steps = []
         above = self.scenario.bridges_above(gpu)
         end = above.index(below) if below else len(above)

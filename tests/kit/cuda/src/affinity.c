@@ -13,6 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define SEEN __attribute__((visibility("default")))
+
 static __thread bool bound;
 static __thread cpu_set_t mask;
 static bool process_bound; /* the mask of the first thread: others that set none inherit it */
@@ -34,7 +36,7 @@ static bool own(pid_t pid)
     return pid == 0 || pid == (pid_t)syscall(SYS_gettid);
 }
 
-int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *wanted)
+SEEN int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *wanted)
 {
     if (!imitated() || !own(pid))
         return (int)syscall(SYS_sched_setaffinity, pid, size, wanted);
@@ -50,7 +52,7 @@ int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *wanted)
     return 0;
 }
 
-int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *given)
+SEEN int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *given)
 {
     if (!imitated() || !own(pid)) {
         long filled = syscall(SYS_sched_getaffinity, pid, size, given);
