@@ -32,6 +32,13 @@ class CudaError(Exception):
         self.says = says
 
 
+def nameless(function: str, error: ValueError) -> CudaError:
+    """Make the error of a result code that cuda.bindings has no name for ("35 is not a valid CUresult")."""
+    number = str(error).split(" ", 1)[0]
+    reason = f"CUDA_ERROR_{number}" if number.isdecimal() else UNKNOWN
+    return CudaError(reason, f"{function} failed with a code that is not known: {error}")
+
+
 class CudaCalls:
     """One call to CUDA. What the bindings do wrong with every call is worked round here."""
 
@@ -52,7 +59,7 @@ class CudaCalls:
         except RuntimeError as error:
             raise CudaError(ABSENT, f"the driver has no {function}: {error}") from error
         except ValueError as error:
-            raise CudaError(UNKNOWN, f"{function} failed in a way that is not known: {error}") from error
+            raise nameless(function, error) from error
         if int(code):
             raise CudaError(self._name(code), f"{function}: {self._says(code)}")
         return results[0] if len(results) == 1 else tuple(results) or None

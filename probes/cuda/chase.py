@@ -68,7 +68,7 @@ def _order() -> tuple[int, ...]:
     return tuple(nodes)
 
 
-def chain(base: int) -> array[int]:
+def chain(base: int) -> "array[int]":
     """Give the 2 MiB of a chain that lies at `base`: one cycle through all nodes."""
     words = array("Q", bytes(CHAIN_BYTES))
     order = _order()

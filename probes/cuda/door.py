@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from gputopo.probes.cuda.calling import ABSENT, CudaError, NoCudaError
+from gputopo.probes.cuda.calling import ABSENT, CudaError, NoCudaError, nameless
 from gputopo.probes.cuda.device import CudaDevice, read_device
 from gputopo.probes.cuda.kernels import KernelCalls
 from gputopo.probes.cuda.memory import MemoryCalls
@@ -23,7 +23,6 @@ _REMEDIES = {
     "CUDA_ERROR_NO_DEVICE": "check that the driver is loaded and that CUDA_VISIBLE_DEVICES hides no GPU;"
     " gputopo inspect tells more",
     "CUDA_ERROR_STUB_LIBRARY": "take the stubs folder of the CUDA toolkit out of LD_LIBRARY_PATH",
-    "CUDA_ERROR_INSUFFICIENT_DRIVER": _UPDATE,
     "CUDA_ERROR_SYSTEM_NOT_READY": "start nvidia-fabricmanager, which NVSwitch machines need",
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "reboot, or reload the kernel module: library and module differ",
     "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "take the cuda-compat folder out of LD_LIBRARY_PATH",
@@ -122,6 +121,8 @@ def _start() -> Cuda:
         (code,) = driver.cuInit(0)
     except RuntimeError as error:
         raise _no_library(error) from error
+    except ValueError as error:
+        raise _refused(nameless("cuInit", error)) from error
     try:
         if int(code):
             raise CudaError(str(code.name), f"cuInit: {_words(code)}")

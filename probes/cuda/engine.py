@@ -46,6 +46,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     ways: tuple[WayTime, ...]
 
 
+class _NotUsedError(CudaError):
+    """The copy was not tried: one of its GPUs is not used any more, and the other is not to blame."""
+
+
 class Engine:
     """Measures on the GPUs of a machine. A context manager, for one thread.
 
@@ -225,6 +229,8 @@ class Engine:
         """Note what goes wrong for one way, and go on."""
         try:
             yield
+        except _NotUsedError as error:
+            wrong[number] = error
         except CudaError as error:
             wrong[number] = error
             self._blame(gpus_of(way), error)
@@ -254,7 +260,7 @@ class Engine:
                 raise CudaError("CUDA_ERROR_NO_DEVICE", f"CUDA does not see GPU {gpu}")
             if card.unusable is not None:
                 says = f"GPU {gpu} is not used any more since: {card.unusable.says}"
-                raise CudaError(card.unusable.reason, says)
+                raise _NotUsedError(card.unusable.reason, says)
 
     def _keep_near(self, way: Way, job: Job) -> None:
         gpu = host_gpu(way)

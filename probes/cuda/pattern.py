@@ -35,6 +35,6 @@ def block(seed: int) -> memoryview:
 
 
 @functools.cache
-def _table() -> array[int]:
+def _table() -> "array[int]":
     """Make all words of all seeds: 40 ms once."""
     return array("Q", map(splitmix64, range(BLOCK_WORDS + SEEDS * _STEP)))

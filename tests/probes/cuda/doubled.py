@@ -1,0 +1,107 @@
+"""The engine in a process of its own, on the double of libcuda.so.1."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gputopo.copies import Job, Way
+from tests.kit.cuda.derive import from_scenario
+from tests.kit.cuda.layouts import named
+from tests.kit.cuda.scenario import CudaSpec
+from tests.kit.cuda.session import environment
+from tests.kit.cuda.words import spoilt
+from tests.probes.cuda.engine_worker import Report, Task
+
+MIB = 2**20
+ROOT = Path(__file__).parents[3]
+# What is copied is kept in memory by the double, so cards are small here; the time that passes is virtual.
+SMALL_CARDS = f"memory={96 * MIB}"
+
+
+def box(name: str, *words: str) -> CudaSpec:
+    """Give a machine of the kit with faults, and small cards."""
+    return spoilt(from_scenario(named(name)), (SMALL_CARDS, *words))
+
+
+def measure(
+    spec: CudaSpec,
+    jobs: Sequence[Job],
+    size: int = 4 * MIB,
+    *,
+    ordinals: Mapping[int, int] | None = None,
+    node_cpus: Mapping[int, tuple[int, ...]] | None = None,
+    patience_s: float = 5.0,
+) -> Report:
+    """Run jobs, each way `size` bytes (latencies: 8)."""
+    task = Task(
+        jobs=tuple(jobs),
+        sizes=tuple(8 if job.kind == "latency" else job.bytes or size for job in jobs),
+        ordinals=ordinals or {},
+        node_cpus=node_cpus or {},
+        patience_s=patience_s,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        return run(task, environment(spec, Path(folder)))
+
+
+def run(task: Task, env: Mapping[str, str]) -> Report:
+    """Run a task in an environment. A worker that fails shows its traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.probes.cuda.engine_worker"],
+        input=msgspec.json.encode(task),
+        capture_output=True,
+        cwd=ROOT,
+        env=dict(env),
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return msgspec.json.decode(done.stdout, type=Report)
+
+
+def h2d(gpu: int, node: int | None = None, *, pinned: bool = True) -> Way:
+    return Way(kind="h2d", source="host", destination=f"gpu:{gpu}", pinned=pinned, numa_node=node)
+
+
+def d2h(gpu: int, node: int | None = None, *, pinned: bool = True) -> Way:
+    return Way(kind="d2h", source=f"gpu:{gpu}", destination="host", pinned=pinned, numa_node=node)
+
+
+def direct(a: int, b: int) -> Way:
+    return Way(kind="p2p_direct", source=f"gpu:{a}", destination=f"gpu:{b}")
+
+
+def read(a: int, b: int) -> Way:
+    return msgspec.structs.replace(direct(a, b), method="kernel_read")
+
+
+def write(a: int, b: int) -> Way:
+    return msgspec.structs.replace(direct(a, b), method="kernel_write")
+
+
+def staged(a: int, b: int) -> Way:
+    return Way(kind="p2p_staged", source=f"gpu:{a}", destination=f"gpu:{b}")
+
+
+def local(gpu: int) -> Way:
+    return Way(kind="d2d_local", source=f"gpu:{gpu}", destination=f"gpu:{gpu}")
+
+
+def alone(way: Way, size: int | None = None) -> Job:
+    return Job(kind=way.kind, ways=(way,), bytes=size)
+
+
+def latency(way: Way) -> Job:
+    return Job(kind="latency", ways=(way,))
+
+
+def both(*ways: Way) -> Job:
+    return Job(kind="bidirectional", ways=ways)
+
+
+def together(*ways: Way, size: int | None = None) -> Job:
+    return Job(kind=ways[0].kind, ways=ways, group="together", bytes=size)

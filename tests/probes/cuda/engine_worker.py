@@ -1,0 +1,77 @@
+"""A process that measures with the real engine on whatever libcuda.so.1 it finds; JSON in, JSON out."""
+
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from gputopo.copies import Job
+from gputopo.probes.cuda.door import NoCudaError, open_cuda
+from gputopo.probes.cuda.engine import Engine, Window
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be measured: jobs and the bytes of each way, in turn. `ordinals` empty: as CUDA counts."""
+
+    jobs: tuple[Job, ...] = ()
+    sizes: tuple[int, ...] = ()
+    ordinals: Mapping[int, int] = {}
+    node_cpus: Mapping[int, tuple[int, ...]] = {}
+    patience_s: float = 5.0
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out. `refused`: (reason, what, remedy) where CUDA does not start."""
+
+    refused: tuple[str, str, str] | None = None
+    driver_version: str | None = None
+    devices: tuple[tuple[int, str | None, str, int], ...] = ()
+    windows: tuple[Window, ...] = ()
+    asked: tuple[int, ...] = ()  # how often each window called while_running
+    hung: bool = False
+    device_bytes: Mapping[int, int] = {}
+    pinned_bytes: int = 0
+    free_bytes: Mapping[int, int] = {}
+    kernels: Mapping[int, str | None] = {}
+    peers: tuple[tuple[int, int], ...] = ()
+
+
+def main() -> None:
+    """Do one task from standard input."""
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    try:
+        report = measured(task)
+    except NoCudaError as error:
+        report = Report(refused=(error.reason, error.what, error.hint))
+    sys.stdout.buffer.write(msgspec.json.encode(report))
+
+
+def measured(task: Task) -> Report:
+    """Do a task. Raises NoCudaError."""
+    windows: list[Window] = []
+    asked: list[int] = []
+    with open_cuda() as cuda:
+        ordinals = task.ordinals or {device.ordinal: device.ordinal for device in cuda.devices}
+        with Engine(cuda, ordinals, task.node_cpus, task.patience_s) as engine:
+            for job, size in zip(task.jobs, task.sizes, strict=True):
+                calls: list[None] = []
+                windows.append(
+                    engine.measure(job, [size] * len(job.ways), lambda calls=calls: calls.append(None))  # type: ignore[misc]
+                )
+                asked.append(len(calls))
+            return Report(
+                driver_version=cuda.driver_version,
+                devices=tuple((d.ordinal, d.pci_address, d.name, d.memory_bytes) for d in cuda.devices),
+                windows=tuple(windows),
+                asked=tuple(asked),
+                hung=engine.hung,
+                device_bytes=engine.device_bytes,
+                pinned_bytes=engine.pinned_bytes,
+                free_bytes={gpu: engine.free_bytes(gpu) for gpu in ordinals},
+                kernels={gpu: engine.supports(gpu, "kernel_read") for gpu in ordinals},
+                peers=tuple((a, b) for a in ordinals for b in ordinals if engine.peer_access(a, b)),
+            )
+
+
+if __name__ == "__main__":
+    main()

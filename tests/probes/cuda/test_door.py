@@ -1,0 +1,85 @@
+"""Starting CUDA: what a machine has, and every way in which it cannot be had, in words."""
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.kit.cuda.build import why_not
+from tests.kit.cuda.session import environment
+from tests.probes.cuda.doubled import MIB, box, measure, run
+from tests.probes.cuda.engine_worker import Task
+
+needs_gcc = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+def _has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@needs_gcc
+def test_devices_are_told_as_the_rest_of_gputopo_names_them() -> None:
+    spec = box("8two")
+    report = measure(spec, [])
+    assert report.driver_version == f"{spec.settings.driver // 1000}.{spec.settings.driver % 1000 // 10}"
+    told = [(number, gpu.address.lower(), gpu.name, 96 * MIB) for number, gpu in enumerate(spec.gpus)]
+    assert list(report.devices) == told
+
+
+@needs_gcc
+@pytest.mark.parametrize(
+    ("words", "reason", "remedy"),
+    [
+        (("nodevice",), "CUDA_ERROR_NO_DEVICE", "CUDA_VISIBLE_DEVICES"),
+        (("init=803",), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reboot"),
+        (("init=802",), "CUDA_ERROR_SYSTEM_NOT_READY", "fabricmanager"),
+        (("init=35",), "CUDA_ERROR_35", "gputopo inspect"),
+        (("init=999",), "CUDA_ERROR_UNKNOWN", "gputopo inspect"),
+        (("oldsymbols=cuDeviceGetCount",), "LIBRARY_ODD", "install"),
+        (("oldsymbols=cuInit",), "LIBRARY_ODD", "install"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_why_cuda_does_not_start_is_told_with_a_remedy(
+    words: tuple[str, ...], reason: str, remedy: str
+) -> None:
+    refused = measure(box("2x4", *words), []).refused
+    assert refused is not None
+    assert refused[0] == reason
+    assert remedy in refused[2]
+    assert "\n" not in refused[1]
+
+
+@pytest.mark.skipif(_has_driver(), reason="this machine has libcuda.so.1")
+def test_a_machine_without_the_library_says_so() -> None:
+    refused = run(Task(), os.environ).refused
+    assert refused is not None
+    assert refused[0] == "LIBRARY_MISSING"
+    assert "libcuda.so.1" in refused[1]
+
+
+@needs_gcc
+def test_a_library_that_is_none_is_told_as_odd(tmp_path: Path) -> None:
+    (tmp_path / "odd.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
+    library = str(tmp_path / "libcuda.so.1")
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, str(tmp_path / "odd.c")],
+        check=True,
+        timeout=60,
+    )
+    refused = run(Task(), {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}).refused
+    assert refused is not None
+    assert refused[0] == "LIBRARY_ODD"
+
+
+@needs_gcc
+def test_devices_are_counted_by_place_whatever_the_user_has_set(tmp_path: Path) -> None:
+    env = environment(box("chipset"), tmp_path) | {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    addresses = [address for _, address, _, _ in run(Task(), env).devices]
+    assert addresses == sorted(address for address in addresses if address)

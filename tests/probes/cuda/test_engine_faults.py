@@ -1,0 +1,169 @@
+"""What goes wrong stays with the copies that it is about: each fault on the double of the driver."""
+
+import dataclasses
+
+import pytest
+
+from gputopo.bandwidth import Failure
+from gputopo.probes.cuda.engine import WayTime
+from tests.kit.cuda.build import why_not
+from tests.probes.cuda.doubled import (
+    MIB,
+    alone,
+    both,
+    box,
+    d2h,
+    direct,
+    h2d,
+    latency,
+    local,
+    measure,
+    read,
+    staged,
+    together,
+    write,
+)
+from tests.probes.cuda.engine_worker import Report
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+def _failed(way: WayTime) -> Failure:
+    assert way.failure is not None
+    assert (way.gb_per_s, way.seconds) == (0.0, 0.0)
+    return way.failure
+
+
+def _good(way: WayTime) -> None:
+    assert way.failure is None, way.failure
+    assert way.gb_per_s > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "job"),
+    [
+        ("wrong@h2d:0", alone(h2d(0))),
+        ("wrong@d2h:0", alone(d2h(0))),
+        ("wrong@h2d:0", alone(h2d(0, pinned=False))),
+        ("wrong@local:0", alone(local(0))),
+        ("wrong@engine:0-1", alone(direct(0, 1))),
+        ("wrong@read:0-1", alone(read(0, 1))),
+        ("wrong@write:0-1", alone(write(0, 1))),
+        ("wrong@d2h:0", alone(staged(0, 1))),
+        ("wrong@h2d:1", alone(staged(0, 1))),
+        ("wrong@h2d:0", latency(h2d(0))),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.ways[0].method,
+)
+def test_a_wrong_byte_is_found_in_every_kind_of_copy(fault: str, job: object) -> None:
+    report = measure(box("2x4", fault), [job])  # type: ignore[list-item]
+    assert _failed(report.windows[0].ways[0]).reason == "WRONG_DATA"
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_wrong_data_is_named_with_its_place_and_the_other_ways_go_on(kernels: bool) -> None:
+    spec = box("2x4", "wrong@h2d:1")
+    if not kernels:
+        spec = dataclasses.replace(
+            spec, settings=dataclasses.replace(spec.settings, lacks=("cuModuleLoadData",))
+        )
+    report = measure(spec, [together(h2d(0), h2d(1), h2d(2)), alone(d2h(2))])
+    fine, bad, also = report.windows[0].ways
+    _good(fine)
+    _good(also)
+    assert _failed(bad).reason == "WRONG_DATA"
+    assert "byte " in _failed(bad).says
+    _good(report.windows[1].ways[0])
+
+
+def test_without_kernels_everything_else_is_measured_and_checked() -> None:
+    spec = box("2x4")
+    spec = dataclasses.replace(spec, settings=dataclasses.replace(spec.settings, lacks=("cuModuleLoadData",)))
+    jobs = [alone(h2d(0)), alone(direct(0, 1)), alone(local(0)), alone(read(0, 1)), latency(read(0, 1))]
+    report = measure(spec, jobs)
+    for window in report.windows[:3]:
+        _good(window.ways[0])
+    for window in report.windows[3:]:
+        assert "cuModuleLoadData" in _failed(window.ways[0]).says
+    assert all(told and "kernels" in told for told in report.kernels.values())
+
+
+@pytest.mark.parametrize("when", ["fail", "late"])
+def test_a_refused_copy_fails_alone(when: str) -> None:
+    report = measure(
+        box("2x4", f"{when}@engine:0-1=999"), [alone(direct(0, 1)), alone(direct(1, 0)), alone(staged(0, 1))]
+    )
+    refused, back, around = (window.ways[0] for window in report.windows)
+    assert _failed(refused).reason == "CUDA_ERROR_UNKNOWN"
+    _good(back)
+    _good(around)
+
+
+def test_a_lost_gpu_fails_at_once_from_then_on_and_the_rest_goes_on() -> None:
+    jobs = [
+        together(h2d(0), h2d(1)),
+        *[alone(h2d(1))] * 3,
+        alone(staged(0, 1)),
+        alone(h2d(0)),
+        alone(local(0)),
+    ]
+    report = measure(box("2x4", "lost@1=719,2"), jobs)
+    _good(report.windows[0].ways[0])
+    assert _failed(report.windows[3].ways[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
+    assert "not used any more" in _failed(report.windows[4].ways[0]).says
+    _good(report.windows[5].ways[0])
+    _good(report.windows[6].ways[0])
+    assert not report.hung
+
+
+@pytest.fixture(scope="module")
+def hanging() -> Report:
+    jobs = [together(d2h(0), d2h(1)), alone(h2d(1)), alone(staged(1, 2)), alone(h2d(0)), both(h2d(2), d2h(2))]
+    return measure(box("2x4", "hang@d2h:1"), jobs, patience_s=0.2)
+
+
+def test_a_copy_that_never_ends_is_timed_out_and_its_neighbour_is_measured(hanging: Report) -> None:
+    fine, stuck = hanging.windows[0].ways
+    _good(fine)
+    assert _failed(stuck).reason == "TIMED_OUT"
+    assert hanging.hung
+
+
+def test_a_gpu_that_hangs_is_not_used_again(hanging: Report) -> None:
+    for window in hanging.windows[1:3]:
+        assert _failed(window.ways[0]).reason == "TIMED_OUT"
+        assert "not used any more" in _failed(window.ways[0]).says
+    for window in hanging.windows[3:]:
+        for way in window.ways:
+            _good(way)
+    assert hanging.free_bytes[1] == 0
+    assert hanging.kernels[1] is not None
+
+
+def test_less_memory_is_taken_where_large_allocations_are_refused() -> None:
+    report = measure(box("2x4", f"nomem@0={3 * MIB}"), [alone(h2d(0)), alone(h2d(1))], 8 * MIB)
+    for window in report.windows:
+        _good(window.ways[0])
+    assert report.device_bytes[0] < report.device_bytes[1]
+
+
+def test_an_allocation_that_is_refused_fails_on_its_gpu_only() -> None:
+    report = measure(box("2x4", "nomem@1=1024"), [together(h2d(0), h2d(1)), alone(d2h(1))])
+    fine, refused = report.windows[0].ways
+    _good(fine)
+    assert _failed(refused).reason == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert _failed(report.windows[1].ways[0]).reason == "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+def test_a_driver_without_the_newer_way_to_hold_streams_has_the_older_one() -> None:
+    spec = box("2x4", "oldsymbols=cuStreamWaitValue32")
+    (way,) = measure(spec, [alone(h2d(0))]).windows[0].ways
+    assert way.gb_per_s == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=0.03)
+
+
+def test_a_driver_too_old_to_hold_streams_at_all_is_told_in_words() -> None:
+    spec = box("2x4", "oldsymbols=cuStreamWaitValue32,cuLaunchHostFunc")
+    report = measure(spec, [alone(h2d(0)), alone(h2d(0, pinned=False))])
+    assert _failed(report.windows[0].ways[0]).reason == "FUNCTION_NOT_FOUND"
+    assert "cuLaunchHostFunc" in _failed(report.windows[0].ways[0]).says
+    _good(report.windows[1].ways[0])

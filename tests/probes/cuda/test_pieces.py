@@ -1,0 +1,104 @@
+"""Cutting copies, and rates from the ends of the pieces: pure arithmetic."""
+
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.probes.cuda.pattern import BLOCK_BYTES
+from gputopo.probes.cuda.pieces import (
+    MOST_PIECES,
+    Piece,
+    common_window,
+    piece_at_once,
+    piece_staged,
+    pieces,
+    rate_alone,
+    rate_within,
+)
+
+_MIB = 2**20
+
+
+@given(
+    st.integers(1, 2**31), st.integers(1, 1024).map(lambda n: n * BLOCK_BYTES), st.integers(1, 64) | st.none()
+)
+def test_pieces_are_all_bytes_in_order_and_inside_the_buffer(
+    size: int, room: int, blocks: int | None
+) -> None:
+    cut = pieces(size, room, None if blocks is None else blocks * BLOCK_BYTES)
+    total = sum(piece.size for piece in cut)
+    assert total == size or (total < size and len(cut) == MOST_PIECES)
+    assert all(piece.offset >= 0 and piece.offset + piece.size <= room and piece.size > 0 for piece in cut)
+    for before, after in pairwise(cut):
+        assert after.offset in (before.offset + before.size, 0)
+        assert after.offset % BLOCK_BYTES == 0
+
+
+def test_a_copy_larger_than_the_buffer_goes_round_in_it() -> None:
+    assert pieces(10 * _MIB, 4 * _MIB) == (Piece(0, 4 * _MIB), Piece(0, 4 * _MIB), Piece(0, 2 * _MIB))
+    assert pieces(3 * _MIB, 4 * _MIB) == (Piece(0, 3 * _MIB),)
+
+
+def test_nothing_to_copy_or_nowhere_to_put_it_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot copy"):
+        pieces(0, _MIB)
+    with pytest.raises(ValueError, match="cannot copy"):
+        pieces(1, 0)
+
+
+@given(st.integers(8, 2**33), st.integers(1, 512).map(lambda n: n * BLOCK_BYTES))
+def test_pieces_of_several_ways_are_whole_blocks(size: int, room: int) -> None:
+    assert piece_at_once(size) % BLOCK_BYTES == 0
+    assert piece_staged(size, room) % BLOCK_BYTES == 0
+    assert 0 < piece_staged(size, room) <= room
+
+
+_SIZES = st.lists(st.integers(1, 40).map(lambda n: n * _MIB), min_size=1, max_size=64)
+_RATES = st.floats(1e8, 1e12)
+
+
+@given(_SIZES, _RATES)
+def test_an_even_copy_has_its_rate(sizes: list[int], rate: float) -> None:
+    ends = [arrived / rate for arrived in accumulate(sizes)]
+    assert rate_alone(sizes, ends) == pytest.approx(rate)
+    assert rate_alone(sizes, ends, staged=True) == pytest.approx(rate)
+
+
+@given(_SIZES, _RATES, st.floats(0.01, 1.0))
+def test_an_even_copy_has_its_rate_whenever_another_ends(sizes: list[int], rate: float, part: float) -> None:
+    ends = [arrived / rate for arrived in accumulate(sizes)]
+    assert rate_within(sizes, ends, ends[-1] * part) == pytest.approx(rate)
+
+
+@given(st.integers(16, 64), _RATES, st.floats(0.05, 1.0), st.floats(1.0, 8.0))
+def test_what_comes_after_the_first_end_counts_for_little(
+    count: int, rate: float, shared: float, faster: float
+) -> None:
+    """A way that gets `faster` once the other one is through: the rate is that of the time together."""
+    size = 8 * _MIB
+    together = shared * count * size  # bytes that came by then
+    moment = together / rate
+
+    def end(arrived: int) -> float:
+        return arrived / rate if arrived <= together else moment + (arrived - together) / (rate * faster)
+
+    found = rate_within([size] * count, [end(n * size) for n in range(1, count + 1)], moment)
+    # Where a piece ends within the second half of the window nothing is guessed.
+    exact = together >= 2 * size
+    assert found == pytest.approx(rate, rel=1e-6 if exact else 1.0)
+
+
+def test_the_common_window_ends_with_the_first_way() -> None:
+    assert common_window([[1.0, 4.0], [2.0, 3.0]]) == 3.0
+    assert rate_within([10], [5.0], 0.0) == 0.0
+
+
+def test_a_staged_copy_is_counted_between_its_first_arrival_and_its_last() -> None:
+    # The first piece takes two steps of 1 s (out, in), every later one a further second.
+    ends = [2.0 + n for n in range(10)]
+    assert rate_alone([100] * 10, ends, staged=True) == 100.0
+    assert rate_alone([100] * 10, ends) == pytest.approx(1000 / 11)
+    assert rate_alone([100] * 4, ends[:4], staged=True) == 80.0  # too few pieces: all the time counts
+    assert rate_within([100] * 10, ends, 11.0, staged=True) == 100.0
