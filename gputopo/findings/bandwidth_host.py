@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gputopo.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
 from gputopo.bandwidth_numbers import host_copies, is_far, is_large, judged, rate, rates
-from gputopo.findings.fault import Fault, findings_of, numbers, present
+from gputopo.findings.fault import Fault, findings_of, numbers, present, roughly
 from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.uplinks import SHARED_TIMES
 from gputopo.machine import Machine
@@ -29,22 +29,17 @@ def pageable(machine: Machine) -> Iterator[Finding]:
     """Find how much slower copies from memory are that is not page-locked."""
     samples = machine.bandwidth.samples if machine.bandwidth else ()
     for kind in HOST_KINDS:
-        pinned = rates(host_copies(samples, kind, machine))
-        loose = _fastest(samples, kind, machine, far=False)
-        faults = [
-            Fault(
-                gpu,
-                f"copies {_WAYS[kind]} reach {loose[gpu.index] / pinned[gpu.index]:.0%} of the link "
-                f"with memory "
-                "that is not page-locked",
-                {"pageable_gb_per_s": loose[gpu.index], "pinned_gb_per_s": pinned[gpu.index]},
-                "info",
+        faults = []
+        for gpu in present(machine):
+            pair = _pageable_and_pinned(samples, kind, gpu.index, machine)
+            if pair is None or pair[0] >= PAGEABLE_SHARE * pair[1]:
+                continue
+            says = (
+                f"copies {_WAYS[kind]} reach about {roughly(pair[0] / pair[1])} of the pinned rate with memory that is not "
+                "page-locked"
             )
-            for gpu in present(machine)
-            if gpu.index in loose
-            and gpu.index in pinned
-            and loose[gpu.index] < PAGEABLE_SHARE * pinned[gpu.index]
-        ]
+            evidence: dict[str, object] = {"pageable_gb_per_s": pair[0], "pinned_gb_per_s": pair[1]}
+            faults.append(Fault(gpu, says, evidence, "info"))
         yield from findings_of(
             "bandwidth.pageable_slow",
             faults,
@@ -59,15 +54,15 @@ def far_nodes(machine: Machine) -> Iterator[Finding]:
     samples = machine.bandwidth.samples if machine.bandwidth else ()
     for kind in HOST_KINDS:
         near = rates(host_copies(samples, kind, machine))
-        far = _fastest(samples, kind, machine, far=True)
         faults = []
         for gpu in present(machine):
-            share = far[gpu.index] / near[gpu.index] if gpu.index in near and gpu.index in far else 1.0
+            far = _fastest_far(samples, kind, gpu.index, machine)
+            share = far / near[gpu.index] if gpu.index in near and far is not None else 1.0
             if share < FAR_SHARE:
                 severity: Severity = "warning" if share < FAR_BAD_SHARE else "info"
-                says = f"copies {_WAYS[kind]} reach {share:.0%} with the memory of another node"
+                says = f"copies {_WAYS[kind]} reach about {roughly(share)} of the near rate with memory of another node"
                 evidence: dict[str, object] = {
-                    "far_gb_per_s": far[gpu.index],
+                    "far_gb_per_s": far,
                     "near_gb_per_s": near[gpu.index],
                     "near_node": gpu.numa_node,
                 }
@@ -149,16 +144,32 @@ def measured_groups(machine: Machine) -> tuple[UplinkGroup, ...]:
     return bandwidth.uplink_groups or uplink_groups(bandwidth.samples, machine)
 
 
-def _fastest(samples: tuple[Sample, ...], kind: Kind, machine: Machine, *, far: bool) -> dict[int, float]:
-    """Give the fastest pinned copy of a far node for each GPU, or the fastest pageable one of the near."""
-    found: dict[int, float] = {}
-    for sample in judged(samples):
-        gpu = gpu_of(sample.destination if kind == "h2d" else sample.source)
-        if gpu is None or sample.kind != kind or (sample.pinned is False) is far:
-            continue
-        if is_far(sample, gpu, machine) is far:
-            found[gpu] = max(rate(sample), found.get(gpu, 0.0))
-    return found
+def _pageable_and_pinned(
+    samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine
+) -> tuple[float, float] | None:
+    """Give the fastest pageable copy and the fastest pinned one that it can be compared with.
+
+    That is one of the same size where there is one: two runs of different tools on a link that was slow in
+    one of them would else look like a penalty.
+    """
+    own = [one for one in _host_samples(samples, kind, gpu) if not is_far(one, gpu, machine)]
+    loose = max((one for one in own if one.pinned is False), key=rate, default=None)
+    pinned = [one for one in own if one.pinned is not False]
+    if loose is None or not pinned:
+        return None
+    same = [one for one in pinned if one.bytes == loose.bytes]
+    return rate(loose), max(map(rate, same or pinned))
+
+
+def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
+    own = _host_samples(samples, kind, gpu)
+    far = (rate(one) for one in own if one.pinned is not False and is_far(one, gpu, machine))
+    return max(far, default=None)
+
+
+def _host_samples(samples: tuple[Sample, ...], kind: Kind, gpu: int) -> list[Sample]:
+    end = "destination" if kind == "h2d" else "source"
+    return [one for one in judged(samples) if one.kind == kind and gpu_of(getattr(one, end)) == gpu]
 
 
 def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Finding]:
@@ -203,7 +214,7 @@ def _group_words(group: UplinkGroup) -> str:
     if group.agrees and group.bridge:
         words += f"bridge {group.bridge}"
     else:
-        words += "an uplink" + ("" if group.agrees is None else " that the PCI tree does not show")
+        words += "a way to the host" + ("" if group.agrees is None else " that the PCI tree does not show")
     if group.alone_gb_per_s and group.together_gb_per_s is not None:
         what = "both ways at once" if group.from_kind == "bidirectional" else "at once"
         words += f" ({group.together_gb_per_s:.1f} GB/s {what}, {group.alone_gb_per_s:.1f} one by one)"

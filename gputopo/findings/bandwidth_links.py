@@ -6,7 +6,7 @@ from gputopo.bandwidth import Bandwidth, Conditions, Kind, Sample, gpu_of
 from gputopo.bandwidth_expected import link_name, links_for, with_expectations
 from gputopo.bandwidth_numbers import Pair, host_copies, host_gpu, judged, pair_copies, rate
 from gputopo.expectations import expected_gpu, expected_link
-from gputopo.findings.fault import Fault, findings_of, present
+from gputopo.findings.fault import Fault, findings_of, present, roughly
 from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.links import NARROW_LANES
 from gputopo.machine import Gpu, Machine
@@ -111,7 +111,7 @@ def directions(machine: Machine) -> Iterator[Finding]:
         share = min(own.values()) / max(own.values())
         if share < DIRECTION_SHARE:
             slower, faster = sorted(own, key=lambda kind: own[kind])
-            says = f"copies {_WORDS[slower]} reach {share:.0%} of those {_WORDS[faster]}"
+            says = f"copies {_WORDS[slower]} reach about {roughly(share)} of those {_WORDS[faster]}"
             evidence: dict[str, object] = {f"{kind}_gb_per_s": round(own[kind], 3) for kind in own}
             faults.append(Fault(gpu, says, evidence, "warning"))
     yield from findings_of(
@@ -252,7 +252,7 @@ def _others(samples: tuple[Sample, ...]) -> Iterator[tuple[Kind, int, Sample]]:
 def _below(kind: Kind, sample: Sample) -> str:
     what = "copies within its memory" if kind == "d2d_local" else f"copies {_WORDS[kind]}"
     share = rate(sample) / (sample.expected_gb_per_s or rate(sample))
-    return f"{what} reach {share:.0%} of what is expected: {sample.expected_source}"
+    return f"{what} reach about {roughly(share)} of what is expected: {sample.expected_source}"
 
 
 def _evidence(sample: Sample) -> dict[str, object]:

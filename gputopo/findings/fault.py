@@ -58,6 +58,11 @@ def numbers(indices: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
+def roughly(share: float) -> str:
+    """Write a share to the next tenth, so that cards with about the same are told together."""
+    return f"{max(round(share, 1), 0.1):.0%}" if share >= 0.05 else "under 5%"
+
+
 def present(machine: Machine) -> list[Gpu]:
     """Give the GPUs that answer: rules ask nothing of a lost one."""
     return [gpu for gpu in machine.gpus if not gpu.lost]
