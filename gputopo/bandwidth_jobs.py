@@ -121,9 +121,9 @@ def next_jobs(
     wanted: list[Job] = []
     for kind in _UP_AND_DOWN:
         alone = _rates(done, kind, None)
-        whole = _rates(done, kind, group_name(kind, setting.gpus))
+        whole = _largest_group(done, kind)
         slowed = _slower(whole, alone)
-        if len(slowed) < 2 or len(setting.gpus) < 3:
+        if len(slowed) < 2 or len(whole) < 3:
             continue
         pairs = [_group(kind, pair, setting) for pair in combinations(slowed, 2)]
         missing = [job for job in pairs if job.group not in tried]
@@ -132,7 +132,7 @@ def next_jobs(
             unexplained = _slower(
                 whole, fair_rates({gpu: alone[gpu] for gpu in whole if gpu in alone}, shared(alone, together))
             )
-            smaller = [tuple(gpu for gpu in setting.gpus if gpu != out) for out in unexplained]
+            smaller = [tuple(gpu for gpu in whole if gpu != out) for out in unexplained]
             missing = [
                 job
                 for gpus in smaller
@@ -336,6 +336,12 @@ def _rates(done: Sequence[Sample], kind: WayKind, group: str | None) -> dict[int
         place = sample.destination if kind == "h2d" else sample.source
         found.setdefault(int(place.removeprefix("gpu:")), sample.median_gb_per_s)
     return found
+
+
+def _largest_group(done: Sequence[Sample], kind: WayKind) -> dict[int, float]:
+    """Give the rates of all GPUs at once, those left out that failed in it."""
+    groups = {sample.group for sample in done if sample.kind == kind and sample.group is not None}
+    return max((_rates(done, kind, group) for group in sorted(groups)), key=len, default={})
 
 
 def _slower(now: Mapping[int, float], before: Mapping[int, float]) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from gputopo.bandwidth import Bandwidth, NotMeasured
 from gputopo.bandwidth_budget import QUICK_SECONDS
+from gputopo.bandwidth_expected import with_expectations
 from gputopo.bandwidth_jobs import Request, Setting, far_nodes, gpu_place, near_nodes
 from gputopo.captures.cpulist import parse
 from gputopo.errors import HardwareError, UsageError
@@ -81,6 +82,8 @@ def measure(
 ) -> Bandwidth:
     """Measure this machine's links; `machine` is what was read of it, and is not changed.
 
+    Each number has beside it what is expected of it, and the groups that share an uplink are found.
+
     `progress` is told before each step. A keyboard interrupt ends the session: what was measured is given
     with `complete` False. Raises NoGpuMeasuredError, which carries what was measured, where there is no GPU
     or CUDA cannot be used; UsageError for a GPU or a memory node that the machine does not have.
@@ -114,6 +117,7 @@ def measure(
         cuda_version=results.cuda_version or machine.driver.cuda_version,
         notes=tuple(results.notes),
     )
+    bandwidth = with_expectations(bandwidth, machine)
     if refusal is not None:
         raise NoGpuMeasuredError(*refusal, bandwidth)
     return bandwidth

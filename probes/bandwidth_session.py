@@ -28,6 +28,7 @@ NO_TIME = "time"
 INTERRUPTED = "interrupted"
 _REFUSED_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _WRONG_DATA = "WRONG_DATA"
+_WRONG_POINTERS = "wrong data arrived on that GPU before; a kernel that follows pointers in it would crash"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +79,7 @@ class Session:
         self._tell = tell or (lambda progress: None)
         self._given_up = dict(given_up or {})
         self._speeds, self._pace = Speeds(), Pace()
+        self._distrusted: set[str] = set()  # places where wrong data arrived
         self._queue: list[Job] = []
         self._tried: set[str] = set()
         self._done = 0
@@ -120,6 +122,9 @@ class Session:
             gone = [gpu for way in job.ways for gpu in gpus_of(way) if gpu in self._given_up]
             self._leave_out([job], self._given_up[gone[0]])
             return None
+        if _follows_pointers(left, self._distrusted):
+            self._leave_out([left], _WRONG_POINTERS)
+            return None
         if self._left_s() < self._pace.factor * job_seconds(left, self._speeds, self._chosen()):
             self._leave_out([left], NO_TIME)
             return None
@@ -138,6 +143,8 @@ class Session:
     def _judge(self, gpus: tuple[int, ...], failure: Failure) -> None:
         """Give up the GPUs that answer no more after a failure, or have no memory for their own copies."""
         if failure.reason == _WRONG_DATA:
+            if failure.source == "host":  # the way by which the pointers come
+                self._distrusted.add(failure.destination)
             return
         alone = len(gpus) == 1 and failure.group is None
         for gpu in gpus:
@@ -169,3 +176,9 @@ class Session:
 
     def _leave_out(self, left_out: list[Job], reason: str) -> None:
         self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]
+
+
+def _follows_pointers(job: Job, distrusted: set[str]) -> bool:
+    """Tell whether a latency is measured along pointers in the memory of a GPU that got wrong data."""
+    way = job.ways[0]
+    return job.kind == "latency" and way.method == "kernel_read" and way.source in distrusted

@@ -38,7 +38,8 @@ def number(bandwidth: Bandwidth, **facts: Any) -> float | None:
 
 
 def test_each_kind_of_copy_gives_the_rate_that_was_set() -> None:
-    rates = {"h2d": 12.0, "d2h": 13.0, "p2p_direct": 10.0, "p2p_staged": 6.0, "d2d_local": 200.0}
+    rates: dict[str, float] = {"h2d": 12.0, "d2h": 13.0, "p2p_direct": 10.0, "p2p_staged": 6.0}
+    rates["d2d_local"] = 200.0
     engine = EngineDouble(
         rate=lambda way: 4.0 if way.pinned is False else rates[way.kind], peers=frozenset({(0, 1), (1, 0)})
     )
@@ -54,10 +55,8 @@ def test_each_kind_of_copy_gives_the_rate_that_was_set() -> None:
         assert number(found, kind="p2p_direct", source="gpu:1", method=method) == pytest.approx(10.0)
     assert number(found, kind="p2p_staged", source="gpu:0", destination="gpu:1") == pytest.approx(6.0)
     latencies = Counter((one.path, one.source) for one in found.samples if one.kind == "latency")
-    assert latencies == {
-        (None, "host"): 2,
-        **{(path, f"gpu:{gpu}"): 1 for path in ("direct", "staged") for gpu in (0, 1)},
-    }
+    assert latencies.pop((None, "host")) == 2
+    assert latencies == Counter((path, f"gpu:{gpu}") for path in ("direct", "staged") for gpu in (0, 1))
     assert found.failures == ()
     assert found.complete
 
@@ -89,6 +88,13 @@ def test_gpus_that_share_an_uplink_are_found(
     assert {group.gpus for group in found.uplink_groups} == groups
 
 
+def test_uplinks_are_found_without_the_gpu_that_fails_in_the_group() -> None:
+    uplinks = [(frozenset({0, 1, 2, 3}), 13.0), (frozenset({4, 5}), 13.0)]
+    faults = {("h2d", "host", "gpu:3"): "WRONG_DATA", ("d2h", "gpu:3", "host"): "WRONG_DATA"}
+    found = run(EngineDouble(gpus=6, uplinks=uplinks, faults=faults))
+    assert {group.gpus for group in found.uplink_groups} == {(0, 1, 2), (4, 5)}
+
+
 def test_pairs_are_copied_to_at_once_only_where_all_together_are_slower() -> None:
     quiet, busy = EngineDouble(gpus=4), EngineDouble(gpus=4, uplinks=[(frozenset({0, 1}), 12.0)])
     run(quiet)
@@ -113,6 +119,15 @@ def test_a_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
     }
     assert len(whole.samples) - len(broken.samples) == 3
     assert broken.not_measured == whole.not_measured
+
+
+def test_no_kernel_follows_pointers_in_memory_where_wrong_data_arrived() -> None:
+    engine = EngineDouble(gpus=2, peers=ALL_PEERS, faults={("h2d", "host", "gpu:1"): "WRONG_DATA"})
+    found = run(engine)
+    chased = {(job.ways[0].source, job.ways[0].method) for job, _ in engine.asked if job.kind == "latency"}
+    assert ("gpu:0", "kernel_read") in chased
+    assert ("gpu:1", "kernel_read") not in chased
+    assert any("follows pointers" in one.reason for one in found.not_measured)
 
 
 def test_a_group_goes_on_without_the_gpu_that_fails_in_it() -> None:
