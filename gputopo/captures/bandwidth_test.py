@@ -54,8 +54,9 @@ _PROSE = re.compile(
 )
 _FAILED = re.compile(r"^(?:Result = FAIL|CUDA error at .*|!+Error.*|.*cudaGetDeviceCount returned.*)$")
 _MARKS = re.compile(
-    r"\[CUDA Bandwidth Test\]|^\W*bandwidthTest-[HD]2[HD]\b"
-    rf"|^\W*{_WAY} (?:Bandwidth, \d+ Device|bandwidth \(GB/s\):)|^\W*(?:PINNED|PAGEABLE) Memory Transfers",
+    r"\[CUDA Bandwidth Test\]|^[^\w\n]{0,20}bandwidthTest-[HD]2[HD]\b"
+    rf"|^[^\w\n]{{0,20}}{_WAY} (?:Bandwidth, \d+ Device|bandwidth \(GB/s\):)"
+    r"|^[^\w\n]{0,20}(?:PINNED|PAGEABLE) Memory Transfers",
     re.MULTILINE,
 )
 
@@ -112,6 +113,7 @@ class _Reader:
         self.runs: list[_Run] = []
         self.notes: list[str] = []
         self.visible: int | None = None
+        self.exported = False  # else it holds for one run
         self.label: int | None = None
 
     def add(self, line: str) -> bool:
@@ -119,7 +121,7 @@ class _Reader:
         if _START.search(line):
             self._begin()
         elif visible := _VISIBLE.search(line):
-            self.visible = int(visible[1])
+            self.visible, self.exported = int(visible[1]), "export" in line
         elif device := _DEVICE.match(line) or _BLOG_DEVICE.match(line):
             if not self.runs or self.runs[-1].told or device.re is _BLOG_DEVICE:
                 self._begin()
@@ -142,7 +144,7 @@ class _Reader:
         if last is not None and not last.told and not last.devices:
             return
         self.runs.append(_Run(self.visible, self.label))
-        self.label = None
+        self.label, self.visible = None, self.visible if self.exported else None
 
     def _run(self) -> _Run:
         if not self.runs:

@@ -24,6 +24,8 @@ _DEVICE = re.compile(
     r"^Device (\d{1,4}): (.{1,120}?)(?: \(([0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\))?(?:: \(.*\))?$",
     re.ASCII,
 )
+_PROCESS = re.compile(r"^Process +\d{1,5} \(.{1,255}\): device \d{1,4}: ", re.ASCII)  # of the multinode build
+_HOST_NAME = re.compile(r"^[A-Za-z0-9][\w.-]{0,254}$")
 _RUNNING = re.compile(r"^Running ([a-z][a-z0-9_]{2,80})\.$")
 _WAIVED = re.compile(r"^(?:Waiving|Waived)\b:?\s*(?:([a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b)?(.*)$")
 _WHAT = re.compile(
@@ -43,9 +45,9 @@ _PARTS = ((r"_(?:read|write)1", "1"), (r"_(?:read|write)2", "2"), ("_total", "to
 _SAID_PARTS: dict[str, Part] = {"1": "1", "2": "2", "total": "total"}
 _SAID_PART = re.compile(r"\b(?:Read|Write)?(1|2|total)\b", re.IGNORECASE)
 _MARKS = re.compile(
-    r"nvbandwidth Version:|^\W*(?:Running|Waiving) \w+_(?:ce|sm|copy)\."
-    r"|^\W*SUM \w+_(?:ce|sm|copy|total|[a-z]+[12]) "
-    r"|^\W*(?:memcpy|memory latency) .{0,20}(?:GPU|CPU)\((?:row|column)\)",
+    r"nvbandwidth Version:|^[^\w\n]{0,20}(?:Running|Waiving) \w+_(?:ce|sm|copy)\."
+    r"|^[^\w\n]{0,20}SUM \w+_(?:ce|sm|copy|total|[a-z]+[12]) "
+    r"|^[^\w\n]{0,20}(?:memcpy|memory latency) .{0,20}(?:GPU|CPU)\((?:row|column)\)",
     re.MULTILINE,
 )
 _OTHERS = re.compile(r"\[CUDA Bandwidth Test\]|^Running on\.\.\.|P2P \(Peer-to-Peer\)")
@@ -158,8 +160,16 @@ class _Reader:
             address = f"{device[3]}.0" if device[3] else None
             self.report.devices.setdefault(int(device[1]), Device(device[2].strip(), address))
         else:
-            return False
+            return self._is_host_name(line)
         return True
+
+    def _is_host_name(self, line: str) -> bool:
+        """Tell whether this line has the host's name: above the devices, or of an MPI process.
+
+        Such lines are dropped, since they identify a person's machine.
+        """
+        above = self.report.driver is not None and not self.report.devices and self.test is None
+        return _PROCESS.match(line) is not None or (above and _HOST_NAME.match(line) is not None)
 
     def _row(self, number: int, line: str) -> bool:
         """Take the line of device numbers, or a row."""

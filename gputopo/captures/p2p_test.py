@@ -42,7 +42,7 @@ _PROSE = re.compile(
     r"|So you can see lesser Bandwidth|NOTE: The CUDA Samples are not meant"
 )
 _MARKS = re.compile(
-    r"p2pBandwidthLatencyTest|P2P Connectivity Matrix|P2P=(?:En|Dis)abled|^\W*D\\D\s+0\b", re.M
+    r"p2pBandwidthLatencyTest|P2P Connectivity Matrix|P2P=(?:En|Dis)abled|^[^\w\n]{0,20}D\\D\s+0\b", re.M
 )
 
 

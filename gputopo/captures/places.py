@@ -42,10 +42,11 @@ def gpus_in_pci_order(devices: Mapping[int, Device]) -> tuple[tuple[Gpu, ...], d
         index_of = dict(zip(in_order, sorted(devices), strict=True))
     else:
         index_of = {number: number for number in devices}
+    reordered = any(index != number for number, index in index_of.items())
     gpus = [
         Gpu(
             index=index_of[number],
-            cuda_index=number if addresses[number] else None,
+            cuda_index=number if reordered else None,  # in PCI order it may have been asked for that order
             name=device.name,
             pci_address=addresses[number],
         )

@@ -100,6 +100,13 @@ def test_outputs_below_one_another_are_numbered_by_what_each_was_told_to_see() -
     assert {s.destination: s.median_gb_per_s for s in bandwidth.samples} == {"gpu:4": 1.004, "gpu:2": 1.002}
 
 
+def test_what_a_run_was_told_to_see_holds_for_that_run_unless_exported() -> None:
+    run = written("A", {"Host to Device": 1000.0})
+    for word, last in (("", "gpu:0"), ("export ", "gpu:5")):
+        text = f"$ {word}CUDA_VISIBLE_DEVICES=5 ./bandwidthTest\n{run}$ ./bandwidthTest\n{run}"
+        assert [s.destination for s in read(text)[1].samples] == ["gpu:5", last]
+
+
 def test_outputs_below_one_another_are_numbered_by_the_file_names_between_them() -> None:
     text = "".join(
         f"==> results/bandwidthTest_gpu_{i}.txt <==\n{written('A', {'Host to Device': 1000.0 + i})}"
@@ -164,18 +171,16 @@ def test_any_run_that_is_written_is_read_back(told: dict[str, float], unit: str)
     assert [s.median_gb_per_s for s in bandwidth.samples] == pytest.approx([v / scale for v in told.values()])
 
 
-@given(st.randoms(use_true_random=False), st.integers(0, 400))
+@given(st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(random: object, cut: int) -> None:
-    lines = (written("A", RATES) * 2)[: cut or None].rpartition("\n")[0].splitlines()
-    random.shuffle(lines)  # type: ignore[attr-defined]
+def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.DataObject) -> None:
+    lines = (written("A", RATES) * 2).splitlines()
+    kept = data.draw(st.permutations(lines))[: data.draw(st.integers(0, len(lines)))]
     try:
-        _, bandwidth = read("\n".join(lines))
+        _, bandwidth = read("\n".join(kept))
     except InputError:
         return
-    assert {s.median_gb_per_s for s in bandwidth.samples} <= {
-        v * scale for v in (763.5, 799.1, 84983.9) for scale in (1e-3,)
-    } | {0.7635, 0.7991, 84.9839}
+    assert {s.median_gb_per_s for s in bandwidth.samples} <= {0.7635, 0.7991, 84.9839}
 
 
 def test_a_parser_alone_gives_the_same_machine() -> None:

@@ -6,10 +6,10 @@ from gputopo.bandwidth import Bandwidth, Sample
 from gputopo.captures import detect, nvbandwidth_text
 from gputopo.errors import InputError
 from gputopo.machine import Machine
-from tests.captures.bandwidth_texts import nvbandwidth_matrix, nvbandwidth_table
+from tests.captures.bandwidth_texts import Numbers, nvbandwidth_matrix, nvbandwidth_table
 
 ROW = [[11.25, 12.5, 13.75]]
-PAIRS = [[None, 21.25, 22.5], [23.75, None, 24.5], [25.25, 26.5, None]]
+PAIRS: Numbers = [[None, 21.25, 22.5], [23.75, None, 24.5], [25.25, 26.5, None]]
 HEAD = """nvbandwidth Version: v0.8
 Built from Git version: v0.8
 
@@ -56,6 +56,13 @@ def test_the_head_tells_versions_names_and_addresses_and_no_host_name() -> None:
         "NVIDIA H100 80GB HBM3",
         "0000:b2:00.0",
     )
+    assert "myhost" not in repr(machine)
+    assert machine.unread == ()
+
+
+def test_host_names_of_mpi_processes_are_dropped() -> None:
+    text = "Process  0 (myhost): device 0: NVIDIA GB200 (00000008:01:00)\n"
+    assert "myhost" not in repr(read(text + host("host_to_device_memcpy_ce"))[0])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +174,7 @@ def test_a_local_copy_is_counted_as_read_and_written() -> None:
 
 
 def test_pairs_that_were_copied_are_peers_and_those_without_a_number_are_not() -> None:
-    rows = [[None, 20.5, None], [20.5, None, None], [None, None, None]]
+    rows: Numbers = [[None, 20.5, None], [20.5, None, None], [None, None, None]]
     heading = "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)"
     for empty in ("N/A", "0.00"):
         text = nvbandwidth_table("device_to_device_memcpy_read_ce", heading, rows, empty=empty)
@@ -204,8 +211,8 @@ def test_a_waived_test_without_a_name_is_still_told() -> None:
 
 def test_an_error_of_cuda_is_a_failure_of_the_test_that_ran() -> None:
     text = host("host_to_device_memcpy_ce") + (
-        "Running device_to_host_memcpy_ce.\n[CUDA_ERROR_ILLEGAL_ADDRESS] an illegal memory access was encountered "
-        "in expression cuStreamSynchronize(stream) in x() : memcpy.cpp:90\n"
+        "Running device_to_host_memcpy_ce.\n[CUDA_ERROR_ILLEGAL_ADDRESS] an illegal memory access was "
+        "encountered in expression cuStreamSynchronize(stream) in x() : memcpy.cpp:90\n"
     )
     _, bandwidth = read(text)
     (failure,) = bandwidth.failures
@@ -216,7 +223,8 @@ def test_an_error_of_cuda_is_a_failure_of_the_test_that_ran() -> None:
 
 
 def test_wrong_data_is_a_failure_and_an_unknown_test_is_not_measured() -> None:
-    text = "Running host_to_device_memcpy_ce.\n Invalid value when checking the pattern at 0x7f\n Current offset : 4 \n"
+    text = "Running host_to_device_memcpy_ce.\n Invalid value when checking the pattern at 0x7f\n"
+    text += " Current offset : 4 \n"
     machine, bandwidth = read(text + "ERROR: Testcase nonsense not found!\n")
     assert [f.reason for f in bandwidth.failures] == ["WRONG_DATA"]
     assert "nonsense" in bandwidth.not_measured[0].reason
@@ -246,7 +254,7 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
 
 def test_verbose_lines_and_prompts_are_no_lines_to_report() -> None:
     text = "> ./nvbandwidth -v\n" + HEAD.replace("myhost\n", "") + host("host_to_device_memcpy_ce")
-    text += "MIN host_to_device_memcpy_ce 11.25\nMAX host_to_device_memcpy_ce 13.75\nAVG host_to_device_memcpy_ce 12.5\n"
+    text += "".join(f"{what} host_to_device_memcpy_ce 11.25\n" for what in ("MIN", "MAX", "AVG"))
     assert read(text)[0].unread == ()
 
 

@@ -108,7 +108,8 @@ def test_of_the_newer_latencies_the_gpus_are_taken_and_the_hosts_are_said_to_be_
 
 
 def test_devices_have_their_names_and_addresses() -> None:
-    text = "Device: 0, Tesla M60, pciBusID: 0, pciDeviceID: 0, pciDomainID:d463\nDevice=0 CAN Access Peer Device=1\n"
+    text = "Device: 0, Tesla M60, pciBusID: 0, pciDeviceID: 0, pciDomainID:d463\n"
+    text += "Device=0 CAN Access Peer Device=1\n"
     gpu = read(text).gpus[0]
     assert (gpu.index, gpu.name, gpu.pci_address) == (0, "Tesla M60", "d463:00:00.0")
 
@@ -167,7 +168,8 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
 def test_a_device_told_twice_and_differently_is_refused() -> None:
     with pytest.raises(InputError, match=r"device 0 twice and differently \(line 2\)"):
         read(
-            "Device: 0, A, pciBusID: 5, pciDeviceID: 0\nDevice: 0, B, pciBusID: 5, pciDeviceID: 0\nP2P=Enabled\n"
+            "Device: 0, A, pciBusID: 5, pciDeviceID: 0\nDevice: 0, B, pciBusID: 5, pciDeviceID: 0\n"
+            "P2P=Enabled\n"
         )
 
 

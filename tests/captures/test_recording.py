@@ -1,10 +1,12 @@
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import schema
+from gputopo.bandwidth import Bandwidth, Failure, Sample
 from gputopo.captures import recording
 from gputopo.errors import InputError
 from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, PowerW, Unread
@@ -45,6 +47,50 @@ def test_an_inspection_gives_its_machine_and_its_findings_are_left() -> None:
     )
     assert recording.recognise(text)
     assert recording.parse(text, origin="x") == BOX
+
+
+MEASURED = Bandwidth(
+    source="live",
+    samples=(Sample(kind="h2d", source="host", destination="gpu:1", median_gb_per_s=12.5),),
+    failures=(Failure(kind="d2h", source="gpu:0", destination="host", reason="TIMED_OUT", says="no answer"),),
+    level="quick",
+)
+
+
+def printed(**changes: object) -> str:
+    """Write what `gputopo bandwidth --json` prints."""
+    document = schema.to_builtins(MEASURED) | {"machine": schema.to_builtins(BOX), "findings": []}
+    return json.dumps(document | changes)
+
+
+def test_a_measurement_gives_its_machine_with_the_bandwidth_in_it() -> None:
+    machine = recording.parse(printed(), origin="box.json")
+    assert machine == msgspec.structs.replace(BOX, bandwidth=MEASURED)
+    assert recording.parse(schema.encode_pretty(machine), origin="box.json") == machine
+
+
+def test_a_measurement_without_a_machine_is_of_the_gpus_it_names() -> None:
+    for text in (schema.encode(MEASURED).decode(), printed(machine=None)):
+        machine = recording.parse(text, origin="box.json")
+        assert [gpu.index for gpu in machine.gpus] == [0, 1]
+        assert machine.bandwidth == MEASURED
+
+
+@pytest.mark.parametrize(
+    ("sample", "what"),
+    [
+        ({"source": "gpu:7"}, "box.json: its bandwidth is of GPU 7, which it lacks"),
+        ({"median_gb_per_s": -1.0}, "has a number that no copy can have"),
+        ({"repeats_us": [-0.5]}, "has a number that no copy can have"),
+        ({"kind": "teleport"}, "is not a valid gputopo.bandwidth/1"),
+        ({"median_gb_per_s": "fast"}, "is not a valid gputopo.bandwidth/1"),
+    ],
+)
+def test_a_measurement_that_cannot_be_is_refused(sample: dict[str, object], what: str) -> None:
+    good = schema.to_builtins(MEASURED)["samples"][0]
+    with pytest.raises(InputError) as caught:
+        recording.parse(printed(samples=[good | sample]), origin="box.json")
+    assert what in caught.value.what
 
 
 def test_fields_of_a_later_minor_version_are_ignored() -> None:

@@ -1,0 +1,62 @@
+import pytest
+
+from gputopo.bandwidth import Bandwidth
+from gputopo.captures import detect, pasted
+from gputopo.errors import InputError
+from gputopo.machine import Hop, Machine
+from tests.captures.bandwidth_texts import bandwidth_test, nvbandwidth_table, p2p_head, p2p_matrix
+
+P2P = p2p_head(["GTX 1070"] * 2, [[True] * 2] * 2) + p2p_matrix(
+    "Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)", [[100.5, 11.5], [12.5, 101.5]]
+)
+RUN = bandwidth_test("GTX 1070", {"Host to Device": 763.5}, index=1)
+NVB = "nvbandwidth Version: v0.8\nDevice 0: GTX 1070\nDevice 1: GTX 1070\n" + nvbandwidth_table(
+    "host_to_device_memcpy_ce", "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", [[5.5, 6.5]]
+)
+TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPIX\t0-9\nGPU1\tPIX\t X \t0-9\n"
+
+
+def read(text: str) -> tuple[Machine, Bandwidth]:
+    machine = detect.read_text(text, origin="test")
+    assert machine.bandwidth is not None
+    return machine, machine.bandwidth
+
+
+@pytest.mark.parametrize("parts", [(P2P, RUN, NVB), (NVB, RUN, P2P), (RUN, NVB, P2P)])
+def test_outputs_of_several_programs_in_one_text_are_all_read(parts: tuple[str, ...]) -> None:
+    machine, bandwidth = read("\n".join(parts))
+    between = {
+        (s.source, s.destination): s.median_gb_per_s for s in bandwidth.samples if s.kind == "p2p_direct"
+    }
+    assert between == {("gpu:0", "gpu:1"): 11.5, ("gpu:1", "gpu:0"): 12.5}
+    assert sorted(s.median_gb_per_s or 0 for s in bandwidth.samples if s.kind == "h2d") == [0.7635, 5.5, 6.5]
+    assert [gpu.name for gpu in machine.gpus] == ["GTX 1070", "GTX 1070"]
+    assert machine.unread == ()
+    assert machine.contradictions == ()
+
+
+@pytest.mark.parametrize("text", [P2P + "\n" + TOPO, TOPO + "\n" + P2P])
+def test_a_matrix_of_nvidia_smi_beside_a_bandwidth_test_is_read_too(text: str) -> None:
+    machine, bandwidth = read(text)
+    assert machine.source == "nvidia-smi topo + p2pBandwidthLatencyTest"
+    link = machine.link(0, 1)
+    assert link is not None
+    assert (link.hop, link.p2p_read) == (Hop.PIX, "OK")
+    assert len(bandwidth.samples) == 4
+    assert machine.unread == ()
+
+
+def test_a_marker_without_any_result_is_refused() -> None:
+    with pytest.raises(InputError, match="there is no result of a bandwidth test in it"):
+        pasted.parse("$ ./p2pBandwidthLatencyTest\nSegmentation fault\n", origin="test")
+
+
+def test_of_a_long_log_only_the_first_unread_lines_are_kept() -> None:
+    machine, _ = read(P2P + "some line of a log\n" * 5000)
+    assert len(machine.unread) == 200
+
+
+def test_a_matrix_in_a_text_that_only_speaks_of_a_bandwidth_test_is_read() -> None:
+    machine = detect.read_text(f"Next we ran p2pBandwidthLatencyTest.\n{TOPO}", origin="test")
+    assert machine.source == "nvidia-smi topo"
+    assert machine.bandwidth is None

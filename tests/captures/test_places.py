@@ -1,0 +1,80 @@
+from gputopo.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.captures import merge, places
+from gputopo.captures.places import Device
+from gputopo.machine import Gpu, Machine
+
+MEASURED = Bandwidth(
+    source="test",
+    samples=(
+        Sample(
+            kind="h2d",
+            source="host",
+            destination="gpu:1",
+            group="all gpu:1 gpu:0",
+            conditions=(Conditions(gpu=1), Conditions(gpu=0)),
+        ),
+        Sample(kind="p2p_direct", source="gpu:1", destination="gpu:2", median_gb_per_s=2.5),
+        Sample(kind="host_memory", source="node:1", destination="node:1"),
+    ),
+    failures=(Failure(kind="d2h", source="gpu:2", destination="host", reason="TIMED_OUT", says="x"),),
+    not_measured=(NotMeasured(what="gpu:2 to gpu:1", reason="x"), NotMeasured(what="gpu:1", reason="x")),
+    uplink_groups=(
+        UplinkGroup(gpus=(0, 1), from_kind="h2d"),
+        UplinkGroup(gpus=(1, 2), from_kind="h2d"),
+    ),
+)
+
+
+def test_every_place_is_renumbered_and_what_is_of_a_missing_gpu_is_left_out() -> None:
+    moved = places.renumbered(MEASURED, {0: 6, 1: 4})
+    assert [(s.source, s.destination, s.group) for s in moved.samples] == [
+        ("host", "gpu:4", "all gpu:4 gpu:6"),
+        ("node:1", "node:1", None),
+    ]
+    assert [c.gpu for c in moved.samples[0].conditions] == [4, 6]
+    assert moved.failures == ()
+    assert [one.what for one in moved.not_measured] == ["gpu:4"]
+    assert [group.gpus for group in moved.uplink_groups] == [(4, 6)]
+
+
+def test_two_numbers_that_change_places_do_not_run_into_one_another() -> None:
+    moved = places.renumbered(MEASURED, {1: 2, 2: 1, 0: 0})
+    assert (moved.samples[1].source, moved.samples[1].destination) == ("gpu:2", "gpu:1")
+    assert moved.failures[0].source == "gpu:1"
+
+
+def test_a_merge_renumbers_the_numbers_with_the_gpus() -> None:
+    leader = Machine(
+        source="live", gpus=tuple(Gpu(index=i, pci_address=f"0000:0{9 - i}:00.0") for i in range(3))
+    )
+    other = Machine(
+        source="test",
+        gpus=tuple(Gpu(index=i, pci_address=f"0000:0{7 + i}:00.0") for i in range(3)),
+        bandwidth=MEASURED,
+    )
+    bandwidth = merge.merge([leader, other]).bandwidth
+    assert bandwidth is not None
+    assert (bandwidth.samples[1].source, bandwidth.samples[1].destination) == ("gpu:1", "gpu:0")
+    assert [c.gpu for c in bandwidth.samples[0].conditions] == [1, 2]
+    assert bandwidth.uplink_groups[0].gpus == (1, 2)
+
+
+def test_numbers_that_one_capture_has_twice_stay_twice_and_two_captures_count_once() -> None:
+    twice = Bandwidth(source="test", samples=(MEASURED.samples[1],) * 2)
+    gpus = tuple(Gpu(index=i) for i in range(3))
+    merged = merge.merge(
+        [Machine(source=name, gpus=gpus, bandwidth=twice) for name in ("test", "copy")]
+    ).bandwidth
+    assert merged is not None
+    assert len(merged.samples) == 2
+
+
+def test_the_gpus_that_a_measurement_names_are_found() -> None:
+    assert places.gpus_named(MEASURED) == {0, 1, 2}
+
+
+def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_told_twice() -> None:
+    for second in (None, "0:9:0.0"):
+        gpus, index_of = places.gpus_in_pci_order({0: Device("A", "0:9:0.0"), 1: Device("B", second)})
+        assert index_of == {0: 0, 1: 1}
+        assert [gpu.name for gpu in gpus] == ["A", "B"]
