@@ -35,8 +35,8 @@ def pageable(machine: Machine) -> Iterator[Finding]:
             if pair is None or pair[0] >= PAGEABLE_SHARE * pair[1]:
                 continue
             says = (
-                f"copies {_WAYS[kind]} reach about {roughly(pair[0] / pair[1])} of the pinned rate with memory that is not "
-                "page-locked"
+                f"copies {_WAYS[kind]} reach about {roughly(pair[0] / pair[1])} of the pinned rate with "
+                "memory that is not page-locked"
             )
             evidence: dict[str, object] = {"pageable_gb_per_s": pair[0], "pinned_gb_per_s": pair[1]}
             faults.append(Fault(gpu, says, evidence, "info"))
@@ -60,7 +60,8 @@ def far_nodes(machine: Machine) -> Iterator[Finding]:
             share = far / near[gpu.index] if gpu.index in near and far is not None else 1.0
             if share < FAR_SHARE:
                 severity: Severity = "warning" if share < FAR_BAD_SHARE else "info"
-                says = f"copies {_WAYS[kind]} reach about {roughly(share)} of the near rate with memory of another node"
+                slow = f"about {roughly(share)} of the near rate"
+                says = f"copies {_WAYS[kind]} reach {slow} with memory of another node"
                 evidence: dict[str, object] = {
                     "far_gb_per_s": far,
                     "near_gb_per_s": near[gpu.index],
