@@ -26,7 +26,7 @@ _NOISE = re.compile(
 
 def recognise(text: str) -> bool:
     """Tell whether the text has a line of one of these programs."""
-    return not text.lstrip().startswith(("{", "<")) and any(p.recognise(text) for p in _PROGRAMS)
+    return not text.lstrip().startswith("{") and any(p.recognise(text) for p in _PROGRAMS)
 
 
 def parse(text: str, *, origin: str) -> Machine:

@@ -92,9 +92,16 @@ def test_a_box_without_peer_access_has_staged_pairs_only() -> None:
     assert machine.links[0].p2p_read == "NOT_SUPPORTED"
 
 
-def test_the_files_of_a_machine_fit_the_bundled_one() -> None:
-    files = [str(path) for path in sorted(FOLDER.glob("7gforce-v2-*"))]
-    assert detect.load(["7gforce-v2", *files]).contradictions == ()
+@pytest.mark.parametrize("name", ["7gforce-v2", "az-2x-m60", "az-4x-m60"])
+def test_the_files_of_a_machine_fit_the_bundled_one_in_any_order(name: str) -> None:
+    sources = [name, *(str(path) for path in sorted(FOLDER.glob(f"{name}-*")))]
+    for given in (sources, sources[::-1]):
+        machine = detect.load(given)
+        assert machine.contradictions == ()
+        assert machine.bandwidth is not None
+        bundled = detect.load([name]).bandwidth
+        assert bundled is not None
+        assert sorted(map(repr, machine.bandwidth.samples)) == sorted(map(repr, bundled.samples))
 
 
 @pytest.mark.parametrize("name", ["7gforce", "7gforce-v2", "az-2x-m60", "az-4x-m60"])
