@@ -1,8 +1,8 @@
 """Measured bandwidths as frozen values, and their JSON form (`gputopo.bandwidth/1`).
 
 Gigabytes are 10^9 bytes. A place is written `gpu:3` (its index in the machine), `node:1` (the memory, or the
-cores, of one NUMA node), `host` (host memory whose node is not told) or `gpus` (all the others together, where
-a tool gives one number for them).
+cores, of one NUMA node), `host` (host memory whose node is not told) or `gpus` (all the others together,
+where a tool gives one number for them).
 
 What a number counts, per kind:
 
