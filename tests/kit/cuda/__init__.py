@@ -7,9 +7,9 @@ that gputopo uses (`src/names.c` lists them) and says "not found" for all others
   with a capacity each and a latency. Flows that meet share max-min fair. Time is virtual: it passes when the
   host makes a call, waits or asks, never by itself, so all numbers are exact and repeatable on any machine.
 - Each call that gives work costs 5 us of virtual time. Who does not hold the streams back measures that too.
-- The bytes are really moved, when the copy ends; kernels are known by name and do their work. Memory that is
-  never touched costs nothing, what is touched costs as much host memory as it would on a card: on a small
-  machine keep the copies small (the word `memory=BYTES` bounds what a card has).
+- The bytes are really moved, when the copy ends; kernels are known by name and do their work. What lies in
+  device memory is kept in tiles that equal places share, so that eight cards full of a pattern that repeats
+  every 256 KiB cost little; other contents cost what they are (`memory=BYTES` bounds what a card has).
 - A copy from or to pageable memory is synchronous. Behind work that cannot end, that and every other wait is
   given up after `block_s` seconds of real time with CUDA_ERROR_LAUNCH_TIMEOUT and a line on stderr.
 - Streams of the default kind (handles 0, 1, 2) are ordinary streams of their GPU: they wait for no other.

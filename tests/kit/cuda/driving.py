@@ -161,6 +161,25 @@ def bytes_moved(way: list[Any], size: int) -> int:
     return sum(a != b for a, b in zip(pattern, seen, strict=True))
 
 
+def patchwork(size: int, pieces: list[list[Any]]) -> str:
+    """Give the digest of memory after copies and fills of [what, to, from, bytes] at odd places."""
+    import hashlib
+
+    box = Box()
+    stream, memory, pinned = box.stream(0), int(box.memory(0, size)), box.pinned(size)
+    ctypes.memmove(pinned, bytes(index * 31 % 253 for index in range(size)), size)
+    for what, to, start, count in pieces:
+        if what == "set":
+            asked(driver.cuMemsetD8Async(memory + to, start % 256, count, stream))
+        elif what == "local":
+            asked(driver.cuMemcpyDtoDAsync(memory + to, memory + start, count, stream))
+        else:
+            asked(driver.cuMemcpyHtoDAsync(memory + to, pinned + start, count, stream))
+    asked(driver.cuMemcpyDtoHAsync(pinned, memory, size, stream))
+    asked(driver.cuStreamSynchronize(stream))
+    return hashlib.sha256(ctypes.string_at(pinned, size)).hexdigest()
+
+
 def pageable(size: int) -> dict[str, Any]:
     """Copy from memory of Python's own: alone, and behind a held stream."""
     box = Box()

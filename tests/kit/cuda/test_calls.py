@@ -1,3 +1,5 @@
+import hashlib
+import random
 import subprocess
 import sys
 
@@ -83,6 +85,25 @@ def test_a_kernel_that_touches_what_it_may_not_spoils_its_card() -> None:
 @pytest.mark.parametrize("way", [["h2d", 1], ["p2p", 0, 1]])
 def test_bytes_arrive_as_they_were(way: list[int]) -> None:
     assert driven(box("four"), "bytes_moved", way=way, size=100_003) == 0
+
+
+def test_bytes_are_right_wherever_copies_and_fills_begin_and_end() -> None:
+    size, number = 3_000_001, random.Random(5)
+    pinned = bytes(index * 31 % 253 for index in range(size))
+    memory = bytearray(size)
+    pieces = []
+    for _ in range(60):
+        what = number.choice(["set", "local", "h2d"])
+        to, start = (number.choice([0, 1, 262_144, 524_288, number.randrange(size)]) for _ in range(2))
+        count = min(number.choice([1, 7, 262_144, 1_000_000]), size - to, size - start)
+        if what == "local" and abs(to - start) < count:
+            count = max(abs(to - start), 1)
+        pieces.append([what, to, start, count])
+        source = memory if what == "local" else pinned
+        filled = bytes([start % 256]) * count if what == "set" else bytes(source[start : start + count])
+        memory[to : to + count] = filled
+    seen = driven(box("four"), "patchwork", size=size, pieces=pieces)
+    assert seen == hashlib.sha256(memory).hexdigest()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@
 #define MAX_HOPS 32
 #define MAX_FAULTS 64
 #define MAX_CPUS 1024
+#define TILE 262144
 
 /* The driver's result codes that the double gives by itself (cuda.h, CUresult). */
 enum {
@@ -108,12 +109,28 @@ struct place {
     char *start;
     uint64_t bytes;
 };
+struct piece {
+    struct place place;
+    struct tile **tiles; /* of device memory */
+    bool gone;           /* given back, but work that is held may still touch it */
+    struct piece *next;
+};
+struct piece *piece_of(uint64_t address); /* also of one that is gone */
 int place_gpu(int gpu, uint64_t bytes, uint64_t *address);
 int place_host(uint64_t bytes, void **address);
 int unplace(uint64_t address, bool host, bool leave);
 struct place place_of(uint64_t address);
 bool within(uint64_t address, uint64_t bytes);
 uint64_t taken(int gpu);
+
+/* tiles.c: what lies there */
+void bytes_copy(uint64_t to, uint64_t from, uint64_t bytes);
+void bytes_in(uint64_t address, const void *from, uint64_t bytes);
+void bytes_out(uint64_t address, void *to, uint64_t bytes);
+void bytes_repeat(uint64_t address, uint64_t bytes, const char *data);
+uint64_t words_differ(uint64_t address, uint64_t words, const uint64_t *wanted);
+struct tile **tiles_new(uint64_t bytes);
+void tiles_drop(struct piece *piece);
 
 /* flows.c: the fluid that copies are */
 struct flow {
@@ -200,6 +217,7 @@ bool all_idle(const void *nothing);
 /* moves.c: copies, and what goes wrong with them */
 int begin_move(struct stream *stream, struct op *op); /* faults of the call itself */
 void end_move(struct op *op);
+void spoil(uint64_t address); /* changes one byte */
 void set_limit(struct op *op);
 int copy_kind(uint64_t to, uint64_t from, uint64_t bytes, struct op *op);
 int gpu_fails(int gpu); /* the code with which every call of a GPU fails, or 0 */

@@ -103,10 +103,7 @@ static int fill(int gpu, const uint64_t *word)
 {
     if (!allowed(gpu, word[0], 8 * word[1]))
         return ILLEGAL_ADDRESS;
-    const uint64_t *wanted = pattern(word[2]);
-    uint64_t *to = (uint64_t *)(uintptr_t)word[0];
-    for (uint64_t at = 0; at < word[1]; at += PERIOD)
-        memcpy(to + at, wanted, 8 * (word[1] - at < PERIOD ? word[1] - at : PERIOD));
+    bytes_repeat(word[0], 8 * word[1], (const char *)pattern(word[2]));
     return OK;
 }
 
@@ -114,15 +111,10 @@ static int check(int gpu, const uint64_t *word)
 {
     if (!allowed(gpu, word[0], 8 * word[1]) || !allowed(gpu, word[3], 8))
         return ILLEGAL_ADDRESS;
-    const uint64_t *wanted = pattern(word[2]), *from = (uint64_t *)(uintptr_t)word[0];
-    uint64_t differ = 0;
-    for (uint64_t at = 0; at < word[1]; at += PERIOD) {
-        uint64_t here = word[1] - at < PERIOD ? word[1] - at : PERIOD;
-        if (memcmp(from + at, wanted, 8 * here))
-            for (uint64_t index = 0; index < here; index++)
-                differ += from[at + index] != wanted[index];
-    }
-    *(uint64_t *)(uintptr_t)word[3] += differ;
+    uint64_t count;
+    bytes_out(word[3], &count, 8);
+    count += words_differ(word[0], word[1], pattern(word[2]));
+    bytes_in(word[3], &count, 8);
     return OK;
 }
 
@@ -131,10 +123,9 @@ static int copy(int gpu, const uint64_t *word, bool wrong)
     uint64_t bytes = 8 * word[2];
     if (!allowed(gpu, word[0], bytes) || !allowed(gpu, word[1], bytes))
         return ILLEGAL_ADDRESS;
-    char *to = (char *)(uintptr_t)word[0];
-    memmove(to, (char *)(uintptr_t)word[1], bytes);
+    bytes_copy(word[0], word[1], bytes);
     if (wrong && bytes)
-        to[bytes / 8 * 5] ^= 0x40;
+        spoil(word[0] + bytes / 8 * 5);
     return OK;
 }
 
@@ -144,11 +135,11 @@ static int chase(int gpu, const uint64_t *word)
     for (uint64_t steps = 0; steps < word[1]; steps++) {
         if (!allowed(gpu, at, 8))
             return ILLEGAL_ADDRESS;
-        at = *(uint64_t *)(uintptr_t)at;
+        bytes_out(at, &at, 8);
     }
     if (!allowed(gpu, word[2], 8))
         return ILLEGAL_ADDRESS;
-    *(uint64_t *)(uintptr_t)word[2] = at;
+    bytes_in(word[2], &at, 8);
     return OK;
 }
 

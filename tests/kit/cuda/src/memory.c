@@ -1,31 +1,27 @@
-/* Where memory is: device memory and pinned host memory are anonymous mappings, filled when touched. */
+/* Where memory is: pinned host memory is a mapping, device memory only the addresses of one. */
 #define _GNU_SOURCE
 #include "double.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
-struct piece {
-    struct place place;
-    struct piece *next;
-};
-
 static struct piece *pieces;
 
-static char *map(uint64_t bytes)
+static char *map(uint64_t bytes, int protection)
 {
     void *start =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return start == MAP_FAILED ? NULL : start;
 }
 
 static int keep(int gpu, int node, uint64_t bytes, char **start)
 {
-    *start = map(bytes);
-    struct piece *piece = *start ? malloc(sizeof *piece) : NULL;
+    *start = map(bytes, gpu < 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+    struct piece *piece = *start ? calloc(1, sizeof *piece) : NULL;
     if (!piece)
         return OUT_OF_MEMORY;
     piece->place = (struct place){true, gpu, node, *start, bytes};
+    piece->tiles = gpu < 0 ? NULL : tiles_new(bytes);
     piece->next = pieces;
     pieces = piece;
     return OK;
@@ -59,24 +55,35 @@ int unplace(uint64_t address, bool host, bool leave)
 {
     for (struct piece **at = &pieces; *at; at = &(*at)->next) {
         struct piece *piece = *at;
-        if ((uint64_t)(uintptr_t)piece->place.start != address || (piece->place.gpu < 0) != host)
+        if ((uint64_t)(uintptr_t)piece->place.start != address || (piece->place.gpu < 0) != host || piece->gone)
             continue;
+        piece->gone = true;
+        if (leave)
+            return OK;
         *at = piece->next;
-        if (!leave)
-            munmap(piece->place.start, piece->place.bytes);
+        tiles_drop(piece);
+        munmap(piece->place.start, piece->place.bytes);
         free(piece);
         return OK;
     }
     return INVALID_VALUE;
 }
 
-struct place place_of(uint64_t address)
+struct piece *piece_of(uint64_t address)
 {
     for (struct piece *piece = pieces; piece; piece = piece->next) {
         uint64_t start = (uint64_t)(uintptr_t)piece->place.start;
         if (address >= start && address - start < piece->place.bytes)
-            return piece->place;
+            return piece;
     }
+    return NULL;
+}
+
+struct place place_of(uint64_t address)
+{
+    struct piece *piece = piece_of(address);
+    if (piece && !piece->gone)
+        return piece->place;
     return (struct place){false, -1, node_of_thread(), NULL, 0};
 }
 
@@ -91,7 +98,7 @@ uint64_t taken(int gpu)
 {
     uint64_t bytes = box.gpu[gpu].used;
     for (struct piece *piece = pieces; piece; piece = piece->next)
-        if (piece->place.gpu == gpu)
+        if (piece->place.gpu == gpu && !piece->gone)
             bytes += piece->place.bytes;
     return bytes;
 }

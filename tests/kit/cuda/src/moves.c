@@ -75,13 +75,20 @@ int begin_move(struct stream *stream, struct op *op)
     return OK;
 }
 
+void spoil(uint64_t address)
+{
+    char byte;
+    bytes_out(address, &byte, 1);
+    byte ^= 0x40;
+    bytes_in(address, &byte, 1);
+}
+
 static void set_words(struct op *op)
 {
-    if (op->unit == 1)
-        memset(op->to, (int)op->value, op->bytes);
-    else
-        for (uint64_t index = 0; index < op->bytes / 4; index++)
-            ((uint32_t *)(void *)op->to)[index] = op->value;
+    static uint32_t tile[TILE / 4];
+    for (uint64_t index = 0; index < TILE / 4; index++)
+        tile[index] = op->unit == 1 ? op->value * 0x01010101u : op->value;
+    bytes_repeat((uint64_t)(uintptr_t)op->to, op->bytes, (const char *)tile);
 }
 
 void end_move(struct op *op)
@@ -99,9 +106,9 @@ void end_move(struct op *op)
     if (op->what == SET)
         set_words(op);
     else
-        memmove(op->to, op->from, op->bytes);
+        bytes_copy((uint64_t)(uintptr_t)op->to, (uint64_t)(uintptr_t)op->from, op->bytes);
     if (op->wrong && op->bytes)
-        op->to[op->bytes / 8 * 5] ^= 0x40;
+        spoil((uint64_t)(uintptr_t)op->to + op->bytes / 8 * 5);
 }
 
 /* Sets what kind of copy it is. Both ends were looked up by their addresses, as unified addressing does. */
