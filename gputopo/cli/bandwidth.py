@@ -65,7 +65,7 @@ def bandwidth(
 
     machine = with_reasons(machine_from(wish.sources))
     old = _baseline(wish, machine) if wish.baseline else None
-    measured = _measured(wish, machine)
+    measured = _judged(machine, _measured(wish, machine))
     code = _told(wish, machine, measured, old)
     if wish.save:
         _save(machine, measured)
@@ -75,14 +75,14 @@ def bandwidth(
 
 
 def _measured(wish: Wish, machine: "Machine") -> "Bandwidth":
-    """Read, or measure; with what each number should be."""
+    """Read, or measure."""
     if wish.sources:
         if machine.bandwidth is None:
             raise InputError(
                 "what --from was given holds no bandwidth",
                 "give what bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth or gputopo bandwidth wrote",
             )
-        return _judged(machine, machine.bandwidth)
+        return machine.bandwidth
     if wish.model is not None:
         from gputopo.cli.bandwidth_reduction import measure_reduction
 
@@ -92,13 +92,13 @@ def _measured(wish: Wish, machine: "Machine") -> "Bandwidth":
     return measure_links(wish, machine)
 
 
-def _judged(machine: "Machine", read: "Bandwidth") -> "Bandwidth":
-    """Give what was read with the expected numbers, and the GPUs that share an uplink."""
+def _judged(machine: "Machine", told: "Bandwidth") -> "Bandwidth":
+    """Give a bandwidth with the expected numbers, and the GPUs that share an uplink."""
     from gputopo.bandwidth_expected import with_expectations
     from gputopo.sharing import uplink_groups
 
-    groups = read.uplink_groups or uplink_groups(read.samples, machine)
-    return with_expectations(msgspec.structs.replace(read, uplink_groups=groups), machine)
+    groups = told.uplink_groups or uplink_groups(told.samples, machine)
+    return with_expectations(msgspec.structs.replace(told, uplink_groups=groups), machine)
 
 
 def _told(wish: Wish, machine: "Machine", measured: "Bandwidth", old: "Saved | None") -> int:

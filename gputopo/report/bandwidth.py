@@ -11,11 +11,13 @@ from gputopo.report.findings import findings_view
 from gputopo.report.heat_map import painted
 from gputopo.report.layout import (
     GAP,
+    HEADING,
     INDENT,
     QUIET,
     Line,
     aligned,
     blocks,
+    indented,
     line,
     paragraph,
     plain,
@@ -33,10 +35,10 @@ def bandwidth_view(
     room = width - INDENT
     lines: list[Line] = []
     for part in bandwidth_parts(machine, bandwidth):
-        lines += section(part.title, part_lines(part, room))
+        lines += _section(part, width)
     lines += section("Findings", findings_view(findings, room))
     for part in doubt_parts(bandwidth):
-        lines += section(part.title, part_lines(part, room))
+        lines += _section(part, width)
     return printable(lines[:-1])
 
 
@@ -50,6 +52,15 @@ def part_lines(part: Part, width: int) -> list[Line]:
     for note in part.notes:
         lines += paragraph(plain(note), width, QUIET if part.head is not None else "")
     return lines
+
+
+def _section(part: Part, width: int) -> list[Line]:
+    """Give a part under its title, which folds where the screen is narrow."""
+    return [
+        *paragraph(part.title, width, HEADING),
+        *indented(part_lines(part, width - INDENT), INDENT),
+        line(),
+    ]
 
 
 def _rows(rows: Iterable[tuple[str, str]], width: int) -> list[Line]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gputopo.bandwidth_difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth_numbers import number
 from gputopo.report.difference import changes_in_words
-from gputopo.report.layout import INDENT, Line, labelled, line, plain, printable, section
+from gputopo.report.layout import HEADING, INDENT, Line, indented, labelled, line, paragraph, plain, printable
 
 _NAMED = 5  # of the numbers that only one of the two has; the rest is in the JSON
 
@@ -14,8 +14,12 @@ def change_view(found: BandwidthDifference, date: str, width: int) -> list[Line]
     """Give the changes for a screen of `width` columns; `date`: when the earlier one was measured."""
     lines: list[Line] = []
     for title, texts in _sections(found, date):
-        lines += section(title, labelled((("*", plain(text)) for text in texts), width - INDENT))
-    lines += [line(text) for text in _closing(found)]
+        lines += [
+            *paragraph(title, width, HEADING),
+            *indented(labelled((("*", plain(text)) for text in texts), width - INDENT), INDENT),
+            line(),
+        ]
+    lines += [one for text in _closing(found) for one in paragraph(text, width)]
     return printable(lines)
 
 

@@ -111,19 +111,16 @@ def _by_node(numbers: Numbers) -> list[Part]:
     nodes = sorted({node for _, _, node in speeds})
     if not any(len({node for g, _, node in speeds if g == gpu}) > 1 for gpu in numbers.gpus):
         return []
-    columns = [
-        tuple(
-            Column(
-                f"node {node}\n{way}",
-                tuple(cell(speeds.get((gpu, kind, node))) for gpu in numbers.gpus),
-                side="right",
-            )
-            for way, kind in _WAYS[:2]
-        )
+
+    def speed(kind: Kind, node: int) -> _Cell:
+        return lambda gpu: cell(speeds.get((gpu, kind, node)))
+
+    groups = [
+        _shown([(f"node {node}\n{way}", speed(kind, node)) for way, kind in _WAYS[:2]], numbers.gpus)
         for node in nodes
     ]
     head = Column("", tuple(f"GPU{gpu}" for gpu in numbers.gpus))
-    return [Part("GPUs by memory node, GB/s", head=head, groups=tuple(columns))]
+    return [Part("GPUs by memory node, GB/s", head=head, groups=tuple(groups))]
 
 
 def sweep_parts(numbers: Numbers) -> list[Part]:

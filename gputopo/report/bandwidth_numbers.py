@@ -32,13 +32,14 @@ class Numbers:
     ) -> Sample | None:
         """Give the sample between a GPU and host memory: alone, or `together` in the largest group.
 
-        `pinned` None: either. Of several that with the GPU's own memory node, then the fastest large copy.
+        `pinned` None: either; where a tool does not tell it, memory counts as pinned. Of several that with
+        the GPU's own memory node, then the fastest large copy.
         """
         found = [
             one
             for one in self._of(kind, together=together)
             if {gpu_of(one.source), gpu_of(one.destination)} == {gpu, None}
-            and (pinned is None or one.pinned is not (not pinned))
+            and (pinned is None or (one.pinned is not False) == pinned)
         ]
         return max(found, key=lambda one: self._rank(one, gpu), default=None)
 

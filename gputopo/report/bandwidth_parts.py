@@ -25,6 +25,7 @@ from gputopo.report.heat_map import heat_part
 from gputopo.report.layout import NOT_ASKED, Column, index_ranges, plain
 from gputopo.report.units import seconds, size
 
+_WHATS_NAMED = 6  # of what was not measured for one reason
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 
 
@@ -173,8 +174,10 @@ def _not_measured(told: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for one in told:
         by_reason.setdefault(plain(one.reason), []).append(plain(one.what))
-    for reason, whats in by_reason.items():
-        yield "; ".join(dict.fromkeys(whats)), reason
+    for reason, found in by_reason.items():
+        whats = list(dict.fromkeys(found))
+        more = f"; and {len(whats) - _WHATS_NAMED} more, --json has them all"
+        yield "; ".join(whats[:_WHATS_NAMED]) + (more if len(whats) > _WHATS_NAMED else ""), reason
 
 
 def _notes(bandwidth: Bandwidth) -> Iterable[str]:

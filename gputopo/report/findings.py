@@ -77,7 +77,8 @@ def subjects_in_words(findings: Sequence[Finding]) -> str:
     by_kind: dict[str, list[str]] = {}
     for finding in findings:
         kind, colon, number = finding.subject.partition(":")
-        by_kind.setdefault(kind + colon, []).append(number)
+        numbers = by_kind.setdefault(kind + colon, [])
+        numbers += [number] if number not in numbers else []
     return ", ".join(
         kind + (index_ranges(map(int, numbers)) if all(map(str.isdecimal, numbers)) else ",".join(numbers))
         for kind, numbers in by_kind.items()

@@ -1,0 +1,279 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo import history, schema
+from gputopo.bandwidth import Bandwidth, Failure
+from gputopo.cli import bandwidth as command
+from gputopo.cli import bandwidth_session
+from gputopo.cli.bandwidth_options import Wish
+from gputopo.machine import Machine
+from gputopo.report.bandwidth_document import BandwidthReport, report_of
+from tests.cli.conftest import Call
+from tests.invented_bandwidths import bandwidth_of, machine_with, pair
+
+CAPTURES = Path(__file__).parents[3] / "shared/captures/bandwidth"
+OnScenario = Callable[[str], None]
+Measure = Callable[[Bandwidth], None]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A file of `gputopo bandwidth --json` from a machine of four GPUs."""
+    path = tmp_path / "bandwidth.json"
+    path.write_text(schema.encode_pretty(report_of(machine_with(4), bandwidth_of(4), ())))
+    return path
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Puts a bandwidth in the place of what a session would measure."""
+
+    def put(bandwidth: Bandwidth) -> None:
+        def measure_links(wish: Wish, machine: Machine) -> Bandwidth:
+            return bandwidth
+
+        monkeypatch.setattr(bandwidth_session, "measure_links", measure_links)
+
+    return put
+
+
+def refused(call: Call, *arguments: object) -> str:
+    done = call("bandwidth", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert len(done.err.splitlines()) == 2
+    return done.err
+
+
+def test_a_file_is_read_and_judged_and_shown(call: Call, recorded: Path) -> None:
+    done = call("bandwidth", "--from", recorded)
+    assert (done.code, done.err) == (0, "")
+    for words in ("Direct copies, GB/s", "Heat map", "p2p.direct_slower_than_staged", "0.73 against 0.77"):
+        assert words in done.out
+
+
+def test_json_is_the_bandwidth_itself_with_the_machine_and_the_findings(call: Call, recorded: Path) -> None:
+    done = call("bandwidth", "--from", recorded, "--json")
+    document = json.loads(done.out)
+    assert document["schema"] == "gputopo.bandwidth/1"
+    assert document["machine"]["schema"] == "gputopo.machine/1"
+    assert document["machine"]["bandwidth"] is None
+    assert "p2p.direct_slower_than_staged" in {one["id"] for one in document["findings"]}
+    whole = schema.decode(done.out, Bandwidth, origin="stdout")
+    assert {(s.kind, s.source, s.destination) for s in whole.samples} == {
+        (s.kind, s.source, s.destination) for s in bandwidth_of(4).samples
+    }
+    assert schema.decode(done.out, BandwidthReport, origin="stdout").machine is not None
+
+
+def test_what_json_prints_can_be_read_again(call: Call, recorded: Path, tmp_path: Path) -> None:
+    once = call("bandwidth", "--from", recorded, "--json").out
+    (tmp_path / "again.json").write_text(once)
+    assert call("bandwidth", "--from", tmp_path / "again.json", "--json").out == once
+
+
+def test_findings_make_exit_code_1_where_that_is_asked_for(call: Call, recorded: Path) -> None:
+    assert call("bandwidth", "--from", recorded, "--fail-on", "warning").code == 1
+    fine = msgspec.structs.replace(bandwidth_of(2), samples=(pair(0, 1, 12.5),), failures=())
+    recorded.write_text(schema.encode_pretty(report_of(machine_with(2), fine, ())))
+    assert call("bandwidth", "--from", recorded, "--fail-on", "warning").code == 0
+
+
+def test_markdown_can_be_pasted(call: Call, recorded: Path) -> None:
+    done = call("bandwidth", "--from", recorded, "--format", "markdown")
+    assert done.out.startswith("### Bandwidth\n")
+    assert "### Findings" in done.out
+
+
+def test_a_capture_without_any_bandwidth_is_refused_with_what_to_give(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "machine.json").write_text(schema.encode_pretty(machine_with(2)))
+    said = refused(call, "--from", tmp_path / "machine.json")
+    assert "holds no bandwidth" in said
+    assert "p2pBandwidthLatencyTest" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--quick", "--full"], "contradict"),
+        (["--from", "x", "--gpus", "0"], "--gpus"),
+        (["--from", "x", "--numa", "0"], "--numa"),
+        (["--model", "alexnet"], "--allreduce"),
+        (["--all-reduce", "copy"], "--allreduce"),
+        (["--allreduce"], "--model alexnet"),
+        (["--allreduce", "--model", "alexnt"], "alexnet"),
+        (["--allreduce", "--model", "alexnet", "--save"], "not filed"),
+        (["--allreduce", "--model", "alexnet", "--full"], "--full"),
+        (["--numa", "one"], "memory node"),
+        (["--gpus", "0;1"], "0,1"),
+        (["--format", "yaml"], "table, json or markdown"),
+        (["--fail-on", "info"], "warning or error"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_two_lines(
+    arguments: list[str], words: str, call: Call
+) -> None:
+    assert words in refused(call, *arguments)
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_without_a_gpu_host_memory_is_measured_and_the_exit_code_is_3(call: Call) -> None:
+    done = call("bandwidth", "--json")
+    document = json.loads(done.out)
+    assert done.code == 3
+    assert {one["kind"] for one in document["samples"]} <= {"host_memory"}
+    assert any("GPU" in one["what"] for one in document["not_measured"])
+
+
+def test_an_interrupted_session_prints_what_there_is_and_is_not_filed(
+    call: Call, on_scenario: OnScenario, measured: Measure, own_home: Path
+) -> None:
+    on_scenario("four")
+    measured(msgspec.structs.replace(bandwidth_of(4), complete=False))
+    done = call("bandwidth", "--save", "--json")
+    assert done.code == 130
+    assert json.loads(done.out)["complete"] is False
+    assert "interrupted" in done.err
+    assert "not saved" in done.err
+    assert not own_home.exists()
+
+
+def test_a_copy_that_did_not_come_back_ends_the_process_after_the_report(
+    call: Call, on_scenario: OnScenario, measured: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(command, "_end", ended.append)
+    on_scenario("four")
+    hung = Failure(kind="h2d", source="host", destination="gpu:1", reason="TIMED_OUT", says="no end")
+    measured(msgspec.structs.replace(bandwidth_of(4), failures=(hung,)))
+    done = call("bandwidth")
+    assert "TIMED_OUT: no end" in done.out
+    assert ended == [done.code]
+    measured(bandwidth_of(4))
+    call("bandwidth")
+    assert len(ended) == 1
+
+
+def test_what_was_saved_decides_the_plan_of_this_machine_and_its_date_is_said(
+    call: Call, on_scenario: OnScenario, measured: Measure
+) -> None:
+    on_scenario("four")
+    before = call("plan", "--model", "alexnet", "--num-gpus", 2)
+    assert "measured" not in before.out + before.err
+    samples = tuple(
+        pair(a, b, 40.0 if {a, b} == {1, 3} else 10.0) for a in range(4) for b in range(4) if a != b
+    )
+    measured(msgspec.structs.replace(bandwidth_of(4), samples=samples))
+    saved = call("bandwidth", "--save")
+    assert saved.code == 0
+    assert "saved in" in saved.err
+    done = call("plan", "--model", "alexnet", "--num-gpus", 2)
+    assert "GPUs       1,3" in done.out
+    assert "measured 40.0 GB/s, direct" in done.out
+    assert "2026-11-18 11:06 UTC" in done.err
+    assert "2026-11-18 11:06 UTC" in " ".join(done.out.split())
+
+
+def test_a_capture_is_planned_without_what_was_saved_of_this_machine(
+    call: Call, on_scenario: OnScenario, measured: Measure, tmp_path: Path
+) -> None:
+    on_scenario("four")
+    measured(bandwidth_of(4))
+    call("bandwidth", "--save")
+    call("inspect", "--record", tmp_path / "machine.json")
+    done = call("plan", "--model", "alexnet", "--from", tmp_path / "machine.json")
+    assert "measured" not in done.out + done.err
+
+
+def test_a_damaged_history_is_told_and_the_plan_is_made(
+    call: Call, on_scenario: OnScenario, own_home: Path
+) -> None:
+    on_scenario("four")
+    own_home.mkdir()
+    (own_home / "history.sqlite").write_bytes(b"\x00garbage" * 600)
+    done = call("plan", "--model", "alexnet")
+    assert done.code == 0
+    assert len(done.err.splitlines()) == 1
+    assert "is damaged" in done.err
+
+
+def test_the_baseline_is_asked_for_before_anything_is_measured(
+    call: Call, on_scenario: OnScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure_links(wish: Wish, machine: Machine) -> Bandwidth:
+        raise AssertionError("measured without a baseline")
+
+    monkeypatch.setattr(bandwidth_session, "measure_links", measure_links)
+    on_scenario("four")
+    assert "--save" in refused(call, "--baseline")
+
+
+def test_only_changes_are_told_and_a_loss_makes_exit_code_1(
+    call: Call, on_scenario: OnScenario, measured: Measure
+) -> None:
+    on_scenario("four")
+    old = bandwidth_of(4)
+    measured(old)
+    call("bandwidth", "--save")
+    same = call("bandwidth", "--baseline", "--fail-on", "warning")
+    assert same.code == 0
+    assert "nothing changed beyond noise" in same.out
+    slow = tuple(
+        msgspec.structs.replace(s, median_gb_per_s=3.0) if s == pair(0, 1, 11.3) else s for s in old.samples
+    )
+    measured(msgspec.structs.replace(old, samples=slow))
+    done = call("bandwidth", "--baseline", "--fail-on", "warning")
+    assert done.code == 1
+    assert "3.00 GB/s, was 11.3" in " ".join(done.out.split())
+    assert "gpu:2 to gpu:3" not in done.out
+    assert call("bandwidth", "--baseline", "--fail-on", "error").code == 0
+    document = json.loads(call("bandwidth", "--baseline", "--json").out)
+    assert document["schema"] == "gputopo.bandwidth_diff/1"
+    assert [one["is"] for one in document["changes"]] == [3.0]
+
+
+def test_a_copy_that_fails_now_is_as_bad_as_an_error(
+    call: Call, on_scenario: OnScenario, measured: Measure
+) -> None:
+    on_scenario("four")
+    old = msgspec.structs.replace(bandwidth_of(4), failures=())
+    measured(old)
+    call("bandwidth", "--save")
+    measured(msgspec.structs.replace(old, failures=bandwidth_of(4).failures))
+    done = call("bandwidth", "--baseline", "--fail-on", "error")
+    assert done.code == 1
+    assert "Fails now" in done.out
+
+
+def test_what_a_capture_tells_is_filed_under_its_machine(call: Call, recorded: Path, own_home: Path) -> None:
+    assert call("bandwidth", "--from", recorded, "--save").code == 0
+    found = history.latest(own_home / "history.sqlite", machine_with(4))
+    assert found is not None
+    assert found.bandwidth.measured_at == bandwidth_of(4).measured_at
+
+
+def test_a_capture_of_which_the_machine_is_not_known_is_not_filed(call: Call, recorded: Path) -> None:
+    recorded.write_text(schema.encode_pretty(bandwidth_of(2)))
+    done = call("bandwidth", "--from", recorded, "--save")
+    assert done.code == 2
+    assert "which machine" in done.err
+
+
+def test_the_published_files_of_7gforce_give_the_verdict(call: Call) -> None:
+    if not CAPTURES.is_dir():
+        pytest.skip("the public captures are not beside this checkout")
+    sources = [CAPTURES / "7gforce-p2pBandwidthLatencyTest_keras-multi-gpu.txt"]
+    sources += sorted(CAPTURES.glob("7gforce-bandwidthTest_gpu_*"))
+    arguments = [word for source in sources for word in ("--from", source)]
+    document = json.loads(call("bandwidth", *arguments, "--from", "7gforce", "--json").out)
+    ids = {one["id"] for one in document["findings"]}
+    assert {"p2p.direct_slower_than_staged", "bandwidth.woke_up"} <= ids
+    assert "bandwidth.local_slow" not in ids
+
+
+@pytest.mark.parametrize("words", [["bandwidth", "--help"], ["--help"]])
+def test_the_help_names_it(words: list[str], call: Call) -> None:
+    assert "bandwidth" in call(*words).out
