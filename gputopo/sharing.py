@@ -142,7 +142,7 @@ def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, f
     carries = {
         pair: sum(measured.values())
         for pair, measured in together.items()
-        if len(pair) == 2 and any(_slowed(measured[gpu], alone.get(gpu)) for gpu in pair)
+        if len(pair) == 2 and _slowed(measured, alone)
     }
     parts: list[Gpus] = []
     found: dict[Gpus, float] = {}
@@ -160,8 +160,11 @@ def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, f
     return [_Shared(gpus, gb_per_s) for gpus, gb_per_s in found.items()]
 
 
-def _slowed(rate_now: float, rate_alone: float | None) -> bool:
-    return rate_alone is not None and rate_now < (1 - CHANGED_SHARE) * rate_alone
+def _slowed(measured: Mapping[int, float], alone: Mapping[int, float]) -> bool:
+    """Tell whether a pair together carries less than both alone; of sums noise is a smaller part."""
+    if any(gpu not in alone for gpu in measured):
+        return False
+    return sum(measured.values()) < (1 - CHANGED_SHARE) * sum(alone[gpu] for gpu in measured)
 
 
 def _limited(foreseen: Mapping[int, float], measured: Mapping[int, float], groups: Sequence[_Shared]) -> Gpus:
