@@ -32,7 +32,7 @@ class Card:
         self._module: Any = None
         self._streams: dict[int, Stream] = {}
         self._events: list[Event] = []
-        self._used = 0
+        self._used = self._flowing = 0
         self._pinned: dict[int | None, PinnedArea] = {}
         self._pageable: dict[int | None, PageableArea] = {}
         self._scratch: PinnedArea | None = None
@@ -93,7 +93,7 @@ class Card:
         return self.kernels
 
     def stream(self, number: int) -> Stream:
-        """Give a stream; the same one for the same number."""
+        """Give a stream; the same one for the same number. 0 is for what is not timed."""
         self.use()
         if number not in self._streams:
             self._streams[number] = self.cuda.new_stream()
@@ -107,9 +107,14 @@ class Card:
         self._used += 1
         return self._events[self._used - 1]
 
-    def forget_events(self) -> None:
-        """Begin a window: all events can be taken again."""
-        self._used = 0
+    def begin_window(self) -> None:
+        """Begin a window: all events and streams can be taken again."""
+        self._used = self._flowing = 0
+
+    def next_stream(self) -> Stream:
+        """Give a stream that this window has not used yet, the lowest: streams share few hardware queues."""
+        self._flowing += 1
+        return self.stream(self._flowing)
 
     def pinned(self, node: int | None, cpus: Sequence[int] | None) -> PinnedArea:
         """Give the page-locked memory on a node (None: wherever it comes to lie). Raises CudaError."""

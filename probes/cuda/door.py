@@ -111,6 +111,9 @@ def open_cuda() -> Iterator[Cuda]:
 def _start() -> Cuda:
     # By PCI address, as NVML counts; CUDA's own order puts the fastest first. It is read by cuInit.
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    # Loaded at its first launch, as is usual since CUDA 12, a kernel may wait for all streams of its device,
+    # the held ones too (CUDA C++ Programming Guide, Lazy Loading, Concurrent Execution).
+    os.environ["CUDA_MODULE_LOADING"] = "EAGER"
     try:
         from cuda.bindings import driver  # 60 ms, and few commands need it
     except ImportError as error:

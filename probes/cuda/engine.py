@@ -4,9 +4,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
-import msgspec
-
-from gputopo.bandwidth import Failure
 from gputopo.copies import Job, Way
 from gputopo.probes.cuda.binding import bound_to
 from gputopo.probes.cuda.calling import CudaError
@@ -16,34 +13,13 @@ from gputopo.probes.cuda.hold import Hold
 from gputopo.probes.cuda.layout import acting_gpu, gpus_of, host_gpu, transfer
 from gputopo.probes.cuda.pattern import seed_of
 from gputopo.probes.cuda.peers import Peers
-from gputopo.probes.cuda.pieces import common_window, rate_alone, rate_within
 from gputopo.probes.cuda.transfer import PageableTransfer, Transfer
 from gputopo.probes.cuda.waiting import PATIENCE_S, TIMED_OUT, Waiter
+from gputopo.probes.cuda.window import WayTime, Window, failure, times
 
-_GB = 1e9
+__all__ = ["Engine", "WayTime", "Window"]
+
 _REFUSED_PEER = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
-
-
-class WayTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way did in one window. `failure` set: nothing else counts.
-
-    `bytes` and `seconds`: of the whole copy, of one message where it went several times. `gb_per_s` (10^9
-    bytes; 0 for a latency): over the time that all ways ran together; what is read and written in one memory
-    counts twice; a staged copy of many pieces is counted between the arrivals of its first and its last one.
-    `microseconds`: of one access or one small copy, for a latency only.
-    """
-
-    bytes: int = 0
-    seconds: float = 0.0
-    gb_per_s: float = 0.0
-    microseconds: float | None = None
-    failure: Failure | None = None
-
-
-class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """One repeat of a job: its ways in the job's order."""
-
-    ways: tuple[WayTime, ...]
 
 
 class _NotUsedError(CudaError):
@@ -84,7 +60,8 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hold.release()
-        self._peers.keep(set())
+        if not self.hung:
+            self._peers.keep(set())
         for card in self._cards.values():
             if card.unusable is None or card.unusable.reason != TIMED_OUT:
                 card.close(host_memory=not self.hung)
@@ -163,10 +140,10 @@ class Engine:
                         ends[number] = one.ends()
                         one.verify(self._waiter)
         good = {number: ends[number] for number in ends if number not in wrong}
-        ways = _times(job, ready, good)
+        done = times(job, ready, good)
         return Window(
             ways=tuple(
-                WayTime(failure=_failure(job, way, wrong[number])) if number in wrong else ways[number]
+                WayTime(failure=failure(job, way, wrong[number])) if number in wrong else done[number]
                 for number, way in enumerate(job.ways)
             )
         )
@@ -176,7 +153,7 @@ class Engine:
         ready: dict[int, Transfer] = {}
         seed = seed_of(self._windows)
         for card in self._cards.values():
-            card.forget_events()
+            card.begin_window()
         self._peers.keep({pair for way in job.ways for pair in self._peers_of(way)})
         for number, way in enumerate(job.ways):
             with self._of(number, way, wrong):
@@ -245,6 +222,7 @@ class Engine:
                 self.hung = True
                 card.unusable = error
                 self._cuda.abandon(card.ordinal)
+                self._peers.forget(card.ordinal)
                 continue
             try:
                 card.use()
@@ -264,7 +242,7 @@ class Engine:
 
     def _keep_near(self, way: Way, job: Job) -> None:
         gpu = host_gpu(way)
-        if gpu is not None:
+        if gpu is not None and not self.hung:  # giving host memory back waits for every GPU
             nodes = {other.numa_node for other in job.ways if host_gpu(other) == gpu}
             self._cards[gpu].keep_host_memory(nodes)
 
@@ -292,41 +270,3 @@ class Engine:
         nodes = {way.numa_node for way in ways}
         node = nodes.pop() if len(nodes) == 1 else None
         return None if node is None else self._node_cpus.get(node)
-
-
-def _times(
-    job: Job, ready: Mapping[int, Transfer], ends: Mapping[int, Sequence[float]]
-) -> dict[int, WayTime]:
-    """Give what each way that went well did."""
-    window = common_window(list(ends.values())) if ends else 0.0
-    found: dict[int, WayTime] = {}
-    for number, times in ends.items():
-        one = ready[number]
-        whole, seconds = sum(one.sizes), times[-1]
-        if len(ends) > 1:
-            rate = rate_within(one.sizes, times, window, staged=one.staged)
-        else:
-            rate = rate_alone(one.sizes, times, staged=one.staged)
-        latency = job.kind == "latency"
-        found[number] = WayTime(
-            bytes=whole // len(one.sizes) if one.repeats > 1 else whole,
-            seconds=seconds / one.repeats,
-            gb_per_s=0.0 if latency else rate / _GB * (2 if one.way.kind == "d2d_local" else 1),
-            microseconds=seconds / one.repeats * 1e6 if latency else None,
-        )
-    return found
-
-
-def _failure(job: Job, way: Way, error: CudaError) -> Failure:
-    between = job.kind in ("bidirectional", "latency")
-    return Failure(
-        kind=job.kind,
-        source=way.source,
-        destination=way.destination,
-        reason=error.reason,
-        says=error.says,
-        method=way.method,
-        path={"p2p_direct": "direct", "p2p_staged": "staged"}.get(way.kind) if between else None,  # type: ignore[arg-type]
-        pinned=way.pinned,
-        group=job.group,
-    )

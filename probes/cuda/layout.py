@@ -78,7 +78,7 @@ def transfer(
     room, shift = _part(target.room, on_device.get(number, (0, 1)))
     destination = Span(target, target.destination + shift, room, False)
     if job.kind == "latency" and way.method != "copy_engine":
-        return _chase(way, number, acting, (origin, destination), seed)
+        return _chase(way, acting, (origin, destination), seed)
     host = _host_span(way, source, on_host.get(number, (0, 1)), node_cpus)
     if way.kind == "p2p_staged":
         assert host is not None
@@ -88,10 +88,10 @@ def transfer(
     return _plain(job, number, acting, (origin, destination), size, seed)
 
 
-def _chase(way: Way, number: int, acting: Card, spans: tuple[Span, Span], seed: int) -> Transfer:
+def _chase(way: Way, acting: Card, spans: tuple[Span, Span], seed: int) -> Transfer:
     if way.method != "kernel_read":
         raise CudaError("CUDA_ERROR_NOT_SUPPORTED", "a latency is that of reading; a write is not waited for")
-    found = Chase(way, number, acting, spans, (Piece(0, 8),), seed)
+    found = Chase(way, acting, spans, (Piece(0, 8),), seed)
     found.repeats = STEPS
     return found
 
@@ -107,7 +107,7 @@ def _staged(
     else:
         cut = pieces(size, min(spans[0].room, spans[1].room), piece_staged(size, half))
     way = job.ways[number]
-    found = StagedTransfer(way, number, acting, spans, cut, seed, bounce, overlap=not latency)
+    found = StagedTransfer(way, acting, spans, cut, seed, bounce, overlap=not latency)
     found.repeats = len(cut) if latency else 1
     return found
 
@@ -130,7 +130,7 @@ def _plain(job: Job, number: int, acting: Card, spans: tuple[Span, Span], size: 
         cut = (Piece(0, min(size, room)),) * repeats
     else:
         cut = pieces(size, room, piece_at_once(size) if len(job.ways) > 1 else None)
-    found = kind(way, number, acting, spans, cut, seed)
+    found = kind(way, acting, spans, cut, seed)
     found.repeats = repeats
     return found
 

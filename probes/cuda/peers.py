@@ -25,6 +25,10 @@ class Peers:
                 self._cuda.close_peer(ordinal, peer)
         self._open &= wanted
 
+    def forget(self, ordinal: int) -> None:
+        """Leave all as it is with a device that hangs: closing would wait for it."""
+        self._open = {pair for pair in self._open if ordinal not in pair}
+
     def open(self, ordinal: int, peer: int) -> None:
         """Let a device reach another. Raises CudaError where the driver does not allow it."""
         if (ordinal, peer) not in self._open:

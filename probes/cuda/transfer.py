@@ -1,6 +1,7 @@
 """One way within one window: what is written before, enqueued behind the hold, timed and checked."""
 
 from collections.abc import Callable
+from functools import cached_property
 from itertools import pairwise
 
 from gputopo.copies import Way
@@ -16,7 +17,7 @@ from gputopo.probes.cuda.waiting import Waiter
 class Transfer:
     """A copy from one span to another in one stream of the GPU that acts.
 
-    `number` keeps the streams of the ways of a window apart. `repeats`: how many messages the pieces are.
+    `repeats`: how many messages or steps the pieces are, which are then timed together.
     """
 
     staged = False
@@ -24,14 +25,12 @@ class Transfer:
     def __init__(
         self,
         way: Way,
-        number: int,
         acting: Card,
         spans: tuple[Span, Span],
         pieces: tuple[Piece, ...],
         seed: int,
     ) -> None:
         self.way = way
-        self.number = number
         self.acting = acting
         self.origin, self.target = spans
         self.pieces = pieces
@@ -43,18 +42,19 @@ class Transfer:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each piece."""
-        return [piece.size for piece in self.pieces]
+        """Bytes that came by each of the ends."""
+        sizes = [piece.size for piece in self.pieces]
+        return [sum(sizes)] if len(self.marks) == 1 else sizes
 
     @property
     def reached(self) -> int:
         """Bytes of the buffers that the pieces touch."""
         return max(piece.offset + piece.size for piece in self.pieces)
 
-    @property
+    @cached_property
     def streams(self) -> list[tuple[Card, Stream]]:
         """All streams that carry something of this way."""
-        return [(self.acting, self.acting.stream(1 + 2 * self.number))]
+        return [(self.acting, self.acting.next_stream())]
 
     def prepare(self, waiter: Waiter) -> None:
         """Write the pattern at the source, and other bytes at the destination. Raises CudaError."""
@@ -71,6 +71,9 @@ class Transfer:
         cuda.record(self.start, stream)
         for piece in self.pieces:
             self.move(piece, stream)
+            if self.repeats == 1:
+                self._mark(card, stream)
+        if self.repeats > 1:  # an event behind every small copy would be in the time
             self._mark(card, stream)
 
     def move(self, piece: Piece, stream: Stream) -> None:
@@ -120,7 +123,6 @@ class StagedTransfer(Transfer):
     def __init__(
         self,
         way: Way,
-        number: int,
         acting: Card,
         spans: tuple[Span, Span],
         pieces: tuple[Piece, ...],
@@ -128,15 +130,15 @@ class StagedTransfer(Transfer):
         bounce: tuple[int, int],
         overlap: bool = True,
     ) -> None:
-        super().__init__(way, number, acting, spans, pieces, seed)
+        super().__init__(way, acting, spans, pieces, seed)
         self._bounce = bounce
         self._slots = 2 if overlap else 1
 
-    @property
+    @cached_property
     def streams(self) -> list[tuple[Card, Stream]]:
         """The source's stream, and the destination's."""
         source, target = self.origin.card, self.target.card
-        return [(source, source.stream(1 + 2 * self.number)), (target, target.stream(2 + 2 * self.number))]
+        return [(source, source.next_stream()), (target, target.next_stream())]
 
     def enqueue(self, hold: Hold) -> None:
         """Give all to both streams, each behind the hold. Raises CudaError."""

@@ -55,4 +55,4 @@ class Waiter:
             raise error
 
     def _late(self, size: int) -> CudaError:
-        return CudaError(TIMED_OUT, f"a copy did not end within {self.seconds_for(size):.0f} s")
+        return CudaError(TIMED_OUT, f"a copy did not end within {self.seconds_for(size):.3g} s")
