@@ -56,7 +56,7 @@ def test_what_a_row_tells_is_in_the_range_of_such_cards(row: GpuExpectation) -> 
     assert (row.nvlinks is None) == (row.nvlink_by_bridge is None)
 
 
-@pytest.mark.parametrize("file", ["gpus.csv", "links.csv"])
+@pytest.mark.parametrize("file", ["gpus.csv", "links.csv", "nvlinks.csv"])
 def test_every_line_of_a_table_has_a_source(file: str) -> None:
     lines = resources.files("gputopo.data").joinpath(file).read_text(encoding="utf-8").splitlines()
     rows = list(csv.DictReader(lines))
