@@ -41,7 +41,7 @@ class Effort(NamedTuple):
     repeats: int
 
 
-QUICK_EFFORTS = (
+QUICK_EFFORTS: tuple[Effort, ...] = (
     Effort(0.008, 5),
     Effort(0.004, 5),
     Effort(0.002, 5),
