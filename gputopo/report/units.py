@@ -1,5 +1,7 @@
 """How numbers are written for people. Seconds, bytes and images per second inside; units only here."""
 
+import math
+
 UNKNOWN = "–"  # noqa: RUF001  an en dash: not measured or not answered
 
 
@@ -27,7 +29,7 @@ def clock(mhz: int | None, of_max: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """Write a duration with its unit: `0.42 s`, `12.3 s`, `3 min 05 s`, `1 h 02 min`."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return "not known"
     if value < 59.95:
         return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
