@@ -78,6 +78,7 @@ class Settings:
     poll_us: float = 1.0
     polls: int = 2
     block_s: float = 5.0
+    spare_bytes: int = 0  # faults of ways leave smaller copies alone
     lacks: tuple[str, ...] = ()  # calls that this driver does not have yet
 
 
@@ -128,6 +129,7 @@ class CudaSpec:
 def _settings(settings: Settings) -> list[str]:
     lines = [f"driver {settings.driver}", f"init {settings.init_code}", f"polls {settings.polls}"]
     lines += [f"launch_us {settings.launch_us}", f"poll_us {settings.poll_us}", f"block_s {settings.block_s}"]
+    lines.append(f"spare {settings.spare_bytes}")
     return [*lines, f"lacks {' '.join(settings.lacks)}"] if settings.lacks else lines
 
 

@@ -113,12 +113,14 @@ def test_bytes_are_right_wherever_copies_and_fills_begin_and_end() -> None:
         ("wrong@d2h:1", ["", 1], 1),
         ("wrong@h2d:2", ["", 1], 0),
         ("wrong@h2d:1=1", ["", 1], 0),
+        ("wrong@h2d:1+spare=100003", ["", 1], 1),
+        ("wrong@h2d:1+spare=100004", ["", 1], 0),
         ("wrong@staged:0-1", ["", 0, 1], 1),
         ("wrong@staged:1-0", ["", 0, 1], 0),
     ],
 )
 def test_a_wrong_byte_is_where_it_was_asked_for(fault: str, way: list[int], differ: int) -> None:
-    assert driven(box("four", fault), "bytes_moved", way=way, size=100_003) == differ
+    assert driven(box("four", *fault.split("+")), "bytes_moved", way=way, size=100_003) == differ
 
 
 def test_a_sound_card_refuses_only_what_it_must() -> None:

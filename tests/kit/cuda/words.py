@@ -14,7 +14,8 @@ access). Without the GPU, `h2d`, it is the way of all GPUs.
 - `nop2p[@A-B]`: no peer access, both ways; `nowaitvalue[@GPU]`: the card has no cuStreamWaitValue32;
 - `wakeup[@GPU]=N` or `=Nms`: the first N (6) copies, or milliseconds, are slow, as of a card that wakes up;
 - `oldsymbols[=NAME,...]`: a driver without calls (cuStreamWaitValue32); `nodevice`, `init=CODE`: of cuInit;
-- `reversed`: CUDA counts the cards from the last one; `polls=N`, `launch=US`, `block=S`: see `Settings`.
+- `reversed`: CUDA counts the cards from the last one; `polls=N`, `launch=US`, `block=S`: see `Settings`;
+- `spare=BYTES`: faults of ways leave smaller copies alone, as those by which a program reads its results.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -219,5 +220,6 @@ _CHANGES: dict[str, Callable[[CudaSpec, _Word], CudaSpec]] = {
     "polls": _setting("polls", int),
     "launch": _setting("launch_us", float),
     "block": _setting("block_s", float),
+    "spare": _setting("spare_bytes", int),
     "reversed": _reversed,
 }

@@ -155,6 +155,8 @@ static int read_setting(const char *word, const char *rest)
         box.poll = atof(rest) * 1e-6;
     else if (!strcmp(word, "block_s"))
         box.block = atof(rest);
+    else if (!strcmp(word, "spare"))
+        box.spare = strtoull(rest, NULL, 10);
     else if (!strcmp(word, "lacks"))
         snprintf(box.lacks, sizeof box.lacks, " %.*s ", (int)strcspn(rest, "\n"), rest);
     else

@@ -80,6 +80,7 @@ struct box {
     bool read;
     int gpus, nodes, resources, faults;
     int driver, init_code, polls;
+    uint64_t spare; /* faults of ways leave smaller copies alone */
     double launch, poll, block; /* block: seconds of real time until a wait for ever is given up */
     struct gpu gpu[MAX_GPUS];
     bool can_peer[MAX_GPUS][MAX_GPUS];

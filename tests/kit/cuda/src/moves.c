@@ -60,7 +60,7 @@ int begin_move(struct stream *stream, struct op *op)
     box.gpu[op->a].copies++;
     if (between_gpus(op->kind))
         box.gpu[op->b].copies++;
-    for (int index = 0; index < box.faults; index++) {
+    for (int index = 0; index < box.faults && op->bytes >= box.spare; index++) {
         struct fault *fault = &box.fault[index];
         if (!matches(fault, op->kind, op->a, op->b) || fault->after-- > 0)
             continue;
