@@ -8,14 +8,17 @@ from types import ModuleType
 
 import msgspec
 
-from gputopo.captures import bandwidth_test, merge, nvbandwidth_text, p2p_test
+from gputopo.captures import merge
 from gputopo.captures.matrix_rows import plain
 from gputopo.errors import InputError
 from gputopo.machine import Machine, Unread
 
 READS = "`bandwidthTest`, `p2pBandwidthLatencyTest` or `nvbandwidth` text"
 
-_PROGRAMS: tuple[ModuleType, ...] = (p2p_test, bandwidth_test, nvbandwidth_text)
+# Each line by which a program is recognised has one of these words.
+_WORDS = re.compile(
+    r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b", re.I
+)
 _HINT = "copy the whole output of the program again"
 _MOST_UNREAD = 200
 # Lines that say nothing of the machine: fences, prompts with a command, where something was left out.
@@ -26,7 +29,7 @@ _NOISE = re.compile(
 
 def recognise(text: str) -> bool:
     """Tell whether the text has a line of one of these programs."""
-    return not text.lstrip().startswith("{") and any(p.recognise(text) for p in _PROGRAMS)
+    return not text.lstrip().startswith("{") and _programs(text) != []
 
 
 def parse(text: str, *, origin: str) -> Machine:
@@ -42,9 +45,7 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
     """
     machines: list[Machine] = []
     understood: frozenset[int] = frozenset()
-    for program in _PROGRAMS:
-        if not program.recognise(text):
-            continue
+    for program in _programs(text):
         read = program.read(text, origin=origin)
         if _tells(read.machine):
             machines.append(read.machine)
@@ -64,6 +65,15 @@ def with_unread(machine: Machine, rest: str) -> Machine:
         if plain(line) and _NOISE.match(line.strip()[:200]) is None
     ]
     return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MOST_UNREAD]))
+
+
+def _programs(text: str) -> list[ModuleType]:
+    """Give the parsers that recognise the text. They are loaded only where it has a word of theirs."""
+    if _WORDS.search(text) is None:
+        return []
+    from gputopo.captures import bandwidth_test, nvbandwidth_text, p2p_test
+
+    return [program for program in (p2p_test, bandwidth_test, nvbandwidth_text) if program.recognise(text)]
 
 
 def _tells(machine: Machine) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import msgspec
 
 from gputopo.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpu_of
-from gputopo.captures import pci_tree
 from gputopo.machine import Gpu
 
 HOST = "host"
@@ -35,6 +34,8 @@ def gpus_in_pci_order(devices: Mapping[int, Device]) -> tuple[tuple[Gpu, ...], d
     GPUs are numbered by PCI address, as NVML does, where the list tells the address of every one; CUDA's own
     order is the fastest first. Without addresses CUDA's numbers stand.
     """
+    from gputopo.captures import pci_tree  # a merge needs the places only
+
     addresses = {number: pci_tree.address(device.address or "") for number, device in devices.items()}
     known = [address for address in addresses.values() if address is not None]
     if len(known) == len(devices) == len(set(known)):
