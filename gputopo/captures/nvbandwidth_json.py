@@ -4,7 +4,6 @@ What the numbers of each test are, `nvbandwidth_tests` tells. Of a bidirectional
 holds three matrices in one, each direction and their total, one below the other.
 """
 
-import json
 import re
 
 from gputopo.captures import merge
@@ -24,7 +23,9 @@ def recognise(text: str) -> bool:
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read every JSON object of nvbandwidth in the text. Raises InputError where one is cut off or odd."""
-    from gputopo.captures import nvbandwidth_cases  # not every capture needs it
+    import json  # not every capture needs these two
+
+    from gputopo.captures import nvbandwidth_cases
 
     machines: list[Machine] = []
     end = 0
