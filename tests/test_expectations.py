@@ -56,11 +56,11 @@ def test_what_a_row_tells_is_in_the_range_of_such_cards(row: GpuExpectation) -> 
     assert (row.nvlinks is None) == (row.nvlink_by_bridge is None)
 
 
-@pytest.mark.parametrize("file", ["gpus.csv", "links.csv", "nvlinks.csv"])
-def test_every_line_of_a_table_has_a_source(file: str) -> None:
+@pytest.mark.parametrize(("file", "fewest"), [("gpus.csv", 30), ("links.csv", 30), ("nvlinks.csv", 5)])
+def test_every_line_of_a_table_has_a_source(file: str, fewest: int) -> None:
     lines = resources.files("gputopo.data").joinpath(file).read_text(encoding="utf-8").splitlines()
     rows = list(csv.DictReader(lines))
-    assert len(rows) >= 30
+    assert len(rows) >= fewest
     assert all(row["source"].strip() for row in rows)
     assert all(None not in row and None not in row.values() for row in rows)
 
