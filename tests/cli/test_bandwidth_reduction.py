@@ -1,0 +1,76 @@
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from gputopo.bandwidth import Sample
+from gputopo.launch import reduction_bench
+from gputopo.launch.reduction_bench import ReductionTimes
+from tests.cli.conftest import Call
+
+Asked = list[tuple[str, Sequence[int] | None, Sequence[str] | None]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Puts times in the place of what TensorFlow would take, and notes what was asked for."""
+    calls: Asked = []
+
+    def measure(
+        model: str,
+        gpus: Sequence[int] | None,
+        *,
+        methods: Sequence[str] | None,
+        progress: Callable[[str, int, int], None],
+    ) -> ReductionTimes:
+        calls.append((model, gpus, methods))
+        progress("copy", 0, 1)
+        place = "cpu:0,1" if gpus is None else f"gpu:{','.join(map(str, gpus))}"
+        sample = Sample(kind="allreduce", source=place, destination=place, algorithm="copy", model=model,
+                        bytes=2**27, median_us=50_000.0, median_gb_per_s=2.7, bus_gb_per_s=2.75)  # fmt: skip
+        return ReductionTimes(samples=(sample,), fixed_cost_us={"copy": 120.0})
+
+    monkeypatch.setattr(reduction_bench, "measure", measure)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return calls
+
+
+def test_all_gpus_are_reduced_over_unless_some_are_named(
+    call: Call, on_scenario: Callable[[str], None], asked: Asked
+) -> None:
+    on_scenario("four")
+    done = call("bandwidth", "--allreduce", "--model", "alexnet")
+    call("bandwidth", "--allreduce", "--model", "alexnet", "--gpus", "3,1", "--all-reduce", "ring")
+    assert asked == [("alexnet", (0, 1, 2, 3), None), ("alexnet", (3, 1), ("ring",))]
+    assert done.code == 0
+    assert "reduction 1 of 1: copy" in done.err
+    assert "Reduction of the gradients of alexnet" in done.out
+    for words in ("50.0", "2.70", "2.75", "gpu:0,1,2,3", "copy 0.12 ms"):
+        assert words in done.out
+
+
+def test_lost_and_hidden_gpus_are_left_out_and_refused_by_name(
+    call: Call, on_scenario: Callable[[str], None], asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_scenario("four")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
+    call("bandwidth", "--allreduce", "--model", "alexnet")
+    assert asked == [("alexnet", (1, 2), None)]
+    done = call("bandwidth", "--allreduce", "--model", "alexnet", "--gpus", "0,1")
+    assert done.code == 2
+    assert "GPU 0" in done.err
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_without_a_gpu_cpu_devices_reduce_and_that_is_said(call: Call, asked: Asked) -> None:
+    done = call("bandwidth", "--allreduce", "--model", "alexnet", "--json")
+    assert asked == [("alexnet", None, None)]
+    assert done.code == 0
+    assert any("CPU devices" in note for note in json.loads(done.out)["notes"])
+
+
+@pytest.mark.usefixtures("with_broken_driver")
+def test_a_broken_driver_is_no_reason_to_reduce_on_the_cpu(call: Call, asked: Asked) -> None:
+    done = call("bandwidth", "--allreduce", "--model", "alexnet")
+    assert (done.code, done.out, asked) == (3, "", [])
