@@ -11,10 +11,11 @@ from typing import Any
 from gputopo.bandwidth import Bandwidth, NotMeasured
 from gputopo.bandwidth_budget import QUICK_SECONDS
 from gputopo.bandwidth_expected import with_expectations
-from gputopo.bandwidth_jobs import Request, Setting, far_nodes, gpu_place, near_nodes
+from gputopo.bandwidth_jobs import Request, Setting, gpu_place
 from gputopo.captures.cpulist import parse
 from gputopo.errors import HardwareError, UsageError
 from gputopo.machine import Machine
+from gputopo.memory_nodes import far_nodes, near_nodes
 from gputopo.probes.bandwidth_devices import Matched, match, wanted_gpus
 from gputopo.probes.bandwidth_engine import Engine
 from gputopo.probes.bandwidth_session import INTERRUPTED, Progress, Results, Session, Tell
@@ -28,7 +29,7 @@ from gputopo.sharing import uplink_groups
 __all__ = ["Doors", "NoGpuMeasuredError", "Progress", "measure"]
 
 _QUICK_HOST_BYTES = 256 * MIB
-_QUICK_HOST_REPEATS = 3
+_QUICK_HOST_REPEATS = 5
 # The engine takes two buffers of 256 MiB, and never more than nine tenths of what is free.
 _AMPLE_BYTES = 600 * MIB
 _KERNEL = "kernel_read"

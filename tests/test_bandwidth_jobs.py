@@ -9,18 +9,16 @@ from gputopo.bandwidth import Sample
 from gputopo.bandwidth_jobs import (
     Setting,
     describe,
-    far_nodes,
     gpus_of,
     group_name,
     jobs,
-    near_nodes,
     next_jobs,
     not_possible,
     path_of,
     without,
 )
 from gputopo.copies import Job, Way
-from gputopo.machine import Gpu, Host, Machine, NumaNode
+from gputopo.machine import Machine
 from gputopo.sharing import _Shared, fair_rates, uplink_groups
 
 EIGHT = Setting(gpus=tuple(range(8)), peers=frozenset(permutations(range(8), 2)))
@@ -173,32 +171,6 @@ def test_a_group_without_a_gpu_has_the_name_of_the_others() -> None:
 def test_one_of_two_directions_is_no_longer_both() -> None:
     both = next(job for job in jobs(EIGHT) if job.kind == "bidirectional")
     assert without(both, set(), [both.ways[0]]) is None
-
-
-def numa_machine(*, nodes: int, gpu_nodes: tuple[int | None, ...]) -> Machine:
-    numa = tuple(
-        NumaNode(
-            index=node,
-            cpus="" if node == 3 else f"{node}",
-            memory_mib=1000,
-            distances=tuple(10 + 7 * abs(node - other) for other in range(nodes)),
-        )
-        for node in range(nodes)
-    )
-    gpus = tuple(Gpu(index=index, numa_node=node) for index, node in enumerate(gpu_nodes))
-    return Machine(source="live", host=Host(numa_nodes=numa), gpus=gpus)
-
-
-def test_the_memory_node_is_that_of_the_gpu_or_the_only_one_or_the_one_asked_for() -> None:
-    assert near_nodes(numa_machine(nodes=2, gpu_nodes=(1, 0, None)), (0, 1, 2), None) == {0: 1, 1: 0}
-    assert near_nodes(numa_machine(nodes=1, gpu_nodes=(-1, None)), (0, 1), None) == {0: 0, 1: 0}
-    assert near_nodes(numa_machine(nodes=2, gpu_nodes=(1, 0)), (0, 1), 0) == {0: 0, 1: 0}
-
-
-def test_the_far_node_is_the_farthest_that_has_cpus() -> None:
-    machine = numa_machine(nodes=4, gpu_nodes=(0, 2))
-    assert far_nodes(machine, {0: 0, 1: 2}) == {0: 2, 1: 0}
-    assert far_nodes(numa_machine(nodes=1, gpu_nodes=(0,)), {0: 0}) == {}
 
 
 def test_a_job_is_described_so_that_no_two_are_alike() -> None:
