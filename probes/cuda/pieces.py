@@ -18,6 +18,7 @@ _PIECES_STAGED = 32
 _LEAST_STAGED = 2 * BLOCK_BYTES
 # From so many pieces on, the rate of a staged way is that between the arrivals of the first and the last.
 _STEADY_FROM = 8
+_ARRIVALS_WITHIN = 3  # and within a common window, of which the first was then no large part
 # The last end of a piece within the common window counts if it covers this share of it; else the time of
 # the first end is found within the piece, as if its bytes came evenly.
 _COVERED = 0.5
@@ -84,7 +85,7 @@ def rate_within(sizes: Sequence[int], ends: Sequence[float], window: float, *, s
     arrived = [0, *accumulate(sizes)]
     times = [0.0, *ends]
     last = max(index for index, time in enumerate(times) if time <= window)
-    first = 1 if staged and last > _STEADY_FROM and times[1] <= window / 2 else 0
+    first = 1 if staged and last >= _ARRIVALS_WITHIN and times[1] <= window / 2 else 0
     if times[last] >= window * _COVERED or last == len(sizes):
         return (arrived[last] - arrived[first]) / (times[last] - times[first])
     part = (window - times[last]) / (times[last + 1] - times[last])

@@ -1,8 +1,8 @@
 """The kernels, as PTX text: patterns written and checked, copies by the cores, pointer chasing.
 
 Written by hand for PTX 6.4 (CUDA 10.1, driver 418) and sm_50, which every later driver compiles for its own
-chip. ptxas of CUDA 12.9 (V12.9.86) accepts it for sm_50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100 and 120, that of CUDA
-13 (V13.5.37) from sm_75 on.
+chip. ptxas of CUDA 12.9 (V12.9.86) accepts it for sm_50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100 and 120,
+that of CUDA 13 (V13.5.37) for those from sm_75 on.
 
 All parameters are .u64; launched in one dimension with any number of threads (`gputopo_chase`: one).
 
