@@ -74,13 +74,17 @@ class RunStarted(_Event, frozen=True, tag="run_started"):
 
 
 class ModelBuilt(_Event, frozen=True, tag="model_built"):
-    """The model stands: its size, and how long import, building and tracing took."""
+    """The model stands: its size, and how long import, building and tracing took.
+
+    `says`: what was assumed of it, and what runs where that is not just what was asked.
+    """
 
     parameters: int
     parameter_bytes: int
     import_s: float
     build_s: float
     versions: dict[str, str] = {}
+    says: tuple[str, ...] = ()
 
 
 class PlacementChecked(_Event, frozen=True, tag="placement"):

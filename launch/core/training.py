@@ -15,10 +15,10 @@ from gputopo.events import (
     WarmupDone,
 )
 from gputopo.launch.core import placement_check
-from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.core.models import Model, parameter_count
-from gputopo.launch.core.placements import Placement, largest_difference, place
-from gputopo.launch.core.step import TrainingStep, marks_of
+from gputopo.launch.core.placements import largest_difference
+from gputopo.launch.core.step import marks_of
+from gputopo.launch.core.trainers import Held, Stepper, stepper_of
 from gputopo.launch.spec import RunSpec
 
 Emit = Callable[[Event], None]
@@ -31,16 +31,15 @@ def train(
     *,
     import_s: float = 0.0,
     versions: dict[str, str] | None = None,
-) -> Placement:
+) -> Held:
     """Train as the spec says, telling each event through `emit`; give the trained variables' placement.
 
     Raises HardwareError if a reduction adds up wrongly or something is not where it should be, and whatever
     TensorFlow raises (`tf.errors.ResourceExhaustedError` when memory is out).
     """
     began = time.perf_counter()
-    placement = place(model, spec)
-    source = source_of(model, spec)
-    step = TrainingStep(model, spec, placement, source)
+    step = stepper_of(model, spec)
+    placement = step.placement
     emit(
         ModelBuilt(
             time_s=time.time(),
@@ -49,10 +48,11 @@ def train(
             import_s=import_s,
             build_s=time.perf_counter() - began,
             versions=versions or {},
+            says=step.says,
         )
     )
     loop = _Loop(step, spec, emit)
-    loop.first_step(placement)
+    loop.first_step()
     loop.warm_up()
     loop.counted_steps()
     if len(placement.places) > 1:
@@ -64,20 +64,20 @@ def train(
 class _Loop:
     """The steps of one run. Step numbers: 1, 2, ... are counted; 0, -1, ... belong to the warm-up."""
 
-    def __init__(self, step: TrainingStep, spec: RunSpec, emit: Emit) -> None:
+    def __init__(self, step: Stepper, spec: RunSpec, emit: Emit) -> None:
         self._step = step
         self._spec = spec
         self._emit = emit
         self._done = 0
 
-    def first_step(self, placement: Placement) -> None:
+    def first_step(self) -> None:
         """Run the step once, which compiles it, and check where everything is."""
         began = time.perf_counter()
         outcome, counts = placement_check.run_and_collect(lambda: self._step(self._done))
         first_step_s = time.perf_counter() - began
         self._done += 1
-        variables = placement_check.check_variables(placement, placement_check.wanted_places(self._spec))
-        ops = {} if counts is None else placement_check.check_ops(counts, self._spec)
+        variables = self._step.check_variables()
+        ops = {} if counts is None else self._step.check_ops(counts)
         if not all(math.isfinite(value) for marks in outcome.marks for value in marks):
             raise GputopoError(
                 "a time mark of the first step is no number", "report this as a fault of gputopo"
