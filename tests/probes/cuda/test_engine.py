@@ -201,3 +201,9 @@ def test_a_failure_names_the_way_it_is_about() -> None:
         "copy_engine",
     )
     assert bad.failure.reason == "CUDA_ERROR_UNKNOWN"
+
+
+def test_a_staged_copy_beside_another_is_as_fast_as_its_slower_half() -> None:
+    spec = box("2x4", "rate@h2d:1=1.2")
+    _, slow = measure(spec, [together(d2h(0), staged(0, 1))], 16 * MIB).windows[0].ways
+    assert slow.gb_per_s == pytest.approx(1.2, rel=WITHIN)
