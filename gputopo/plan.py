@@ -1,11 +1,14 @@
 """The values of a plan and their JSON form (`gputopo.plan/1`). Who decides: `gputopo.planner`."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from gputopo.all_reduce import PATTERN
+
 VariableUpdate = Literal["parameter_server", "replicated", "independent"]
-AllReduce = Literal["copy"]
+AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
+"""A name of `gputopo.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):

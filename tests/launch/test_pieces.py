@@ -1,0 +1,54 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.pieces import pieces, small_runs, spread
+
+
+@given(st.integers(0, 10**9), st.integers(1, 300))
+def test_pieces_are_all_of_it_nearly_equal_and_not_empty(size: int, count: int) -> None:
+    cut = pieces(size, count)
+    assert sum(cut) == size
+    assert max(cut) - min(cut) <= 1
+    assert len(cut) == (min(size, count) or 1)
+    assert min(cut) > 0 or size == 0
+
+
+def test_the_larger_pieces_come_first() -> None:
+    assert pieces(10, 4) == [3, 3, 2, 2]
+    assert pieces(2, 4) == [1, 1]
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=40),
+    st.integers(0, 30),
+    st.integers(1, 5),
+)
+def test_small_neighbours_are_joined_up_to_the_most_and_nothing_else_is(
+    sizes: list[int], small: int, most: int
+) -> None:
+    groups = small_runs(sizes, small, most)
+    assert [number for group in groups for number in group] == list(range(len(sizes)))
+    for group in groups:
+        assert len(group) <= most
+        assert len(group) == 1 or all(sizes[number] <= small for number in group)
+    for before, after in zip(groups, groups[1:], strict=False):
+        could_join = sizes[before[-1]] <= small and sizes[after[0]] <= small
+        assert not could_join or len(before) == most
+
+
+def test_runs_end_at_a_large_one_and_at_the_most() -> None:
+    assert small_runs([1, 1, 9, 1, 1, 1], 4, 2) == [[0, 1], [2], [3, 4], [5]]
+
+
+@given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 6))
+def test_a_variable_goes_where_the_fewest_bytes_are(sizes: list[int], count: int) -> None:
+    places = [f"/GPU:{number}" for number in range(count)]
+    chosen = spread(sizes, places)
+    held = dict.fromkeys(places, 0)
+    for size, place in zip(sizes, chosen, strict=True):
+        assert held[place] == min(held.values())
+        held[place] += size
+
+
+def test_equal_places_are_taken_in_order() -> None:
+    assert spread([5, 5, 5, 1], ["a", "b"]) == ["a", "b", "a", "b"]
