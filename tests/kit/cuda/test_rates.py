@@ -125,6 +125,12 @@ def test_memory_is_near_or_far_as_the_thread_that_asked_for_it_was_bound() -> No
     assert spec.rate("h2d", 4, 0) == pytest.approx(0.4 * near)
 
 
+def test_the_clock_may_go_far() -> None:
+    spec = box("desktop", "rate@h2d:0=0.01")
+    rates = driven(spec, "long_run", size=5_000_011, times=600)  # half a second each
+    assert rates == [pytest.approx(0.01e9, rel=1e-4)] * 2
+
+
 def test_pageable_memory_is_slower_and_cannot_be_behind_a_hold() -> None:
     spec = box("four", "block=0.05")
     result = driven(spec, "pageable", size=32 * MIB)

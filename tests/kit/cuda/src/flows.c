@@ -99,8 +99,8 @@ void flows_pass(double seconds)
         share();
     for (struct flow *flow = flows; flow; flow = flow->next) {
         flow->left -= flow->rate * seconds;
-        /* What less than a femtosecond would carry is rounding. */
-        if (flow->left < flow->rate * 1e-15 + 1e-6)
+        /* What is left for less time than the clock can tell apart is rounding. */
+        if (flow->left <= flow->rate * (1e-12 + 1e-15 * now))
             flow->left = 0;
     }
 }

@@ -194,10 +194,8 @@ static bool advance(double until)
         return false;
     bool changes = change <= until;
     double then = changes ? change : until;
-    if (then > now) {
-        flows_pass(then - now);
-        now = then;
-    }
+    flows_pass(then > now ? then - now : 0);
+    now = then > now ? then : now;
     while (step_all())
         ;
     return changes;
