@@ -15,7 +15,7 @@
 - `machines`: `read(scenario, folder)` does both and gives the Machine that gputopo reads.
 - `command`: `python -m tests.kit.command 7gforce+lost@3 -- inspect --json` runs the command line on such a
   machine, with faults if wanted, in a process of its own; `--tree FOLDER` keeps the tree for the next time.
-- `cuda`: a double of libcuda.so.1 in C for the same machines, with faults of its own in words: the command line
+- `cuda`: a double of libcuda.so.1 in C for the same machines, with faults of its own in words;
   `python -m tests.kit.command 8switch --cuda wrong@h2d:3 -- bandwidth` runs on both doubles.
 
 All is driven by the number of calls, never by a clock. Nothing here needs a GPU, a driver or root.
