@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gputopo.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
-from gputopo.bandwidth_numbers import host_copies, is_far, is_large, judged, rate, rates
+from gputopo.bandwidth_numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.findings.fault import Fault, findings_of, numbers, present, roughly
 from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.uplinks import SHARED_TIMES
@@ -110,12 +110,11 @@ def memory_slow(machine: Machine) -> Iterator[Finding]:
     """
     samples = machine.bandwidth.samples if machine.bandwidth else ()
     near = {
-        one.source: rate(one)
+        one.source: max(one.repeats_gb_per_s, default=rate(one))  # the most that it was seen to carry
         for one in judged(samples)
         if one.kind == "host_memory" and one.source == one.destination
     }
-    to_device = sum(rates(host_copies(samples, "h2d", machine)).values())
-    to_host = sum(rates(host_copies(samples, "d2h", machine)).values())
+    to_device, to_host = _asked_at_once(machine, "h2d"), _asked_at_once(machine, "d2h")
     has = sum(near.values())
     if not near or has >= to_device + to_host or not to_device or not to_host:
         return
@@ -135,6 +134,19 @@ def memory_slow(machine: Machine) -> Iterator[Finding]:
         remedy="fill all memory channels of every socket with equal modules (sudo dmidecode -t memory shows "
         "them), see their speed in the BIOS, and keep gradients on the GPUs where links allow it",
     )
+
+
+def _asked_at_once(machine: Machine, kind: Kind) -> float:
+    """Give what all GPUs together can ask of the host in GB/s: measured, or the sum of their links."""
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    alone = rates(host_copies(samples, kind, machine))
+    at_once: dict[str, dict[int, float]] = {}
+    for sample in samples:
+        gpu = host_gpu(sample)
+        if sample.kind == kind and sample.group and gpu is not None and is_large(sample):
+            at_once.setdefault(sample.group, {})[gpu] = rate(sample)
+    whole = [sum(told.values()) for told in at_once.values() if told.keys() >= alone.keys()]
+    return max(whole) if whole and len(alone) > 1 else sum(alone.values())
 
 
 def measured_groups(machine: Machine) -> tuple[UplinkGroup, ...]:
@@ -174,34 +186,40 @@ def _host_samples(samples: tuple[Sample, ...], kind: Kind, gpu: int) -> list[Sam
 
 
 def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Finding]:
-    near: dict[int, float] = {}
-    far: dict[str, float] = {}
+    near: dict[int, Sample] = {}
+    far: dict[str, Sample] = {}
     for sample in samples:
         cores, memory = node_of(sample.source), node_of(sample.destination)
         if sample.kind != "host_memory" or cores is None or memory is None or not is_large(sample):
             continue
         if cores == memory:
-            near[cores] = rate(sample)
+            near[cores] = sample
         else:
-            far[f"{cores}>{memory}"] = rate(sample)
-    slow = {way: one for way, one in far.items() if one < FAR_SHARE * near.get(int(way.split(">")[0]), 0.0)}
+            far[f"{cores}>{memory}"] = sample
+    slow = {way: one for way, one in far.items() if _clearly_far(one, near.get(int(way.split(">")[0])))}
     if slow:
-        way, slowest = min(slow.items(), key=lambda item: item[1])
-        cores = int(way.split(">")[0])
-        bad = slowest < FAR_BAD_SHARE * near[cores]
+        way, slowest = min(slow.items(), key=lambda item: rate(item[1]))
+        beside = near[int(way.split(">")[0])]
+        bad = rate(slowest) < FAR_BAD_SHARE * rate(beside)
         yield Finding(
             id="numa.far_slow",
             severity="warning" if bad else "info",
             subject="machine",
-            says=f"the cores of a node reach the memory of another at {slowest:.1f} of "
-            f"{near[cores]:.1f} GB/s "
-            f"(nodes {way.replace('>', ' and ')})",
+            says=f"the cores of a node reach the memory of another at {rate(slowest):.1f} of "
+            f"{rate(beside):.1f} GB/s (nodes {way.replace('>', ' and ')})",
             evidence={
-                "near_gb_per_s": {str(node): round(one, 3) for node, one in near.items()},
-                "far_gb_per_s": {way: round(one, 3) for way, one in slow.items()},
+                "near_gb_per_s": {str(node): round(rate(one), 3) for node, one in near.items()},
+                "far_gb_per_s": {way: round(rate(one), 3) for way, one in slow.items()},
             },
             remedy=_NEAR,
         )
+
+
+def _clearly_far(far: Sample, near: Sample | None) -> bool:
+    """Tell whether far memory is slower, and no repeat of it was as fast as the slowest of the near one."""
+    if near is None or rate(far) >= FAR_SHARE * rate(near):
+        return False
+    return max(far.repeats_gb_per_s, default=rate(far)) < min(near.repeats_gb_per_s, default=rate(near))
 
 
 def _share(group: UplinkGroup) -> float:
