@@ -1,88 +1,56 @@
 """What a process that times one reduction is told, and what it tells; and the table of all methods.
 
-To add a method: a line in `METHODS`, and if its algorithm is new, a function in
+To add a method: its name in `gputopo.all_reduce`, and if its algorithm is new, a function in
 `gputopo.launch.core.reduction_methods.ALGORITHMS`. This module does not load TensorFlow.
 """
 
-import difflib
-
 import msgspec
 
-from gputopo.errors import UsageError
+from gputopo import all_reduce
+from gputopo.all_reduce import NAMES, SAYS, Reduction
 from gputopo.launch.spec import Backend, RunSpec
+from gputopo.reduction_groups import Groups
+
+Options = dict[str, str | int | Groups]
+_ALSO_TIMED = ("ring#2", "psgpu#2")
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
     """One way to reduce: a name for users, the algorithm that builds its ops, and that algorithm's options.
 
-    `algorithm` is a key of `ALGORITHMS`, `options` are its keyword arguments. `gpus_only`: why it is not
-    there on CPU devices. `even_only`: why it cannot be used for an odd number of devices.
+    `algorithm` is a key of `ALGORITHMS`, `options` are its keyword arguments.
     """
 
     name: str
     algorithm: str
     says: str
-    options: dict[str, str | int] = {}
-    gpus_only: str | None = None
-    even_only: str | None = None
+    options: Options = {}
 
     def why_not(self, backend: Backend, devices: int) -> str | None:
         """Say why it cannot be used there, None if it can."""
-        if self.gpus_only is not None and backend != "gpu":
-            return self.gpus_only
-        return self.even_only if devices % 2 else None
+        found = all_reduce.parse(self.name).why_not(backend, devices)
+        return None if found is None else found[0]
 
 
-# Seen on TensorFlow 2.21: both halves of the list of devices get n // 2 of them. No error, wrong sums.
-_LOSES_ONE = (
-    "TensorFlow's hierarchical copy silently loses the gradients of one device where their number is odd"
-)
-# Seen on TensorFlow 2.21: the collective takes the hint on CPUs and quietly uses its ring.
-_NO_NCCL = "NCCL reduces between GPUs only"
-
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        Method(name="copy", algorithm="copy", says="copied to one device, added, copied back; taking turns"),
-        Method(
-            name="ring",
-            algorithm="collective",
-            says="TensorFlow's collective, as a ring",
-            options={"hint": "ring"},
-        ),
-        Method(
-            name="nccl",
-            algorithm="collective",
-            says="TensorFlow's collective, by NCCL",
-            options={"hint": "nccl"},
-            gpus_only=_NO_NCCL,
-        ),
-        Method(
-            name="nccl_op",
-            algorithm="nccl_op",
-            says="TensorFlow's older op for NCCL (NcclAllReduce)",
-            gpus_only=_NO_NCCL,
-        ),
-        Method(
-            name="hierarchical",
-            algorithm="hierarchical",
-            says="tf.distribute.HierarchicalCopyAllReduce, gradients packed as it does by default",
-            options={"packs": 1},
-            even_only=_LOSES_ONE,
-        ),
-        Method(name="one_device", algorithm="one_device", says="tf.distribute.ReductionToOneDevice"),
-        Method(name="pscpu", algorithm="pscpu", says="added up on the CPU, sent back to all"),
-    )
-}
+def options_of(asked: Reduction, groups: Groups = ()) -> tuple[str, Options]:
+    """Give the algorithm of a reduction, and its options. `groups`: of towers, for the hierarchical one."""
+    if asked.name == "collective":
+        return "collective", {"hint": "ring"}
+    if asked.name == "nccl":
+        return "collective", {"hint": "nccl"}
+    if asked.name == "hierarchical":
+        return "hierarchical", {"groups": groups}
+    return asked.name, {} if asked.parts == 1 else {"parts": asked.parts}
 
 
-def require(name: str) -> Method:
-    """Give the method of that name. Raises UsageError that names the nearest ones."""
-    if name in METHODS:
-        return METHODS[name]
-    near = difflib.get_close_matches(name.lower(), METHODS, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the methods are: {', '.join(METHODS)}"
-    raise UsageError(f"there is no reduction '{name}'", hint)
+def require(name: str, groups: Groups = ()) -> Method:
+    """Give the method of that name (see `gputopo.all_reduce`). Raises UsageError that names the nearest."""
+    asked = all_reduce.parse(name)
+    algorithm, options = options_of(asked, groups)
+    return Method(name=asked.written, algorithm=algorithm, says=SAYS[asked.name], options=options)
+
+
+METHODS: dict[str, Method] = {name: require(name) for name in (*NAMES, *_ALSO_TIMED)}
 
 
 class ReductionJob(msgspec.Struct, frozen=True, kw_only=True):

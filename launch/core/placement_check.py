@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gputopo.errors import HardwareError
+from gputopo.launch.pieces import spread
 from gputopo.launch.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -69,14 +70,14 @@ def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]
     return dict(placed)
 
 
-def check_variables(placement: "Placement", wanted: Sequence[str]) -> dict[str, int]:
+def check_variables(placement: "Placement", wanted: Sequence[Sequence[str]]) -> dict[str, int]:
     """Give the bytes of variables on each device. Raises HardwareError if one is not where it should be.
 
-    `wanted` is the device of each set of variables.
+    `wanted` is the device of each variable of each set.
     """
     placed = Counter[str]()
-    for variables, device in zip(placement.places, wanted, strict=True):
-        for variable in variables:
+    for variables, devices in zip(placement.places, wanted, strict=True):
+        for variable, device in zip(variables, devices, strict=True):
             found = short_name(variable.device)
             if found != device:
                 raise HardwareError(
@@ -87,11 +88,14 @@ def check_variables(placement: "Placement", wanted: Sequence[str]) -> dict[str, 
     return dict(placed)
 
 
-def wanted_places(spec: RunSpec) -> list[str]:
-    """Give the device of each set of variables by the spec."""
-    if spec.variable_update == "parameter_server":
-        return [spec.ps_device or "/CPU:0"]
-    return [device.device for device in spec.devices]
+def wanted_places(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
+    """Give the device of each variable of each set by the spec. `sizes`: of the variables, in numbers."""
+    devices = [device.device for device in spec.devices]
+    if spec.variable_update != "parameter_server":
+        return [[device] * len(sizes) for device in devices]
+    if spec.exchange.ps_spread:
+        return [spread(sizes, devices)]
+    return [[spec.ps_device or "/CPU:0"] * len(sizes)]
 
 
 def short_name(device: str) -> str:

@@ -1,150 +1,42 @@
-"""The algorithms that reduce gradients over devices, as builders of graph ops.
+"""The table of all reductions by name, and the one that a run asks for.
 
-Each takes the devices and its options, and gives a `Reducer`: from the towers' tensors of all variables
-to their sums, one on each tower's device. Variables that it needs are made here, before the graph.
+Each builder takes the devices and its options, and gives a `Reducer`. Variables that it needs are made at
+once, before any graph.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import tensorflow as tf
-
-from gputopo.launch.core import reductions
-from gputopo.launch.core.devices import HOST
+from gputopo.all_reduce import parse
+from gputopo.launch.core.reduction_collectives import collective, nccl_op, one_device, tf_hierarchical
+from gputopo.launch.core.reduction_copies import copy, hierarchical, pscpu, psgpu
+from gputopo.launch.core.reduction_packing import narrowed, repacked, small_joined
+from gputopo.launch.core.reduction_rings import ring
 from gputopo.launch.core.reductions import Reducer
-
-Tensor = Any
-
-# A member that does not come is told by TensorFlow after this time; its own default is to wait for ever.
-COLLECTIVE_TIMEOUT_S = 60.0
-_GROUP = 1  # of all devices; a process times one method, so one group is enough
-_instances = itertools.count(1)  # in a process, two collectives that differ must not share a key
-
-
-def copy(devices: Sequence[str]) -> Reducer:
-    """Add each variable on one of the devices, which take turns: what `run` does with --all-reduce copy."""
-
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        return [reductions.copy(values, devices, number) for number, values in enumerate(gradients)]
-
-    return reduce
-
-
-def pscpu(devices: Sequence[str]) -> Reducer:
-    """Add all variables on the host's CPU and send the sums back."""
-
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        with tf.device(HOST):
-            totals = [reductions.add(values) for values in gradients]
-        return [[_on(device, total) for device in devices] for total in totals]
-
-    return reduce
-
-
-def collective(devices: Sequence[str], *, hint: str) -> Reducer:
-    """Reduce by TensorFlow's collective op, one variable after the other on each device.
-
-    A device's collectives stand in a row because NCCL needs the same order everywhere; tf.distribute does
-    so too. Each device has its token, a variable: with a common one, or none, a tf.function of TensorFlow
-    2.21 puts the devices in a row as well, and they wait for one another for ever.
-    """
-    tokens = []
-    for device in devices:
-        with tf.device(device):
-            tokens.append(tf.Variable(0.0))
-
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        before: list[list[Tensor]] = [[] for _ in devices]
-        sums = []
-        for values in gradients:
-            instance = next(_instances)
-            row = []
-            for tower, device in enumerate(devices):
-                with tf.device(device), tf.control_dependencies(before[tower]):
-                    row.append(_collective_reduce(values[tower], len(devices), instance, tokens[tower], hint))
-                before[tower] = [row[-1]]
-            sums.append(row)
-        return sums
-
-    return reduce
-
-
-def nccl_op(devices: Sequence[str]) -> Reducer:
-    """Reduce by NcclAllReduce, one variable after the other on each device."""
-
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        before: list[list[Tensor]] = [[] for _ in devices]
-        sums = []
-        for values in gradients:
-            name = f"gputopo_{next(_instances)}"
-            row = []
-            for tower, device in enumerate(devices):
-                with tf.device(device), tf.control_dependencies(before[tower]):
-                    row.append(
-                        tf.raw_ops.NcclAllReduce(
-                            input=values[tower], reduction="sum", num_devices=len(devices), shared_name=name
-                        )
-                    )
-                before[tower] = [row[-1]]
-            sums.append(row)
-        return sums
-
-    return reduce
-
-
-def hierarchical(devices: Sequence[str], *, packs: int) -> Reducer:
-    """Reduce as tf.distribute does within two halves of the devices, and between these.
-
-    `packs`: into how many tensors the gradients are joined before; 0: not at all. Wrong for an odd number
-    of devices.
-    """
-    return _distributed(devices, tf.distribute.HierarchicalCopyAllReduce(num_packs=packs))
-
-
-def one_device(devices: Sequence[str]) -> Reducer:
-    """Reduce as tf.distribute does on the first device."""
-    return _distributed(devices, tf.distribute.ReductionToOneDevice())
-
+from gputopo.launch.reduction_spec import options_of
+from gputopo.launch.spec import Exchange
 
 ALGORITHMS: dict[str, Callable[..., Reducer]] = {
     "copy": copy,
+    "ring": ring,
+    "hierarchical": hierarchical,
+    "pscpu": pscpu,
+    "psgpu": psgpu,
     "collective": collective,
     "nccl_op": nccl_op,
-    "hierarchical": hierarchical,
+    "tf_hierarchical": tf_hierarchical,
     "one_device": one_device,
-    "pscpu": pscpu,
 }
 
 
-def _distributed(devices: Sequence[str], operations: Any) -> Reducer:
-    from tensorflow.python.distribute.values import PerReplica  # has no public name that can be called
+def reducer_of(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer:
+    """Give the reduction that a run asks for, with what the exchange puts round it.
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        values = [PerReplica(tuple(of_towers)) for of_towers in gradients]
-        sums = operations.batch_reduce(tf.distribute.ReduceOp.SUM, [(value, value) for value in values])
-        return [
-            [_on(device, total) for device, total in zip(devices, of_variable.values, strict=True)]
-            for of_variable in sums
-        ]
-
-    return reduce
-
-
-def _collective_reduce(value: Tensor, size: int, instance: int, token: Any, hint: str) -> Tensor:
-    return tf.raw_ops.CollectiveReduceV2(
-        input=value,
-        group_size=tf.constant(size),
-        group_key=tf.constant(_GROUP),
-        instance_key=tf.constant(instance),
-        ordering_token=[token.handle],
-        merge_op="Add",
-        final_op="Id",
-        communication_hint=hint,
-        timeout_seconds=COLLECTIVE_TIMEOUT_S,
-    )
-
-
-def _on(device: str, value: Tensor) -> Tensor:
-    with tf.device(device):
-        return tf.identity(value)
+    From outside: float16, repacking, small gradients joined, the reduction itself.
+    """
+    algorithm, options = options_of(parse(name), exchange.groups)
+    reducer = ALGORITHMS[algorithm](devices, **options)
+    if exchange.small_bytes:
+        reducer = small_joined(reducer, devices, exchange.small_bytes, exchange.small_group)
+    if exchange.repacking:
+        reducer = repacked(reducer, devices, exchange.repacking)
+    return narrowed(reducer, devices) if exchange.transfer == "fp16" else reducer

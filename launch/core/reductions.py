@@ -1,8 +1,9 @@
-"""Ways to add up the towers' gradients, and the test that each must pass before it is trusted."""
+"""What a reduction of gradients is, and the test that each must pass before it is trusted."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from gputopo.errors import HardwareError
@@ -10,18 +11,10 @@ from gputopo.errors import HardwareError
 Tensor = Any
 
 Reducer = Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
-"""[variable][tower] -> the sums, [variable][tower]. May be built into several graphs."""
+"""[variable][tower] -> the sums, [variable][tower]. May be built into several graphs.
 
-
-def copy(values: Sequence[Tensor], devices: Sequence[str], number: int) -> list[Tensor]:
-    """Copy all to one tower, add there, copy back. Towers take turns by tensor number (round robin)."""
-    with tf.device(devices[number % len(devices)]):
-        total = add(values)
-    copies = []
-    for device in devices:
-        with tf.device(device):
-            copies.append(tf.identity(total))
-    return copies
+What goes in is on the towers' devices, and so is what comes out; all towers get the same bits.
+"""
 
 
 def add(values: Sequence[Tensor]) -> Tensor:
@@ -29,35 +22,46 @@ def add(values: Sequence[Tensor]) -> Tensor:
     return tf.add_n(list(values)) if len(values) > 1 else tf.identity(values[0])
 
 
-_DIGITS = 15  # that float64 holds exactly
+def on(device: str, value: Tensor) -> Tensor:
+    """Give a tensor on a device. Moves it if it is not there."""
+    with tf.device(device):
+        return tf.identity(value)
 
 
-def self_test(reducer: Reducer, name: str, devices: Sequence[str]) -> None:
+# 1, 10, 100, ... as long as float64 holds every sum exactly; in float16 1, 2, 4, ...
+_BASE_AND_DIGITS: dict[str, tuple[int, int]] = {"fp32": (10, 15), "fp16": (2, 11)}
+_ROWS = 256  # so many times the same sums, so that a reduction that cuts tensors has something to cut
+
+
+def self_test(
+    reducer: Reducer, name: str, devices: Sequence[str], transfer: Literal["fp32", "fp16"] = "fp32"
+) -> None:
     """Add 1, 10, 100, ... over the devices and check every sum: a lost tower shows as a missing digit.
 
-    From the 16th tower on they begin anew in another number of the tensor.
+    From the 16th tower on they begin anew in another number of the tensor. Where the sums are made in
+    float16, which is exact up to 2048, they are 1, 2, 4, ... and begin anew with the 12th.
 
     Raises HardwareError that names the sum. Why: HierarchicalCopyAllReduce of TensorFlow 2.21 silently loses
     one device's gradients where their number is odd.
     """
-    slots = -(-len(devices) // _DIGITS)
-    expected = [0.0] * slots
+    base, digits = _BASE_AND_DIGITS[transfer]
+    slots = -(-len(devices) // digits)
+    given = np.zeros((len(devices), _ROWS, slots))
     for tower in range(len(devices)):
-        expected[tower // _DIGITS] += 10.0 ** (tower % _DIGITS)
+        given[tower, :, tower // digits] = base ** (tower % digits)
+    expected = given.sum(axis=0)
 
     def reduce() -> list[Tensor]:
         values = []
-        for tower, device in enumerate(devices):
+        for device, value in zip(devices, given, strict=True):
             with tf.device(device):
-                values.append(
-                    tf.one_hot(tower // _DIGITS, slots, tf.constant(10.0 ** (tower % _DIGITS), tf.float64))
-                )
+                values.append(tf.constant(value, tf.float64))
         return reducer([values])[0]
 
     for device, total in zip(devices, tf.compat.v1.wrap_function(reduce, [])(), strict=True):
-        found = [float(one) for one in total.numpy()]
-        if found != expected:
-            wrong = next(slot for slot in range(slots) if found[slot] != expected[slot])
+        found = total.numpy()
+        if not np.array_equal(found, expected):
+            wrong = tuple(np.argwhere(found != expected)[0])
             raise HardwareError(
                 f"the reduction '{name}' is wrong on {device}: "
                 f"it adds up to {found[wrong]:.0f}, not {expected[wrong]:.0f}",

@@ -39,6 +39,7 @@ class StepOutcome:
 @dataclass(frozen=True)
 class _Tower:
     loss: Tensor
+    weights: list[Tensor]
     gradients: list[Tensor]
     state: list[Tensor]
     marks: Tensor  # [3], seconds of the host's clock
@@ -103,14 +104,29 @@ class TrainingStep:
             done = _clock([self._arrived(share.gradients, device), *work])
             with tf.device(HOST), tf.name_scope(_MARKS):
                 marks = tf.stack([start, ready, done])
-                return _Tower(tf.identity(share.loss), share.gradients, share.state, marks)
+                return _Tower(tf.identity(share.loss), weights, share.gradients, share.state, marks)
 
     def _update(self, towers: Sequence[_Tower], number: Tensor) -> list[Tensor]:
-        # Waiting for all towers keeps the update in place: a weight still being read would be copied first.
-        with tf.name_scope("update"), tf.control_dependencies([tower.marks for tower in towers]):
-            totals = self._placement.totals([tower.gradients for tower in towers])
-            ops = self.updater.update(totals, number)
-            return ops + write_state(self._placement, [tower.state for tower in towers])
+        """Change the variables when their updates have what they wait for; keep what the next step needs."""
+        placement = self._placement
+        gradients = [tower.gradients for tower in towers]
+        with tf.name_scope("update"):
+            updates = []
+            for after, used in self._turns(towers):
+                totals = placement.totals(used)
+                # Waiting keeps the update in place: a weight still being read would be copied first.
+                with tf.control_dependencies(after):
+                    updates += self.updater.update(totals, number)
+            kept = placement.keep([tower.weights for tower in towers], gradients, updates)
+            with tf.control_dependencies([tower.marks for tower in towers]):
+                return updates + kept + write_state(placement, [tower.state for tower in towers])
+
+    def _turns(self, towers: Sequence[_Tower]) -> list[tuple[list[Tensor], list[list[Tensor]]]]:
+        """Give what each update waits for, and the gradients that it uses, [tower][variable]."""
+        if self._placement.waits == "own":
+            return [([tower.marks], [tower.gradients]) for tower in towers]
+        after = [tower.marks for tower in towers] if self._placement.waits == "all" else []
+        return [(after, [tower.gradients for tower in towers])]
 
     def _arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
         """Give a number on the host that left the device after all the tensors were done there.

@@ -86,7 +86,10 @@ class OwnTowers:
 
     def check_variables(self) -> dict[str, int]:
         """Compare with the places that the spec names."""
-        return placement_check.check_variables(self.placement, placement_check.wanted_places(self._spec))
+        sizes = [variable.shape.num_elements() for variable in self.placement.places[0]]
+        return placement_check.check_variables(
+            self.placement, placement_check.wanted_places(self._spec, sizes)
+        )
 
     def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
         """Compare with the towers' devices."""

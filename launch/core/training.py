@@ -16,9 +16,9 @@ from gputopo.events import (
 )
 from gputopo.launch.core import placement_check
 from gputopo.launch.core.models import Model, parameter_count
-from gputopo.launch.core.placements import largest_difference
 from gputopo.launch.core.step import marks_of
 from gputopo.launch.core.trainers import Held, Stepper, stepper_of
+from gputopo.launch.core.variables import largest_difference
 from gputopo.launch.spec import RunSpec
 
 Emit = Callable[[Event], None]

@@ -1,3 +1,5 @@
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +33,7 @@ def test_small_neighbours_are_joined_up_to_the_most_and_nothing_else_is(
     for group in groups:
         assert len(group) <= most
         assert len(group) == 1 or all(sizes[number] <= small for number in group)
-    for before, after in zip(groups, groups[1:], strict=False):
+    for before, after in itertools.pairwise(groups):
         could_join = sizes[before[-1]] <= small and sizes[after[0]] <= small
         assert not could_join or len(before) == most
 

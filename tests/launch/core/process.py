@@ -41,14 +41,15 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 
 def _run(spec: RunSpec) -> dict[str, Any]:
-    from gputopo.launch.core import placements, training
+    from gputopo.launch.core import training
+    from gputopo.launch.core import variables as made
     from gputopo.launch.core.inputs.synthetic import examples
     from gputopo.launch.core.layers import Rows
     from gputopo.launch.core.randomness import Stream
 
     events: list[Event] = []
     model = SmallModel()
-    first = [variable.numpy() for variable in placements.create(model, ["/CPU:0"], spec.seed)]
+    first = [variable.numpy() for variable in made.create(model, ["/CPU:0"], spec.seed)]
     placement = training.train(model, spec, events.append)
     rows = Rows(0, spec.batch_size * len(spec.devices), Stream(spec.seed, 0))
     images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
