@@ -29,6 +29,25 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     hop_to_variables: str | None = None  # "PIX"; "local"; "host"; None: own copy
 
 
+class DeviceTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trace says of one device, in seconds over all traced steps.
+
+    `compute_s`, `to_device_s`, `to_host_s`, `peer_s`: times in which the device computed, or copied from the
+    host, to the host, from or to another device; what overlaps within one kind is counted once. `busy_s`: in
+    any of them. `ops_s`: the longest kinds of ops, longest first, added up (they may overlap). A CPU device
+    has no copy engines: its copy times are None.
+    """
+
+    device: str  # "/GPU:0"; "/CPU:1"
+    tower: int | None = None
+    compute_s: float | None = None
+    to_device_s: float | None = None
+    to_host_s: float | None = None
+    peer_s: float | None = None
+    busy_s: float | None = None
+    ops_s: dict[str, float] = {}
+
+
 class TowerMarks(msgspec.Struct, frozen=True, kw_only=True):
     """One tower's part of one step, in seconds, from the marks inside the graph.
 
@@ -109,7 +128,10 @@ class WarmupDone(_Event, frozen=True, tag="warmup_done"):
 class Step(_Event, frozen=True, tag="step"):
     """One training step of all towers. `step` counts from 1 after the warm-up, and below 1 within it.
 
-    `images`: of all towers together. `loss`: mean of the towers; NaN is written as null.
+    `images`: of all towers together. `loss`: mean of the towers; NaN is written as null. `global_step`: steps
+    that the weights have been trained for after this one, those before a resumed checkpoint included.
+    `top1`, `top5`: share of this step's examples, from 0 to 1, whose label was the first guess, or among the
+    first five; None where it was not asked for.
     """
 
     step: int
@@ -117,6 +139,9 @@ class Step(_Event, frozen=True, tag="step"):
     images: int
     loss: float | None
     marks: tuple[TowerMarks, ...]
+    global_step: int | None = None
+    top1: float | None = None
+    top5: float | None = None
 
     @property
     def warmup(self) -> bool:
@@ -136,6 +161,98 @@ class ReplicasCompared(_Event, frozen=True, tag="replicas"):
     largest_difference: float
 
 
+class PhaseBegun(_Event, frozen=True, tag="phase"):
+    """The worker begins something other than a step, in which no steps are to be expected.
+
+    `phase`: checkpoint, trace, export, comparison, evaluation or end.
+    """
+
+    phase: str
+
+
+class Noticed(_Event, frozen=True, tag="noticed"):
+    """Something that the reader of the result must know, told by the worker, such as a damaged checkpoint."""
+
+    says: str
+
+
+class Resumed(_Event, frozen=True, tag="resumed"):
+    """Training, or an evaluation, goes on from a checkpoint. `steps`: trained when it was written."""
+
+    path: str
+    steps: int
+
+
+class CheckpointSaved(_Event, frozen=True, tag="checkpoint_saved"):
+    """A checkpoint is on the disk, whole. `removed`: older ones that made room for it."""
+
+    path: str
+    steps: int  # trained so far: Step.global_step
+    bytes: int
+    seconds: float
+    removed: tuple[str, ...] = ()
+
+
+class Evaluated(_Event, frozen=True, tag="evaluated"):
+    """How well a model does on examples: shares from 0 to 1, and the mean loss over the examples.
+
+    `steps`: of training before. `top5` is None where there are five classes or fewer.
+    """
+
+    examples: int
+    top1: float
+    top5: float | None
+    loss: float | None
+    seconds: float
+    steps: int | None = None
+    checkpoint: str | None = None
+    data: str = "synthetic"
+
+
+class Exported(_Event, frozen=True, tag="exported"):
+    """The model was written for use without gputopo. `formats`: saved_model, keras, npz."""
+
+    path: str
+    formats: tuple[str, ...]
+    seconds: float
+
+
+class Traced(_Event, frozen=True, tag="traced"):
+    """A profile of some steps was written, and read. `devices` is empty where nothing could be read.
+
+    `steps`: their numbers (Step.step). `seconds`: of these steps together. `says`: what the trace does not
+    hold, and why.
+    """
+
+    path: str
+    steps: tuple[int, ...]
+    seconds: float
+    devices: tuple[DeviceTimes, ...] = ()
+    says: tuple[str, ...] = ()
+
+
+class LossNotFinite(_Event, frozen=True, tag="loss_not_finite"):
+    """The first loss that is NaN or infinite; told once, and training goes on. `towers`: those that had it."""
+
+    step: int
+    value: str  # "nan", "inf", "-inf"
+    towers: tuple[int, ...]
+
+
+class MemoryPeak(_Event, frozen=True, tag="memory_peak"):
+    """The most memory that the worker has held: of the host (resident), and on devices where it is known."""
+
+    host_bytes: int
+    devices: dict[str, int] = {}
+
+
+class BatchTried(_Event, frozen=True, tag="batch_tried"):
+    """After a run ran out of memory: whether a smaller batch per device can take a step."""
+
+    batch_size: int
+    fits: bool
+
+
 class Anomaly(_Event, frozen=True, tag="anomaly"):
     """A device that is slower than its peers beyond the noise of the run. See gputopo.anomaly."""
 
@@ -151,7 +268,7 @@ class Anomaly(_Event, frozen=True, tag="anomaly"):
 class RankFailed(_Event, frozen=True, tag="rank_failed"):
     """A worker ended before its work: the first failure, with its cause."""
 
-    kind: str  # killed, out_of_memory, disk_full, error, placement, interrupted, terminated
+    kind: str  # killed, out_of_memory, disk_full, hung, error, placement, interrupted, terminated
     cause: str
     remedy: str
     exit_code: int
@@ -175,6 +292,16 @@ Event = (
     | Step
     | Sample
     | ReplicasCompared
+    | PhaseBegun
+    | Noticed
+    | Resumed
+    | CheckpointSaved
+    | Evaluated
+    | Exported
+    | Traced
+    | LossNotFinite
+    | MemoryPeak
+    | BatchTried
     | Anomaly
     | RankFailed
     | RunFinished
