@@ -232,7 +232,7 @@ class Traced(_Event, frozen=True, tag="traced"):
 
 
 class LossNotFinite(_Event, frozen=True, tag="loss_not_finite"):
-    """The first loss that is NaN or infinite; told once, and training goes on. `towers`: those that had it."""
+    """The first loss that is NaN or infinite: told once, and training goes on. `towers`: that had it."""
 
     step: int
     value: str  # "nan", "inf", "-inf"
