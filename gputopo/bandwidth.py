@@ -9,7 +9,8 @@ What a number counts, per kind:
 - h2d, d2h, p2p_direct, p2p_staged: every byte once, one way;
 - bidirectional: the bytes of both directions together;
 - d2d_local and host_memory: every byte twice, since it is read and written in the same memory, as
-  NVIDIA's bandwidthTest and STREAM do;
+  NVIDIA's bandwidthTest and STREAM do; of host_memory the source is the memory's node, the destination the
+  node of the cores that copy;
 - allreduce: algorithm bandwidth, the bytes of one replica's gradients over the time (nccl-tests,
   doc/PERFORMANCE.md); `bus_gb_per_s` is beside it;
 - latency has microseconds and no bandwidth.

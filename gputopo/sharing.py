@@ -69,7 +69,7 @@ def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGr
                 alone_gb_per_s=one_way,
                 together_gb_per_s=both,
             )
-            found.setdefault(pair, _with_tree(uplink, machine))
+            found.setdefault(pair, _with_tree(uplink, machine, None))
     return tuple(sorted(found.values(), key=lambda group: (len(group.gpus), group.gpus)))
 
 
@@ -157,7 +157,12 @@ def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, f
             if part not in parts and within:
                 found[part] = median(within)
         parts = joined
-    return [_Shared(gpus, gb_per_s) for gpus, gb_per_s in found.items()]
+    # Where one level ends, noise may have left some pairs of a group behind: they are no group within it.
+    return [
+        _Shared(gpus, gb_per_s)
+        for gpus, gb_per_s in found.items()
+        if not any(gpus < outer and found[outer] <= gb_per_s * (1 + LEVEL_SHARE) for outer in found)
+    ]
 
 
 def _slowed(measured: Mapping[int, float], alone: Mapping[int, float]) -> bool:
@@ -243,11 +248,14 @@ def _uplink(group: _Shared, alone: Mapping[int, float], kind: Kind, machine: Mac
         alone_gb_per_s=round(sum(alone.get(gpu, 0.0) for gpu in group.gpus), 3),
         together_gb_per_s=round(group.gb_per_s, 3),
     )
-    return _with_tree(found, machine)
+    return _with_tree(found, machine, set(alone))
 
 
-def _with_tree(group: UplinkGroup, machine: Machine) -> UplinkGroup:
-    """Say where the ways of the GPUs meet, and whether these and no others are behind that bridge."""
+def _with_tree(group: UplinkGroup, machine: Machine, measured: set[int] | None) -> UplinkGroup:
+    """Say where the ways of the GPUs meet, and whether these and no others are behind that bridge.
+
+    A GPU that was not `measured` (None: all were) may be behind it as well: nothing is known of it.
+    """
     tree = {node.address: node for node in machine.pci}
     ways: dict[int, list[str]] = {}
     for gpu in machine.gpus:
@@ -259,5 +267,5 @@ def _with_tree(group: UplinkGroup, machine: Machine) -> UplinkGroup:
         return group
     first = ways[group.gpus[0]]
     common = next((bridge for bridge in first if all(bridge in ways[gpu] for gpu in group.gpus)), None)
-    behind = {gpu for gpu, bridges in ways.items() if common in bridges}
+    behind = {gpu for gpu, bridges in ways.items() if common in bridges and gpu in (measured or ways)}
     return msgspec.structs.replace(group, bridge=common, agrees=behind == set(group.gpus))

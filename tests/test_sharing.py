@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.bandwidth import Kind, Sample, UplinkGroup
-from gputopo.machine import Gpu, Machine
+from gputopo.machine import Gpu, Machine, PciNode
 from gputopo.sharing import shared, uplink_groups
 from tests.findings.boxes import sound
 
@@ -135,6 +135,7 @@ def test_leaving_one_out_at_a_time_is_enough_without_pairs(name: str, seed: int)
     assert found(samples) == sets_of(uplinks)
 
 
+@example(cuts=[2, 4, 2], shares=[0.5, 0.3984375, 0.3433047562436799], seed=0)  # levels that nearly touch
 @given(
     cuts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     shares=st.lists(st.floats(0.3, 0.8), min_size=3, max_size=3),
@@ -260,3 +261,29 @@ def test_matrices_whose_pairs_all_gain_alike_show_no_group() -> None:
         one_way = [[0.765] * 5 for _ in range(5)]
         both = [[gain * 0.765] * 5 for _ in range(5)]
         assert uplink_groups(matrices(one_way, both), bare(5)) == ()
+
+
+def test_a_gpu_that_was_not_measured_is_not_held_against_the_tree() -> None:
+    tree = [PciNode(address="0000:03:00.0", root="pci0000:00", kind="bridge")]
+    gpus = []
+    for index in range(3):
+        address = f"0000:0{5 + index}:00.0"
+        gpus.append(Gpu(index=index, pci_address=address))
+        tree.append(PciNode(address=address, root="pci0000:00", parent="0000:03:00.0", kind="gpu"))
+    machine = Machine(source="live", gpus=tuple(gpus), pci=tuple(tree))
+    samples = []
+    for gpu in (0, 1):  # GPU 2 is behind the bridge as well, and could not be copied to
+        for group, gb_per_s in ((None, 12.0), ("h2d gpus:0,1", 6.0)):
+            samples.append(
+                Sample(
+                    kind="h2d",
+                    source="host",
+                    destination=f"gpu:{gpu}",
+                    bytes=1 << 26,
+                    pinned=True,
+                    group=group,
+                    median_gb_per_s=gb_per_s,
+                )
+            )
+    (group,) = uplink_groups(samples, machine)
+    assert (group.gpus, group.bridge, group.agrees) == ((0, 1), "0000:03:00.0", True)

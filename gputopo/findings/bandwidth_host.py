@@ -189,7 +189,7 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Finding]:
     near: dict[int, Sample] = {}
     far: dict[str, Sample] = {}
     for sample in samples:
-        cores, memory = node_of(sample.source), node_of(sample.destination)
+        memory, cores = node_of(sample.source), node_of(sample.destination)
         if sample.kind != "host_memory" or cores is None or memory is None or not is_large(sample):
             continue
         if cores == memory:

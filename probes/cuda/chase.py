@@ -78,9 +78,18 @@ def chain(base: int) -> "array[int]":
 
 
 def _lay(card: Card, waiter: Waiter) -> None:
+    """Write the chain and read it back: a wrong pointer would end the context of whoever follows it."""
     data = memoryview(chain(card.small)).cast("B")
     scratch, stream = card.scratch(), card.stream(0)
     for offset in range(0, CHAIN_BYTES, BLOCK_BYTES):
-        ctypes.memmove(scratch, bytes(data[offset : offset + BLOCK_BYTES]), BLOCK_BYTES)
+        block = bytes(data[offset : offset + BLOCK_BYTES])
+        ctypes.memmove(scratch, block, BLOCK_BYTES)
         card.cuda.upload(card.small + offset, scratch, BLOCK_BYTES, stream)
         waiter.stream(stream, card.event(), BLOCK_BYTES)
+        ctypes.memset(scratch, 0, BLOCK_BYTES)
+        card.cuda.download(scratch, card.small + offset, BLOCK_BYTES, stream)
+        waiter.stream(stream, card.event(), BLOCK_BYTES)
+        if ctypes.string_at(scratch, BLOCK_BYTES) != block:
+            raise CudaError(
+                WRONG_DATA, "a chain of pointers did not arrive as it was sent: it is not followed"
+            )

@@ -117,6 +117,14 @@ def test_latencies_are_those_of_the_paths_and_no_bandwidth() -> None:
     assert {copy.gb_per_s, twice.gb_per_s, chased.gb_per_s} == {0.0}
 
 
+def test_a_chain_that_arrived_wrong_is_told_and_not_followed() -> None:
+    jobs = [latency(read(0, 4)), latency(read(1, 4)), alone(h2d(4))]
+    wrong, sound, after = (window.ways[0] for window in measure(box("2x4", "wrong@h2d:0"), jobs).windows)
+    assert wrong.failure is not None
+    assert (wrong.failure.reason, wrong.failure.source) == ("WRONG_DATA", "gpu:0")
+    assert (sound.failure, after.failure) == (None, None)  # the GPU that would have followed it goes on
+
+
 def test_a_small_message_is_timed_several_times_over() -> None:
     spec = box("2x4")
     (way,) = measure(spec, [alone(h2d(0), 4096)]).windows[0].ways
