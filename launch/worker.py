@@ -52,7 +52,7 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
     import_s = time.perf_counter() - began
     try:
         devices.set_up(spec)
-        training.train(models.build(spec.model), spec, emit, import_s=import_s, versions=_versions())
+        training.train(models.build(spec.model, spec), spec, emit, import_s=import_s, versions=_versions())
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         return _failed(
             "out_of_memory",

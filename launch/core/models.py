@@ -5,32 +5,39 @@ or assigned inside, so placement stays with the caller.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorflow as tf
 
-from gputopo import workload
 from gputopo.architectures.catalogue import ARCHITECTURES, Architecture, Loss
 from gputopo.architectures.sketch import Variable
+from gputopo.launch import model_names
 from gputopo.launch.core.layers import DataFormat, GraphLayers, Rows
 from gputopo.launch.core.randomness import Stream, normal
+from gputopo.launch.spec import RunSpec
 
 Tensor = Any
 
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """A variable: its name, its shape, and its first values: normal with `stddev`, or all `start`."""
+    """A variable: its name, its shape, and its first values: normal with `stddev`, or all `start`.
+
+    `values` gives an array in their place.
+    """
 
     name: str
     shape: tuple[int, ...]
     stddev: float
     start: float = 0.0
+    values: Callable[[], Any] | None = None
 
     def initial(self, stream: Stream) -> Tensor:
         """Give the first value: normal, cut at two deviations; the same for the same stream."""
+        if self.values is not None:
+            return tf.constant(self.values())
         if self.stddev == 0.0:
             return tf.fill(self.shape, self.start)
         return tf.clip_by_value(normal(stream, self.shape), -2.0, 2.0) * self.stddev
@@ -126,9 +133,18 @@ class Network:
         return Forward(tf.cast(logits, tf.float32), layers.new_state)
 
 
-def build(name: str) -> Model:
-    """Give the model of that name. Raises UsageError for a name that `gputopo.workload` does not list."""
-    return Network.of(ARCHITECTURES[workload.require(name).name])
+def build(name: str, spec: RunSpec | None = None) -> Model:
+    """Give the model of that name: a network, `keras:NAME`, or the user's `module:function`.
+
+    The spec tells a Keras model its data format and precision. Raises UsageError for a name that is none, or
+    a model that cannot be built or trained.
+    """
+    asked = model_names.read(name)
+    if asked.kind == "network":
+        return Network.of(ARCHITECTURES[asked.attribute])
+    from gputopo.launch.core.keras_models import build_keras  # loads Keras, which takes seconds
+
+    return build_keras(asked, spec)
 
 
 def parameter_count(model: Model) -> int:
@@ -137,7 +153,13 @@ def parameter_count(model: Model) -> int:
 
 
 def loss_of(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
-    """Give the loss of each example [batch] for labels [batch] in [0, classes), or in {0, 1}."""
+    """Give the loss of each example [batch] for labels [batch] in [0, classes), or in {0, 1}.
+
+    A model with `losses(logits, labels)` of its own is asked.
+    """
+    own = getattr(model, "losses", None)
+    if own is not None:
+        return own(logits, labels)
     if model.loss == "sigmoid":
         wanted = tf.cast(labels, tf.float32)
         return tf.nn.sigmoid_cross_entropy_with_logits(wanted, tf.reshape(logits, (-1,)))

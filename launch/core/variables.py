@@ -37,8 +37,7 @@ def create_state(model: Model, device: str) -> list[Any]:
     """Create the model's moving statistics on a device."""
     with tf.device(device):
         return [
-            tf.Variable(tf.fill(spec.shape, spec.start), trainable=False, name=spec.name)
-            for spec in model.state
+            tf.Variable(spec.initial(Stream(0, 0)), trainable=False, name=spec.name) for spec in model.state
         ]
 
 

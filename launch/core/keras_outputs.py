@@ -1,0 +1,156 @@
+"""What a Keras model's output means, and the loss of each example that follows from it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from gputopo.errors import UsageError
+
+Tensor = Any
+Ending = Literal["softmax", "sigmoid", "linear"]
+LEAST_PROBABILITY = 1e-7  # keras.config.epsilon(): keeps the logarithm of a probability finite, as in Keras
+_PASSES_ON = ("Identity", "Cast")  # ops that a model's last activation may stand behind
+
+
+@dataclass(frozen=True)
+class Head:
+    """How outputs [batch, classes] and labels [batch] (int64) become a loss.
+
+    `ending`: the model's last activation. `compiled`: the model's own loss, used where there is one.
+    """
+
+    classes: int
+    ending: Ending
+    compiled: "Callable[[Tensor, Tensor], Tensor] | None" = None
+    compiled_name: str = ""
+    sparse: bool = False  # whether the compiled loss takes class numbers
+
+    @property
+    def says(self) -> str:
+        """What was assumed, for the user."""
+        if self.compiled is not None:
+            kind = "class numbers" if self.sparse else "one-hot classes"
+            return f"Loss: {self.compiled_name}, as the model was compiled, on {kind}."
+        if self.ending == "linear":
+            what = "sigmoid" if self.classes == 1 else "softmax"
+            return f"Loss: {what} cross-entropy; the model's last layer gives logits (no softmax or sigmoid)."
+        many = "" if self.classes == 1 or self.ending == "softmax" else " of every class"
+        return f"Loss: {self.ending} cross-entropy{many}; the model's last activation is {self.ending}."
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Give logits [batch, classes] in float32; a compiled loss gets the outputs as they are."""
+        if self.compiled is not None or self.ending == "linear":
+            return tf.cast(outputs, tf.float32)
+        before = before_activation(outputs, self.ending)
+        if before is not None:
+            return tf.cast(before, tf.float32)
+        least = LEAST_PROBABILITY
+        probabilities = tf.clip_by_value(tf.cast(outputs, tf.float32), least, 1.0 - least)
+        if self.ending == "softmax":
+            return tf.math.log(probabilities)
+        return tf.math.log(probabilities) - tf.math.log1p(-probabilities)
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Give the loss of each example [batch]."""
+        if self.compiled is not None:
+            return self.compiled(self._wanted(labels, sparse=self.sparse), logits)
+        if self.classes == 1 or self.ending == "sigmoid":
+            wanted = self._wanted(labels, sparse=False)
+            each = tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits)
+            return tf.reduce_mean(each, axis=1)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    def _wanted(self, labels: Tensor, *, sparse: bool) -> Tensor:
+        if sparse:
+            return labels
+        if self.classes == 1:
+            return tf.cast(labels, tf.float32)[:, None]
+        return tf.one_hot(labels, self.classes)
+
+
+def head_of(model: keras.Model, classes: int, *, ending: Ending | None = None) -> Head:
+    """Find out what a model's outputs mean. `ending`: where it is known already.
+
+    Raises UsageError for a softmax over a single number.
+    """
+    found = ending or _ending_of(model)
+    if found == "softmax" and classes == 1:
+        raise UsageError(
+            "the model ends in a softmax of one number, which is always 1", "end it in a sigmoid instead"
+        )
+    own = model.loss if getattr(model, "compiled", False) else None
+    if own is not None:
+        for sparse in (True, False):
+            compiled = _per_example(own, sparse=sparse)
+            if compiled is not None and _fits(compiled, classes, sparse=sparse):
+                return Head(classes, found, compiled, _name(own), sparse)
+    return Head(classes, found)
+
+
+def unused_loss(model: keras.Model, head: Head) -> str | None:
+    """Say so where a model was compiled with a loss that classes do not fit."""
+    own = model.loss if getattr(model, "compiled", False) else None
+    if own is None or head.compiled is not None:
+        return None
+    return f"The model's compiled loss ({_name(own)}) does not take classes and is left out."
+
+
+def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
+    """Give what went into the last softmax or sigmoid of a graph; None where the outputs are not its."""
+    if tf.executing_eagerly():
+        return None
+    wanted = {"softmax": "Softmax", "sigmoid": "Sigmoid", "linear": ""}[ending]
+    op = outputs.op
+    while op.type in _PASSES_ON:
+        op = op.inputs[0].op
+    return op.inputs[0] if op.type == wanted else None
+
+
+def _ending_of(model: keras.Model) -> Ending:
+    """Follow the model once in a graph and look at its last op."""
+    shape = (1, *model.inputs[0].shape[1:]) if getattr(model, "inputs", None) else None
+    if shape is None:
+        shape = (1, *model.get_build_config()["input_shape"][1:])
+    traced = tf.function(model).get_concrete_function(tf.TensorSpec(shape, tf.float32))
+    output = traced.outputs[0]
+    with traced.graph.as_default():
+        for ending in ("softmax", "sigmoid"):
+            if before_activation(output, ending) is not None:
+                return ending
+    return "linear"
+
+
+def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tensor] | None":
+    """Give a Keras loss as a function from (wanted, outputs) to the loss of each example, if it is one."""
+    loss = own if isinstance(own, keras.losses.Loss) else _loss_named(own)
+    if loss is None or ("sparse" in _name(own).lower()) != sparse:
+        return None
+    called: Callable[[Tensor, Tensor], Tensor] = loss.call if isinstance(loss, keras.losses.Loss) else loss
+    return called
+
+
+def _loss_named(own: Any) -> Any:
+    if isinstance(own, str):
+        try:
+            return keras.losses.get(own)
+        except ValueError:
+            return None
+    return own if callable(own) and getattr(own, "__module__", "").startswith("keras") else None
+
+
+def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: bool) -> bool:
+    """Try a loss on two examples: it has to give one finite number each."""
+    labels = tf.constant([0, min(1, classes - 1)], tf.int64)
+    wanted = Head(classes, "linear")._wanted(labels, sparse=sparse)
+    try:
+        found = loss(wanted, tf.fill((2, classes), 0.5 / classes))
+    except (ValueError, TypeError, tf.errors.InvalidArgumentError):
+        return False
+    return tuple(found.shape) == (2,) and bool(tf.reduce_all(tf.math.is_finite(found)))
+
+
+def _name(own: Any) -> str:
+    return str(own if isinstance(own, str) else getattr(own, "__name__", None) or type(own).__name__)
