@@ -13,6 +13,7 @@ from gputopo.bandwidth_numbers import by_copy_engine, host_copies, host_gpu, is_
 from gputopo.expectations import LinkExpectation, expected_gpu, expected_link, expected_nvlink, fitting_links
 from gputopo.machine import Gpu, Machine, PciNode
 from gputopo.pcie import generation_of
+from gputopo.topology import bridges_above
 
 # A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
 # of 484), 0.76 on GTX 1070 (195 of 256), 0.80 on GTX 1080 (256 of 320), 0.85 on Tesla M60 (135 of 160), 0.87
@@ -55,10 +56,13 @@ def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     return msgspec.structs.replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
 
-def seen_link(gpu: Gpu, sample: Sample | None, machine: Machine) -> SeenLink | None:
+def seen_link(
+    gpu: Gpu, sample: Sample | None, machine: Machine, *, without_bridges: bool = False
+) -> SeenLink | None:
     """Give the link a copy went over: as it was under load, else the most that card, slot and way allow.
 
-    None where no source tells of it. An idle reading of the generation tells nothing and is not asked.
+    None where no source tells of it. `without_bridges`: the card's own link alone. An idle reading of the
+    generation tells nothing and is not asked.
     """
     generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device
     width, known_by = gpu.pcie.width_now or gpu.pcie.width_max, "by its card and slot"
@@ -67,7 +71,7 @@ def seen_link(gpu: Gpu, sample: Sample | None, machine: Machine) -> SeenLink | N
             generation, width, known_by = one.pcie_gen, one.pcie_width, "seen under load"
     if generation is None or width is None:
         return None
-    above = _generation_and_width(machine, gpu.pcie.limiting_hop)
+    above = None if without_bridges else _generation_and_width(machine, gpu.pcie.limiting_hop)
     own = expected_link(generation, width)
     hop = expected_link(*above) if above else None
     if above and own and hop and hop.data_rate_gb_per_s < own.data_rate_gb_per_s:
@@ -228,15 +232,18 @@ class _Judge:
         )
 
     def _ways(self, sample: Sample, source: int, destination: int) -> Iterator[tuple[float, str] | None]:
+        direct = sample.kind == "p2p_direct" or sample.path == "direct"
+        shared = self._shared_bridges(source, destination)
         for index, measured, word in (
             (source, self.to_host, f"GPU {source} to host"),
             (destination, self.to_device, f"host to GPU {destination}"),
         ):
-            if index in measured:
+            gpu = self.gpus.get(index)
+            near = gpu is not None and direct and gpu.pcie.limiting_hop in shared
+            if index in measured and not near:
                 yield measured[index], f"{word}, measured alone"
                 continue
-            gpu = self.gpus.get(index)
-            seen = seen_link(gpu, sample, self.machine) if gpu else None
+            seen = seen_link(gpu, sample, self.machine, without_bridges=near) if gpu else None
             link = expected_link(seen.generation, seen.width) if seen else None
             if seen is None or link is None:
                 yield None
@@ -244,6 +251,13 @@ class _Judge:
                 yield link.copy_to_host_gb_per_s, f"{word}, {seen.name} {seen.known_by} (links.csv)"
             else:
                 yield link.copy_to_device_gb_per_s, f"{word}, {seen.name} {seen.known_by} (links.csv)"
+
+    def _shared_bridges(self, a: int, b: int) -> set[str]:
+        """Give the bridges that stand above both: a direct copy turns round at the first of them."""
+        tree = {node.address: node for node in self.machine.pci}
+        places = [gpu.pci_address or "" for gpu in self._gpus(a, b)]
+        ways = [set(bridges_above(tree, place)[0]) for place in places if place in tree]
+        return ways[0] & ways[1] if len(ways) == 2 else set()
 
     def _gpus(self, *indices: int) -> list[Gpu]:
         return [self.gpus[index] for index in indices if index in self.gpus]

@@ -176,3 +176,13 @@ def test_a_bridge_of_the_smaller_ampere_chip_has_its_own_row() -> None:
 def test_an_expectation_that_a_session_wrote_stays() -> None:
     written = replace(sample("h2d", "host", "gpu:1", 5.0, pinned=True), expected_gb_per_s=4.0)
     assert expected(sound(), written) == (written,)
+
+
+def test_a_slow_bridge_above_both_cards_does_not_slow_what_they_copy_directly() -> None:
+    narrow = node(UP, max_speed_gt_per_s=8.0, max_width=4)(sound())
+    machine = every_gpu(pcie={"limiting_hop": UP})(narrow)
+    conditions = (seen(0), seen(1))
+    direct = one(machine, "p2p_direct", "gpu:0", "gpu:1", conditions=conditions)
+    assert direct.expected_gb_per_s == row(3, 16).copy_to_device_gb_per_s
+    staged = one(machine, "p2p_staged", "gpu:0", "gpu:1", conditions=conditions)
+    assert staged.expected_gb_per_s == row(3, 4).copy_to_device_gb_per_s
