@@ -187,7 +187,7 @@ def _host_samples(samples: tuple[Sample, ...], kind: Kind, gpu: int) -> list[Sam
 
 def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Finding]:
     near: dict[int, Sample] = {}
-    far: dict[str, Sample] = {}
+    far: dict[tuple[int, int], Sample] = {}  # by the node of the cores and that of the memory
     for sample in samples:
         memory, cores = node_of(sample.source), node_of(sample.destination)
         if sample.kind != "host_memory" or cores is None or memory is None or not is_large(sample):
@@ -195,29 +195,31 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Finding]:
         if cores == memory:
             near[cores] = sample
         else:
-            far[f"{cores}>{memory}"] = sample
-    slow = {way: one for way, one in far.items() if _clearly_far(one, near.get(int(way.split(">")[0])))}
+            far[cores, memory] = sample
+    # Their own memory is what cores are held against; where it was not measured, that memory's own cores.
+    beside = {way: near.get(way[0], near.get(way[1])) for way in far}
+    slow = {way: (one, own) for way, one in far.items() if (own := beside[way]) and _clearly_far(one, own)}
     if slow:
-        way, slowest = min(slow.items(), key=lambda item: rate(item[1]))
-        beside = near[int(way.split(">")[0])]
-        bad = rate(slowest) < FAR_BAD_SHARE * rate(beside)
+        (cores, memory), (slowest, own) = min(slow.items(), key=lambda item: rate(item[1][0]))
         yield Finding(
             id="numa.far_slow",
-            severity="warning" if bad else "info",
+            severity="warning" if rate(slowest) < FAR_BAD_SHARE * rate(own) else "info",
             subject="machine",
-            says=f"the cores of a node reach the memory of another at {rate(slowest):.1f} of "
-            f"{rate(beside):.1f} GB/s (nodes {way.replace('>', ' and ')})",
+            says=f"the cores of node {cores} reach the memory of node {memory} at {rate(slowest):.1f} GB/s, "
+            f"near memory at {rate(own):.1f}",
             evidence={
                 "near_gb_per_s": {str(node): round(rate(one), 3) for node, one in near.items()},
-                "far_gb_per_s": {way: round(rate(one), 3) for way, one in slow.items()},
+                "far_gb_per_s": {
+                    f"cores {way[0]}, memory {way[1]}": round(rate(one), 3) for way, (one, _) in slow.items()
+                },
             },
             remedy=_NEAR,
         )
 
 
-def _clearly_far(far: Sample, near: Sample | None) -> bool:
+def _clearly_far(far: Sample, near: Sample) -> bool:
     """Tell whether far memory is slower, and no repeat of it was as fast as the slowest of the near one."""
-    if near is None or rate(far) >= FAR_SHARE * rate(near):
+    if rate(far) >= FAR_SHARE * rate(near):
         return False
     return max(far.repeats_gb_per_s, default=rate(far)) < min(near.repeats_gb_per_s, default=rate(near))
 
