@@ -31,8 +31,11 @@ ALGORITHMS: dict[str, Callable[..., Reducer]] = {
 def reducer_of(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer:
     """Give the reduction that a run asks for, with what the exchange puts round it.
 
-    From outside: float16, repacking, small gradients joined, the reduction itself.
+    From outside: float16, repacking, small gradients joined, the reduction itself. With one device nothing
+    is to be reduced and nothing travels.
     """
+    if len(devices) == 1:
+        return lambda gradients: [list(values) for values in gradients]
     algorithm, options = options_of(parse(name), exchange.groups)
     reducer = ALGORITHMS[algorithm](devices, **options)
     if exchange.small_bytes:

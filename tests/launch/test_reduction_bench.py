@@ -153,7 +153,7 @@ def test_methods_for_gpus_start_no_process_on_cpu_devices() -> None:
 
 @pytest.mark.parametrize(("devices", "measured"), [(2, 1), (3, 0), (4, 1), (5, 0)])
 def test_the_hierarchical_copy_is_left_out_for_odd_numbers(devices: int, measured: int) -> None:
-    times = measure("alexnet", None, devices, methods=["hierarchical"], command=Worker(TELL_TIMED))
+    times = measure("alexnet", None, devices, methods=["tf_hierarchical"], command=Worker(TELL_TIMED))
     assert len(times.samples) == measured
     assert len(times.not_measured) == 1 - measured
     assert all("odd" in left_out.reason for left_out in times.not_measured)

@@ -1,8 +1,10 @@
-"""Runs reductions for the tests: `python -m tests.launch.core.reduction_cases DEVICES OUT_FOLDER`.
+"""Runs reductions for the tests: `python -m tests.launch.core.reduction_cases DEVICES OUT_FOLDER TIMED`.
 
-For each method that runs on CPU devices, OUT_FOLDER/name.npz holds what was added (`given{variable}`,
-[devices, ...]) and every device's sums (`got{variable}`). OUT_FOLDER/told.json holds what the checks said,
-and which ops that stand on the towers' devices have no kernel for GPUs.
+For each method that has an algorithm for CPU devices, and for what can be put round one, OUT_FOLDER/name.npz
+holds what was added (`given{variable}`, [devices, ...]) and every device's sums (`got{variable}`).
+OUT_FOLDER/told.json holds what the checks said, and which ops that stand on the towers' devices have no
+kernel for GPUs. TIMED is 1 if the methods are timed as well, as `bandwidth --allreduce` does; then the
+kernels are looked up.
 """
 
 import json
@@ -17,10 +19,26 @@ import numpy as np
 from gputopo.errors import GputopoError
 from gputopo.events import Device
 from gputopo.launch.reduction_spec import METHODS, Method, ReductionJob
-from gputopo.launch.spec import RunSpec
+from gputopo.launch.spec import Exchange, RunSpec
 from tests.launch.core.small_model import SmallModel
 
 SHAPES = ((3, 5, 2), (1,), (), (40, 31), (7,), (7,))
+ON_CPU = tuple(name for name in METHODS if not name.startswith("nccl"))
+WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
+    "copy in 1": ("copy", {"repacking": 1}),
+    "copy in 4": ("copy", {"repacking": 4}),
+    "ring#3 in 5": ("ring#3", {"repacking": 5}),
+    "collective joined": ("collective", {"small_bytes": 30, "small_group": 2}),
+    "ring joined": ("ring", {"small_bytes": 4000}),
+    "hierarchical all": ("hierarchical", {"small_bytes": 40, "repacking": 3, "transfer": "fp16"}),
+    "copy fp16": ("copy", {"transfer": "fp16"}),
+    "collective fp16": ("collective", {"transfer": "fp16"}),
+    "ring#2 fp16": ("ring#2", {"transfer": "fp16"}),
+    "psgpu#3": ("psgpu#3", {}),
+    "pscpu#4": ("pscpu#4", {}),
+    "hierarchical in rows": ("hierarchical", {"groups": "rows"}),
+    "hierarchical of one": ("hierarchical", {"groups": "one"}),
+}
 
 
 def run_spec(count: int, model: str = "trivial") -> RunSpec:
@@ -28,26 +46,51 @@ def run_spec(count: int, model: str = "trivial") -> RunSpec:
     return RunSpec(model=model, devices=towers, backend="cpu", batch_size=1)
 
 
-def main(count: int, out: Path) -> None:
+def exchange_of(fields: dict[str, Any], count: int) -> Exchange:
+    """Give the exchange of a case. Groups: `rows` of unequal sizes, not in order, or `one` for each tower."""
+    if "groups" not in fields:
+        return Exchange(**fields)
+    towers = list(range(count))
+    rows = (tuple(towers[1::3][::-1]), tuple(towers[0::3]), tuple(towers[2::3]))
+    one = tuple((tower,) for tower in towers)
+    chosen = one if fields["groups"] == "one" else tuple(row for row in rows if row)
+    return Exchange(**{**fields, "groups": chosen})
+
+
+def main(count: int, out: Path, *, timed: bool) -> None:
     from gputopo.launch.core import devices
-    from gputopo.launch.core.reduction_methods import ALGORITHMS
+    from gputopo.launch.core.reduction_methods import ALGORITHMS, reducer_of
 
     run = run_spec(count)
     devices.set_up(run)
     names = [device.device for device in run.devices]
-    told: dict[str, Any] = {"checks": {}, "sound": {}, "nodes": {}, "without_gpu_kernel": {}}
-    for method in METHODS.values():
-        if method.gpus_only is None:
-            reducer = ALGORITHMS[method.algorithm](names, **method.options)
-            np.savez(out / f"{method.name}.npz", **_reduce(reducer, names))
-            with _kept_graphs() as nodes:
-                told["sound"][method.name] = _checked(method, run)
-            told["nodes"][method.name] = len(nodes)
-            told["without_gpu_kernel"][method.name] = _without_gpu_kernel(nodes)
-    for name, broken in _broken(names).items():
+    told: dict[str, Any] = {"checks": {}, "sound": {}, "nodes": {}, "without_gpu_kernel": {}, "self_test": {}}
+    cases = {name: (name, Exchange()) for name in ON_CPU}
+    cases |= {label: (name, exchange_of(fields, count)) for label, (name, fields) in WRAPPED.items()}
+    for label, (name, exchange) in cases.items():
+        reducer = reducer_of(name, names, exchange)
+        with _kept_graphs() as nodes:
+            np.savez(out / f"{label}.npz", **_reduce(reducer, names))
+            told["self_test"][label] = _self_tested(reducer, label, names, exchange)
+            if timed and label in METHODS:
+                told["sound"][label] = _checked(METHODS[label], run)
+        if timed:
+            told["nodes"][label] = len(nodes)
+            told["without_gpu_kernel"][label] = _without_gpu_kernel(nodes)
+    for name, broken in _broken(names).items() if timed else ():
         ALGORITHMS[name] = broken
         told["checks"][name] = _checked(Method(name=name, algorithm=name, says=""), run)
     (out / "told.json").write_text(json.dumps(told))
+
+
+def _self_tested(reducer: Any, label: str, names: Sequence[str], exchange: Exchange) -> str:
+    from gputopo.launch.core.reductions import self_test
+
+    try:
+        self_test(reducer, label, names, exchange.transfer)
+    except GputopoError as error:
+        return error.what
+    return "right"
 
 
 def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -187,14 +230,9 @@ def _without_gpu_kernel(nodes: Sequence[Any]) -> list[str]:
                 return False
         return kernel.device_type in ("GPU", "DEFAULT")
 
-    return sorted(
-        {
-            node.op
-            for node in nodes
-            if not any(fits(each, node) for each in kernels.get_registered_kernels_for_op(node.op).kernel)
-        }
-    )
+    of_ops = {op: kernels.get_registered_kernels_for_op(op).kernel for op in {node.op for node in nodes}}
+    return sorted({node.op for node in nodes if not any(fits(each, node) for each in of_ops[node.op])})
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), timed=sys.argv[3] == "1")
