@@ -14,14 +14,15 @@ import tensorflow as tf
 
 from gputopo.launch.core.devices import HOST, turn_width
 from gputopo.launch.core.inputs.source import Source
+from gputopo.launch.core.marks import Marks, clock, row_of
 from gputopo.launch.core.models import Model
 from gputopo.launch.core.placements import Placement, read_state, write_state
+from gputopo.launch.core.precision import LossScale
 from gputopo.launch.core.towers import TowerMath, Turn
 from gputopo.launch.core.updating import Updater
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
-_MARKS = "marks/"  # a scope beside those of the towers: these ops are the host's on purpose
 _START, _WEIGHTS, _GRADIENTS = range(3)  # a tower's marks
 
 
@@ -52,9 +53,10 @@ class TrainingStep:
         self._spec = spec
         self._placement = placement
         self._source = source
-        self._math = TowerMath(model, spec, source)
-        self.updater = Updater(placement, spec.optimization, spec.learning_rate)
-        self._probes: list[Tensor] = []
+        scale = LossScale(spec)
+        self._math = TowerMath(model, spec, source, scale)
+        self.updater = Updater(placement, spec.optimization, spec.learning_rate, scale)
+        self._marks = Marks()
         # wrap_function: unlike tf.function it does not put the clock readings of all towers in one row.
         signature = [tf.TensorSpec((), tf.int64), *source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
@@ -71,7 +73,7 @@ class TrainingStep:
         return nodes
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        begin = _clock([])
+        begin = clock([])
         towers: list[_Tower] = []
         width = turn_width(self._spec)
         for tower in range(len(self._spec.devices)):
@@ -82,17 +84,17 @@ class TrainingStep:
             losses = tf.stack([tower.loss for tower in towers])  # [towers]
             marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
             # The probes are part of the outcome so that no graph optimiser may drop their copies to the host.
-            return losses, tf.identity(begin), marks, tf.add_n(self._probes)
+            return losses, tf.identity(begin), marks, tf.add_n(self._marks.probes)
 
     def _tower(self, tower: int, number: Tensor, fed: Sequence[Tensor], turn: list[Tensor]) -> _Tower:
         """Build one tower: it starts when `turn` is done."""
         device = self._spec.devices[tower].device
         with tf.name_scope(f"tower_{tower}"):
-            start = _clock(turn)
+            start = clock(turn)
             with tf.control_dependencies([start]):
                 weights = self._placement.weights(tower)
                 state = read_state(self._placement, tower, device)
-            ready = _clock([self._arrived(weights, device)])
+            ready = clock([self._marks.arrived(weights, device)])
             has = Turn(tower, number, weights, state, fed)
             # CPU devices have few threads: without this a mark could come after the work that it precedes.
             gate = [ready] if self._spec.backend == "cpu" else []
@@ -100,11 +102,11 @@ class TrainingStep:
                 share = self._math.differentiate(has)
             with tf.control_dependencies(share.gradients), tf.device(device):
                 added = self._math.added_work(has)
-            work = [self._arrived([logits], device) for logits in added]
-            done = _clock([self._arrived(share.gradients, device), *work])
-            with tf.device(HOST), tf.name_scope(_MARKS):
-                marks = tf.stack([start, ready, done])
-                return _Tower(tf.identity(share.loss), weights, share.gradients, share.state, marks)
+            work = [self._marks.arrived([logits], device) for logits in added]
+            done = clock([self._marks.arrived(share.gradients, device), *work])
+            marks = row_of([start, ready, done])
+        with tf.device(HOST):
+            return _Tower(tf.identity(share.loss), weights, share.gradients, share.state, marks)
 
     def _update(self, towers: Sequence[_Tower], number: Tensor) -> list[Tensor]:
         """Change the variables when their updates have what they wait for; keep what the next step needs."""
@@ -119,7 +121,8 @@ class TrainingStep:
                     updates += self.updater.update(totals, number)
             kept = placement.keep([tower.weights for tower in towers], gradients, updates)
             with tf.control_dependencies([tower.marks for tower in towers]):
-                return updates + kept + write_state(placement, [tower.state for tower in towers])
+                states = self.updater.admitted([tower.state for tower in towers])
+                return updates + kept + write_state(placement, states)
 
     def _turns(self, towers: Sequence[_Tower]) -> list[tuple[list[Tensor], list[list[Tensor]]]]:
         """Give what each update waits for, and the gradients that it uses, [tower][variable]."""
@@ -127,25 +130,6 @@ class TrainingStep:
             return [([tower.marks], [tower.gradients]) for tower in towers]
         after = [tower.marks for tower in towers] if self._placement.waits == "all" else []
         return [(after, [tower.gradients for tower in towers])]
-
-    def _arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
-        """Give a number on the host that left the device after all the tensors were done there.
-
-        A slice of the last tensor, taken on the device after the others were queued, and copied back.
-        """
-        with tf.control_dependencies(list(tensors)):
-            with tf.device(device):
-                first = tf.strided_slice(tf.reshape(tensors[-1], (-1,)), [0], [1])  # [1]
-            with tf.device(HOST), tf.name_scope(_MARKS):
-                probe = tf.negative(first)
-        self._probes.append(probe)
-        return probe
-
-
-def _clock(after: Sequence[Tensor]) -> Tensor:
-    """Read the host's clock (seconds since the epoch, float64) after the given tensors are there."""
-    with tf.device(HOST), tf.name_scope(_MARKS), tf.control_dependencies(list(after)):
-        return tf.timestamp()
 
 
 def marks_of(outcome: StepOutcome) -> list[tuple[float, float, float]]:
