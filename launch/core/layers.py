@@ -28,9 +28,10 @@ class Rows:
 class GraphLayers:
     """A `Layers` of tensors [batch, ...], in `data_format` while they are images.
 
-    `weights` and `state` are taken in the order of the network's calls: trained variables in the type to
-    compute in, and moving statistics (mean, variance of each norm) in float32. `new_state` fills with the
-    statistics after this batch. Not `training`: norms use the moving statistics and nothing is dropped.
+    `weights` and `state` are taken in the order of the network's calls, all float32: trained variables, and
+    moving statistics (mean, variance of each norm). A layer computes in the type of its x and casts its
+    weights to it; norms keep theirs and their statistics in float32. `new_state` fills with the statistics
+    after this batch. Not `training`: norms use the moving statistics and nothing is dropped.
     """
 
     weights: Iterator[Tensor]
@@ -69,11 +70,11 @@ class GraphLayers:
             around = self._symmetric(height, width)
         elif padding == "SYMMETRIC":  # oneDNN's kernels take explicit padding with channels last alone
             x, around = tf.pad(x, self._symmetric(height, width)), "VALID"
-        x = tf.nn.conv2d(x, next(self.weights), stride, around, self.data_format)
+        x = tf.nn.conv2d(x, self._weight(x), stride, around, self.data_format)
         if norm is not None:
             x = self.norm(x, norm)
         elif bias:
-            x = tf.nn.bias_add(x, next(self.weights), self.data_format)
+            x = tf.nn.bias_add(x, self._weight(x), self.data_format)
         return _activated(x, activation)
 
     def dense(
@@ -86,8 +87,8 @@ class GraphLayers:
         logits: bool = False,
     ) -> Tensor:
         """Multiply [batch, in] by a matrix and add a bias."""
-        kernel = next(self.weights)
-        return _activated(tf.nn.bias_add(dense(x, kernel), next(self.weights)), activation)
+        x = dense(x, self._weight(x))
+        return _activated(tf.nn.bias_add(x, self._weight(x)), activation)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         """Normalise each channel over batch, height and width; keep the moving statistics."""
@@ -134,10 +135,13 @@ class GraphLayers:
         return tf.reduce_mean(x, (1, 2) if self._last else (2, 3))
 
     def local_response(self, x: Tensor, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
-        """Normalise over neighbouring channels; TensorFlow's op takes channels last."""
-        return self._to_format(
-            tf.nn.local_response_normalization(self._to_last(x), radius, bias, alpha, beta)
-        )
+        """Normalise over neighbouring channels; TensorFlow's op takes channels last.
+
+        In float32 always: there is no kernel for bfloat16, and squares leave the range of float16 early.
+        """
+        wide = tf.cast(self._to_last(x), tf.float32)
+        normal = tf.nn.local_response_normalization(wide, radius, bias, alpha, beta)
+        return self._to_format(tf.cast(normal, x.dtype))
 
     def dropout(self, x: Tensor, keep: float) -> Tensor:
         """Drop entries while training: which ones depends on the example's row in the joint batch alone."""
@@ -173,6 +177,10 @@ class GraphLayers:
     def channels(self, x: Tensor) -> int:
         """Tell the channels of x."""
         return int(x.shape[1] if len(x.shape) == 4 and not self._last else x.shape[-1])
+
+    def _weight(self, x: Tensor) -> Tensor:
+        """Give the next weights in the type of x."""
+        return tf.cast(next(self.weights), x.dtype)
 
     @property
     def _last(self) -> bool:

@@ -20,25 +20,56 @@ class Optimizer(Protocol):
 
     @property
     def slots(self) -> Sequence[tuple[str, float]]:
-        """Name and first value of each slot that a variable has beside it."""
+        """Name and first value of each slot that a variable has beside it, of the variable's shape."""
 
-    def apply(self, variable: Variable, slots: Sequence[Variable], gradient: Tensor, rate: Tensor) -> Any:
-        """Change the variable (and its slots) in place; give the op. `rate` is a scalar."""
+    @property
+    def scalars(self) -> Sequence[tuple[str, float]]:
+        """Name and first value of each number that all variables of one device share."""
+
+    def apply(
+        self,
+        variable: Variable,
+        slots: Sequence[Variable],
+        scalars: Sequence[Tensor],
+        gradient: Tensor,
+        rate: Tensor,
+    ) -> Any:
+        """Change the variable (and its slots) in place; give the op. `scalars`: before the step."""
+
+    def advance(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Give the shared numbers of the next step."""
+
+
+class _NoScalars:
+    """An optimizer whose variables share nothing."""
+
+    scalars: Sequence[tuple[str, float]] = ()
+
+    def advance(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Nothing to advance."""
+        return ()
 
 
 @dataclass(frozen=True)
-class GradientDescent:
+class GradientDescent(_NoScalars):
     """variable -= rate x gradient."""
 
     slots: Sequence[tuple[str, float]] = ()
 
-    def apply(self, variable: Variable, slots: Sequence[Variable], gradient: Tensor, rate: Tensor) -> Any:
+    def apply(
+        self,
+        variable: Variable,
+        slots: Sequence[Variable],
+        scalars: Sequence[Tensor],
+        gradient: Tensor,
+        rate: Tensor,
+    ) -> Any:
         """Take the step."""
         return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(_NoScalars):
     """moving = momentum x moving + gradient; variable -= rate x moving (B. Polyak, 1964).
 
     With `nesterov`: variable -= rate x (gradient + momentum x moving).
@@ -48,7 +79,14 @@ class Momentum:
     nesterov: bool = False
     slots: Sequence[tuple[str, float]] = (("momentum", 0.0),)
 
-    def apply(self, variable: Variable, slots: Sequence[Variable], gradient: Tensor, rate: Tensor) -> Any:
+    def apply(
+        self,
+        variable: Variable,
+        slots: Sequence[Variable],
+        scalars: Sequence[Tensor],
+        gradient: Tensor,
+        rate: Tensor,
+    ) -> Any:
         """Take the step."""
         return tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
@@ -61,7 +99,7 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class RmsProp:
+class RmsProp(_NoScalars):
     """square = decay x square + (1 - decay) x gradient^2;
     moving = momentum x moving + rate x gradient / sqrt(square + epsilon); variable -= moving
     (T. Tieleman, G. Hinton, 2012).
@@ -72,7 +110,14 @@ class RmsProp:
     epsilon: float
     slots: Sequence[tuple[str, float]] = (("square", 1.0), ("momentum", 0.0))
 
-    def apply(self, variable: Variable, slots: Sequence[Variable], gradient: Tensor, rate: Tensor) -> Any:
+    def apply(
+        self,
+        variable: Variable,
+        slots: Sequence[Variable],
+        scalars: Sequence[Tensor],
+        gradient: Tensor,
+        rate: Tensor,
+    ) -> Any:
         """Take the step."""
         return tf.raw_ops.ResourceApplyRMSProp(
             var=variable.handle,
@@ -88,43 +133,46 @@ class RmsProp:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (D. Kingma, J. Ba, 2014). The powers of the betas are scalars beside each variable."""
+    """first = beta1 x first + (1 - beta1) x gradient; second = beta2 x second + (1 - beta2) x gradient^2;
+    variable -= rate x sqrt(1 - beta2^t) / (1 - beta1^t) x first / (sqrt(second) + epsilon), t = 1, 2, ...
+    (D. Kingma, J. Ba, 2014: the form before their section 2.1, in which epsilon is not corrected).
+    """
 
     beta1: float
     beta2: float
     epsilon: float
-
-    @property
-    def slots(self) -> Sequence[tuple[str, float]]:
-        """First and second moment. The scalar powers are not of the variable's shape: `scalars`."""
-        return (("first", 0.0), ("second", 0.0))
+    slots: Sequence[tuple[str, float]] = (("first", 0.0), ("second", 0.0))
 
     @property
     def scalars(self) -> Sequence[tuple[str, float]]:
         """The powers that the next step needs: beta1^t and beta2^t, from t = 1 on."""
         return (("beta1_power", self.beta1), ("beta2_power", self.beta2))
 
-    def apply(self, variable: Variable, slots: Sequence[Variable], gradient: Tensor, rate: Tensor) -> Any:
-        """Take the step; `slots` are the two moments and then the two scalars."""
-        first, second, power1, power2 = slots
-        before1, before2 = power1.read_value(), power2.read_value()
-        step = tf.raw_ops.ResourceApplyAdam(
+    def apply(
+        self,
+        variable: Variable,
+        slots: Sequence[Variable],
+        scalars: Sequence[Tensor],
+        gradient: Tensor,
+        rate: Tensor,
+    ) -> Any:
+        """Take the step."""
+        return tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=first.handle,
-            v=second.handle,
-            beta1_power=before1,
-            beta2_power=before2,
+            m=slots[0].handle,
+            v=slots[1].handle,
+            beta1_power=scalars[0],
+            beta2_power=scalars[1],
             lr=rate,
             beta1=self.beta1,
             beta2=self.beta2,
             epsilon=self.epsilon,
             grad=gradient,
         )
-        with tf.control_dependencies([step]):
-            return tf.group(
-                tf.raw_ops.AssignVariableOp(resource=power1.handle, value=before1 * self.beta1),
-                tf.raw_ops.AssignVariableOp(resource=power2.handle, value=before2 * self.beta2),
-            )
+
+    def advance(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Raise both powers by one."""
+        return (scalars[0] * self.beta1, scalars[1] * self.beta2)
 
 
 def optimizer_of(spec: Optimization) -> Optimizer:
@@ -136,8 +184,3 @@ def optimizer_of(spec: Optimization) -> Optimizer:
     if spec.optimizer == "adam":
         return Adam(spec.adam_beta1, spec.adam_beta2, spec.adam_epsilon)
     return GradientDescent()
-
-
-def scalars_of(optimizer: Optimizer) -> Sequence[tuple[str, float]]:
-    """Give name and first value of the scalars that a variable has beside its slots."""
-    return optimizer.scalars if isinstance(optimizer, Adam) else ()

@@ -1,14 +1,19 @@
-"""From total gradients to changed variables: what every placement shares. Ops only; nothing runs here."""
+"""From total gradients to changed variables: what every placement shares. Ops only; nothing runs here.
+
+The order: the totals are true gradients (see `precision`); weight decay is added; every entry is clipped;
+all gradients of a place are clipped together by their norm; the optimizer takes its step.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from gputopo.launch.core.devices import HOST
-from gputopo.launch.core.optimizers import optimizer_of, scalars_of
+from gputopo.launch.core.optimizers import optimizer_of
 from gputopo.launch.core.placements import Placement
+from gputopo.launch.core.precision import LossScale, ScaleReport, taken_only
 from gputopo.launch.spec import Optimization, Schedule
 
 Tensor = Any
@@ -17,45 +22,115 @@ Tensor = Any
 class Updater:
     """Holds the slots of every variable of a placement, and builds the ops of one step.
 
-    `slots`: [place][variable][slot], each on its variable's device.
+    `slots`: [place][variable][slot], each on its variable's device. What all variables of a device share
+    (Adam's powers) stands behind the slots of the first of them. `scale`: with an automatic loss scale a
+    step whose gradients are not all finite changes nothing but the scale.
     """
 
-    def __init__(self, placement: Placement, spec: Optimization, base_rate: float) -> None:
+    def __init__(
+        self, placement: Placement, spec: Optimization, base_rate: float, scale: LossScale | None = None
+    ) -> None:
         self._placement = placement
         self._spec = spec
         self._base_rate = base_rate
+        self._scale = scale if scale is not None and scale.automatic else None
+        self._fixed = scale
         self._optimizer = optimizer_of(spec)
-        self.slots = [[self._slots_of(variable) for variable in variables] for variables in placement.places]
+        self._decisions: list[Tensor] = []
+        self._shared = [self._shared_of(variables) for variables in placement.places]
+        self.slots = [
+            self._slots_of(variables, shared)
+            for variables, shared in zip(placement.places, self._shared, strict=True)
+        ]
 
     def update(self, totals: Sequence[Sequence[Tensor]], number: Tensor) -> list[Any]:
         """Change every place by its totals ([place][variable]); give the ops. `number`: of the step."""
         rate = learning_rate(self._spec.schedule, self._base_rate, number)
-        ops = []
-        for place, gradients in enumerate(totals):
-            ops += self.update_place(place, gradients, rate)
-        return ops
+        if self._scale is None:
+            return [
+                op
+                for place, gradients in enumerate(totals)
+                for op in self.update_place(place, gradients, rate)
+            ]
+        self._decisions = self._scale.decide(totals, self._placement.places)
+        ops = [
+            taken_only(decision, lambda place=place, own=own: self.update_place(place, own, rate))
+            for place, (own, decision) in enumerate(zip(totals, self._decisions, strict=True))
+        ]
+        return ops + self._scale.settle(self._decisions)
 
     def update_place(self, place: int, gradients: Sequence[Tensor], rate: Tensor) -> list[Any]:
-        """Change the variables of one place."""
+        """Change the variables of one place, whatever the gradients are."""
         variables = self._placement.places[place]
-        ops = []
         ready = [
             self._decayed(variable, gradient) for variable, gradient in zip(variables, gradients, strict=True)
         ]
-        for variable, slots, gradient in zip(variables, self.slots[place], self._clipped(ready), strict=True):
+        shared = {
+            device: [one.read_value() for one in scalars] for device, scalars in self._shared[place].items()
+        }
+        ops = []
+        for variable, slots, gradient in zip(
+            variables, self.slots[place], self._clipped(variables, ready), strict=True
+        ):
             with tf.device(variable.device):
-                ops.append(self._optimizer.apply(variable, slots, gradient, rate))
-        return ops
+                own = slots[: len(self._optimizer.slots)]
+                ops.append(
+                    self._optimizer.apply(variable, own, shared[variable.device], gradient, rate)
+                )
+        return ops + self._advance(place, shared, ops)
 
-    def _slots_of(self, variable: Any) -> list[Any]:
-        slots = []
-        with tf.device(variable.device):
-            for name, start in self._optimizer.slots:
-                value = tf.fill(variable.shape, tf.constant(start, variable.dtype))
-                slots.append(tf.Variable(value, trainable=False, name=f"{name}/slot"))
-            for name, start in scalars_of(self._optimizer):
-                slots.append(tf.Variable(start, trainable=False, name=f"{name}/slot"))
-        return slots
+    def admitted(self, states: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
+        """Give the statistics to keep of the towers' new ones ([tower][number]), after `update`.
+
+        Where the step is left out these are the old ones.
+        """
+        if self._scale is None:
+            return states
+        kept = []
+        for held, new, decision in zip(self._placement.states, states, self._decisions, strict=False):
+            kept.append([_chosen(decision, variable, value) for variable, value in zip(held, new, strict=True)])
+        return kept
+
+    def report(self) -> ScaleReport | None:
+        """Tell the loss scale and the steps left out, after a step; None where nothing is scaled."""
+        return None if self._fixed is None else self._fixed.report()
+
+    @property
+    def scale_variables(self) -> list[list[Any]]:
+        """What a checkpoint has to hold of an automatic loss scale; empty without one."""
+        return [] if self._scale is None else self._scale.variables
+
+    def _shared_of(self, variables: Sequence[Any]) -> dict[str, list[Any]]:
+        shared: dict[str, list[Any]] = {}
+        for device in dict.fromkeys(variable.device for variable in variables):
+            with tf.device(device):
+                shared[device] = [
+                    tf.Variable(start, trainable=False, name=f"{name}/slot")
+                    for name, start in self._optimizer.scalars
+                ]
+        return shared
+
+    def _slots_of(self, variables: Sequence[Any], shared: dict[str, list[Any]]) -> list[list[Any]]:
+        waiting = dict(shared)
+        found = []
+        for variable in variables:
+            with tf.device(variable.device):
+                slots = [
+                    tf.Variable(tf.fill(variable.shape, start), trainable=False, name=f"{name}/slot")
+                    for name, start in self._optimizer.slots
+                ]
+            found.append(slots + waiting.pop(variable.device, []))
+        return found
+
+    def _advance(self, place: int, shared: dict[str, list[Tensor]], after: list[Any]) -> list[Any]:
+        ops = []
+        for device, before in shared.items():
+            with tf.device(device), tf.control_dependencies(after if before else []):
+                for variable, value in zip(
+                    self._shared[place][device], self._optimizer.advance(before), strict=True
+                ):
+                    ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
+        return ops
 
     def _decayed(self, variable: Any, gradient: Tensor) -> Tensor:
         if not self._spec.weight_decay:
@@ -63,41 +138,51 @@ class Updater:
         with tf.device(variable.device):
             return gradient + self._spec.weight_decay * variable.read_value()
 
-    def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _clipped(self, variables: Sequence[Any], gradients: list[Tensor]) -> list[Tensor]:
         limit, norm = self._spec.gradient_clip, self._spec.gradient_clip_norm
         if limit is not None:
-            gradients = [_at(one, lambda x: tf.clip_by_value(x, -limit, limit)) for one in gradients]
+            gradients = _each(variables, gradients, lambda x: tf.clip_by_value(x, -limit, limit))
         if norm is not None:
-            squares = [_at(one, lambda x: tf.reduce_sum(tf.square(x))) for one in gradients]
+            squares = _each(variables, gradients, lambda x: tf.reduce_sum(tf.square(x)))
             with tf.device(HOST):
                 factor = norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
-            gradients = [_at(one, lambda x: x * factor) for one in gradients]
+            gradients = _each(variables, gradients, lambda x: x * factor)
         return gradients
 
 
 def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
     """Give the learning rate of step `number` (int64, from 0) on the host: see `Schedule`."""
     with tf.device(HOST):
-        step = tf.cast(number, tf.float32)
+        step = tf.cast(number, tf.float64)  # float32 would miss steps from 16 million on
         factor = _factor(schedule, step)
         if schedule.warmup_steps:
-            factor *= tf.minimum(1.0, (step + 1.0) / schedule.warmup_steps)
-        return tf.identity(base * factor)
+            factor *= tf.minimum(step / schedule.warmup_steps, 1.0)
+        return tf.cast(base * factor, tf.float32)
 
 
 def _factor(schedule: Schedule, step: Tensor) -> Tensor:
     if schedule.kind == "piecewise":
-        passed = tf.reduce_sum(tf.cast(step >= tf.constant(schedule.boundaries, tf.float32), tf.int32))
-        return tf.gather(tf.constant(schedule.factors, tf.float32), passed)
+        passed = tf.reduce_sum(tf.cast(step >= tf.constant(schedule.boundaries, tf.float64), tf.int32))
+        return tf.gather(tf.constant(schedule.factors, tf.float64), passed)
     if schedule.kind == "exponential":
-        return tf.pow(schedule.decay, tf.floor(step / schedule.decay_steps))
+        return tf.pow(tf.constant(schedule.decay, tf.float64), tf.floor(step / schedule.decay_steps))
     if schedule.kind == "cosine":
         done = tf.minimum(step / schedule.decay_steps, 1.0)
         return 0.5 * (1.0 + tf.cos(math.pi * done))
-    return tf.constant(1.0)
+    return tf.constant(1.0, tf.float64)
 
 
-def _at(tensor: Tensor, change: Any) -> Tensor:
-    """Apply a change on the device that a tensor was made on."""
-    with tf.device(tensor.device or None):
-        return change(tensor)
+def _chosen(decision: Tensor, variable: Any, value: Tensor) -> Tensor:
+    with tf.device(variable.device):
+        return tf.where(decision, value, variable.read_value())
+
+
+def _each(
+    variables: Sequence[Any], tensors: Sequence[Tensor], change: Callable[[Tensor], Tensor]
+) -> list[Tensor]:
+    """Apply a change to each tensor on the device of its variable."""
+    changed = []
+    for variable, tensor in zip(variables, tensors, strict=True):
+        with tf.device(variable.device):
+            changed.append(change(tensor))
+    return changed

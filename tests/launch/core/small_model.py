@@ -50,13 +50,13 @@ class SmallModel:
         from gputopo.launch.core.layers import dense
         from gputopo.launch.core.models import Forward
 
-        kernel, bias, dense_kernel, dense_bias = weights
+        kernel, bias, dense_kernel, dense_bias = (tf.cast(weight, images.dtype) for weight in weights)
         x = tf.nn.conv2d(images, kernel, 1, "VALID", data_format)
         x = tf.nn.relu(tf.nn.bias_add(x, bias, data_format))
         if data_format == "NCHW":
             x = tf.transpose(x, (0, 2, 3, 1))
         x = tf.reshape(x, (rows.batch, -1))
-        return Forward(tf.nn.bias_add(dense(x, dense_kernel), dense_bias), [])
+        return Forward(tf.cast(tf.nn.bias_add(dense(x, dense_kernel), dense_bias), tf.float32), [])
 
 
 def loss_and_gradients(weights: Sequence[Array], images: Array, labels: Any) -> tuple[float, list[Array]]:
