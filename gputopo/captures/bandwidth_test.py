@@ -19,7 +19,7 @@ SOURCE = single_device.SOURCE
 READS = "`bandwidthTest` text"
 
 _OLD_UNIT = (
-    "bandwidthTest's MB/s are read as 10^6 bytes; its versions up to CUDA 10.0 divide by 2^20, then the "
+    "bandwidthTest's MB/s are read as 10^6 bytes; its older versions divide by 2^20, then the "
     "links are 4.9 % faster than the numbers here"
 )
 _KINDS: dict[str, Kind] = {

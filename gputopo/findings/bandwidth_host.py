@@ -96,10 +96,8 @@ def shared_uplinks(machine: Machine) -> Iterator[Finding]:
                 for group in groups
             ]
         },
-        remedy="take GPUs of different groups for work that is fed from the host or staged through it "
-        "(gputopo "
-        "plan does, with this result saved); a group that is no bridge of the tree shares a link of the "
-        "chipset, of the CPU, or host memory",
+        remedy="take GPUs of different groups for work that is fed from the host or staged through it; "
+        "a group that is no bridge of the tree shares a link of the chipset, of the CPU, or host memory",
     )
 
 

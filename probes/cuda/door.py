@@ -108,12 +108,28 @@ def open_cuda() -> Iterator[Cuda]:
         cuda.close()
 
 
+# What cuInit reads. By PCI address, as NVML counts; CUDA's own order puts the fastest first. A kernel that is
+# loaded at its first launch, as is usual since CUDA 12, may wait for all streams of its device, the held ones
+# too (CUDA C++ Programming Guide, Lazy Loading, Concurrent Execution).
+_SETTINGS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_MODULE_LOADING": "EAGER"}
+
+
+@contextlib.contextmanager
+def _settings() -> Iterator[None]:
+    """Set what cuInit reads, and put it back: what this process starts later has its own wishes."""
+    before = {name: os.environ.get(name) for name in _SETTINGS}
+    os.environ.update(_SETTINGS)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
 def _start() -> Cuda:
-    # By PCI address, as NVML counts; CUDA's own order puts the fastest first. It is read by cuInit.
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    # Loaded at its first launch, as is usual since CUDA 12, a kernel may wait for all streams of its device,
-    # the held ones too (CUDA C++ Programming Guide, Lazy Loading, Concurrent Execution).
-    os.environ["CUDA_MODULE_LOADING"] = "EAGER"
     try:
         from cuda.bindings import driver  # 60 ms, and few commands need it
     except ImportError as error:
@@ -121,7 +137,8 @@ def _start() -> Cuda:
             "BINDINGS_MISSING", f"cuda.bindings cannot be imported: {error}", "pip install cuda-bindings"
         ) from error
     try:
-        (code,) = driver.cuInit(0)
+        with _settings():
+            (code,) = driver.cuInit(0)
     except RuntimeError as error:
         raise _no_library(error) from error
     except ValueError as error:

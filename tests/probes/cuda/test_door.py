@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.probes.cuda import door
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.session import environment
 from tests.probes.cuda.doubled import MIB, box, measure, run
@@ -83,3 +84,12 @@ def test_devices_are_counted_by_place_whatever_the_user_has_set(tmp_path: Path) 
     env = environment(box("chipset"), tmp_path) | {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
     addresses = [address for _, address, _, _ in run(Task(), env).devices]
     assert addresses == sorted(address for address in addresses if address)
+
+
+def test_what_cuda_reads_at_its_start_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+    with door._settings():
+        assert (os.environ["CUDA_DEVICE_ORDER"], os.environ["CUDA_MODULE_LOADING"]) == ("PCI_BUS_ID", "EAGER")
+    assert "CUDA_DEVICE_ORDER" not in os.environ
+    assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
