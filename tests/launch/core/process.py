@@ -1,8 +1,9 @@
 """Run the training core in a process of its own: `python -m tests.launch.core.process CASES_FILE OUT_FOLDER`.
 
-CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}. For each case OUT_FOLDER/name.npz
-holds the losses of all steps, the first and last weights of every place, the images and labels of the joint
-batch, and the placements found; a case that fails writes name.error instead.
+CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}; `model` is a name of `MODELS`. For
+each case OUT_FOLDER/name.npz holds the losses of all steps, the first and last weights of every place, the
+last moving statistics, the images and labels of the joint batch, and the placements found; a case that fails
+writes name.error instead.
 """
 
 import json
@@ -10,12 +11,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from gputopo.errors import GputopoError
 from gputopo.events import Device, Event, PlacementChecked, Step
 from gputopo.launch.spec import RunSpec
+from tests.launch.core.norm_model import NormModel
+from tests.launch.core.slope_model import SlopeModel
 from tests.launch.core.small_model import SmallModel
+
+MODELS: dict[str, Any] = {"small": SmallModel, "norm": NormModel, "slope": SlopeModel}
 
 
 def main(cases_file: str, out: str) -> None:
@@ -32,12 +38,10 @@ def main(cases_file: str, out: str) -> None:
 
 
 def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
-    return RunSpec(
-        model="small",
-        devices=tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(towers)),
-        backend="cpu",
-        **fields,
-    )
+    types = {field.name: field.type for field in msgspec.structs.fields(RunSpec)}
+    given = {name: msgspec.convert(value, types[name]) for name, value in fields.items()}
+    devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(towers))
+    return RunSpec(**{"model": "small", "devices": devices, "backend": "cpu", **given})
 
 
 def _run(spec: RunSpec) -> dict[str, Any]:
@@ -48,7 +52,7 @@ def _run(spec: RunSpec) -> dict[str, Any]:
     from gputopo.launch.core.randomness import Stream
 
     events: list[Event] = []
-    model = SmallModel()
+    model = MODELS[spec.model]()
     first = [variable.numpy() for variable in made.create(model, ["/CPU:0"], spec.seed)]
     placement = training.train(model, spec, events.append)
     rows = Rows(0, spec.batch_size * len(spec.devices), Stream(spec.seed, 0))
@@ -73,6 +77,8 @@ def _run(spec: RunSpec) -> dict[str, Any]:
     for place, variables in enumerate(placement.places):
         for number, variable in enumerate(variables):
             found[f"last{place}_{number}"] = variable.numpy()
+    for number, variable in enumerate(placement.states[0]):
+        found[f"state{number}"] = variable.numpy()
     return found
 
 

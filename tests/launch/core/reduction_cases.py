@@ -139,7 +139,7 @@ def _broken(names: Sequence[str]) -> dict[str, Any]:
     """Give algorithms with one fault each; the right sums come from `copy`."""
     import tensorflow as tf
 
-    from gputopo.launch.core.reduction_methods import copy
+    from gputopo.launch.core.reduction_copies import copy
 
     right = copy(names)
 

@@ -63,8 +63,8 @@ def loss_and_gradients(weights: Sequence[Array], images: Array, labels: Any) -> 
     """Give the mean loss over the batch and the gradients of the four variables."""
     kernel, bias, dense_kernel, dense_bias = weights
     batch = len(images)
-    patches = _patches(images)  # [b, 4, 3, 18]
-    before = patches @ kernel.reshape(-1, FILTERS) + bias  # [b, 4, 3, f]
+    windows = patches(images)  # [b, 4, 3, 18]
+    before = windows @ kernel.reshape(-1, FILTERS) + bias  # [b, 4, 3, f]
     features = np.maximum(before, 0.0).reshape(batch, -1)  # [b, 36]
     logits = features @ dense_kernel + dense_bias  # [b, classes]
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -74,7 +74,7 @@ def loss_and_gradients(weights: Sequence[Array], images: Array, labels: Any) -> 
     of_logits[np.arange(batch), labels] -= 1.0
     of_logits /= batch
     of_before = (of_logits @ dense_kernel.T).reshape(before.shape) * (before > 0)
-    of_kernel = np.einsum("bhwp,bhwf->pf", patches, of_before).reshape(kernel.shape)
+    of_kernel = np.einsum("bhwp,bhwf->pf", windows, of_before).reshape(kernel.shape)
     return loss, [of_kernel, of_before.sum(axis=(0, 1, 2)), features.T @ of_logits, of_logits.sum(axis=0)]
 
 
@@ -91,9 +91,10 @@ def train(
     return losses, weights
 
 
-def _patches(images: Array) -> Array:
+def patches(images: Array) -> Array:
+    """Give the 3x3 windows of images [b, h, w, c] in the order of a kernel: [b, h - 2, w - 2, 9 c]."""
     batch, height, width, channels = images.shape
     windows = np.lib.stride_tricks.sliding_window_view(images, (3, 3), axis=(1, 2))  # [b, h', w', c, 3, 3]
     ordered = windows.transpose(0, 1, 2, 4, 5, 3)  # [b, h', w', 3, 3, c]
-    patches: Array = ordered.reshape(batch, height - 2, width - 2, 9 * channels)
-    return patches
+    cut: Array = ordered.reshape(batch, height - 2, width - 2, 9 * channels)
+    return cut

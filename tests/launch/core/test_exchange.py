@@ -1,0 +1,201 @@
+"""Every way to hold and move variables against a float64 network with batch norm and momentum.
+
+On 1, 2, 3 and 4 logical CPU devices, mean and sum. A tower normalises over its own rows, so that the sum over
+towers is not the gradient of the joint batch: the reference computes tower by tower.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch.core import slope_model
+from tests.launch.core.norm_model import SHAPES, train
+from tests.launch.core.test_training import run_cases
+
+pytestmark = pytest.mark.tensorflow
+
+JOINT_BATCH = 24
+STEPS = 5  # the first, one of warm-up, three counted
+RATE, MOMENTUM = 0.05, 0.9
+# float32 keeps about 7 digits; sums over some hundred terms, a norm and five steps may lose three of them.
+TOLERANCE = 1e-4
+TOLERANCE_FP16 = 5e-3  # of gradients rounded to 11 bits
+TOWERS = (1, 2, 3, 4)
+BYTES = 4 * sum(math.prod(shape) for shape in SHAPES.values())
+
+SERVER = {"variable_update": "parameter_server"}
+MODES: dict[str, dict[str, Any]] = {
+    "server": {**SERVER, "ps_device": "/CPU:0"},
+    "server on the last": {**SERVER, "ps_device": "last"},
+    "server spread": {**SERVER, "exchange": {"ps_spread": True}},
+    "server staged": {**SERVER, "ps_device": "/CPU:0", "exchange": {"staged": True}},
+    "spread and staged": {**SERVER, "exchange": {"staged": True, "ps_spread": True}},
+    "copy": {"all_reduce": "copy"},
+    "ring": {"all_reduce": "ring"},
+    "ring#2": {"all_reduce": "ring#2"},
+    "hierarchical": {"all_reduce": "hierarchical"},
+    "pscpu#2": {"all_reduce": "pscpu#2"},
+    "psgpu": {"all_reduce": "psgpu"},
+    "collective": {"all_reduce": "collective"},
+    "relaxed": {"exchange": {"relaxed": True}},
+    "relaxed ring": {"all_reduce": "ring", "exchange": {"relaxed": True, "repacking": 2}},
+    "repacked": {"all_reduce": "copy", "exchange": {"repacking": 3}},
+    "joined": {"all_reduce": "ring", "exchange": {"small_bytes": 30}},
+    "fp16": {"all_reduce": "copy", "exchange": {"transfer": "fp16"}},
+    "fp16 repacked": {"all_reduce": "collective", "exchange": {"transfer": "fp16", "repacking": 2}},
+}
+DELAYED = ("server staged", "spread and staged", "relaxed", "relaxed ring")
+REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" not in fields)
+
+
+def cases_for(towers: int) -> dict[str, dict[str, Any]]:
+    common = {
+        "model": "norm",
+        "batch_size": JOINT_BATCH // towers,
+        "num_batches": 3,
+        "num_warmup_batches": 1,
+        "learning_rate": RATE,
+        "optimization": {"optimizer": "momentum", "momentum": MOMENTUM},
+        "variable_update": "replicated",
+    }
+    cases = {}
+    for name, fields in {**MODES, "asynchronous": asynchronous("norm")}.items():
+        given = {key: f"/CPU:{towers - 1}" if value == "last" else value for key, value in fields.items()}
+        for reduce in ("mean", "sum"):
+            cases[f"{name}-{reduce}"] = {**common, **given, "grad_reduce": reduce}
+    for reduce in ("mean", "sum"):
+        slope = {**common, **asynchronous("slope"), "optimization": {}, "grad_reduce": reduce}
+        cases[f"slope-{reduce}"] = {**slope, "num_batches": 20}
+    return cases
+
+
+def asynchronous(model: str) -> dict[str, Any]:
+    return {**SERVER, "model": model, "exchange": {"asynchronous": True}}
+
+
+@pytest.fixture(scope="module", params=TOWERS)
+def ran(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, dict[str, Any]]:
+    towers: int = request.param
+    return towers, run_cases(tmp_path_factory.mktemp("exchange"), towers, cases_for(towers))
+
+
+def slices(found: dict[str, Any], towers: int) -> list[tuple[Any, Any]]:
+    rows = JOINT_BATCH // towers
+    cut = [slice(tower * rows, (tower + 1) * rows) for tower in range(towers)]
+    return [(found["images"][own], found["labels"][own]) for own in cut]
+
+
+def weights(found: dict[str, Any], place: int) -> list[Any]:
+    return [found[f"last{place}_{number}"] for number in range(len(SHAPES))]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_every_synchronous_mode_trains_as_computed_by_hand(
+    ran: tuple[int, dict[str, Any]], mode: str, reduce: str
+) -> None:
+    towers, cases = ran
+    found = cases[f"{mode}-{reduce}"]
+    losses, last, statistics = train(
+        [found[f"first{number}"] for number in range(len(SHAPES))],
+        slices(found, towers),
+        steps=STEPS,
+        rate=RATE,
+        momentum=MOMENTUM,
+        share=1 / towers if reduce == "mean" else 1.0,
+        delay=int(mode in DELAYED),
+    )
+    # The first step is not among the events: it is the one whose placements are checked.
+    tolerance = TOLERANCE_FP16 if "fp16" in mode and towers > 1 else TOLERANCE
+    assert found["losses"] == pytest.approx(losses[1:], rel=tolerance)
+    for place in range(towers if mode in REPLICATED else 1):
+        for got, expected in zip(weights(found, place), last, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+    for number, expected in enumerate(statistics):
+        np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_reference_tells_towers_delay_and_sum_apart(ran: tuple[int, dict[str, Any]]) -> None:
+    towers, cases = ran
+    found = cases["server-mean"]
+    first = [found[f"first{number}"] for number in range(len(SHAPES))]
+    common: dict[str, Any] = {"steps": STEPS, "rate": RATE, "momentum": MOMENTUM}
+    joint = train(first, [(found["images"], found["labels"])], share=1.0, **common)
+    right = train(first, slices(found, towers), share=1 / towers, **common)
+    delayed = train(first, slices(found, towers), share=1 / towers, delay=1, **common)
+    assert right[0][-1] < right[0][0] - 0.02, "it learns"
+    assert delayed[0][:2] == pytest.approx([right[0][0]] * 2, rel=1e-12), "nothing to apply in the first step"
+    assert abs(delayed[0][-1] - right[0][-1]) > 100 * TOLERANCE
+    if towers > 1:
+        summed = train(first, slices(found, towers), share=1.0, **common)
+        assert abs(joint[0][-1] - right[0][-1]) > 10 * TOLERANCE
+        assert abs(summed[0][-1] - right[0][-1]) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("mode", REPLICATED)
+def test_replicas_stay_equal_to_the_last_bit(ran: tuple[int, dict[str, Any]], mode: str) -> None:
+    towers, cases = ran
+    for reduce in ("mean", "sum"):
+        found = cases[f"{mode}-{reduce}"]
+        for tower in range(1, towers):
+            for a, b in zip(weights(found, 0), weights(found, tower), strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_no_asynchronous_update_is_lost(ran: tuple[int, dict[str, Any]], reduce: str) -> None:
+    towers, cases = ran
+    found = cases[f"slope-{reduce}"]
+    share = 1 / towers if reduce == "mean" else 1.0
+    total = sum(share * slope_model.gradient(images, labels) for images, labels in slices(found, towers))
+    steps = 1 + 1 + 20
+    assert len(found["losses"]) == steps - 1
+    expected = found["first0"] - RATE * steps * total
+    np.testing.assert_allclose(found["last0_0"], expected, rtol=0, atol=1e-5)
+    one_update = RATE * share * np.abs(slope_model.gradient(*slices(found, towers)[0])).max()
+    assert one_update > 1e-3, "one update less would be seen"
+
+
+def test_asynchronous_training_learns_and_alone_it_is_the_synchronous_one(
+    ran: tuple[int, dict[str, Any]],
+) -> None:
+    towers, cases = ran
+    found = cases["asynchronous-mean"]
+    if towers == 1:
+        np.testing.assert_array_equal(found["losses"], cases["server-mean"]["losses"])
+    assert found["losses"][-1] < found["losses"][0]
+
+
+def test_marks_stay_in_order_in_every_mode(ran: tuple[int, dict[str, Any]]) -> None:
+    for found in ran[1].values():
+        assert (found["marks"] >= 0).all()
+        assert (found["marks"][:, :, 2] > 0).all(), "computing takes time"
+
+
+def test_variables_are_where_the_mode_says(ran: tuple[int, dict[str, Any]]) -> None:
+    towers, cases = ran
+    on = {name: json.loads(str(found["variables_on"])) for name, found in cases.items()}
+    assert on["server-mean"] == on["server staged-mean"] == on["asynchronous-mean"] == {"/CPU:0": BYTES}
+    assert on["server on the last-mean"] == {f"/CPU:{towers - 1}": BYTES}
+    assert on["ring-mean"] == on["relaxed-mean"] == {f"/CPU:{tower}": BYTES for tower in range(towers)}
+    for name in ("server spread-mean", "spread and staged-mean"):
+        assert sum(on[name].values()) == BYTES
+        assert len(on[name]) == towers
+        assert towers == 1 or max(on[name].values()) < BYTES
+
+
+def test_what_does_not_go_together_is_refused_before_training(tmp_path: Path) -> None:
+    common = {"batch_size": 2, "num_batches": 1}
+    cases = {
+        "nccl": {**common, "variable_update": "replicated", "all_reduce": "nccl"},
+        "staged": {**common, "variable_update": "replicated", "exchange": {"staged": True}},
+    }
+    found = run_cases(tmp_path, 2, cases)
+    assert "NCCL reduces between GPUs only" in found["nccl"]
+    assert "staged weights" in found["staged"]
