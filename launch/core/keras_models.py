@@ -88,7 +88,7 @@ class KerasModel:
         mode = {"training": training} if self._takes_training else {}  # as Keras's fit does
         with Foreign(*self._fails):
             outputs, new = self.keras.stateless_call(
-                trained, rest, self._own_layout(images, data_format), **mode
+                trained, rest, self.own_layout(images, data_format), **mode
             )
         kept = [
             value
@@ -101,7 +101,7 @@ class KerasModel:
         """Give the loss of each example [batch]."""
         return self.head.losses(logits, labels)
 
-    def _own_layout(self, images: Tensor, data_format: DataFormat) -> Tensor:
+    def own_layout(self, images: Tensor, data_format: DataFormat) -> Tensor:
         """Give images [batch, h, w, c] or [batch, c, h, w] as the model wants them."""
         if len(self._shape) != 3:
             return tf.reshape(images, (-1, *self._shape))

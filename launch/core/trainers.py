@@ -62,6 +62,10 @@ def stepper_of(model: Model, spec: RunSpec) -> Stepper:
     Raises UsageError for what does not go together, HardwareError if a device is not there or a reduction
     adds up wrongly.
     """
+    if spec.method is not None:
+        from gputopo.launch.core.keras_methods.step import MethodStep  # loads Keras, which takes seconds
+
+        return MethodStep(model, spec)
     return OwnTowers(model, spec)
 
 

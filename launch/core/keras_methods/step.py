@@ -1,0 +1,168 @@
+"""The training step of a Keras method: one model over all towers, one loss, Keras's optimizer."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+
+from gputopo.errors import UsageError
+from gputopo.launch.core import placement_check
+from gputopo.launch.core.devices import HOST, require
+from gputopo.launch.core.held import HeldVariables, bytes_on
+from gputopo.launch.core.inputs.source import source_of
+from gputopo.launch.core.keras_methods.optimizing import KerasUpdate
+from gputopo.launch.core.keras_methods.parallel import make_parallel, towers_of
+from gputopo.launch.core.keras_methods.recipes import RECIPES
+from gputopo.launch.core.keras_methods.serial import serial_of
+from gputopo.launch.core.keras_methods.tower import TowerMarks
+from gputopo.launch.core.keras_models import KerasModel
+from gputopo.launch.core.marks import Marks, clock
+from gputopo.launch.core.models import Model, loss_of
+from gputopo.launch.core.step import StepOutcome
+from gputopo.launch.spec import Exchange, Method, Precision, RunSpec
+
+Tensor = Any
+
+
+class MethodStep:
+    """Takes the steps of `--method`: the whole batch is on the host, and every tower gets its rows of it.
+
+    A graph for both passes, and a function that applies the gradients: so the clock readings of the towers
+    do not wait for one another, and Keras's optimizer works as it does in a program of Keras.
+    Raises UsageError for what does not go with a method, HardwareError if a device is not there.
+    """
+
+    def __init__(self, model: Model, spec: RunSpec) -> None:
+        method = require_method(spec, network=not isinstance(model, KerasModel))
+        self._model = model
+        self._spec = spec
+        self._server = spec.ps_device or HOST
+        self._devices = [device.device for device in spec.devices]
+        require(self._server)
+        self._serial = serial_of(model, server=self._server, data_format=spec.data_format, seed=spec.seed)
+        self._joint = joint_spec(spec)
+        self._parallel = make_parallel(
+            self._serial, method, self._devices, server=self._server, batch=self._joint.batch_size
+        )
+        self.source = source_of(model, self._joint)
+        self._update = KerasUpdate(self._serial, spec.optimization, spec.learning_rate, self._server)
+        signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
+        self._graph = tf.compat.v1.wrap_function(self._build, signature)
+        self.says = (*getattr(model, "says", ()), RECIPES[method].says)
+        seedless = [
+            one for one in self._serial.non_trainable_variables if not one.path.endswith("_generator_state")
+        ]
+        self.placement = HeldVariables(
+            ([one.value for one in self._serial.trainable_variables],), ([one.value for one in seedless],)
+        )
+
+    @property
+    def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
+        """The optimizer's slots: one place."""
+        return [self._update.slots]
+
+    def __call__(self, number: int) -> StepOutcome:
+        """Take one step; there is one loss."""
+        fed = self.source.feed(number)
+        step = tf.constant(number, tf.int64)
+        loss, begin, marks, _, gradients, state = self._graph(step, *fed)
+        self._update(gradients, state, step)
+        return StepOutcome(np.array([loss.numpy()]), marks.numpy() - begin.numpy())
+
+    def graph_nodes(self) -> Sequence[Any]:
+        """Give the nodes of both passes as built: name, op, device, attr."""
+        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
+        return nodes
+
+    def check_variables(self) -> dict[str, int]:
+        """All variables are on the server."""
+        return bytes_on([(self.placement.places[0], self._server), (self.placement.states[0], self._server)])
+
+    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
+        """Both passes of each tower are on its device."""
+        return placement_check.check_ops(counts, self._spec)
+
+    def _build(self, number: Tensor, *fed: Tensor) -> tuple[Any, ...]:
+        begin = clock([])
+        marks = Marks()
+        towers = towers_of(self._parallel)
+        for tower in towers:
+            tower.marks = TowerMarks(marks, begin, gates=self._spec.backend == "cpu")
+        images, labels = self._source_on_host(fed)
+        with tf.device(self._server):
+            weights = [tf.identity(one.value) for one in self._parallel.trainable_variables]
+            state = [tf.identity(one.value) for one in self._parallel.non_trainable_variables]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(weights)
+                outputs, new = self._parallel.stateless_call(weights, state, images, training=True)
+                outputs = tf.identity(outputs)
+                loss = tf.reduce_mean(loss_of(self._model, self._logits(outputs), tf.identity(labels)))
+            gradients = tape.gradient(loss, weights)
+        rows = [tower.marks.row for tower in towers if tower.marks is not None]
+        for tower in towers:
+            tower.marks = None
+        with tf.device(HOST):
+            return (
+                tf.identity(loss),
+                tf.identity(begin),
+                tf.stack(rows),
+                tf.add_n(marks.probes),
+                gradients,
+                new,
+            )
+
+    def _source_on_host(self, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        with tf.device(HOST):
+            images, labels = self.source.read(0, fed)
+            if isinstance(self._model, KerasModel):
+                images = self._model.own_layout(images, self._spec.data_format)
+            return images, labels
+
+    def _logits(self, outputs: Tensor) -> Tensor:
+        return self._model.head.logits(outputs) if isinstance(self._model, KerasModel) else outputs
+
+
+def require_method(spec: RunSpec, *, network: bool) -> Method:
+    """Give the method of a spec. Raises UsageError for what does not go with it, with the nearest that does.
+
+    `network`: the model is a network of gputopo, which computes in float32 in these methods.
+    """
+    method = spec.method
+    if method is None:
+        raise UsageError("no method is named", "give --method kuza55, avolkov1 or fchollet")
+    precision = spec.precision
+    if not network:
+        precision = msgspec.structs.replace(precision, compute="fp32")
+    refused = (
+        (spec.strategy is not None, f"--strategy {spec.strategy}", "leave one of the two out"),
+        (
+            spec.variable_update != "parameter_server",
+            f"--variable-update {spec.variable_update}",
+            "leave it out: the variables of these methods are in one place",
+        ),
+        (spec.exchange != Exchange(), "a way of exchange", "leave it out, or use parameter_server"),
+        (spec.grad_reduce == "sum", "--grad-reduce sum", "leave it out: there is one loss, a mean"),
+        (
+            precision != Precision(),
+            "loss scale, XLA or a short type",
+            "leave it out; keras:NAME and your own models take --precision bf16",
+        ),
+        (spec.task != "train", f"the task {spec.task}", "use it without --method"),
+        (bool(spec.extra_forward), "--add-work", "use it without --method"),
+        (spec.lifecycle.training_accuracy, "--training-accuracy", "use it without --method"),
+    )
+    for wrong, what, hint in refused:
+        if wrong:
+            raise UsageError(f"{what} does not go with --method {method}", hint)
+    return method
+
+
+def joint_spec(spec: RunSpec) -> RunSpec:
+    """Give the spec of the input: all towers' rows as one batch on the host."""
+    first = msgspec.structs.replace(spec.devices[0], tower=0, device=HOST)
+    return msgspec.structs.replace(
+        spec, devices=(first,), batch_size=spec.batch_size * len(spec.devices), extra_forward={}
+    )

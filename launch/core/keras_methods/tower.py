@@ -1,0 +1,211 @@
+"""Keras layers of the parallel model: a tower with its own device forward and backward, and the merge.
+
+Keras does not record `tf.device` around a call, and one tape over all towers leaves the backward pass
+without a device; so a tower opens its device in `call`, and again in a gradient of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gputopo.launch.core.devices import HOST
+from gputopo.launch.core.keras_methods.recipes import Recipe, rows_of_towers
+from gputopo.launch.core.marks import Marks, clock
+
+Tensor = Any
+_SEEDS_PER_TOWER = 1 << 40  # numbers that random layers of one tower may draw before they meet the next one's
+_SLICES = "slices/"  # a scope beside those of the towers: cutting on the CPU belongs to the host
+
+
+class TowerMarks:
+    """Time marks of one tower in a graph: forward and backward, without the wait between the two."""
+
+    def __init__(self, marks: Marks, begin: Tensor, *, gates: bool) -> None:
+        """`begin`: the step's start. `gates`: whether work waits for its mark (few CPU threads)."""
+        self._marks = marks
+        self._gates = gates
+        self._start = clock([begin])
+        self._ready: Tensor = None
+        self._forward: Tensor = None
+        self._back: Tensor = None
+        self.row: Tensor = None
+
+    @property
+    def start(self) -> list[Tensor]:
+        """What the tower's first copies wait for."""
+        return [self._start]
+
+    def ready(self, tensors: Sequence[Tensor], device: str) -> list[Tensor]:
+        """Mark that weights and rows are there; give what the work waits for."""
+        self._ready = clock([self._marks.arrived(tensors, device)])
+        return [self._ready] if self._gates else []
+
+    def went_forward(self, outputs: Tensor, device: str) -> None:
+        """Mark the end of the forward pass."""
+        self._forward = clock([self._marks.arrived([outputs], device)])
+
+    def upstream(self, tensor: Tensor, device: str) -> list[Tensor]:
+        """Mark that the gradient of the outputs is there; give what the work waits for."""
+        self._back = clock([self._marks.arrived([tensor], device)])
+        return [self._back] if self._gates else []
+
+    def done(self, gradients: Sequence[Tensor], device: str) -> None:
+        """Mark the end: `row` is start, weights there, and that plus the time of both passes, in seconds."""
+        done = clock([self._marks.arrived(gradients, device)])
+        with tf.device(HOST), tf.name_scope("marks/"):
+            self.row = tf.stack([self._start, self._ready, self._forward + (done - self._back)])
+
+
+class Tower(keras.layers.Layer):  # type: ignore[misc]
+    """The serial model on one device, for its rows of the batch; weights are shared with the serial model.
+
+    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows. Tower 0 keeps the serial model's
+    moving statistics up to date. Not for `jit_compile`: a cluster has one device.
+    """
+
+    def __init__(self, serial: keras.Model, recipe: Recipe, tower: int, devices: Sequence[str]) -> None:
+        super().__init__(name=f"tower_{tower}")
+        self.serial = serial
+        self.marks: TowerMarks | None = None
+        self._recipe = recipe
+        self._tower = tower
+        self._devices = tuple(devices)
+
+    def build(self, shape: Any) -> None:
+        """Nothing: the serial model is built."""
+
+    def call(self, batch: Tensor, training: bool | None = None) -> Tensor:
+        """Go forward on the tower's device."""
+        device, marks = self._devices[self._tower], self.marks
+        with tf.name_scope(f"tower_{self._tower}/"):
+            with tf.control_dependencies([] if marks is None else marks.start):
+                rows = self._rows(batch, device)
+                weights = [_on(device, one) for one in self.serial.trainable_variables]
+                state = [self._state(one, device) for one in self.serial.non_trainable_variables]
+            gate = [] if marks is None else marks.ready([*weights, rows], device)
+            with tf.control_dependencies(gate):
+                outputs, new = self._pass(rows, weights, state, device, training)
+            if marks is not None:
+                marks.went_forward(outputs, device)
+        if self._tower == 0 and training:
+            for variable, value in zip(self.serial.non_trainable_variables, new, strict=True):
+                variable.assign(value)
+        return outputs
+
+    def compute_output_shape(self, shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        """Rows of this tower, and what the serial model gives."""
+        rows = None if shape[0] is None else self._cut(shape[0])[1]
+        return rows, *self.serial.compute_output_shape((rows, *shape[1:]))[1:]
+
+    def _pass(
+        self, rows: Tensor, weights: list[Tensor], state: list[Tensor], device: str, training: bool | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Follow the serial model, with a gradient that works on the same device."""
+        marks, scope = self.marks, f"tower_{self._tower}/"
+        mode = {} if training is None else {"training": training}
+        kept: list[Tensor] = []
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def run(*own: Tensor) -> Any:
+            tape = tf.GradientTape(watch_accessed_variables=False)
+            with tf.device(device), tape:
+                tape.watch(own)
+                outputs, new = self.serial.stateless_call(list(own), state, rows, **mode)
+            kept.extend(new)
+
+            def backward(upstream: Tensor) -> list[Tensor]:
+                with tf.name_scope(scope), tf.device(device):
+                    upstream = tf.identity(upstream)
+                    gate = [] if marks is None else marks.upstream(upstream, device)
+                    with tf.control_dependencies(gate):
+                        gradients = tape.gradient(
+                            outputs, own, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
+                        )
+                    if marks is not None:
+                        marks.done(gradients, device)
+                    return list(gradients)
+
+            return outputs, backward
+
+        with tf.device(device):
+            return run(*weights), kept
+
+    def _rows(self, batch: Tensor, device: str) -> Tensor:
+        """Take the tower's rows, and bring them to its device."""
+        if self._recipe.slice_on == "host":
+            with tf.name_scope(_SLICES), tf.device(HOST):
+                rows = self._slice(batch)
+            with tf.device(device):
+                return tf.identity(rows)
+        with tf.device(device):
+            return self._slice(tf.identity(batch))
+
+    def _slice(self, batch: Tensor) -> Tensor:
+        if batch.shape[0] is not None:
+            first, rows = self._cut(batch.shape[0])
+            return batch[first : first + rows]
+        # A batch of any size: the same rule in the graph, its numbers on the host.
+        with tf.name_scope(_SLICES), tf.device(HOST):
+            towers, tower = len(self._devices), self._tower
+            size = tf.shape(batch)[0]
+            each, left = size // towers, size % towers
+            if self._recipe.cut == "even":
+                first = tower * each + tf.minimum(tower, left)
+                last = (tower + 1) * each + tf.minimum(tower + 1, left)
+            else:
+                first = tower * each
+                last = size if tower == towers - 1 else (tower + 1) * each
+        return batch[first:last]
+
+    def _cut(self, batch: int) -> tuple[int, int]:
+        return rows_of_towers(batch, len(self._devices), self._recipe.cut)[self._tower]
+
+    def _state(self, variable: Any, device: str) -> Tensor:
+        """Give a moving statistic; a random layer's seed is another one in each tower."""
+        if not variable.path.endswith("seed_generator_state"):
+            return _on(device, variable)
+        with tf.name_scope(_SLICES), tf.device(HOST):
+            moved = tf.constant([0, self._tower * _SEEDS_PER_TOWER], tf.int64)
+            return tf.cast(variable.value, tf.int64) + moved
+
+
+class Merge(keras.layers.Layer):  # type: ignore[misc]
+    """Puts the towers' outputs below one another on a device."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(name="merge")
+        self._device = device
+
+    def build(self, shape: Any) -> None:
+        """Nothing to build."""
+
+    def call(self, parts: Sequence[Tensor]) -> Tensor:
+        """Concatenate by row; the gradient's cuts are there too."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def run(*parts: Tensor) -> Any:
+            with tf.device(self._device):
+                joined = tf.concat(parts, 0)
+                sizes = [tf.shape(part)[0] for part in parts]
+
+            def backward(upstream: Tensor) -> list[Tensor]:
+                with tf.device(self._device):
+                    return list(tf.split(upstream, sizes))
+
+            return joined, backward
+
+        return run(*parts)
+
+    def compute_output_shape(self, shapes: Sequence[Sequence[int | None]]) -> tuple[int | None, ...]:
+        """All rows together."""
+        rows = [shape[0] for shape in shapes]
+        whole = None if None in rows else sum(row for row in rows if row is not None)
+        return whole, *shapes[0][1:]
+
+
+def _on(device: str, variable: Any) -> Tensor:
+    """Bring a variable's value to a device."""
+    with tf.device(device):
+        return tf.identity(variable.value)
