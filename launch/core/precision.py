@@ -74,7 +74,8 @@ class LossScale:
         """Halve the scale after a bad step, double it after enough good ones; give the ops."""
         ops = []
         with tf.device(HOST):
-            for (scale, good, skipped), taken in zip(self.variables, decisions, strict=not self._own):
+            # One scale for all: every place has the same decision.
+            for (scale, good, skipped), taken in zip(self.variables, decisions, strict=False):
                 now = good.read_value() + 1.0
                 enough = now >= float(self._spec.loss_scale_steps)
                 value = scale.read_value()

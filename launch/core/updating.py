@@ -74,9 +74,7 @@ class Updater:
         ):
             with tf.device(variable.device):
                 own = slots[: len(self._optimizer.slots)]
-                ops.append(
-                    self._optimizer.apply(variable, own, shared[variable.device], gradient, rate)
-                )
+                ops.append(self._optimizer.apply(variable, own, shared[variable.device], gradient, rate))
         return ops + self._advance(place, shared, ops)
 
     def admitted(self, states: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
@@ -88,7 +86,9 @@ class Updater:
             return states
         kept = []
         for held, new, decision in zip(self._placement.states, states, self._decisions, strict=False):
-            kept.append([_chosen(decision, variable, value) for variable, value in zip(held, new, strict=True)])
+            kept.append(
+                [_chosen(decision, variable, value) for variable, value in zip(held, new, strict=True)]
+            )
         return kept
 
     def report(self) -> ScaleReport | None:
