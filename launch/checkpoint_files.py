@@ -105,14 +105,20 @@ def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> 
     return Checkpoint(path, header)
 
 
-def require_writable(folder: Path) -> None:
-    """Make the folder if need be, and try to write in it. Raises DiskError: better before training."""
+def require_writable(folder: Path, option: str = "--checkpoints") -> None:
+    """Make the folder if need be, and try to write in it. Raises DiskError: better before training.
+
+    `option`: what names the folder on the command line.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".try"):
             pass
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise DiskError(
+            f"cannot write in {folder}: {error.strerror or error}",
+            f"name a folder that you may write to with {option}",
+        ) from error
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:

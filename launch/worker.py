@@ -4,20 +4,26 @@ It reads a frozen spec, writes events to the pipe that the parent gave it, and e
 otherwise after a RankFailed that says why. Its standard output and error are the parent's to keep.
 """
 
+import faulthandler
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gputopo import schema
 from gputopo.errors import ExitCode, GputopoError
-from gputopo.events import Event, RankFailed, encode_line
+from gputopo.events import Event, MemoryPeak, RankFailed, encode_line
+from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.spec import RunSpec
 
 
 def main(arguments: list[str]) -> int:
     """Train by the spec in the named file and give the exit code."""
+    # Where a worker stands that is ended from outside, perhaps because it hangs, is in worker.log.
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
     spec_file, events_fd = Path(arguments[0]), int(arguments[1])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
 
@@ -47,12 +53,13 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
             "install it into this environment (pip install tensorflow)",
             ExitCode.HARDWARE,
         )
-    from gputopo.launch.core import devices, models, training
+    from gputopo.launch.core import devices, models
 
     import_s = time.perf_counter() - began
     try:
         devices.set_up(spec)
-        training.train(models.build(spec.model, spec), spec, emit, import_s=import_s, versions=_versions())
+        _work_of(spec)(models.build(spec.model, spec), spec, emit, import_s=import_s, versions=_versions())
+        emit(_memory_peak(spec))
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         return _failed(
             "out_of_memory",
@@ -62,9 +69,37 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
         )
     except tf.errors.OpError as error:
         return _failed("error", _first_line(error), "see worker.log in the run's folder", ExitCode.HARDWARE)
+    except DiskError as error:
+        return _failed("checkpoint", error.what, error.hint, error.exit_code)
     except GputopoError as error:
         return _failed("placement", error.what, error.hint, error.exit_code)
     return None
+
+
+def _work_of(spec: RunSpec) -> Callable[..., Any]:
+    """Give what does the spec's task; it loads with TensorFlow."""
+    if spec.task == "train":
+        from gputopo.launch.core.training import train
+
+        return train
+    from gputopo.launch.core.evaluating import evaluate, pass_forward
+
+    return evaluate if spec.task == "eval" else pass_forward
+
+
+def _memory_peak(spec: RunSpec) -> MemoryPeak:
+    """Ask the kernel (`ru_maxrss`, in KiB) and TensorFlow's allocators of GPUs, which CPUs do not have."""
+    import resource
+
+    import tensorflow as tf
+
+    peaks = {}
+    if spec.backend == "gpu":
+        for device in spec.devices:
+            info = tf.config.experimental.get_memory_info(device.device.lstrip("/"))
+            peaks[device.device] = int(info["peak"])
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return MemoryPeak(time_s=time.time(), host_bytes=host, devices=peaks)
 
 
 def _failed(kind: str, cause: str, remedy: str, code: ExitCode) -> RankFailed:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.core.accuracy import hits
 from gputopo.launch.core.devices import HOST, turn_width
 from gputopo.launch.core.inputs.source import Source
 from gputopo.launch.core.marks import Marks, clock, row_of
 from gputopo.launch.core.models import Model
 from gputopo.launch.core.placements import Placement, read_state, write_state
 from gputopo.launch.core.precision import LossScale
-from gputopo.launch.core.towers import TowerMath, Turn
+from gputopo.launch.core.towers import Share, TowerMath, Turn
 from gputopo.launch.core.updating import Updater
 from gputopo.launch.spec import RunSpec
 
@@ -30,11 +31,15 @@ _START, _WEIGHTS, _GRADIENTS = range(3)  # a tower's marks
 class StepOutcome:
     """What one step gives: losses [towers], and marks [towers, 3] in seconds from the step's start.
 
-    Marks: the tower starts; its weights are on its device; its gradients are done.
+    Marks: the tower starts; its weights are on its device; its gradients are done. `hits` [towers, 2], where
+    they were asked for: examples whose label was the first guess, and among the first five. `examples`
+    [towers]: how many there were, None: a whole batch each.
     """
 
     losses: np.ndarray[Any, Any]
     marks: np.ndarray[Any, Any]
+    hits: np.ndarray[Any, Any] | None = None
+    examples: np.ndarray[Any, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,14 @@ class _Tower:
     gradients: list[Tensor]
     state: list[Tensor]
     marks: Tensor  # [3], seconds of the host's clock
+    hits: Tensor  # [2], on the host; zeros where nobody asked
 
 
 class TrainingStep:
     """The compiled step. Call it with a step number; variables change where they live."""
 
     def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: Source) -> None:
+        self._model = model
         self._spec = spec
         self._placement = placement
         self._source = source
@@ -64,15 +71,18 @@ class TrainingStep:
     def __call__(self, number: int) -> StepOutcome:
         """Run one step and wait for its losses and marks. Raises StopIteration at the end of the input."""
         fed = self._source.feed(number)
-        losses, begin, marks, _ = self._graph(tf.constant(number, tf.int64), *fed)
-        return StepOutcome(losses.numpy(), marks.numpy() - begin.numpy())
+        losses, begin, marks, _, hits = self._graph(tf.constant(number, tf.int64), *fed)
+        asked = self._spec.lifecycle.training_accuracy
+        return StepOutcome(
+            losses.numpy(), marks.numpy() - begin.numpy(), hits=hits.numpy() if asked else None
+        )
 
     def graph_nodes(self) -> Sequence[Any]:
         """Give the nodes of the step as built, before TensorFlow rewrites it: name, op, device, attr."""
         nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
         return nodes
 
-    def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
         begin = clock([])
         towers: list[_Tower] = []
         width = turn_width(self._spec)
@@ -84,7 +94,8 @@ class TrainingStep:
             losses = tf.stack([tower.loss for tower in towers])  # [towers]
             marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
             # The probes are part of the outcome so that no graph optimiser may drop their copies to the host.
-            return losses, tf.identity(begin), marks, tf.add_n(self._marks.probes)
+            hits = tf.stack([tower.hits for tower in towers])  # [towers, 2]
+            return losses, tf.identity(begin), marks, tf.add_n(self._marks.probes), hits
 
     def _tower(self, tower: int, number: Tensor, fed: Sequence[Tensor], turn: list[Tensor]) -> _Tower:
         """Build one tower: it starts when `turn` is done."""
@@ -105,8 +116,18 @@ class TrainingStep:
             work = [self._marks.arrived([logits], device) for logits in added]
             done = clock([self._marks.arrived(share.gradients, device), *work])
             marks = row_of([start, ready, done])
+            hits = self._hits(share, device)
         with tf.device(HOST):
-            return _Tower(tf.identity(share.loss), weights, share.gradients, share.state, marks)
+            return _Tower(
+                tf.identity(share.loss), weights, share.gradients, share.state, marks, tf.identity(hits)
+            )
+
+    def _hits(self, share: Share, device: str) -> Tensor:
+        if not self._spec.lifecycle.training_accuracy:
+            with tf.device(HOST):
+                return tf.zeros((2,))
+        with tf.device(device):
+            return hits(self._model, share.logits, share.labels)
 
     def _update(self, towers: Sequence[_Tower], number: Tensor) -> list[Tensor]:
         """Change the variables when their updates have what they wait for; keep what the next step needs."""

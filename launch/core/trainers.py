@@ -66,6 +66,10 @@ def stepper_of(model: Model, spec: RunSpec) -> Stepper:
         from gputopo.launch.core.keras_methods.step import MethodStep  # loads Keras, which takes seconds
 
         return MethodStep(model, spec)
+    if spec.strategy is not None:
+        from gputopo.launch.core.strategies import StrategyStep
+
+        return StrategyStep(model, spec)
     return OwnTowers(model, spec)
 
 
@@ -83,6 +87,11 @@ class OwnTowers:
     def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
         """The updater's slots: [place][variable][slot]."""
         return self.step.updater.slots
+
+    @property
+    def scale_variables(self) -> Sequence[Sequence[Any]]:
+        """The state of an automatic loss scale, which a checkpoint holds as well."""
+        return self.step.updater.scale_variables
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step."""

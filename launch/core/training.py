@@ -1,22 +1,19 @@
-"""The training loop: build, first step and its check, warm-up, counted steps, comparison of the replicas."""
+"""A training run from its spec to its end: build, go on from a checkpoint, train, compare, save, export."""
 
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
-from gputopo.errors import GputopoError
-from gputopo.events import (
-    Event,
-    ModelBuilt,
-    PlacementChecked,
-    ReplicasCompared,
-    Step,
-    TowerMarks,
-    WarmupDone,
-)
-from gputopo.launch.core import placement_check
+from gputopo.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
+from gputopo.launch.checkpoint_files import require_writable
+from gputopo.launch.core.checkpoints import Checkpoints
+from gputopo.launch.core.exporting import Export
+from gputopo.launch.core.loop import Loop, LossWatch, Observer
 from gputopo.launch.core.models import Model, parameter_count
-from gputopo.launch.core.step import marks_of
+from gputopo.launch.core.step import StepOutcome
+from gputopo.launch.core.tensorboard import Scalars
+from gputopo.launch.core.tracing import Tracer
 from gputopo.launch.core.trainers import Held, Stepper, stepper_of
 from gputopo.launch.core.variables import largest_difference
 from gputopo.launch.spec import RunSpec
@@ -34,95 +31,87 @@ def train(
 ) -> Held:
     """Train as the spec says, telling each event through `emit`; give the trained variables' placement.
 
-    Raises HardwareError if a reduction adds up wrongly or something is not where it should be, and whatever
-    TensorFlow raises (`tf.errors.ResourceExhaustedError` when memory is out).
+    Raises HardwareError if a reduction adds up wrongly or something is not where it should be, InputError for
+    a checkpoint of another run, DiskError if something cannot be written, and whatever TensorFlow raises
+    (`tf.errors.ResourceExhaustedError` when memory is out).
     """
     began = time.perf_counter()
+    export = Export(model, spec, emit)
     step = stepper_of(model, spec)
-    placement = step.placement
+    with closing(step.source):
+        tell_built(model, step, emit, began, import_s=import_s, versions=versions)
+        checkpoints = Checkpoints(model, spec, step, emit)
+        trained = checkpoints.start()
+        with observers(spec, emit) as watching:
+            loop = Loop(step, spec, emit, [*watching, _Saving(checkpoints)], trained=trained)
+            loop.first_step()
+            loop.warm_up()
+            loop.counted_steps()
+        checkpoints.save(loop.trained)
+        if len(step.placement.places) > 1:
+            emit(PhaseBegun(time_s=time.time(), phase="comparison"))
+            difference = largest_difference(step.placement.places)
+            emit(ReplicasCompared(time_s=time.time(), largest_difference=difference))
+        export.write(step.placement, steps=loop.trained)
+    return step.placement
+
+
+def tell_built(
+    model: Model,
+    step: Stepper,
+    emit: Emit,
+    began: float,
+    *,
+    import_s: float,
+    versions: dict[str, str] | None,
+) -> None:
+    """Tell that the model and its step stand. `began`: reading of time.perf_counter before."""
+    parameters = parameter_count(model)
     emit(
         ModelBuilt(
             time_s=time.time(),
-            parameters=parameter_count(model),
-            parameter_bytes=4 * parameter_count(model),
+            parameters=parameters,
+            parameter_bytes=4 * parameters,
             import_s=import_s,
             build_s=time.perf_counter() - began,
             versions=versions or {},
             says=step.says,
         )
     )
-    loop = _Loop(step, spec, emit)
-    loop.first_step()
-    loop.warm_up()
-    loop.counted_steps()
-    if len(placement.places) > 1:
-        difference = largest_difference(placement.places)
-        emit(ReplicasCompared(time_s=time.time(), largest_difference=difference))
-    return placement
 
 
-class _Loop:
-    """The steps of one run. Step numbers: 1, 2, ... are counted; 0, -1, ... belong to the warm-up."""
+@contextmanager
+def observers(spec: RunSpec, emit: Emit) -> Iterator[list[Observer]]:
+    """Give who looks at the steps, by the spec; they are closed when the steps are over.
 
-    def __init__(self, step: Stepper, spec: RunSpec, emit: Emit) -> None:
-        self._step = step
-        self._spec = spec
-        self._emit = emit
-        self._done = 0
+    Raises DiskError for a folder that cannot be written.
+    """
+    kept = spec.lifecycle
+    found: list[Observer] = [LossWatch(emit)]
+    if kept.trace is not None and kept.trace_steps:
+        require_writable(Path(kept.trace), "--trace")
+        found.append(Tracer(spec, emit))
+    if kept.tensorboard is not None:
+        require_writable(Path(kept.tensorboard), "--tensorboard")
+        found.append(Scalars(spec))
+    yield found
+    for observer in found:
+        observer.close()
 
-    def first_step(self) -> None:
-        """Run the step once, which compiles it, and check where everything is."""
-        began = time.perf_counter()
-        outcome, counts = placement_check.run_and_collect(lambda: self._step(self._done))
-        first_step_s = time.perf_counter() - began
-        self._done += 1
-        variables = self._step.check_variables()
-        ops = {} if counts is None else self._step.check_ops(counts)
-        if not all(math.isfinite(value) for marks in outcome.marks for value in marks):
-            raise GputopoError(
-                "a time mark of the first step is no number", "report this as a fault of gputopo"
-            )
-        self._emit(
-            PlacementChecked(time_s=time.time(), variables=variables, ops=ops, first_step_s=first_step_s)
-        )
 
-    def warm_up(self) -> None:
-        """Run the uncounted steps."""
-        began = time.perf_counter()
-        steps = self._spec.num_warmup_batches
-        for number in range(steps):
-            self._one(number + 1 - steps)
-        self._emit(WarmupDone(time_s=time.time(), steps=steps, seconds=time.perf_counter() - began))
+class _Saving:
+    """Saves checkpoints between steps."""
 
-    def counted_steps(self) -> None:
-        """Run the counted steps: a number of them, or as many as fit into the time budget."""
-        spec = self._spec
-        began = time.perf_counter()
-        number = 0
-        while number < (spec.num_batches or spec.max_batches):
-            if spec.num_batches is None and spec.time_budget_s is not None and number:
-                used = time.perf_counter() - began
-                if used + used / number > spec.time_budget_s:
-                    return
-            number += 1
-            self._one(number)
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
 
-    def _one(self, number: int) -> None:
-        began = time.perf_counter()
-        outcome = self._step(self._done)
-        seconds = time.perf_counter() - began
-        self._done += 1
-        loss = float(outcome.losses.mean())
-        self._emit(
-            Step(
-                time_s=time.time(),
-                step=number,
-                seconds=seconds,
-                images=self._spec.batch_size * len(self._spec.devices),
-                loss=loss if math.isfinite(loss) else None,
-                marks=tuple(
-                    TowerMarks(tower=tower, start_s=start, weights_s=weights, compute_s=compute)
-                    for tower, (start, weights, compute) in enumerate(marks_of(outcome))
-                ),
-            )
-        )
+    def before(self, number: int) -> None:
+        """Nothing to do."""
+
+    def after(self, told: Step, outcome: StepOutcome) -> None:
+        """Save if it is time."""
+        assert told.global_step is not None
+        self._checkpoints.save_if_due(told.global_step)
+
+    def close(self) -> None:
+        """The end of training is saved by the run itself."""

@@ -1,0 +1,62 @@
+"""Scalars for TensorBoard: what each device did in each step. Written without the package tensorboard."""
+
+from pathlib import Path
+
+import tensorflow as tf
+from tensorflow.core.framework.summary_pb2 import SummaryMetadata
+
+from gputopo.events import Step
+from gputopo.launch.core.step import StepOutcome
+from gputopo.launch.core.updating import learning_rate
+from gputopo.launch.spec import RunSpec
+
+
+class Scalars:
+    """Writes a TensorBoard run per tower, `tower_0` and so on, and `all` for what they have in common.
+
+    Tags: images_per_sec (a tower's own pace: its batch by the time it waited for weights and computed; of
+    `all`: by the whole step), loss, learning_rate, top1. Over the steps that the weights are trained for.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        folder = Path(spec.lifecycle.tensorboard or ".")
+        self._all = tf.summary.create_file_writer(str(folder / "all"))
+        self._towers = [
+            tf.summary.create_file_writer(str(folder / f"tower_{device.tower}")) for device in spec.devices
+        ]
+
+    def before(self, number: int) -> None:
+        """Nothing to do."""
+
+    def after(self, told: Step, outcome: StepOutcome) -> None:
+        """Write one point of every line; the first step of all is left out, for its time is compiling."""
+        if told.step <= -self._spec.num_warmup_batches:
+            return
+        step = told.global_step or 0
+        rate = learning_rate(
+            self._spec.optimization.schedule, self._spec.learning_rate, tf.constant(step - 1, tf.int64)
+        )
+        with self._all.as_default(step):
+            _write("images_per_sec", told.images / told.seconds)
+            _write("loss", float(outcome.losses.mean()))
+            _write("learning_rate", float(rate))
+            if told.top1 is not None:
+                _write("top1", told.top1)
+        for writer, marks, loss in zip(self._towers, told.marks, outcome.losses, strict=True):
+            with writer.as_default(step):
+                _write("images_per_sec", self._spec.batch_size / (marks.weights_s + marks.compute_s))
+                _write("loss", float(loss))
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        for writer in (self._all, *self._towers):
+            writer.close()
+
+
+def _write(tag: str, value: float) -> None:
+    # tf.summary.scalar would do the same, but lives in the package tensorboard, which may not be there.
+    metadata = SummaryMetadata()
+    metadata.plugin_data.plugin_name = "scalars"
+    with tf.device("/CPU:0"):
+        tf.summary.write(tag, tf.constant(value, tf.float32), metadata=metadata)

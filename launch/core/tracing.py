@@ -1,0 +1,119 @@
+"""Profiles of chosen steps: written for TensorBoard, and read for what each device did."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
+from gputopo.launch import trace_reading
+from gputopo.launch.core.step import StepOutcome
+from gputopo.launch.spec import RunSpec
+
+Emit = Callable[[Event], None]
+_HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow
+
+
+class Tracer:
+    """Profiles the steps that the spec names, each run of them as one profile in a folder of its own."""
+
+    def __init__(self, spec: RunSpec, emit: Emit) -> None:
+        self._spec = spec
+        self._emit = emit
+        self._folder = Path(spec.lifecycle.trace or ".")
+        self._wanted = set(spec.lifecycle.trace_steps)
+        self._running: Path | None = None
+        self._steps: list[Step] = []
+        self._broken = False
+
+    def before(self, number: int) -> None:
+        """Start the profiler before the first of the steps."""
+        if number not in self._wanted or self._running is not None or self._broken:
+            return
+        folder = self._folder / f"step-{number}"
+        try:
+            options = tf.profiler.experimental.ProfilerOptions(
+                host_tracer_level=_HOST_LEVEL, python_tracer_level=0
+            )
+            tf.profiler.experimental.start(str(folder), options)
+        except (AttributeError, ImportError, tf.errors.OpError) as error:
+            self._broken = True
+            self._notice(f"No trace: this TensorFlow has no working profiler ({_first_line(error)}).")
+            return
+        self._running = folder
+
+    def after(self, told: Step, outcome: StepOutcome) -> None:
+        """Stop the profiler after the last of the steps, and read what it wrote."""
+        if self._running is None:
+            return
+        self._steps.append(told)
+        self._wanted.discard(told.step)
+        if told.step + 1 not in self._wanted:
+            self._finish(self._running)
+
+    def close(self) -> None:
+        """Say which steps never came."""
+        if self._running is not None:
+            self._finish(self._running)
+        if self._wanted and not self._broken:
+            numbers = ", ".join(map(str, sorted(self._wanted)))
+            self._notice(f"Not traced, for the run did not come to them: steps {numbers}.")
+
+    def _finish(self, folder: Path) -> None:
+        self._emit(PhaseBegun(time_s=time.time(), phase="trace"))
+        steps, self._steps, self._running = self._steps, [], None
+        says: tuple[str, ...] = ()
+        devices: tuple[DeviceTimes, ...] = ()
+        try:
+            tf.profiler.experimental.stop()
+            devices = trace_reading.device_times(_planes(folder), self._spec.devices)
+        except (ImportError, OSError, ValueError, tf.errors.OpError) as error:
+            says = (f"The trace cannot be read: {_first_line(error)}",)
+        else:
+            says = self._lacking(devices)
+        self._emit(
+            Traced(
+                time_s=time.time(),
+                path=str(folder),
+                steps=tuple(step.step for step in steps),
+                seconds=sum(step.seconds for step in steps),
+                devices=devices,
+                says=says,
+            )
+        )
+
+    def _lacking(self, devices: tuple[DeviceTimes, ...]) -> tuple[str, ...]:
+        missing = {device.device for device in self._spec.devices} - {times.device for times in devices}
+        if not missing:
+            return ()
+        why = (
+            "TensorFlow was not allowed to use CUPTI, or has none (see worker.log)"
+            if self._spec.backend == "gpu"
+            else "no op in the scope of a tower was recorded"
+        )
+        return (f"The trace says nothing of {', '.join(sorted(missing))}: {why}.",)
+
+    def _notice(self, says: str) -> None:
+        self._emit(Noticed(time_s=time.time(), says=says))
+
+
+def _planes(folder: Path) -> list[Any]:
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # the wheel may come without it
+
+    planes: list[Any] = []
+    for path in sorted(folder.rglob("*.xplane.pb")):
+        space = xplane_pb2.XSpace()
+        try:
+            space.ParseFromString(path.read_bytes())
+        except DecodeError as error:
+            raise ValueError(f"{path.name} is no profile") from error
+        planes += space.planes
+    return planes
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
