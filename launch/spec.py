@@ -1,6 +1,6 @@
 """What to run, frozen: the one value that goes from the launcher to the worker (`gputopo.runspec/1`)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -162,6 +162,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     `extra_forward` (for trying out the anomaly report) adds forward passes to a tower: {1: 2} makes
     tower 1 run its forward pass two times more in each step. `max_clocks_mhz`: the most that each GPU of the
     machine can do, {0: {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
+    `asked`: the training options that were typed. `versions`: what the launcher knows of the machine's
+    software and the worker does not.
     """
 
     model: str
@@ -192,4 +194,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     extra_forward: dict[int, int] = {}
     max_clocks_mhz: dict[int, dict[str, int]] = {}
     rehearsal_of: str | None = None
+    asked: dict[str, Any] = {}
+    versions: dict[str, str] = {}
     says: tuple[str, ...] = ()
