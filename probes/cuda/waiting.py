@@ -10,7 +10,7 @@ TIMED_OUT = "TIMED_OUT"
 
 # A copy that is slower than this does not come back: one lane of Gen1 carries 200 MB/s and more.
 _SLOWEST_BYTES_PER_S = 50e6
-PATIENCE_S = 8.0  # beside it: a device that wakes up, a busy machine
+PATIENCE_S = 5.0  # beside it: a device that wakes up, a busy machine
 _PAUSE_S = 50e-6
 
 

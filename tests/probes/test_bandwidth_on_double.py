@@ -107,7 +107,6 @@ def test_every_number_carries_its_conditions_and_nothing_is_amiss() -> None:
     [
         ("2x4", {(0, 1, 2, 3), (4, 5, 6, 7)}),
         ("8two", {(0, 1, 2, 3), (4, 5, 6, 7)}),
-        ("8switch", {tuple(range(8))}),
         ("chipset", {(2, 3)}),
     ],
 )
