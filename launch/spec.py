@@ -103,7 +103,9 @@ class Exchange(_Part, frozen=True):
 class Data(_Part, frozen=True):
     """Where examples come from. `folder` None: synthetic ones, made at `source` and given by `feed`.
 
-    `name`: imagenet (TFRecords) or cifar10 (binaries) in the folder. `bad_records`: skip or stop.
+    `name`: imagenet (TFRecords) or cifar10 (binaries) in the folder. `bad_records`: skip or stop. `cache`:
+    records are kept in memory after the first pass, as they are in the files or as decoded pictures.
+    `prefetch`: batches that are ready on the devices ahead of the step. `private_threads`: of the pipeline.
     """
 
     source: DataSource = "gpu"
@@ -114,6 +116,7 @@ class Data(_Part, frozen=True):
     resize: ResizeMethod = "bilinear"
     private_threads: int | None = None
     cache: bool = False
+    cache_form: Literal["raw", "decoded"] = "raw"
     prefetch: int = 1
     bad_records: Literal["stop", "skip"] = "stop"
 
