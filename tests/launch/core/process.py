@@ -17,11 +17,11 @@ import numpy as np
 from gputopo.errors import GputopoError
 from gputopo.events import Device, Event, PlacementChecked, Step
 from gputopo.launch.spec import RunSpec
-from tests.launch.core.norm_model import NormModel
+from tests.launch.core.normed_model import NormedModel
 from tests.launch.core.slope_model import SlopeModel
 from tests.launch.core.small_model import SmallModel
 
-MODELS: dict[str, Any] = {"small": SmallModel, "norm": NormModel, "slope": SlopeModel}
+MODELS: dict[str, Any] = {"small": SmallModel, "norm": NormedModel, "slope": SlopeModel}
 
 
 def main(cases_file: str, out: str) -> None:

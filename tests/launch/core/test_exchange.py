@@ -6,6 +6,7 @@ towers is not the gradient of the joint batch: the reference computes tower by t
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.launch.core import slope_model
-from tests.launch.core.norm_model import SHAPES, train
+from tests.launch.core.normed_model import SHAPES, train
 from tests.launch.core.test_training import run_cases
 
 pytestmark = pytest.mark.tensorflow
@@ -24,7 +25,7 @@ RATE, MOMENTUM = 0.05, 0.9
 # float32 keeps about 7 digits; sums over some hundred terms, a norm and five steps may lose three of them.
 TOLERANCE = 1e-4
 TOLERANCE_FP16 = 5e-3  # of gradients rounded to 11 bits
-TOWERS = (1, 2, 3, 4)
+TOWERS = (4, 3, 2, 1)  # the longest first
 BYTES = 4 * sum(math.prod(shape) for shape in SHAPES.values())
 
 SERVER = {"variable_update": "parameter_server"}
@@ -48,8 +49,17 @@ MODES: dict[str, dict[str, Any]] = {
     "fp16": {"all_reduce": "copy", "exchange": {"transfer": "fp16"}},
     "fp16 repacked": {"all_reduce": "collective", "exchange": {"transfer": "fp16", "repacking": 2}},
 }
+INDEPENDENT = {"variable_update": "independent"}
+PACKED = ("spread and staged", "relaxed ring", "repacked", "joined", "fp16", "fp16 repacked")
 DELAYED = ("server staged", "spread and staged", "relaxed", "relaxed ring")
 REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" not in fields)
+
+
+def is_run(mode: str, towers: int, reduce: str) -> bool:
+    """What is put round a reduction is tried on 3 towers; for one tower mean and sum are the same graph."""
+    if mode in PACKED:
+        return towers == 3 and reduce == "mean"
+    return towers > 1 or reduce == "mean" or mode in ("server", "copy")
 
 
 def cases_for(towers: int) -> dict[str, dict[str, Any]]:
@@ -63,10 +73,12 @@ def cases_for(towers: int) -> dict[str, dict[str, Any]]:
         "variable_update": "replicated",
     }
     cases = {}
-    for name, fields in {**MODES, "asynchronous": asynchronous("norm")}.items():
+    others = {"asynchronous": asynchronous("norm"), "independent": INDEPENDENT}
+    for name, fields in {**MODES, **others}.items():
         given = {key: f"/CPU:{towers - 1}" if value == "last" else value for key, value in fields.items()}
         for reduce in ("mean", "sum"):
-            cases[f"{name}-{reduce}"] = {**common, **given, "grad_reduce": reduce}
+            if is_run(name, towers, reduce):
+                cases[f"{name}-{reduce}"] = {**common, **given, "grad_reduce": reduce}
     for reduce in ("mean", "sum"):
         slope = {**common, **asynchronous("slope"), "optimization": {}, "grad_reduce": reduce}
         cases[f"slope-{reduce}"] = {**slope, "num_batches": 20}
@@ -77,12 +89,19 @@ def asynchronous(model: str) -> dict[str, Any]:
     return {**SERVER, "model": model, "exchange": {"asynchronous": True}}
 
 
-@pytest.fixture(scope="module", params=TOWERS)
-def ran(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[int, dict[str, Any]]:
+@pytest.fixture(scope="module")
+def all_ran(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """Building graphs takes one core: two processes at a time."""
+    folders = [tmp_path_factory.mktemp("exchange") for _ in TOWERS]
+    with ThreadPoolExecutor(2) as pool:
+        ran = pool.map(run_cases, folders, TOWERS, map(cases_for, TOWERS))
+        return dict(zip(TOWERS, ran, strict=True))
+
+
+@pytest.fixture(params=TOWERS)
+def ran(request: pytest.FixtureRequest, all_ran: dict[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
     towers: int = request.param
-    return towers, run_cases(tmp_path_factory.mktemp("exchange"), towers, cases_for(towers))
+    return towers, all_ran[towers]
 
 
 def slices(found: dict[str, Any], towers: int) -> list[tuple[Any, Any]]:
@@ -95,12 +114,20 @@ def weights(found: dict[str, Any], place: int) -> list[Any]:
     return [found[f"last{place}_{number}"] for number in range(len(SHAPES))]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("reduce", ["mean", "sum"])
+@pytest.mark.parametrize(
+    ("towers", "mode", "reduce"),
+    [
+        (towers, mode, reduce)
+        for towers in TOWERS
+        for mode in MODES
+        for reduce in ("mean", "sum")
+        if is_run(mode, towers, reduce)
+    ],
+)
 def test_every_synchronous_mode_trains_as_computed_by_hand(
-    ran: tuple[int, dict[str, Any]], mode: str, reduce: str
+    all_ran: dict[int, dict[str, Any]], towers: int, mode: str, reduce: str
 ) -> None:
-    towers, cases = ran
+    cases = all_ran[towers]
     found = cases[f"{mode}-{reduce}"]
     losses, last, statistics = train(
         [found[f"first{number}"] for number in range(len(SHAPES))],
@@ -121,6 +148,21 @@ def test_every_synchronous_mode_trains_as_computed_by_hand(
         np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
 
 
+def test_independent_towers_train_on_their_own_rows_whatever_the_others_do(
+    ran: tuple[int, dict[str, Any]],
+) -> None:
+    towers, cases = ran
+    found = cases["independent-mean"]
+    first = [found[f"first{number}"] for number in range(len(SHAPES))]
+    for tower, own in enumerate(slices(found, towers)):
+        _, last, statistics = train(first, [own], steps=STEPS, rate=RATE, momentum=MOMENTUM, share=1.0)
+        for got, expected in zip(weights(found, tower), last, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
+        if tower == 0:
+            for number, expected in enumerate(statistics):
+                np.testing.assert_allclose(found[f"state{number}"], expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
 def test_the_reference_tells_towers_delay_and_sum_apart(ran: tuple[int, dict[str, Any]]) -> None:
     towers, cases = ran
     found = cases["server-mean"]
@@ -138,14 +180,16 @@ def test_the_reference_tells_towers_delay_and_sum_apart(ran: tuple[int, dict[str
         assert abs(summed[0][-1] - right[0][-1]) > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("mode", REPLICATED)
-def test_replicas_stay_equal_to_the_last_bit(ran: tuple[int, dict[str, Any]], mode: str) -> None:
+def test_replicas_stay_equal_to_the_last_bit(ran: tuple[int, dict[str, Any]]) -> None:
     towers, cases = ran
-    for reduce in ("mean", "sum"):
-        found = cases[f"{mode}-{reduce}"]
-        for tower in range(1, towers):
-            for a, b in zip(weights(found, 0), weights(found, tower), strict=True):
-                np.testing.assert_array_equal(a, b)
+    for mode in REPLICATED:
+        for reduce in ("mean", "sum"):
+            if not is_run(mode, towers, reduce):
+                continue
+            found = cases[f"{mode}-{reduce}"]
+            for tower in range(1, towers):
+                for a, b in zip(weights(found, 0), weights(found, tower), strict=True):
+                    np.testing.assert_array_equal(a, b, err_msg=f"{mode}, {reduce}")
 
 
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
@@ -184,10 +228,12 @@ def test_variables_are_where_the_mode_says(ran: tuple[int, dict[str, Any]]) -> N
     assert on["server-mean"] == on["server staged-mean"] == on["asynchronous-mean"] == {"/CPU:0": BYTES}
     assert on["server on the last-mean"] == {f"/CPU:{towers - 1}": BYTES}
     assert on["ring-mean"] == on["relaxed-mean"] == {f"/CPU:{tower}": BYTES for tower in range(towers)}
-    for name in ("server spread-mean", "spread and staged-mean"):
-        assert sum(on[name].values()) == BYTES
-        assert len(on[name]) == towers
-        assert towers == 1 or max(on[name].values()) < BYTES
+    spread = on["server spread-mean"]
+    assert sum(spread.values()) == BYTES
+    assert len(spread) == towers
+    assert towers == 1 or max(spread.values()) < BYTES
+    if towers == 3:
+        assert on["spread and staged-mean"] == spread
 
 
 def test_what_does_not_go_together_is_refused_before_training(tmp_path: Path) -> None:
