@@ -1,15 +1,27 @@
 """What the training step asks of an input, and the input that a spec names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from gputopo.launch.core.layers import Rows
-from gputopo.launch.core.models import Model
 from gputopo.launch.core.randomness import Stream
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
+Fact = str | int | float | None
 _DROPOUT = 4  # purpose of a random stream
+
+
+class Shape(Protocol):
+    """What an input must know of the model that it feeds; each `Model` has it."""
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width, channels of one image."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 1: a single yes or no."""
 
 
 class Source(Protocol):
@@ -19,10 +31,25 @@ class Source(Protocol):
     def signature(self) -> Sequence[Any]:
         """The TensorSpecs of what `feed` gives; empty where the graph reads for itself."""
 
-    def feed(self, number: int) -> Sequence[Tensor]:
-        """Give what goes into the graph from outside for one step, before it starts.
+    @property
+    def images_per_epoch(self) -> int | None:
+        """Images of the data set; None where there is none, or where counting them would take long."""
 
-        Raises StopIteration where there is nothing more.
+    @property
+    def waited_s(self) -> float:
+        """Seconds that the last `feed` took: making the batch, or waiting for it."""
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        """What must be said of this input with every result: assumptions, and what was left out so far."""
+
+    def describe(self) -> Mapping[str, Fact]:
+        """Give the settings that were chosen, by name, for the result."""
+
+    def feed(self, number: int) -> Sequence[Tensor]:
+        """Give what goes into the graph from outside for step `number`, before it starts.
+
+        Raises StopIteration where there is nothing more, InputError for data that cannot be used.
         """
 
     def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -32,11 +59,26 @@ class Source(Protocol):
         """
 
     def close(self) -> None:
-        """Stop what runs beside the steps."""
+        """Stop what runs beside the steps. May be called again."""
 
 
-def source_of(model: Model, spec: RunSpec) -> Source:
-    """Give the input that a spec names."""
+def source_of(model: Shape, spec: RunSpec) -> Source:
+    """Give the input that a spec names. Who made it closes it.
+
+    Raises InputError for a data folder that cannot be used, UsageError for one that is not the model's.
+    """
+    if spec.data.folder is not None:
+        from gputopo.launch.core.inputs.real import real_source
+
+        return real_source(model, spec)
+    if spec.data.source == "cpu":
+        from gputopo.launch.core.inputs.host import host_source
+
+        return host_source(model, spec)
+    if spec.data.source == "python":
+        from gputopo.launch.core.inputs.python_made import python_source
+
+        return python_source(model, spec)
     from gputopo.launch.core.inputs.synthetic import SyntheticSource
 
     return SyntheticSource(model, spec)

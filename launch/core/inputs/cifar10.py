@@ -1,0 +1,87 @@
+"""CIFAR-10 as batches: all of it in memory, as it is 180 MB."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.errors import InputError
+from gputopo.launch.core.inputs import cifar_files
+from gputopo.launch.core.inputs.bad_records import BadRecords
+from gputopo.launch.core.inputs.pipeline import with_threads
+from gputopo.launch.core.inputs.preprocessing import Recipe, cifar_pictures
+
+Dataset = Any
+Tensor = Any
+Bytes = cifar_files.Bytes
+
+
+@dataclass(frozen=True)
+class Cifar10:
+    """Training: for ever, in an order that the seed gives. Evaluation: once.
+
+    Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n]: of good records alone.
+    """
+
+    images: Bytes
+    labels: Bytes
+    recipe: Recipe
+    batch: int
+    threads: int
+    bad: BadRecords
+    says: tuple[str, ...] = ()
+
+    def batches(self, first_image: int, *, careful: bool) -> Dataset:
+        """Give images [batch, h, w, 3] and labels [batch] from an image on."""
+        images = tf.constant(self.images)
+        labels = tf.constant(self.labels.astype(np.int64))
+        count = len(self.labels)
+        order = tf.data.Dataset.range(count)
+        if self.recipe.training:
+            order = order.shuffle(count, seed=self.recipe.seed).repeat()
+
+        def batch(places: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            return cifar_pictures(self.recipe, tf.gather(images, rows), places[0]), tf.gather(labels, rows)
+
+        joined = order.enumerate().skip(first_image).batch(self.batch, drop_remainder=True)
+        return with_threads(joined.map(batch, num_parallel_calls=self.threads), self.threads)
+
+    @property
+    def endless(self) -> bool:
+        """Training begins again at the end."""
+        return self.recipe.training
+
+    def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
+        """Nothing to look for: bad records were found when the files were read."""
+        return True
+
+
+def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
+    """Read files of either version; give images [n, 32, 32, 3] and labels [n] of the good records.
+
+    Raises InputError for a file that is none of CIFAR-10's, for a bad record that stops the run, or if
+    nothing good is left.
+    """
+    parts = []
+    for path in paths:
+        try:
+            held = cifar_files.read(path)
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be read: {error.strerror}", "check its owner and permissions"
+            ) from error
+        if held.damage is not None:
+            bad.note(path, len(held.labels), held.damage)
+        wrong = cifar_files.bad_records(held.labels)
+        for number in wrong:
+            bad.note(path, number, f"its label {held.labels[number]} is none of 0 to 9")
+        good = np.delete(np.arange(len(held.labels)), wrong)
+        parts.append(cifar_files.CifarFile(held.images[good], held.labels[good]))
+    images, labels = cifar_files.joined(parts)
+    if not len(labels):
+        raise InputError(
+            f"{paths[0].parent} holds no records", "gputopo make-data writes a small valid folder"
+        )
+    return cifar_files.to_pixels(images), labels

@@ -1,0 +1,171 @@
+"""ImageNet's TFRecords as batches."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.core.inputs import reading
+from gputopo.launch.core.inputs.bad_records import BadRecords
+from gputopo.launch.core.inputs.pipeline import with_threads
+from gputopo.launch.core.inputs.preprocessing import Recipe, decode, decoded_picture, picture
+from gputopo.launch.core.inputs.tfrecords import walk
+
+Dataset = Any
+Tensor = Any
+Labels = np.ndarray[Any, Any]
+LABELS = (1, 1000)  # in the files; 0 is the background, which no image has
+NO_LABEL = -1
+# tf_cnn_benchmarks shuffles among 10,000 records; that is 1.1 GB of ImageNet, so bytes bound it as well.
+SHUFFLED_RECORDS = 10_000
+SHUFFLED_BYTES = 512 << 20
+_SAMPLED_RECORDS = 64  # of which the mean size is taken
+_JOINING = 4  # batches that are put together side by side
+
+
+@dataclass(frozen=True)
+class ImageNet:
+    """Training: for ever, in an order that the seed gives. Evaluation: once, in the files' order.
+
+    `classes`: of the model; with 1000 there is no background and labels start at 0. `threads`: of the
+    pipeline. `cache`: keep records in memory after the first pass, raw or decoded; None: read them again.
+    """
+
+    paths: tuple[Path, ...]
+    recipe: Recipe
+    classes: int
+    batch: int
+    threads: int
+    cache: Literal["raw", "decoded"] | None
+    bad: BadRecords
+    says: tuple[str, ...] = ()
+
+    def batches(self, first_image: int, *, careful: bool) -> Dataset:
+        """Give images [batch, h, w, 3] and labels [batch] from an image on."""
+        files = tf.data.Dataset.range(len(self.paths))
+        if self.recipe.training:
+            files = files.shuffle(len(self.paths), seed=self.recipe.seed)
+        examples = (self._with_care if careful else self._fast)(files, first_image)
+        side_by_side = min(_JOINING, self.threads)
+        joined = examples.batch(self.batch, drop_remainder=True, num_parallel_calls=side_by_side)
+        return with_threads(joined, self.threads)
+
+    @property
+    def endless(self) -> bool:
+        """Training begins again at the end."""
+        return self.recipe.training
+
+    def label_is_good(self, labels: Labels) -> bool:
+        """Tell whether all labels are of the model's classes."""
+        low, high = self._range
+        return bool((labels >= low).all() and (labels <= high).all())
+
+    def _fast(self, files: Dataset, first: int) -> Dataset:
+        records = reading.fast(self.paths, files)
+        if self.cache == "decoded":
+            kept = records.map(_decoded, num_parallel_calls=self.threads).cache()
+            return (
+                self._ordered(kept)
+                .enumerate()
+                .skip(first)
+                .map(lambda place, held: self._of_decoded(place, *held), num_parallel_calls=self.threads)
+            )
+        kept = records.cache() if self.cache == "raw" else records
+        return (
+            self._ordered(kept).enumerate().skip(first).map(self._of_record, num_parallel_calls=self.threads)
+        )
+
+    def _with_care(self, files: Dataset, first: int) -> Dataset:
+        """Give the same examples; decoded pictures are not kept, as one may not decode."""
+        records = reading.careful(self.paths, files, self.bad)
+        kept = records if self.cache is None else records.cache()
+        return (
+            self._ordered(kept)
+            .enumerate()
+            .skip(first)
+            .interleave(
+                lambda place, held: self._tried(place, *held),
+                cycle_length=self.threads,
+                num_parallel_calls=self.threads,
+                deterministic=True,
+            )
+        )
+
+    def _ordered(self, records: Dataset) -> Dataset:
+        if not self.recipe.training:
+            return records
+        return records.shuffle(self._shuffled(), seed=self.recipe.seed).repeat()
+
+    def _shuffled(self) -> int:
+        """Give how many records are held to choose from."""
+        sample = walk(self.paths[0], most=_SAMPLED_RECORDS)
+        mean = sample.bytes // max(sample.records, 1)
+        return min(SHUFFLED_RECORDS, SHUFFLED_BYTES // max(mean, 1))
+
+    def _of_record(self, place: Tensor, record: Tensor) -> tuple[Tensor, Tensor]:
+        encoded, label, boxes = _parsed(record)
+        return picture(self.recipe, encoded, boxes, place), label - self._shift
+
+    def _of_decoded(
+        self, place: Tensor, pixels: Tensor, label: Tensor, boxes: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
+
+    def _tried(self, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+        """Give one example, or none: a dataset can go on after an error, a function cannot."""
+        one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
+        nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNDECODED, tf.int64)
+        low, high = self._range
+
+        def good(_: Tensor, label: Tensor) -> Tensor:
+            return tf.cond(
+                tf.logical_and(label >= low, label <= high),
+                lambda: True,
+                lambda: tf.numpy_function(self._note, [file, number, label], tf.bool),
+            )
+
+        return one.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).filter(good)
+
+    def _note(self, file: np.int64, number: np.int64, label: np.int64) -> np.bool_:
+        """Tell what is wrong with a record; give False. Raises InputError where that stops the run."""
+        stored = int(label) + self._shift
+        if label == _UNDECODED:
+            why = "it holds no JPEG image that can be decoded"
+        elif stored == NO_LABEL:
+            why = "it has no label"
+        else:
+            why = f"its label {stored} is none of {LABELS[0]} to {self._range[1] + self._shift}"
+        self.bad.note(self.paths[int(file)], int(number), why)
+        return np.bool_(False)
+
+    @property
+    def _shift(self) -> int:
+        return 1 if self.classes == LABELS[1] else 0
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        """Give the lowest and highest label as the model takes it."""
+        return LABELS[0] - self._shift, min(LABELS[1] - self._shift, self.classes - 1)
+
+
+_UNDECODED = np.iinfo(np.int64).min  # stands for a label where there is no picture
+
+
+def _parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the JPEG, the label as stored, and the boxes [n, 4] of a serialized Example."""
+    sides = [f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax")]
+    wanted = {
+        "image/encoded": tf.io.FixedLenFeature((), tf.string, ""),
+        "image/class/label": tf.io.FixedLenFeature((), tf.int64, NO_LABEL),
+        **{side: tf.io.VarLenFeature(tf.float32) for side in sides},
+    }
+    found = tf.io.parse_single_example(record, wanted)
+    boxes = tf.stack([found[side].values for side in sides], axis=1)
+    return found["image/encoded"], found["image/class/label"], boxes
+
+
+def _decoded(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    encoded, label, boxes = _parsed(record)
+    return decode(encoded), label, boxes

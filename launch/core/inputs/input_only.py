@@ -1,0 +1,134 @@
+"""The input without a model: how many images per second reach the devices."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo import workload
+from gputopo.events import Event, ModelBuilt, Noticed, Step, TowerMarks, WarmupDone
+from gputopo.launch.core.devices import HOST
+from gputopo.launch.core.inputs.source import Fact, Shape, Source, source_of
+from gputopo.launch.spec import RunSpec
+
+Tensor = Any
+Emit = Callable[[Event], None]
+
+
+def run_input_only(
+    spec: RunSpec,
+    emit: Emit,
+    *,
+    model: Shape | None = None,
+    import_s: float = 0.0,
+    versions: dict[str, str] | None = None,
+) -> Mapping[str, Fact]:
+    """Take batches as training would, and bring them to the devices; give what the input says of itself.
+
+    `model`: whose input it is; None: a model of the catalogue, which is not built.
+
+    The events are those of training. A Step has no loss; in its marks `weights_s` is the time that the batch
+    was waited for on the host, and `compute_s` the time from then until it was on the tower's device. The
+    step ends when all towers have theirs. Raises what the input raises; data that ends stops the run.
+    """
+    began = time.perf_counter()
+    source = source_of(model or workload.require(spec.model), spec)
+    try:
+        arrival = Arrival(source, spec)
+        emit(
+            ModelBuilt(
+                time_s=time.time(),
+                parameters=0,
+                parameter_bytes=0,
+                import_s=import_s,
+                build_s=time.perf_counter() - began,
+                versions=versions or {},
+                says=source.says,
+            )
+        )
+        told = source.says
+        _run(arrival, spec, emit)
+        for said in source.says:
+            if said not in told:  # such as records that were left out
+                emit(Noticed(time_s=time.time(), says=said))
+        return source.describe()
+    finally:
+        source.close()
+
+
+class Arrival:
+    """A graph that does nothing but bring each tower's batch to its device."""
+
+    def __init__(self, source: Source, spec: RunSpec) -> None:
+        self._source = source
+        self._devices = [device.device for device in spec.devices]
+        self._graph = tf.compat.v1.wrap_function(self._build, list(source.signature))
+
+    def __call__(self, number: int) -> np.ndarray[Any, Any]:
+        """Take the batch of a step; give [towers, 2]: seconds waited for it, and until it had arrived.
+
+        Raises StopIteration at the end of the data.
+        """
+        began = time.time()
+        fed = self._source.feed(number)
+        ready = time.time()
+        marks, _ = self._graph(*fed)
+        arrived = np.maximum(marks.numpy() - ready, 0.0)
+        return np.stack([np.full_like(arrived, ready - began), arrived], axis=1)
+
+    def _build(self, *fed: Tensor) -> tuple[Tensor, Tensor]:
+        marks, probes = [], []
+        for tower, device in enumerate(self._devices):
+            with tf.name_scope(f"tower_{tower}"):
+                images, labels = self._source.read(tower, fed)
+                with tf.device(device), tf.control_dependencies([images, labels]):
+                    first = tf.strided_slice(tf.reshape(images, (-1,)), [0], [1])  # [1]
+            with tf.device(HOST):
+                probe = tf.negative(first)
+                with tf.control_dependencies([probe]):
+                    marks.append(tf.timestamp())
+            probes.append(probe)
+        with tf.device(HOST):
+            return tf.stack(marks), tf.add_n(probes)
+
+
+def _run(arrival: Arrival, spec: RunSpec, emit: Emit) -> None:
+    """Warm up, then count steps, as many as the spec says or fit into its time."""
+    first = 1 - max(spec.num_warmup_batches, 1)  # the first step compiles
+    began = time.perf_counter()
+    for taken, step in enumerate(range(first, 1)):
+        if not _one(arrival, taken, step, spec, emit):
+            return
+    emit(WarmupDone(time_s=time.time(), steps=1 - first, seconds=time.perf_counter() - began))
+    began = time.perf_counter()
+    for step in range(1, (spec.num_batches or spec.max_batches) + 1):
+        used = time.perf_counter() - began
+        budget = spec.time_budget_s if spec.num_batches is None and step > 1 else None
+        if budget is not None and used + used / (step - 1) > budget:
+            return
+        if not _one(arrival, step - first, step, spec, emit):
+            return
+
+
+def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> bool:
+    began = time.perf_counter()
+    try:
+        times: Sequence[Sequence[float]] = arrival(taken).tolist()
+    except StopIteration:
+        return False
+    emit(
+        Step(
+            time_s=time.time(),
+            step=step,
+            seconds=time.perf_counter() - began,
+            images=spec.batch_size * len(spec.devices),
+            loss=None,
+            marks=tuple(
+                TowerMarks(tower=tower, start_s=0.0, weights_s=waited, compute_s=arrived)
+                for tower, (waited, arrived) in enumerate(times)
+            ),
+        )
+    )
+    return True

@@ -1,0 +1,151 @@
+"""Writes small valid data folders, ImageNet's TFRecords or CIFAR-10's binaries, without TensorFlow.
+
+A folder is written beside its place and moved there when it is whole: a full disk leaves nothing behind.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gputopo.errors import InputError
+from gputopo.launch.core.inputs import cifar_files, pictures
+from gputopo.launch.core.inputs.examples_proto import Box, LabelledImage, example
+from gputopo.launch.core.inputs.pictures import Picture
+from gputopo.launch.core.inputs.tfrecords import frame
+from gputopo.launch.data_folder import DataName
+
+IMAGENET_CLASSES = 1000
+# One picture in ten is kept for validation.
+VALIDATION_EVERY = 10
+# Boxes of drawn pictures: the middle of the picture, as most of ImageNet's are.
+_BOX = Box(ymin=0.2, xmin=0.2, ymax=0.8, xmax=0.8)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to write. `images`: a folder to take them from; None: `count` drawn ones.
+
+    `files`: training files of ImageNet; CIFAR-10 always has five. `side`: shorter side of drawn pictures in
+    pixels. `classes`: of drawn pictures, None: as many as the data set has.
+    """
+
+    name: DataName
+    images: Path | None = None
+    count: int = 256
+    files: int = 4
+    side: int = 256
+    classes: int | None = None
+    seed: int = 1234
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: images of each subset, and bytes in all."""
+
+    folder: Path
+    train: int
+    validation: int
+    bytes: int
+
+
+def make(folder: Path, wish: Wish) -> Written:
+    """Write a data folder. It must not be there yet, or be empty.
+
+    Raises InputError if it holds something, the images cannot be read or are of too many classes, or the
+    disk is full; then nothing is left behind.
+    """
+    count, each = _pictures(wish)
+    if count < 2:
+        raise InputError("a data set needs two images at least", "give more of them")
+    writer = _imagenet if wish.name == "imagenet" else _cifar10
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} is there already", "give a new folder, or remove it first")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            unfinished.chmod(0o755)  # mkdtemp makes it readable for its owner alone
+            train, validation = writer(unfinished, wish, count, each)
+            size = sum(file.stat().st_size for file in unfinished.iterdir())
+            unfinished.rename(folder)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written: {error.strerror or error}; nothing was left behind",
+            "choose a folder on a disk with room for it that you may write to",
+        ) from error
+    return Written(folder, train, validation, size)
+
+
+def _pictures(wish: Wish) -> tuple[int, Callable[[Iterable[int]], Iterable[Picture]]]:
+    """Give how many pictures there are, and a function that gives those of some numbers."""
+    most = IMAGENET_CLASSES if wish.name == "imagenet" else cifar_files.CLASSES
+    if wish.images is None:
+        classes = min(wish.classes or most, most)
+        return wish.count, lambda numbers: (
+            pictures.drawn(number, classes=classes, side=wish.side, seed=wish.seed) for number in numbers
+        )
+    files = pictures.listed(wish.images)
+    classes = 1 + max(klass for _, klass, _ in files)
+    if classes > most:
+        raise InputError(
+            f"{wish.images} has {classes} classes, {wish.name} has {most} at most",
+            f"leave {most} folders in it",
+        )
+    order = np.random.Generator(np.random.Philox(key=wish.seed)).permutation(len(files))
+    return len(files), lambda numbers: pictures.read([files[order[number]] for number in numbers])
+
+
+def _split(count: int) -> tuple[range | list[int], range | list[int]]:
+    """Give the numbers of the pictures for training and for validation: both have one at least."""
+    train = [number for number in range(count) if (number + 1) % VALIDATION_EVERY]
+    validation = [number for number in range(count) if (number + 1) % VALIDATION_EVERY == 0]
+    return (train, validation) if validation else (range(count - 1), [count - 1])
+
+
+def _imagenet(
+    folder: Path, wish: Wish, count: int, each: Callable[..., Iterable[Picture]]
+) -> tuple[int, int]:
+    subsets = dict(zip(("train", "validation"), _split(count), strict=True))
+    for subset, numbers in subsets.items():
+        files = min(wish.files if subset == "train" else max(1, wish.files // 4), len(numbers))
+        for shard in range(files):
+            path = folder / f"{subset}-{shard:05d}-of-{files:05d}"
+            with path.open("wb") as out:
+                for picture in each(numbers[shard::files]):
+                    out.write(frame(example(_labelled(picture, boxes=wish.images is None))))
+    return len(subsets["train"]), len(subsets["validation"])
+
+
+def _labelled(picture: Picture, *, boxes: bool) -> LabelledImage:
+    height, width, _ = picture.pixels.shape
+    return LabelledImage(
+        encoded=picture.encoded(),
+        label=picture.klass + 1,  # 0 is the background, which no image has
+        height=height,
+        width=width,
+        text=picture.class_name,
+        synset=f"n{picture.klass + 1:08d}",
+        filename=picture.origin,
+        boxes=(_BOX,) if boxes else (),
+    )
+
+
+def _cifar10(folder: Path, wish: Wish, count: int, each: Callable[..., Iterable[Picture]]) -> tuple[int, int]:
+    train, validation = _split(count)
+    parts = [train[batch::5] for batch in range(5)]
+    names = [f"data_batch_{batch}.bin" for batch in range(1, 6)]
+    side = cifar_files.SIDE
+    for name, numbers in zip([*names, "test_batch.bin"], [*parts, validation], strict=True):
+        small = [(pictures.resized(it.pixels, side, side), it.klass) for it in each(numbers)]
+        pixels = np.array([one for one, _ in small], np.uint8).reshape(-1, side, side, 3)
+        labels = np.array([klass for _, klass in small], np.uint8)
+        cifar_files.write_binary(folder / name, cifar_files.to_planes(pixels), labels)
+    (folder / "batches.meta.txt").write_text("".join(f"{name}\n" for name in cifar_files.NAMES))
+    return len(train), len(validation)

@@ -1,0 +1,112 @@
+"""Pictures to make data sets of: read from a folder of images, or drawn. Needs Pillow, not TensorFlow."""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gputopo.errors import InputError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+JPEG_QUALITY = 90  # near the mean of ImageNet's files: about 110 KB at 500x375
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture: pixels [height, width, 3], its class counted from 0, the class's name, and where it is from.
+
+    `jpeg`: the file itself, where it is a JPEG of three colours that can be kept as it is.
+    """
+
+    pixels: Pixels
+    klass: int
+    class_name: str
+    origin: str
+    jpeg: bytes | None = None
+
+    def encoded(self) -> bytes:
+        """Give the picture as JPEG."""
+        if self.jpeg is not None:
+            return self.jpeg
+        from PIL import Image
+
+        out = io.BytesIO()
+        Image.fromarray(self.pixels).save(out, "JPEG", quality=JPEG_QUALITY)
+        return out.getvalue()
+
+
+def drawn(number: int, *, classes: int, side: int, seed: int) -> Picture:
+    """Draw picture `number`: soft colours of its class and finer spots, its shorter side `side` pixels.
+
+    Classes take turns, one later in each round, so that every tenth picture is of another class too. Pictures
+    of a class are alike, so that a network can learn to tell them apart.
+    """
+    klass = (number + number // classes) % classes
+    rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, number, 0, 0]))
+    of_class = np.random.Generator(np.random.Philox(key=seed, counter=[0, klass, 1, 0]))
+    longer = side + int(rng.integers(0, side // 2 + 1))
+    height, width = (side, longer) if rng.integers(2) else (longer, side)
+    soft = _stretched(of_class.uniform(40, 215, (4, 4, 3)), height, width)
+    spots = _stretched(rng.uniform(-40, 40, (24, 24, 3)), height, width)
+    grain = rng.normal(0, 6, (height, width, 1))
+    pixels = np.clip(soft + spots + grain, 0, 255).astype(np.uint8)
+    return Picture(pixels, klass, f"class {klass}", f"drawn-{number:08d}.JPEG")
+
+
+def listed(folder: Path) -> list[tuple[Path, int, str]]:
+    """List the image files under a folder: file, class from 0, the class's name.
+
+    Each folder directly under it is a class, in order of their names; images in the folder itself are one
+    class more, before the others. Raises InputError if there is no folder or no image.
+    """
+    hint = f"give --from a folder of images ({', '.join(SUFFIXES)}), one folder a class"
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}", hint)
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    if not files:
+        raise InputError(f"{folder} holds no image", hint)
+    owners = [path.relative_to(folder).parts[0] if path.parent != folder else "" for path in files]
+    classes = sorted(set(owners))
+    return [
+        (path, classes.index(owner), owner or folder.name) for path, owner in zip(files, owners, strict=True)
+    ]
+
+
+def read(files: Sequence[tuple[Path, int, str]]) -> Iterator[Picture]:
+    """Read image files one by one. Raises InputError that names a file which is no image."""
+    from PIL import Image, UnidentifiedImageError
+
+    for path, klass, name in files:
+        try:
+            data = path.read_bytes()
+            with Image.open(io.BytesIO(data)) as image:
+                keep = data if image.format == "JPEG" and image.mode == "RGB" else None
+                pixels = np.asarray(image.convert("RGB"))
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
+            raise InputError(f"{path} cannot be read as an image", "take it out of the folder") from error
+        yield Picture(pixels, klass, name, path.name, keep)
+
+
+def resized(pixels: Pixels, height: int, width: int) -> Pixels:
+    """Give the picture in another size."""
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def _stretched(coarse: Any, height: int, width: int) -> Any:
+    """Stretch [h, w, 3] to [height, width, 3], in straight lines between the given points."""
+    down = np.linspace(0, coarse.shape[0] - 1, height)
+    across = np.linspace(0, coarse.shape[1] - 1, width)
+    top, left = np.floor(down).astype(int), np.floor(across).astype(int)
+    below = np.minimum(top + 1, coarse.shape[0] - 1)
+    right = np.minimum(left + 1, coarse.shape[1] - 1)
+    y, x = (down - top)[:, None, None], (across - left)[None, :, None]
+    upper = coarse[top][:, left] * (1 - x) + coarse[top][:, right] * x
+    lower = coarse[below][:, left] * (1 - x) + coarse[below][:, right] * x
+    return upper * (1 - y) + lower * y

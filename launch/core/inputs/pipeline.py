@@ -1,0 +1,141 @@
+"""Batches out of a tf.data pipeline: fast until something is wrong, then once more with care."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.errors import InputError
+from gputopo.launch.core.devices import turn_width
+from gputopo.launch.core.inputs.bad_records import BadRecords
+from gputopo.launch.core.inputs.feeds import Batch
+from gputopo.launch.spec import RunSpec
+
+Dataset = Any
+# As tf_cnn_benchmarks: besides its own threads, a GPU keeps two of the host's busy.
+_MONITORING_THREADS = 2
+# What TensorFlow raises for bad data. Other errors, such as of memory, are not the data's.
+_OF_DATA = (
+    tf.errors.DataLossError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.UnknownError,
+)
+
+
+class Pipeline(Protocol):
+    """A data set as batches of one tower's size, in the order of the joint batches' rows."""
+
+    @property
+    def bad(self) -> BadRecords:
+        """The records that could not be used."""
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        """What must be said of the data."""
+
+    @property
+    def endless(self) -> bool:
+        """Whether it begins again at its end."""
+
+    def batches(self, first_image: int, *, careful: bool) -> Dataset:
+        """Give a dataset of images and labels, from the image at that place of the order on.
+
+        `careful`: bad records are named and treated as asked; else they raise, or their labels are out of
+        range.
+        """
+
+    def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
+        """Tell whether a batch's labels are all in range."""
+
+
+class PipelineMaker:
+    """Makes joint batches: tower after tower takes the pipeline's next batch, so no two share an image."""
+
+    def __init__(self, pipeline: Pipeline, spec: RunSpec) -> None:
+        self._pipeline = pipeline
+        self._towers = len(spec.devices)
+        self._joint = spec.batch_size * self._towers
+        self._iterator: Iterator[Sequence[Any]] | None = None
+        self._careful = spec.data.bad_records == "skip"
+        self._next = 0
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        """What was assumed, and what was left out so far."""
+        return (*self._pipeline.says, *self._pipeline.bad.says)
+
+    def make(self, number: int) -> Batch:
+        """Make the batch of a step. A step out of order starts the pipeline at its place.
+
+        Raises StopIteration at the end of the data, InputError for a bad record that stops the run.
+        """
+        if self._iterator is None or number != self._next:
+            self._iterator = self._started(number)
+        try:
+            batch = self._pulled(self._iterator)
+        except _OF_DATA as error:
+            batch = self._pulled_with_care(number, error)
+        except StopIteration:
+            if not self._pipeline.endless:
+                raise
+            raise InputError("there is not one good record", "get the files anew") from None
+        self._pipeline.bad.batch_made()
+        self._next = number + 1
+        return batch
+
+    def close(self) -> None:
+        """Drop the pipeline: that ends its threads."""
+        self._iterator = None
+
+    def _pulled(self, iterator: Iterator[Sequence[Any]]) -> Batch:
+        batch: list[Any] = []
+        for _ in range(self._towers):
+            images, labels = next(iterator)
+            if not self._pipeline.label_is_good(labels.numpy()):
+                raise tf.errors.InvalidArgumentError(None, None, "a label is out of range")
+            batch += [images, labels]
+        return batch
+
+    def _pulled_with_care(self, number: int, error: Exception) -> Batch:
+        if self._careful:
+            raise self._told(error) from error
+        self._careful = True
+        self._iterator = self._started(number)
+        try:
+            return self._pulled(self._iterator)
+        except _OF_DATA as again:
+            raise self._told(again) from again
+
+    def _told(self, error: Exception) -> Exception:
+        known = self._pipeline.bad.error
+        if known is not None:
+            return known
+        first = str(error).splitlines()[0]
+        return InputError(f"the input cannot be read: {first}", "see worker.log in the run's folder")
+
+    def _started(self, number: int) -> Iterator[Sequence[Any]]:
+        with tf.device("/CPU:0"):
+            made = self._pipeline.batches(number * self._joint, careful=self._careful)
+            return iter(made.prefetch(self._towers))
+
+
+def private_threads(spec: RunSpec, cores: int) -> int:
+    """Give the number of threads of the pipeline: as asked, or the cores that the towers leave, at least 1."""
+    if spec.data.private_threads is not None:
+        return spec.data.private_threads
+    towers = len(spec.devices)
+    if spec.backend == "cpu":
+        return max(cores - turn_width(spec), 1)
+    return max(cores - towers * (spec.runtime.per_gpu_threads + _MONITORING_THREADS), 1)
+
+
+def with_threads(made: Dataset, threads: int) -> Dataset:
+    """Give the dataset threads of its own, and keep its order."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    options.deterministic = True
+    return made.with_options(options)

@@ -1,0 +1,117 @@
+"""The input that reads a data set from a folder."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from gputopo import workload
+from gputopo.errors import InputError, UsageError
+from gputopo.launch import data_folder
+from gputopo.launch.core.inputs.bad_records import BadRecords
+from gputopo.launch.core.inputs.cifar10 import Cifar10, read
+from gputopo.launch.core.inputs.feeds import FedSource, staged
+from gputopo.launch.core.inputs.imagenet import ImageNet
+from gputopo.launch.core.inputs.pipeline import Pipeline, PipelineMaker, private_threads
+from gputopo.launch.core.inputs.preprocessing import NORMALISATION, Recipe
+from gputopo.launch.core.inputs.source import Fact, Shape
+from gputopo.launch.data_folder import DataFolder, Subset
+from gputopo.launch.spec import RunSpec
+
+_COLOURS = 3
+
+
+def real_source(model: Shape, spec: RunSpec) -> FedSource:
+    """Give the source that reads `spec.data.folder`. An evaluation reads the validation files, once.
+
+    Raises InputError for a folder or records that cannot be used, UsageError for a data set that is not the
+    model's.
+    """
+    found = data_folder.find(Path(spec.data.folder or ""), spec.data.name)
+    require_fit(found, model, spec.model)
+    subset: Subset = "validation" if spec.task == "eval" else "train"
+    bad = BadRecords(spec.data.bad_records)
+    for path, record, why in data_folder.check(found, subset):
+        bad.note(path, record, why)
+    cores = len(os.sched_getaffinity(0))
+    threads = private_threads(spec, cores)
+    pipeline = _pipeline(found, subset, model, spec, threads, bad)
+    images = len(pipeline.labels) if isinstance(pipeline, Cifar10) else data_folder.count(found, subset)
+    joint = spec.batch_size * len(spec.devices)
+    if spec.task == "eval" and images is not None and images < joint:
+        raise InputError(
+            f"{found.folder} has {images} validation images, a batch of all devices takes {joint}",
+            "use a smaller --batch-size, or fewer devices",
+        )
+    maker = PipelineMaker(pipeline, spec)
+    taken = staged(maker, spec, ahead=spec.data.prefetch)
+    facts = _facts(found, subset, spec, threads, images)
+    source = FedSource(model, spec, maker, taken, facts, made_format="NHWC")
+    source.images_per_epoch = images
+    return source
+
+
+def require_fit(found: DataFolder, model: Shape, name: str) -> None:
+    """Raise UsageError if a data set is not what a model is made for.
+
+    A model of the catalogue names its data set. Another model must have three colours, and for CIFAR-10 ten
+    classes at least; its labels are checked as they come.
+    """
+    known = workload.require(name).data_name if name in workload.names() else None
+    if known is not None and known != found.name:
+        raise UsageError(
+            f"{name} is made for {known}, {found.folder} holds {found.name}",
+            f"give --data-dir a folder of {known}, or choose a model for {found.name}",
+        )
+    colours = model.input_shape[2]
+    if colours != _COLOURS or (found.name == "cifar10" and model.classes < 10):
+        raise UsageError(
+            f"{name} takes {colours} colours and has {model.classes} classes: {found.name} does not fit it",
+            f"choose a model for {found.name}, or leave --data-dir out for synthetic images",
+        )
+
+
+def _pipeline(
+    found: DataFolder, subset: Subset, model: Shape, spec: RunSpec, threads: int, bad: BadRecords
+) -> Pipeline:
+    height, width, _ = model.input_shape
+    recipe = Recipe(
+        height=height,
+        width=width,
+        resize=spec.data.resize,
+        distortions=spec.data.distortions,
+        training=spec.task != "eval",
+        seed=spec.seed,
+    )
+    says = (*found.says, _said(found, subset, threads))
+    paths = found.of(subset)
+    if found.name == "cifar10":
+        return Cifar10(*read(paths, bad), recipe, spec.batch_size, threads, bad, says)
+    kept: Literal["raw", "decoded"] | None = spec.data.cache_form if spec.data.cache else None
+    return ImageNet(paths, recipe, model.classes, spec.batch_size, threads, kept, bad, says)
+
+
+def _said(found: DataFolder, subset: Subset, threads: int) -> str:
+    files = len(found.of(subset))
+    return (
+        f"Input: {found.name} from {files} {subset} file{'' if files == 1 else 's'} in {found.folder}, "
+        f"on {threads} thread{'' if threads == 1 else 's'} of its own; {NORMALISATION}."
+    )
+
+
+def _facts(
+    found: DataFolder, subset: Subset, spec: RunSpec, threads: int, images: int | None
+) -> dict[str, Fact]:
+    return {
+        "data": found.name,
+        "folder": str(found.folder),
+        "form": found.form,
+        "subset": subset,
+        "images": images,
+        "threads": threads,
+        "ahead": spec.data.prefetch,
+        "resize": spec.data.resize,
+        "distortions": str(spec.data.distortions).lower(),
+        "cache": spec.data.cache_form if spec.data.cache else None,
+        "bad_records": spec.data.bad_records,
+        "normalisation": NORMALISATION,
+    }
