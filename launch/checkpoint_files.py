@@ -98,7 +98,7 @@ def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> 
         shapes = {}
         for name, array in arrays:
             with file.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+                np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
             shapes[name] = tuple(array.shape)
         header = msgspec.structs.replace(header, arrays=shapes)
         file.writestr(HEADER, schema.encode_pretty(header))

@@ -1,9 +1,5 @@
 import os
-import resource
-import signal
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,7 @@ from hypothesis import strategies as st
 
 from gputopo.errors import ExitCode, InputError
 from gputopo.launch import checkpoint_files as files
+from tests.launch.core.small_disk import small_disk
 
 HEADER = files.Header(
     steps=0, model="resnet20", classes=11, optimizer="momentum", variable_update="replicated", seed=1
@@ -27,25 +24,16 @@ def header(**changes: Any) -> files.Header:
 
 
 def saved(folder: Path, steps: int, **changes: Any) -> files.Checkpoint:
-    arrays = [("variables/0/conv/kernel", KERNEL + steps), ("slots/0/conv/kernel/0", KERNEL * steps)]
+    arrays = [
+        ("variables/0/conv/kernel", KERNEL + steps),
+        ("slots/0/conv/kernel/0", KERNEL * steps),
+        ("scale/0", np.array(steps, np.float32)),
+    ]
     return files.write(folder, header(steps=steps, **changes), arrays)
 
 
 def cut(path: Path, keep: float) -> None:
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
-
-
-@contextmanager
-def full_disk(free_bytes: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a size: writes then fail as on a full disk."""
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_what_was_written_is_read_back_to_the_last_bit(tmp_path: Path) -> None:
@@ -56,6 +44,7 @@ def test_what_was_written_is_read_back_to_the_last_bit(tmp_path: Path) -> None:
     arrays = dict(found.arrays())
     np.testing.assert_array_equal(arrays["variables/0/conv/kernel"], KERNEL + 7)
     np.testing.assert_array_equal(arrays["slots/0/conv/kernel/0"], KERNEL * 7)
+    assert arrays["scale/0"].shape == ()
 
 
 def test_numpy_alone_reads_a_checkpoint(tmp_path: Path) -> None:
@@ -138,7 +127,7 @@ def test_the_oldest_go_and_strangers_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("free", [0, 100, 700, 900])
 def test_a_full_disk_is_a_clear_error_and_leaves_the_last_good_checkpoint(tmp_path: Path, free: int) -> None:
     good = saved(tmp_path, 10)
-    with full_disk(free), pytest.raises(files.DiskError) as told:
+    with small_disk(free), pytest.raises(files.DiskError) as told:
         saved(tmp_path, 20)
     assert told.value.exit_code == ExitCode.HARDWARE
     assert "checkpoint-00000020.npz" in told.value.what
