@@ -7,16 +7,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gputopo.launch.spec import RunSpec
+from gputopo.launch.spec import RunSpec, Runtime
 from gputopo.machine import Gpu, Machine
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+ALLOW_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+GPU_THREAD_MODE, GPU_THREAD_COUNT = "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
 
 # What a worker gets unless the user has set it. TensorFlow's C++ log below errors would bury the last lines
 # that explain a failure; without growth TensorFlow takes all memory of every GPU that it sees.
 _WORKER_DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    ALLOW_GROWTH: "true",
 }
 
 
@@ -28,10 +30,31 @@ def worker_env(
     On the GPU backend the plan's variables stand (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES); on the CPU
     backend no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the
     parent is respected where the plan is made (`narrowed`): in the child the variable counts from all GPUs
-    of the machine again, so only the plan's value is right here.
+    of the machine again, so only the plan's value is right here. TensorFlow's settings that the user has in
+    the environment stand, unless the spec asks for others than its defaults.
     """
-    chosen = dict(plan_environment) if spec.backend == "gpu" else NO_GPU
-    return {**_WORKER_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **chosen}
+    if spec.backend == "cpu":
+        return {**_WORKER_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **NO_GPU}
+    runtime = spec.runtime
+    threads = gpu_threads(runtime, len(spec.devices))
+    default = _same_threads(runtime, Runtime())
+    asked = {} if default else threads
+    if runtime.memory_limit_mib is not None:
+        asked[ALLOW_GROWTH] = "false"  # a limit and growth are two ways of the same thing
+    defaults = {**_WORKER_DEFAULTS, **(threads if default and not _has_threads(parent) else {})}
+    return {**defaults, **parent, "PYTHONUNBUFFERED": "1", **asked, **plan_environment}
+
+
+def gpu_threads(runtime: Runtime, gpus: int) -> dict[str, str]:
+    """Give TensorFlow's variables for the threads that start kernels on GPUs.
+
+    gpu_private: so many for each GPU. gpu_shared: as many for all of them together. global: none of their
+    own; TensorFlow reads no number then. As tf_cnn_benchmarks sets them.
+    """
+    mode, each = runtime.gpu_thread_mode, runtime.per_gpu_threads
+    if mode == "global":
+        return {GPU_THREAD_MODE: mode}
+    return {GPU_THREAD_MODE: mode, GPU_THREAD_COUNT: str(each if mode == "gpu_private" else each * gpus)}
 
 
 def program_env(parent: Mapping[str, str], plan_environment: Mapping[str, str] | None) -> dict[str, str]:
@@ -80,6 +103,14 @@ def narrowed(parent: Mapping[str, str], machine: Machine) -> Machine:
         gpus=tuple(gpu for gpu in machine.gpus if gpu.index in seen),
         links=tuple(link for link in machine.links if link.a in seen and link.b in seen),
     )
+
+
+def _same_threads(one: Runtime, other: Runtime) -> bool:
+    return (one.gpu_thread_mode, one.per_gpu_threads) == (other.gpu_thread_mode, other.per_gpu_threads)
+
+
+def _has_threads(environment: Mapping[str, str]) -> bool:
+    return GPU_THREAD_MODE in environment or GPU_THREAD_COUNT in environment
 
 
 def _names(entry: str, gpu: Gpu, *, pci_order: bool) -> bool:

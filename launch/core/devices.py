@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from gputopo.errors import HardwareError
 from gputopo.launch.core.placement_check import short_name
+from gputopo.launch.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
+from gputopo.launch.numerics import require_numerics
 from gputopo.launch.spec import RunSpec
 
 HOST = "/CPU:0"  # where time is read and losses are added up
@@ -14,10 +16,17 @@ HOST = "/CPU:0"  # where time is read and losses are added up
 def set_up(spec: RunSpec) -> None:
     """Make the logical devices that the spec names, and forbid TensorFlow to place an op elsewhere.
 
-    On the CPU backend as many logical CPU devices as the spec names; they share the cores. Raises
-    HardwareError if TensorFlow sees fewer GPUs than the spec has.
+    On the CPU backend as many logical CPU devices as the spec names; they share the cores. Threads are as the
+    spec says, TensorFlow's own number where it says nothing; each GPU's memory grows, or is limited. Raises
+    UsageError for numeric settings that cannot be (`require_numerics`), HardwareError if TensorFlow sees
+    fewer GPUs than the spec has.
     """
+    require_numerics(spec, os.environ)
     tf.config.set_soft_device_placement(False)
+    if spec.runtime.intra_threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(spec.runtime.intra_threads)
+    if spec.runtime.inter_threads is not None:
+        tf.config.threading.set_inter_op_parallelism_threads(spec.runtime.inter_threads)
     if spec.backend == "cpu":
         cpu = tf.config.list_physical_devices("CPU")[0]
         count = 1 + max(int(device.device.rpartition(":")[2]) for device in spec.devices)
@@ -29,8 +38,31 @@ def set_up(spec: RunSpec) -> None:
             f"TensorFlow sees {len(gpus)} of the {len(spec.devices)} planned GPUs",
             "install the GPU build (pip install 'gputopo[cuda]') and see the CUDA lines in worker.log",
         )
+    limit = spec.runtime.memory_limit_mib
     for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
+        if limit is None:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        else:  # TensorFlow refuses both at once
+            tf.config.set_logical_device_configuration(
+                gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
+            )
+
+
+def settings(spec: RunSpec) -> dict[str, str]:
+    """Tell how the runtime is set, for the result: what was asked for, and what TensorFlow chooses itself."""
+    own = "chosen by TensorFlow"
+    told = {
+        "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads() or own),
+        "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads() or own),
+    }
+    if spec.backend == "cpu":
+        return told
+    mode = os.environ.get(GPU_THREAD_MODE, "global")
+    count = os.environ.get(GPU_THREAD_COUNT, own)
+    limit = spec.runtime.memory_limit_mib
+    growth = os.environ.get(ALLOW_GROWTH, "true").lower() in ("true", "1")
+    memory = f"{limit} MiB" if limit is not None else "grows" if growth else "all at once"
+    return told | {"gpu_threads": mode if mode == "global" else f"{mode}, {count}", "gpu_memory": memory}
 
 
 def require(device: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.core.inputs.source import Source, rows_of
+from gputopo.launch.core.kernels import require_kernels
 from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.models import Forward, Model, loss_of
 from gputopo.launch.core.precision import TYPES, LossScale
@@ -45,13 +46,15 @@ class Share:
 
 
 class TowerMath:
-    """Forward and backward of any tower of a run, in the type that the spec says, compiled by XLA if it says so.
+    """Forward and backward of any tower of a run, in the type that the spec says, by XLA if it says so.
 
     Weights stay float32 up to the layer that uses them: kernels are cast where they meet the images, norms
-    take theirs as they are. So gradients come back in float32.
+    take theirs as they are. So gradients come back in float32. Raises HardwareError if a device has no
+    kernels for the type.
     """
 
     def __init__(self, model: Model, spec: RunSpec, source: Source, scale: LossScale | None = None) -> None:
+        require_kernels(spec)
         self._model = model
         self._spec = spec
         self._source = source

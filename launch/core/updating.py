@@ -6,6 +6,7 @@ all gradients of a place are clipped together by their norm; the optimizer takes
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -54,7 +55,7 @@ class Updater:
             ]
         self._decisions = self._scale.decide(totals, self._placement.places)
         ops = [
-            taken_only(decision, lambda place=place, own=own: self.update_place(place, own, rate))
+            taken_only(decision, partial(self.update_place, place, own, rate))
             for place, (own, decision) in enumerate(zip(totals, self._decisions, strict=True))
         ]
         return ops + self._scale.settle(self._decisions)

@@ -1,10 +1,12 @@
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.env import changes, narrowed, program_env, visible_gpus, worker_env
+from gputopo.launch.env import changes, gpu_threads, narrowed, program_env, visible_gpus, worker_env
+from gputopo.launch.spec import Runtime
 from tests.launch.specs import cpu_spec, machine
 
 PLAN = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-00-aa,GPU-11-aa"}
@@ -28,6 +30,46 @@ def test_what_the_user_set_for_tensorflow_stands() -> None:
     parent = {"TF_FORCE_GPU_ALLOW_GROWTH": "false", "TF_CPP_MIN_LOG_LEVEL": "0"}
     environment = worker_env(parent, cpu_spec(backend="gpu"), PLAN)
     assert {name: environment[name] for name in parent} == parent
+
+
+def gpu_env(parent: dict[str, str], **runtime: Any) -> dict[str, str]:
+    return worker_env(parent, cpu_spec(backend="gpu", runtime=Runtime(**runtime)), PLAN)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "mode", "count"),
+    [
+        ({}, "gpu_private", "2"),
+        ({"per_gpu_threads": 4}, "gpu_private", "4"),
+        ({"gpu_thread_mode": "gpu_shared", "per_gpu_threads": 4}, "gpu_shared", "8"),
+        ({"gpu_thread_mode": "global", "per_gpu_threads": 4}, "global", None),
+    ],
+)
+def test_threads_that_start_kernels_are_private_to_a_gpu_or_shared_by_all(
+    runtime: dict[str, Any], mode: str, count: str | None
+) -> None:
+    environment = gpu_env({}, **runtime)
+    assert environment["TF_GPU_THREAD_MODE"] == mode
+    assert environment.get("TF_GPU_THREAD_COUNT") == count
+
+
+def test_threads_of_the_users_environment_stand_unless_others_are_asked_for() -> None:
+    parent = {"TF_GPU_THREAD_MODE": "gpu_shared", "TF_GPU_THREAD_COUNT": "7"}
+    assert {name: gpu_env(parent)[name] for name in parent} == parent
+    assert "TF_GPU_THREAD_COUNT" not in gpu_env({"TF_GPU_THREAD_MODE": "global"})
+    asked = gpu_env(parent, gpu_thread_mode="gpu_private", per_gpu_threads=1)
+    assert {name: asked[name] for name in parent} == gpu_threads(Runtime(per_gpu_threads=1), 2)
+
+
+def test_memory_is_limited_or_grows_but_never_both() -> None:
+    assert gpu_env({})["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    for parent in ({}, {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}):
+        assert gpu_env(parent, memory_limit_mib=1024)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
+
+
+def test_a_worker_on_cpu_devices_gets_no_gpu_threads() -> None:
+    environment = worker_env({}, cpu_spec(runtime=Runtime(memory_limit_mib=99, per_gpu_threads=3)), {})
+    assert not [name for name in environment if name.startswith("TF_GPU_THREAD")]
 
 
 def test_the_parents_environment_is_not_changed() -> None:

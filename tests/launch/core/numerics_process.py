@@ -1,12 +1,13 @@
 """Run steps of the training core: `python -m tests.launch.core.numerics_process CASES_FILE OUT_FOLDER`.
 
-CASES_FILE is JSON: {"towers": 2, "cases": {"name": {"model": "small", "steps": 4, "spec": {fields of RunSpec},
-"overflow": {"tower": 1, "steps": [2]}}}}. For each case OUT_FOLDER/name.npz holds what `_run` gives; a case
-that is refused writes name.error.
+CASES_FILE is JSON: {"towers": 2, "cases": {"name": {"model": "small", "steps": 4, "spec": {fields of
+RunSpec}, "overflow": {"tower": 1, "steps": [2]}}}}. For each case OUT_FOLDER/name.npz holds what `_run`
+gives; a case that is refused writes name.error.
 """
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,11 @@ class Overflowing:
 def _model(case: dict[str, Any]) -> Any:
     from gputopo.launch.core import models
 
-    own = {"small": SmallModel, "tiny": lambda: tiny(keep=0.5), "normed": lambda: tiny(keep=1.0)}
+    own: dict[str, Callable[[], Any]] = {
+        "small": SmallModel,
+        "tiny": lambda: tiny(keep=0.5),
+        "normed": lambda: tiny(keep=1.0),
+    }
     made: Any = own.get(case["model"], lambda: models.build(case["model"]))()
     return Overflowing(made, **case["overflow"]) if "overflow" in case else made
 
