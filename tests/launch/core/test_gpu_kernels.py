@@ -20,7 +20,7 @@ from tensorflow.python.framework import kernels
 from gputopo.events import Device
 from gputopo.launch.core import devices, models, placements, step
 from gputopo.launch.core.inputs.source import source_of
-from gputopo.launch.spec import RunSpec
+from gputopo.launch.spec import Exchange, RunSpec
 
 def has_gpu_kernel(node):
     for kernel in kernels.get_registered_kernels_for_op(node.op).kernel:
@@ -33,25 +33,30 @@ def fits(rule, node):
     given = node.attr[rule.name]
     return not allowed or set(given.list.type or [given.type]) <= allowed
 
-def spec(update, data_format):
+def spec(update, data_format, exchange=Exchange(), **fields):
     # Towers on CPU 1 and 2 stand for GPUs; CPU 0 is the host.
     return RunSpec(model="alexnet", backend="cpu", variable_update=update, data_format=data_format,
         devices=tuple(Device(tower=tower, device=f"/CPU:{tower + 1}") for tower in range(2)),
-        ps_device="/CPU:1", batch_size=2, extra_forward={1: 1})
+        ps_device="/CPU:1" if update == "parameter_server" and not exchange.ps_spread else None,
+        batch_size=2, extra_forward={1: 1}, exchange=exchange, **fields)
 
 devices.set_up(spec("parameter_server", "NHWC"))
 found = {"conv": any(kernel.device_type == "GPU"
     for kernel in kernels.get_registered_kernels_for_op("Conv2D").kernel), "nodes": 0, "without": []}
-for update in ("parameter_server", "replicated", "independent"):
-    for data_format in ("NHWC", "NCHW"):
-        one = spec(update, data_format)
-        model = models.build(one.model)
-        built = step.TrainingStep(model, one, placements.place(model, one), source_of(model, one))
-        for node in built.graph_nodes():
-            if node.device and not node.device.endswith("CPU:0"):
-                found["nodes"] += 1
-                if not has_gpu_kernel(node):
-                    found["without"].append([node.op, node.name])
+specs = [spec(update, data_format) for update in ("parameter_server", "replicated", "independent")
+    for data_format in ("NHWC", "NCHW")]
+server = ("parameter_server", "NHWC")
+specs += [spec(*server, Exchange(staged=True, ps_spread=True)), spec(*server, Exchange(asynchronous=True))]
+packed = Exchange(relaxed=True, repacking=2, small_bytes=4096, transfer="fp16")
+specs.append(spec("replicated", "NHWC", packed, all_reduce="ring#2"))
+for one in specs:
+    model = models.build(one.model)
+    built = step.TrainingStep(model, one, placements.place(model, one), source_of(model, one))
+    for node in built.graph_nodes():
+        if node.device and not node.device.endswith("CPU:0"):
+            found["nodes"] += 1
+            if not has_gpu_kernel(node):
+                found["without"].append([node.op, node.name])
 variables = ("VarHandleOp", "ReadVariableOp", "AssignVariableOp")
 for op in variables:
     for dtype in (tf.float32, tf.int64):
