@@ -1,6 +1,8 @@
-"""How tensors are cut and joined before they are reduced, and spread over places: arithmetic alone."""
+"""How tensors are cut, joined and led through a reduction, and spread over places: arithmetic alone."""
 
 from collections.abc import Sequence
+
+from gputopo.reduction_groups import Groups
 
 
 def pieces(size: int, count: int) -> list[int]:
@@ -29,6 +31,18 @@ def small_runs(sizes: Sequence[int], small: int, most: int) -> list[list[int]]:
             groups.append([number])
         open_ = joins
     return groups
+
+
+def starts_of(count: int, towers: int, rings: int) -> list[int]:
+    """Give the tower that each of `count` pieces starts at, ring by ring."""
+    apart = max(1, towers // rings)
+    return [(piece % towers + piece // towers * apart) % towers for piece in range(count)]
+
+
+def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
+    """Give the tower that leads each group for a variable, and the group where the total is made."""
+    rank, main = divmod(number, len(groups))
+    return [group[rank % len(group)] for group in groups], main
 
 
 def spread(sizes: Sequence[int], places: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from gputopo.launch.core.devices import HOST
 from gputopo.launch.core.reductions import Reducer, add, on
-from gputopo.launch.pieces import pieces
+from gputopo.launch.pieces import leaders_of, pieces
 from gputopo.reduction_groups import Groups, halves
 
 Tensor = Any
@@ -73,12 +73,6 @@ def hierarchical(devices: Sequence[str], *, groups: Groups = ()) -> Reducer:
         return [_by_groups(values, devices, groups, number) for number, values in enumerate(gradients)]
 
     return reduce
-
-
-def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
-    """Give the tower that leads each group for a variable, and the group where the total is made."""
-    rank, main = divmod(number, len(groups))
-    return [group[rank % len(group)] for group in groups], main
 
 
 def _by_groups(values: Sequence[Tensor], devices: Sequence[str], groups: Groups, number: int) -> list[Tensor]:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from gputopo.launch.core.reduction_copies import cut_on, join_on
 from gputopo.launch.core.reductions import Reducer, on
-from gputopo.launch.pieces import pieces
+from gputopo.launch.pieces import pieces, starts_of
 
 Tensor = Any
 
@@ -25,12 +25,6 @@ def ring(devices: Sequence[str], *, parts: int = 1) -> Reducer:
         return [_around(values, devices, parts) for values in gradients]
 
     return reduce
-
-
-def starts_of(count: int, towers: int, rings: int) -> list[int]:
-    """Give the tower that each of `count` pieces starts at, ring by ring."""
-    apart = max(1, towers // rings)
-    return [(piece % towers + piece // towers * apart) % towers for piece in range(count)]
 
 
 def _around(values: Sequence[Tensor], devices: Sequence[str], rings: int) -> list[Tensor]:

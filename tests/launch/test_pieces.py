@@ -1,9 +1,11 @@
 import itertools
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.pieces import pieces, small_runs, spread
+from gputopo.launch.pieces import leaders_of, pieces, small_runs, spread, starts_of
+from gputopo.reduction_groups import halves
 
 
 @given(st.integers(0, 10**9), st.integers(1, 300))
@@ -54,3 +56,26 @@ def test_a_variable_goes_where_the_fewest_bytes_are(sizes: list[int], count: int
 
 def test_equal_places_are_taken_in_order() -> None:
     assert spread([5, 5, 5, 1], ["a", "b"]) == ["a", "b", "a", "b"]
+
+
+@given(st.integers(2, 16), st.integers(1, 8), st.integers(1, 20))
+def test_in_every_tick_of_a_ring_each_tower_has_one_piece_for_each_ring(
+    towers: int, rings: int, tick: int
+) -> None:
+    starts = starts_of(towers * rings, towers, rings)
+    at = Counter((start + tick) % towers for start in starts)
+    assert at == dict.fromkeys(range(towers), rings)
+
+
+def test_rings_start_far_apart() -> None:
+    assert starts_of(8, 4, 2) == [0, 1, 2, 3, 2, 3, 0, 1]
+
+
+@given(st.integers(1, 12), st.integers(0, 200))
+def test_every_tower_leads_and_totals_are_made_everywhere_in_turn(towers: int, first: int) -> None:
+    groups = halves(towers)
+    turns = [leaders_of(groups, first + number) for number in range(len(groups) * towers)]
+    for group in range(len(groups)):
+        assert {leaders[group] for leaders, _ in turns} == set(groups[group])
+    assert set(Counter(main for _, main in turns).values()) == {towers}
+    assert {leaders[main] for leaders, main in turns} == set(range(towers))
