@@ -130,14 +130,14 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     compute = "fp32" if spec is None else spec.precision.compute
     # The user's own function states its layout itself: (224, 224, 3) read as channels first is another model.
     channels_first = asked.kind == "keras" and spec is not None and spec.data_format == "NCHW"
-    if spec is not None:
-        keras.utils.set_random_seed(spec.seed)  # first values come from Keras's global generator
+    seed = 0 if spec is None else spec.seed
+    keras.utils.set_random_seed(seed)  # first values come from Keras's global generator
     with tf.device(device or HOST), _settings(compute, channels_first=channels_first):
         if asked.kind == "keras":
             model = application(asked.attribute)
             built = KerasModel(model, name=f"keras:{asked.attribute}", ending="linear")
         else:
-            built = KerasModel(own_model(asked), name=f"{asked.module}:{asked.attribute}")
+            built = KerasModel(own_model(asked, seed), name=f"{asked.module}:{asked.attribute}")
     _check(built, asked, spec)
     if spec is not None and built.layout not in (None, spec.data_format):
         built.says += (

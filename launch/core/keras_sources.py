@@ -38,10 +38,11 @@ def applications() -> dict[str, Callable[..., keras.Model]]:
     return {name.lower(): function for name, function in found}
 
 
-def own_model(asked: ModelName) -> keras.Model:
+def own_model(asked: ModelName, seed: int) -> keras.Model:
     """Import the user's module and give its model: a keras.Model, or what a function without arguments gives.
 
-    The current folder counts, as in Python itself. Raises UsageError.
+    The current folder counts, as in Python itself. `seed`: of the model's first values, whatever the module
+    drew while it was imported. Raises UsageError.
     """
     name = f"{asked.module}:{asked.attribute}"
     found = _attribute(_module(asked.module), asked)
@@ -51,6 +52,7 @@ def own_model(asked: ModelName) -> keras.Model:
         raise UsageError(f"{name} is a {type(found).__name__}, no function", "name one that builds the model")
     _check_arguments(found, name)
     tried = f"python -c 'import {asked.module} as m; m.{asked.attribute}()' shows all of it"
+    keras.utils.set_random_seed(seed)
     with Foreign(f"{name} failed", tried):
         model = found()
     if isinstance(model, keras.Model):

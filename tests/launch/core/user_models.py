@@ -1,0 +1,156 @@
+"""What a user's module may hold: good models, and one of each mistake."""
+
+from typing import Any
+
+import keras
+from keras import layers
+
+
+def plain() -> Any:
+    return keras.Sequential(
+        [keras.Input((6, 5, 2)), layers.Conv2D(3, 3, activation="relu"), layers.Flatten(), layers.Dense(7)]
+    )
+
+
+def normed() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((6, 5, 2)),
+            layers.Conv2D(3, 3),
+            layers.BatchNormalization(momentum=0.8),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dense(7, activation="softmax"),
+        ]
+    )
+
+
+def dropping() -> Any:
+    return keras.Sequential([keras.Input((64,)), layers.Dropout(0.5), layers.Dense(3)])
+
+
+def yes_or_no() -> Any:
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(4), layers.Dense(1, activation="sigmoid")])
+    model.compile("adam", "binary_crossentropy")
+    return model
+
+
+def squares() -> Any:
+    model = keras.Sequential(
+        [keras.Input((4, 6)), layers.Flatten(), layers.Dense(3, kernel_regularizer="l2")]
+    )
+    model.compile("sgd", keras.losses.MeanSquaredError())
+    return model
+
+
+def transducer() -> Any:
+    model = plain()
+    model.compile("sgd", keras.losses.CTC())
+    return model
+
+
+def many_labels() -> Any:
+    return keras.Sequential([keras.Input((6,)), layers.Dense(3, activation="sigmoid")])
+
+
+class Own(keras.Model):  # type: ignore[misc]
+    """A model by class, whose call knows no `training`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = layers.Dense(4)
+        self.last = layers.Softmax()
+
+    def build(self, shape: Any) -> None:
+        self.inner.build(shape)
+        self.last.build((None, 4))
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return self.last(self.inner(x))
+
+
+def by_class() -> Any:
+    model = Own()
+    model.build((None, 6))
+    return model
+
+
+READY = plain()
+NUMBER = 3
+
+
+def raises() -> Any:
+    raise KeyError("weights.h5")
+
+
+def leaves() -> Any:
+    raise SystemExit(1)
+
+
+def gives_a_number() -> Any:
+    return NUMBER
+
+
+def wants(size: int) -> Any:
+    return size
+
+
+def two_inputs() -> Any:
+    a, b = keras.Input((3,)), keras.Input((3,))
+    return keras.Model([a, b], layers.Dense(2)(layers.Add()([a, b])))
+
+
+def two_outputs() -> Any:
+    a = keras.Input((3,))
+    return keras.Model(a, [layers.Dense(2)(a), layers.Dense(2)(a)])
+
+
+def any_size() -> Any:
+    a = keras.Input((None, None, 3))
+    return keras.Model(a, layers.Dense(2)(layers.GlobalAveragePooling2D()(a)))
+
+
+def unbuilt() -> Any:
+    return Own()
+
+
+def words() -> Any:
+    a = keras.Input((4,), dtype="int32")
+    return keras.Model(a, layers.Dense(2)(layers.Flatten()(layers.Embedding(9, 3)(a))))
+
+
+def pictures() -> Any:
+    a = keras.Input((4, 4, 3))
+    return keras.Model(a, layers.Conv2D(2, 1)(a))
+
+
+def one_softmax() -> Any:
+    return keras.Sequential([keras.Input((3,)), layers.Dense(1, activation="softmax")])
+
+
+def nothing_to_train() -> Any:
+    return keras.Sequential([keras.Input((3,)), layers.ReLU()])
+
+
+def batch_of_three() -> Any:
+    return keras.Sequential([keras.Input((3,), batch_size=3), layers.Dense(2)])
+
+
+def of_keras_2() -> Any:
+    import tf_keras  # type: ignore[import-untyped]
+
+    return tf_keras.Sequential([tf_keras.layers.Dense(2, input_shape=(3,))])
+
+
+class Breaks(layers.Layer):  # type: ignore[misc]
+    """Works until it trains."""
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            raise RuntimeError("a layer of the user's")
+        return x
+
+
+def breaks() -> Any:
+    return keras.Sequential([keras.Input((3,)), Breaks(), layers.Dense(2)])
