@@ -8,6 +8,7 @@
 | the kernel killed it for lack of memory         | out_of_memory | 3         |
 | its last words tell of a failed allocation      | out_of_memory | 3         |
 | the run folder cannot be written any more       | disk_full     | 3         |
+| it said nothing for far longer than a step      | hung          | 3         |
 | it ended with an error, or broke the protocol   | error         | 3         |
 """
 
@@ -20,6 +21,7 @@ from gputopo.errors import ExitCode
 from gputopo.events import RankFailed
 from gputopo.launch.spec import RunSpec
 
+OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
 # What TensorFlow, XLA, the CUDA driver, C++ and Python say when an allocation failed.
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|ResourceExhaustedError|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|"
@@ -96,6 +98,19 @@ def broken(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> Rank
         kind="error",
         cause=cause,
         remedy="see worker.log in the run folder",
+        exit_code=int(ExitCode.HARDWARE),
+        last_lines=tuple(last_lines),
+    )
+
+
+def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
+    """Tell that the worker took no step any more and was ended."""
+    return RankFailed(
+        time_s=time_s,
+        kind="hung",
+        cause=cause,
+        remedy="worker.log tells where it stood; with nccl try another --all-reduce, "
+        "and look at the load of the machine",
         exit_code=int(ExitCode.HARDWARE),
         last_lines=tuple(last_lines),
     )

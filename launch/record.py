@@ -17,9 +17,11 @@ from gputopo.launch.spec import RunSpec
 class Record:
     """The events of a run: in memory, in the file as long as it can be written, and to whoever looks on."""
 
-    def __init__(self, log: EventLog, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, log: EventLog | None, on_event: Callable[[Event], None]) -> None:
+        """Take down events; `log` None: in memory only."""
         self.events: list[Event] = []
         self.failure: RankFailed | None = None
+        self._held: RankFailed | None = None
         self._log: EventLog | None = log
         self._on_event = on_event
         self._began = time.monotonic()
@@ -34,11 +36,27 @@ class Record:
         return self.failure is not None and self.failure.kind == "disk_full"
 
     def tell(self, event: Event) -> None:
-        """Take an event. The first failure counts: a later one is passed over."""
+        """Take an event. The first failure counts: a later one is passed over.
+
+        That memory ran out is held back until it is known what would fit: see `release`.
+        """
         if isinstance(event, RankFailed):
             if self.failure is not None:
                 return
             self.failure = event
+            if event.kind == failure.OUT_OF_MEMORY:
+                self._held = event
+                return
+        self._tell(event)
+
+    def release(self, remedy: str | None = None) -> None:
+        """Tell the failure that was held back, if there is one, with another remedy if one is given."""
+        held, self._held = self._held, None
+        if held is not None:
+            self.failure = held if remedy is None else msgspec.structs.replace(held, remedy=remedy)
+            self._tell(self.failure)
+
+    def _tell(self, event: Event) -> None:
         self.events.append(event)
         unwritten = self._write(event)
         self._on_event(event)
@@ -62,6 +80,7 @@ class Record:
 
     def finish(self) -> tuple[Event, ...]:
         """Look for slow devices, say how the run ended, close the file and give all events."""
+        self.release()
         started = next(event for event in self.events if isinstance(event, RunStarted))
         steps = [event for event in self.events if isinstance(event, Step)]
         for slow in anomaly.find_anomalies(started.devices, steps).anomalies:

@@ -22,8 +22,8 @@ from typing import Literal
 import msgspec
 
 from gputopo.errors import InputError
-from gputopo.events import Event, RankFailed, Step
-from gputopo.launch import failure
+from gputopo.events import BatchTried, Event, RankFailed, Step
+from gputopo.launch import batch_search, failure
 from gputopo.launch.child import Child, Command, adopting
 from gputopo.launch.lines import EventLines, NotAnEventError
 from gputopo.launch.oom import oom_kills
@@ -33,6 +33,7 @@ from gputopo.launch.runs import EventLog, RunFolder
 from gputopo.launch.sampling import Sampler, Samples, sampled
 from gputopo.launch.signals import caught
 from gputopo.launch.spec import RunSpec
+from gputopo.launch.watchdog import PATIENCE, Patience, Watchdog
 
 _PIECE_BYTES = 64 * 1024  # a pipe's default capacity
 _PIECES_AT_ONCE = 16  # a pipe holds 1 MiB at most, unless a stranger goes on writing to it
@@ -44,11 +45,13 @@ class Limits:
 
     `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
     which TensorFlow takes itself down. `after_kill`: until it is given up as stuck in a driver call.
+    `patience`: how long a worker that has begun with its steps may say nothing.
     """
 
     after_term: float = 5.0
     after_last_event: float = 30.0
     after_kill: float = 10.0
+    patience: Patience = PATIENCE
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,31 @@ def supervise(
         record.begin(spec)
         if not record.unwritable:
             run.watch(lambda fd: command(folder.spec, fd), environment, signals, samples)
+        if record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
+
+            def work(trial: RunSpec, file: Path, own: Record, printed: WorkerOutput) -> None:
+                once = _Supervision(trial, own, printed, limits, count_oom_kills)
+                once.watch(lambda fd: command(file, fd), environment, signals, None)
+
+            _find_batch(spec, folder, record, work)
         events = record.finish()
     return Outcome(0 if record.failure is None else record.failure.exit_code, events)
+
+
+def _find_batch(spec: RunSpec, folder: RunFolder, record: Record, work: batch_search.Work) -> None:
+    """Try smaller batches, and tell with the failure which one fits."""
+    failed: list[int] = []
+
+    def fits(batch_size: int) -> bool | None:
+        answer = batch_search.try_batch(spec, batch_size, folder, work)
+        if answer is not None:
+            record.tell(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))
+        if answer is False:
+            failed.append(batch_size)
+        return answer
+
+    found = batch_search.search(spec.batch_size, fits)
+    record.release(batch_search.remedy(spec, found, failed[-1] if failed else None))
 
 
 class _Supervision:
@@ -124,6 +150,7 @@ class _Supervision:
         self._count_oom_kills = count_oom_kills
         self._oom_kills_before = count_oom_kills()
         self._lines = EventLines()
+        self._watchdog = Watchdog(limits.patience)
         self._stage: Literal["running", "closing", "asked", "killed", "over"] = "running"
         self._deadline: float | None = None
         self._child: Child
@@ -156,10 +183,13 @@ class _Supervision:
 
     def _loop(self) -> None:
         while self._stage != "over":
-            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            deadline = self._watchdog.deadline_s() if self._stage == "running" else self._deadline
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
             for key, _ in self._selector.select(left):
                 key.data()
-            if self._deadline is not None and time.monotonic() >= self._deadline:
+            if self._stage == "running":
+                self._look_for_a_hang()
+            elif self._deadline is not None and time.monotonic() >= self._deadline:
                 self._too_late()
 
     def _wait_for(self, handle: int, act: Callable[[], None]) -> None:
@@ -183,6 +213,7 @@ class _Supervision:
     def _tell_events(self, data: bytes) -> None:
         try:
             for event in self._lines.take(data):
+                self._watchdog.heard(event, time.monotonic())
                 if isinstance(event, RankFailed):
                     _empty(self._child.output, self._output.take)
                     event = msgspec.structs.replace(event, last_lines=self._output.last_lines)
@@ -222,6 +253,12 @@ class _Supervision:
                 self._kill()
             else:
                 self._ask_to_end()
+
+    def _look_for_a_hang(self) -> None:
+        verdict = self._watchdog.verdict(time.monotonic())
+        if verdict is not None:
+            self._record.tell(failure.hung(verdict, time_s=time.time(), last_lines=self._output.last_lines))
+            self._ask_to_end()
 
     def _too_late(self) -> None:
         if self._stage == "closing":

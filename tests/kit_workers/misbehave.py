@@ -87,6 +87,16 @@ def tells_out_of_memory() -> None:
 
 
 @behaviour
+def needs_a_batch_of_one() -> None:
+    with open(sys.argv[2]) as file:
+        batch_size = json.load(file)["batch_size"]
+    if batch_size > 1:
+        failed("out_of_memory", f"no memory for {batch_size}", "use a smaller --batch-size")
+        sys.exit(3)
+    step(1)
+
+
+@behaviour
 def tells_failure_and_hangs() -> None:
     failed("placement", "tower 1 computes on /CPU:0", "report this")
     hang()

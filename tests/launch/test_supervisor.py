@@ -11,9 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gputopo import schema
 from gputopo.errors import InputError
 from gputopo.events import (
     Anomaly,
+    BatchTried,
     Event,
     GpuSample,
     ModelBuilt,
@@ -26,6 +28,7 @@ from gputopo.events import (
 )
 from gputopo.launch.runs import EventLog, RunFolder
 from gputopo.launch.supervisor import Limits, Outcome, supervise
+from gputopo.launch.watchdog import Patience
 from gputopo.summary import summarise
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
@@ -144,7 +147,7 @@ def test_a_worker_without_tensorflow_is_told_in_one_line(run: Run) -> None:
 def test_an_allocation_that_failed_in_cpp_is_out_of_memory(run: Run) -> None:
     outcome = run("bad_alloc_in_cpp")
     assert (failure(outcome).kind, outcome.exit_code) == ("out_of_memory", 3)
-    assert failure(outcome).remedy == "use a smaller --batch-size (now 4 per device)"
+    assert failure(outcome).remedy.startswith("even --batch-size 1 does not fit")
 
 
 def test_a_killed_worker_names_the_signal_and_keeps_what_was_measured(run: Run) -> None:
@@ -158,7 +161,7 @@ def test_a_killed_worker_names_the_signal_and_keeps_what_was_measured(run: Run) 
 
 
 def test_a_worker_that_the_kernel_killed_for_memory_is_told_as_that(run: Run) -> None:
-    counts = iter([5, 6])
+    counts = iter([5, 6, 6, 6])  # the trial with half the batch is killed as well, but not for memory
     told = failure(run("killed", count_oom_kills=lambda: next(counts)))
     assert (told.kind, told.signal, told.exit_code) == ("out_of_memory", "SIGKILL", 3)
     assert "out of memory" in told.cause
@@ -169,8 +172,29 @@ def test_out_of_memory_that_the_worker_tells_is_taken_with_its_last_lines(run: R
     outcome = run("tells_out_of_memory")
     told = failure(outcome)
     assert (told.kind, outcome.exit_code) == ("out_of_memory", 3)
-    assert told.remedy == "use a smaller --batch-size (it was 4)"
+    assert told.remedy.startswith("even --batch-size 1 does not fit")
     assert told.last_lines == ("W bfc_allocator: ran out",)
+
+
+def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_their_own(run: Run) -> None:
+    schema.write(run.folder.spec, cpu_spec())
+    outcome = run("needs_a_batch_of_one")
+    tried = [(event.batch_size, event.fits) for event in outcome.events if isinstance(event, BatchTried)]
+    assert tried == [(2, False), (1, True)]
+    told = failure(outcome)
+    assert (told.cause, told.kind, outcome.exit_code) == ("no memory for 4", "out_of_memory", 3)
+    assert told.remedy.startswith("use --batch-size 1: ")
+    assert [type(event) for event in run.written()[-2:]] == [RankFailed, RunFinished]
+    assert not list(run.folder.path.glob("trial-*"))
+
+
+def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run) -> None:
+    impatient = Limits(after_term=60, patience=Patience(factor=1, least_s=0.2))
+    outcome = run("hangs", limits=impatient)
+    told = failure(outcome)
+    assert (told.kind, outcome.exit_code) == ("hung", 3)
+    assert "a step usually takes 0.2 s" in told.cause
+    assert summarise(run.written()).status == "failed"
 
 
 def test_the_first_failure_counts(run: Run) -> None:

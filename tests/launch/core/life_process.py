@@ -58,7 +58,7 @@ def _run(out: Path, name: str, towers: int, fields: dict[str, Any]) -> None:
             for place, variables in enumerate(places)
             for number, variable in enumerate(variables)
         }
-        np.savez(out / f"{name}.npz", **last)  # type: ignore[arg-type]
+        np.savez(out / f"{name}.npz", **last)
     told = [json.loads(encode_line(event)) for event in events]
     (out / f"{name}.json").write_text(json.dumps({"events": told, **refused}))
 
