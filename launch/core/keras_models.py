@@ -101,6 +101,13 @@ class KerasModel:
         """Give the loss of each example [batch]."""
         return self.head.losses(logits, labels)
 
+    def put(self, weights: Sequence[Any], state: Sequence[Any]) -> None:
+        """Give the Keras model's own variables values, in the order of `variables` and `state`."""
+        for variable, value in zip(self.keras.trainable_variables, weights, strict=True):
+            variable.assign(value)
+        for variable, value in zip(self._frozen, state, strict=True):
+            variable.assign(value)
+
     def own_layout(self, images: Tensor, data_format: DataFormat) -> Tensor:
         """Give images [batch, h, w, c] or [batch, c, h, w] as the model wants them."""
         if len(self._shape) != 3:
