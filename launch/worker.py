@@ -82,6 +82,10 @@ def _work_of(spec: RunSpec) -> Callable[..., Any]:
         from gputopo.launch.core.training import train
 
         return train
+    if spec.task == "input":
+        from gputopo.launch.core.inputs.input_only import measure_input
+
+        return measure_input
     from gputopo.launch.core.evaluating import evaluate, pass_forward
 
     return evaluate if spec.task == "eval" else pass_forward

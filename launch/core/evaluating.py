@@ -7,7 +7,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from gputopo.launch.core import placement_check
 from gputopo.launch.core.accuracy import TOP, hits
 from gputopo.launch.core.checkpoints import load_for_evaluation
 from gputopo.launch.core.devices import HOST, turn_width
+from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.core.loop import Loop
 from gputopo.launch.core.marks import Marks, clock, row_of
@@ -140,7 +140,7 @@ def pass_forward(
     """Time forward passes, as `training.train` times steps: nothing is trained, saved or exported."""
     began = time.perf_counter()
     step = ForwardStep(model, spec)
-    with closing(step.source):
+    with told(step.source, emit):
         tell_built(model, step, emit, began, import_s=import_s, versions=versions)
         with observers(spec, emit) as watching:
             loop = Loop(step, spec, emit, watching)
@@ -170,7 +170,7 @@ def evaluate(
         )
     began = time.perf_counter()
     step = ForwardStep(model, spec)
-    with closing(step.source):
+    with told(step.source, emit):
         tell_built(model, step, emit, began, import_s=import_s, versions=versions)
         found, says = load_for_evaluation(Path(spec.lifecycle.checkpoints), model, spec, step.placement)
         for said in says:

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from gputopo.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
 from gputopo.launch.checkpoint_files import require_writable
 from gputopo.launch.core.checkpoints import Checkpoints
 from gputopo.launch.core.exporting import Export
+from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.loop import Loop, LossWatch, Observer
 from gputopo.launch.core.models import Model, parameter_count
 from gputopo.launch.core.step import StepOutcome
@@ -38,7 +39,7 @@ def train(
     began = time.perf_counter()
     export = Export(model, spec, emit)
     step = stepper_of(model, spec)
-    with closing(step.source):
+    with told(step.source, emit):
         tell_built(model, step, emit, began, import_s=import_s, versions=versions)
         checkpoints = Checkpoints(model, spec, step, emit)
         trained = checkpoints.start()
@@ -75,7 +76,7 @@ def tell_built(
             import_s=import_s,
             build_s=time.perf_counter() - began,
             versions=versions or {},
-            says=step.says,
+            says=(*step.says, *step.source.says),
         )
     )
 

@@ -45,7 +45,7 @@ class Cifar10:
         def batch(places: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             return cifar_pictures(self.recipe, tf.gather(images, rows), places[0]), tf.gather(labels, rows)
 
-        joined = order.enumerate().skip(first_image).batch(self.batch, drop_remainder=True)
+        joined = order.enumerate().skip(first_image).batch(self.batch, drop_remainder=self.endless)
         return with_threads(joined.map(batch, num_parallel_calls=self.threads), self.threads)
 
     @property

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from gputopo.launch.core.inputs import reading
 from gputopo.launch.core.inputs.bad_records import BadRecords
-from gputopo.launch.core.inputs.pipeline import with_threads
+from gputopo.launch.core.inputs.pipeline import NO_LABEL, with_threads
 from gputopo.launch.core.inputs.preprocessing import Recipe, decode, decoded_picture, picture
 from gputopo.launch.core.inputs.tfrecords import walk
 
@@ -17,7 +17,6 @@ Dataset = Any
 Tensor = Any
 Labels = np.ndarray[Any, Any]
 LABELS = (1, 1000)  # in the files; 0 is the background, which no image has
-NO_LABEL = -1
 # tf_cnn_benchmarks shuffles among 10,000 records; that is 1.1 GB of ImageNet, so bytes bound it as well.
 SHUFFLED_RECORDS = 10_000
 SHUFFLED_BYTES = 512 << 20
@@ -49,7 +48,7 @@ class ImageNet:
             files = files.shuffle(len(self.paths), seed=self.recipe.seed)
         examples = (self._with_care if careful else self._fast)(files, first_image)
         side_by_side = min(_JOINING, self.threads)
-        joined = examples.batch(self.batch, drop_remainder=True, num_parallel_calls=side_by_side)
+        joined = examples.batch(self.batch, drop_remainder=self.endless, num_parallel_calls=side_by_side)
         return with_threads(joined, self.threads)
 
     @property

@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo import workload
-from gputopo.events import Event, ModelBuilt, Noticed, Step, TowerMarks, WarmupDone
+from gputopo.events import Event, ModelBuilt, Step, TowerMarks, WarmupDone
 from gputopo.launch.core.devices import HOST
+from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import Fact, Shape, Source, source_of
 from gputopo.launch.spec import RunSpec
 
@@ -17,25 +18,27 @@ Tensor = Any
 Emit = Callable[[Event], None]
 
 
-def run_input_only(
+def run_input_only(spec: RunSpec, emit: Emit) -> Mapping[str, Fact]:
+    """Measure the input of a model of the catalogue without building the model: see `measure_input`."""
+    return measure_input(workload.require(spec.model), spec, emit)
+
+
+def measure_input(
+    model: Shape,
     spec: RunSpec,
     emit: Emit,
     *,
-    model: Shape | None = None,
     import_s: float = 0.0,
     versions: dict[str, str] | None = None,
 ) -> Mapping[str, Fact]:
     """Take batches as training would, and bring them to the devices; give what the input says of itself.
-
-    `model`: whose input it is; None: a model of the catalogue, which is not built.
 
     The events are those of training. A Step has no loss; in its marks `weights_s` is the time that the batch
     was waited for on the host, and `compute_s` the time from then until it was on the tower's device. The
     step ends when all towers have theirs. Raises what the input raises; data that ends stops the run.
     """
     began = time.perf_counter()
-    source = source_of(model or workload.require(spec.model), spec)
-    try:
+    with told(source_of(model, spec), emit) as source:
         arrival = Arrival(source, spec)
         emit(
             ModelBuilt(
@@ -48,14 +51,8 @@ def run_input_only(
                 says=source.says,
             )
         )
-        told = source.says
         _run(arrival, spec, emit)
-        for said in source.says:
-            if said not in told:  # such as records that were left out
-                emit(Noticed(time_s=time.time(), says=said))
         return source.describe()
-    finally:
-        source.close()
 
 
 class Arrival:

@@ -1,5 +1,6 @@
 """Batches out of a tf.data pipeline: fast until something is wrong, then once more with care."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from gputopo.launch.core.inputs.feeds import Batch
 from gputopo.launch.spec import RunSpec
 
 Dataset = Any
+NO_LABEL = -1  # of what is no example
 # As tf_cnn_benchmarks: besides its own threads, a GPU keeps two of the host's busy.
 _MONITORING_THREADS = 2
 # What TensorFlow raises for bad data. Other errors, such as of memory, are not the data's.
@@ -71,6 +73,7 @@ class PipelineMaker:
     def make(self, number: int) -> Batch:
         """Make the batch of a step. A step out of order starts the pipeline at its place.
 
+        The last one of an evaluation may be short: the rest of it are no examples.
         Raises StopIteration at the end of the data, InputError for a bad record that stops the run.
         """
         if self._iterator is None or number != self._next:
@@ -92,13 +95,26 @@ class PipelineMaker:
         self._iterator = None
 
     def _pulled(self, iterator: Iterator[Sequence[Any]]) -> Batch:
-        batch: list[Any] = []
-        for _ in range(self._towers):
-            images, labels = next(iterator)
+        parts: list[Sequence[Any]] = []
+        for images, labels in itertools.islice(iterator, self._towers):
             if not self._pipeline.label_is_good(labels.numpy()):
                 raise tf.errors.InvalidArgumentError(None, None, "a label is out of range")
-            batch += [images, labels]
-        return batch
+            parts.append((images, labels))
+        if not parts:
+            raise StopIteration
+        rows = sum(len(labels) for _, labels in parts)
+        return [one for part in (parts if rows == self._joint else self._filled(parts)) for one in part]
+
+    def _filled(self, parts: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """Fill the last batch of an evaluation up with rows that are no examples: their label is -1."""
+        filled: list[Sequence[Any]] = []
+        for tower in range(self._towers):
+            # A tower for which nothing is left gets the shape of the first one, and none of its rows.
+            images, labels = parts[tower] if tower < len(parts) else [one[:0] for one in parts[0]]
+            missing = self._joint // self._towers - len(labels)
+            images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+            filled.append((images, tf.pad(labels, [[0, missing]], constant_values=NO_LABEL)))
+        return filled
 
     def _pulled_with_care(self, number: int, error: Exception) -> Batch:
         if self._careful:
@@ -124,7 +140,7 @@ class PipelineMaker:
 
 
 def private_threads(spec: RunSpec, cores: int) -> int:
-    """Give the number of threads of the pipeline: as asked, or the cores that the towers leave, at least 1."""
+    """Give the number of threads of the pipeline: as asked, or the cores that towers leave, at least 1."""
     if spec.data.private_threads is not None:
         return spec.data.private_threads
     towers = len(spec.devices)

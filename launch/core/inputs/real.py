@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from gputopo import workload
-from gputopo.errors import InputError, UsageError
+from gputopo.errors import UsageError
 from gputopo.launch import data_folder
 from gputopo.launch.core.inputs.bad_records import BadRecords
 from gputopo.launch.core.inputs.cifar10 import Cifar10, read
@@ -36,12 +36,6 @@ def real_source(model: Shape, spec: RunSpec) -> FedSource:
     threads = private_threads(spec, cores)
     pipeline = _pipeline(found, subset, model, spec, threads, bad)
     images = len(pipeline.labels) if isinstance(pipeline, Cifar10) else data_folder.count(found, subset)
-    joint = spec.batch_size * len(spec.devices)
-    if spec.task == "eval" and images is not None and images < joint:
-        raise InputError(
-            f"{found.folder} has {images} validation images, a batch of all devices takes {joint}",
-            "use a smaller --batch-size, or fewer devices",
-        )
     maker = PipelineMaker(pipeline, spec)
     taken = staged(maker, spec, ahead=spec.data.prefetch)
     facts = _facts(found, subset, spec, threads, images)

@@ -55,7 +55,8 @@ class Source(Protocol):
     def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Give a tower's images (float32, in the data format) and labels [batch] (int64), in the graph.
 
-        They are on the tower's device. `fed`: the graph's form of what `feed` gives.
+        A label of -1 marks a row that is no example, in the last batch of an evaluation. Both are on the
+        tower's device. `fed`: the graph's form of what `feed` gives.
         """
 
     def close(self) -> None:
