@@ -18,8 +18,8 @@ from gputopo import workload
 from gputopo.bandwidth import Failure, NotMeasured, Sample
 from gputopo.errors import UsageError
 from gputopo.events import Device
+from gputopo.launch.cpu_plan import CPU_DEVICES, MOST_CPU_DEVICES
 from gputopo.launch.env import worker_env
-from gputopo.launch.prepare import CPU_DEVICES, MOST_CPU_DEVICES
 from gputopo.launch.reduction_process import SILENCE_LIMIT_S, Command, ReductionProcess, worker_command
 from gputopo.launch.reduction_spec import METHODS, Method, ReductionJob, Refused, Timed, require
 from gputopo.launch.spec import RunSpec

@@ -15,12 +15,13 @@ from pathlib import Path
 from gputopo import planner
 from gputopo.errors import HardwareError, UsageError
 from gputopo.findings import driver_broken
+from gputopo.launch.cpu_plan import CPU_DEVICES, cpu_plan
 from gputopo.launch.env import narrowed
-from gputopo.launch.prepare import CPU_DEVICES, cpu_plan
 from gputopo.launch.spec import Backend
 from gputopo.machine import Machine
 from gputopo.plan import Plan
 from gputopo.planner import Request
+from gputopo.planner.request import ps_gpu
 
 _NONE_THERE = "No NVIDIA device"
 _NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
@@ -94,6 +95,7 @@ def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
         devices=CPU_DEVICES if request.num_gpus is None else request.num_gpus,
         ps=request.ps,
         variable_update=request.variable_update,
+        all_reduce=request.all_reduce,
     )
     return Target("cpu", plan, None, why_cpu=why)
 
@@ -101,7 +103,8 @@ def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
 def _refuse_hidden(request: Request, machine: Machine, seen: Machine, environ: Mapping[str, str]) -> None:
     there = {gpu.index for gpu in machine.gpus}
     visible = sorted(gpu.index for gpu in seen.gpus)
-    holder = {int(request.ps.removeprefix("gpu:"))} if request.ps.startswith("gpu:") else set()
+    named = ps_gpu(request)
+    holder = set() if named is None else {named}
     hidden = sorted((set(request.gpus or ()) | holder) & there - set(visible))
     if hidden:
         raise UsageError(

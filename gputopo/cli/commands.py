@@ -16,7 +16,11 @@ COMMANDS = {
     "bandwidth": ("gputopo.cli.bandwidth", "bandwidth", "Measure what the links really do, and judge it."),
     "plan": ("gputopo.cli.plan", "plan", "Choose the GPUs of a job, and say why."),
     "run": ("gputopo.cli.run", "run", "Train a model on the best GPUs, and watch each of them."),
+    "make-data": ("gputopo.cli.make_data", "make_data", "Write a small data folder to try real input with."),
 }
+
+# Their options may be written with underscores and as in tf_cnn_benchmarks.
+OTHER_SPELLINGS = ("plan", "run")
 
 # Some releases of typer bring their own click, others use the installed one; this class is the same in both.
 _ParserError = cast(type[Exception], typer.BadParameter.__bases__[0])
@@ -31,6 +35,12 @@ def invoke(arguments: list[str]) -> int:
     if named is not None and named not in COMMANDS:
         raise _unknown_command(named)
     command = get_command(_app(COMMANDS if named is None else (named,)))
+    if named in OTHER_SPELLINGS:
+        from gputopo.cli import run_aliases
+
+        parameters = cast(Any, command).commands[named].params
+        flags = [name for one in parameters if getattr(one, "is_flag", False) for name in one.opts]
+        arguments = [named, *run_aliases.translate(arguments[1:], flags)]
     try:
         with command.make_context("gputopo", list(arguments)) as context:
             result: Any = command.invoke(context)

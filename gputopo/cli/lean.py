@@ -5,6 +5,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+_NO_THEME = "Options"
+
 
 class LeanCommand(TyperCommand):
     """A command whose text options, and options that were not given, pass as they are.
@@ -16,6 +18,22 @@ class LeanCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """Give the options, that of the help included, each with the shorter way to its value."""
         return _lean(super().get_params(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options of each theme under its heading; those that have none come first."""
+        headed: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                is_argument = parameter.param_type_name == "argument"
+                theme = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
+                headed.setdefault(theme or _NO_THEME, []).append(record)
+        others = headed.pop(_NO_THEME, [])
+        first = {"Arguments": headed.pop("Arguments")} if "Arguments" in headed else {}
+        for theme, records in {**first, _NO_THEME: others, **headed}.items():
+            if records:
+                with formatter.section(theme):
+                    formatter.write_dl(records)
 
 
 class LeanGroup(TyperGroup):

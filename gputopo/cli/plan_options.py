@@ -9,7 +9,7 @@ import typer
 from gputopo.cli.choices import require_choice, shown
 from gputopo.cli.source import FromOption
 from gputopo.errors import UsageError
-from gputopo.planner.request import VARIABLE_UPDATES, Request
+from gputopo.planner.request import SPREAD, VARIABLE_UPDATES, Request
 
 __all__ = [
     "ExcludeOption",
@@ -22,6 +22,7 @@ __all__ = [
     "VariableUpdateOption",
     "parse_gpu_list",
     "parse_ps",
+    "parse_variable_update",
     "request_from",
 ]
 
@@ -47,7 +48,9 @@ PreferPixOption = Annotated[
 ]
 PsOption = Annotated[
     str,
-    typer.Option("--ps", metavar="auto|cpu|gpu:N", help="Where the variables live with parameter_server."),
+    typer.Option(
+        "--ps", metavar="auto|cpu|gpu:N|gpu:spread", help="Where the variables live with parameter_server."
+    ),
 ]
 VariableUpdateOption = Annotated[
     str,
@@ -72,7 +75,7 @@ def parse_gpu_list(text: str | None, *, option: str = "--gpus") -> tuple[int, ..
 
 
 def parse_ps(text: str) -> str:
-    """Give the value of `--ps` in its plain form: `auto`, `cpu` or `gpu:N`. Raises UsageError."""
+    """Give `--ps` in its plain form: `auto`, `cpu`, `gpu:spread` or `gpu:N`. Raises UsageError."""
     found = re.fullmatch(r"gpu:([0-9]{1,4})", text)
     if found:
         return f"gpu:{int(found[1])}"
@@ -80,8 +83,27 @@ def parse_ps(text: str) -> str:
     if loose:
         raise UsageError(f"--ps cannot be {shown(text)}", f"did you mean gpu:{int(loose[1])}?")
     if text == "gpu" or text == "gpu:N":
-        raise UsageError(f"--ps cannot be {shown(text)}", "name the GPU by its index, such as gpu:0")
-    return require_choice("--ps", text, ("auto", "cpu", "gpu:N"))
+        raise UsageError(
+            f"--ps cannot be {shown(text)}", "name the GPU by its index, such as gpu:0, or take gpu:spread"
+        )
+    return require_choice("--ps", text, ("auto", "cpu", "gpu:N", SPREAD))
+
+
+_ELSEWHERE = {
+    "distributed_replicated": "it needs several hosts; on one, use --variable-update replicated",
+    "distributed_all_reduce": "it needs several hosts; on one, use --variable-update replicated",
+    "collective_all_reduce": "use --variable-update replicated --all-reduce collective",
+    "horovod": "use --variable-update replicated --all-reduce nccl; horovod is for programs after --",
+    "byteps": "use --variable-update replicated; byteps is no longer maintained",
+}
+
+
+def parse_variable_update(text: str) -> str:
+    """Give `--variable-update`. Raises UsageError, for modes of other programs with what does the same."""
+    if text in _ELSEWHERE:
+        raise UsageError(f"gputopo does not have --variable-update {text}", _ELSEWHERE[text])
+    found: str = require_choice("--variable-update", text, VARIABLE_UPDATES)
+    return found
 
 
 def request_from(
@@ -93,12 +115,13 @@ def request_from(
     prefer_pix: bool = False,
     ps: str = "auto",
     variable_update: str = "auto",
+    all_reduce: str | None = None,
 ) -> Request:
     """Turn option values, as typed, into what the planner is asked. Raises UsageError."""
-    from gputopo import workload
+    from gputopo.launch import model_names
 
     if model is not None:
-        workload.require(model)
+        model_names.read(model)
     if num_gpus is not None and num_gpus < 1:
         raise UsageError(f"--num-gpus cannot be {num_gpus}", "ask for 1 GPU or more")
     return Request(
@@ -107,7 +130,8 @@ def request_from(
         exclude=parse_gpu_list(exclude, option="--exclude") or (),
         prefer_pix=prefer_pix,
         ps=parse_ps(ps),
-        variable_update=require_choice("--variable-update", variable_update, VARIABLE_UPDATES),
+        variable_update=parse_variable_update(variable_update),
+        all_reduce=all_reduce,
         model=model,
     )
 

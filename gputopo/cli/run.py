@@ -1,10 +1,15 @@
 """`gputopo run`: train on the planned GPUs with the built-in core, or run the user's own program there."""
 
+import inspect
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from gputopo.cli import run_options as given
+import typer
+
+from gputopo.cli import run_options
+from gputopo.cli.offers import at_least, with_offers
 from gputopo.cli.plan_options import (
     ExcludeOption,
     GpusOption,
@@ -14,101 +19,105 @@ from gputopo.cli.plan_options import (
     VariableUpdateOption,
     request_from,
 )
+from gputopo.cli.run_options import exchange, output
 from gputopo.cli.source import FromOption, planned_machine
 from gputopo.errors import UsageError
 
 if TYPE_CHECKING:
     from gputopo.launch.target import Target
 
+ProgramArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- PROGRAM ARGS...]", help="Run this on the planned GPUs, not the core."),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="What to train: a model of the README such as alexnet, keras:NAME, or your module:function.",
+    ),
+]
+# Shared with `plan`, which has them without a heading.
+_PLANNED: dict[str, tuple[Any, Any]] = {
+    "program": (ProgramArgument, None),
+    "model": (ModelOption, None),
+    "num_gpus": (NumGpusOption, None),
+    "gpus": (GpusOption, None),
+    "exclude": (ExcludeOption, None),
+    "prefer_pix": (PreferPixOption, False),
+    "ps": (PsOption, "auto"),
+    "variable_update": (VariableUpdateOption, "auto"),
+    "sources": (FromOption, None),
+}
+_FIRST = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    for name, (annotation, default) in _PLANNED.items()
+]
 
-def run(
-    program: given.ProgramArgument = None,
-    model: given.ModelOption = None,
-    num_gpus: NumGpusOption = None,
-    gpus: GpusOption = None,
-    exclude: ExcludeOption = None,
-    prefer_pix: PreferPixOption = False,
-    ps: PsOption = "auto",
-    variable_update: VariableUpdateOption = "auto",
-    sources: FromOption = None,
-    batch_size: given.BatchSizeOption = None,
-    num_batches: given.NumBatchesOption = None,
-    num_warmup_batches: given.NumWarmupBatchesOption = None,
-    data_format: given.DataFormatOption = None,
-    grad_reduce: given.GradReduceOption = "mean",
-    learning_rate: given.LearningRateOption = None,
-    seed: given.SeedOption = None,
-    add_work: given.AddWorkOption = None,
-    require_gpu: given.RequireGpuOption = False,
-    output: given.OutputOption = None,
-    shape: given.FormatOption = "table",
-    json: given.JsonOption = False,
-    tf_cnn_log: given.TfCnnLogOption = False,
-    fail_on: given.FailOnOption = None,
-    dry_run: given.DryRunOption = False,
-) -> int:
+
+@with_offers(run_options.THEMES, _FIRST)
+def run(**typed: Any) -> int:
     """Train a model on the best GPUs, watch each of them, and report; or run a program on these GPUs.
 
     Without an NVIDIA device it trains on CPU devices and says so; with --from it rehearses the plan of
     another machine on CPU devices. After -- comes a program of your own: it is run with the GPUs of the plan.
 
+    The flags of tf_cnn_benchmarks are understood where they mean the same, with dashes or underscores:
+    --use_fp16, --local_parameter_device=gpu, --all_reduce_spec=xring, --nouse_nccl.
+
     Exit codes: 0 fine; 1 an anomaly and --fail-on warning; 2 bad input; 3 the hardware, the driver, memory or
     disk cannot do it; 130, 143 ended by Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n.
     """
-    typed = dict(locals())
-    printed = given.shape_of(shape, json=json, tf_cnn_log=tf_cnn_log)
-    worst = given.fail_on_of(fail_on)
-    training = given.training_of(typed)
+    printed = output.shape_of(typed["format"], json=typed["json"], tf_cnn_log=typed["tf_cnn_log"])
+    worst = output.fail_on_of(typed["fail_on"])
+    repeats = at_least(1, output.REPEATS, typed["repeats"]) or 1
+    fields = run_options.fields_of(typed)
+    program: list[str] | None = typed["program"]
     if program:
         _refuse_for_program(typed)
-    elif model is None:
+    elif typed["model"] is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program of your own after --")
-    plan_options = ("model", "num_gpus", "gpus", "exclude", "prefer_pix", "ps", "variable_update")
-    request = request_from(**{name: typed[name] for name in plan_options})
+    chosen = _target_of(typed)
+    if program:
+        return _run_program(program, chosen, dry_run=typed["dry_run"], printed=printed)
+    from gputopo.cli import training_run
+
+    options = run_options.options_of(fields, chosen, model=typed["model"], num_gpus=typed["num_gpus"])
+    folder = None if typed["output"] is None else Path(typed["output"])
+    if typed["dry_run"]:
+        return training_run.show_only(chosen, options, folder, printed)
+    wanted = training_run.Wanted(folder, printed, fail_on_anomaly=worst == "warning", repeats=repeats)
+    return training_run.train(chosen, options, wanted)
+
+
+def _target_of(typed: dict[str, Any]) -> "Target":
+    """Plan for the machine, with what was asked of the plan."""
+    plan_options = ("model", "num_gpus", "gpus", "exclude", "prefer_pix", "ps", "all_reduce")
+    request = request_from(
+        **{name: typed[name] for name in plan_options}, variable_update=exchange.implied_update(typed)
+    )
 
     from gputopo.launch import runs, target
 
-    runs.check_output(output)
-    chosen = target.target_of(
-        planned_machine(sources or ()),
+    sources = typed["sources"] or ()
+    runs.check_output(None if typed["output"] is None else Path(typed["output"]))
+    return target.target_of(
+        planned_machine(sources),
         request,
         environ=os.environ,
-        rehearsal_of=target.rehearsal_name(sources or ()),
-        require_gpu=require_gpu,
+        rehearsal_of=target.rehearsal_name(sources),
+        require_gpu=typed["require_gpu"],
     )
-    if program:
-        return _run_program(program, chosen, dry_run=dry_run, printed=printed)
-    from gputopo.cli import training_run
-
-    assert model is not None
-    options = given.options_of(training, chosen, model=model, num_gpus=num_gpus)
-    if dry_run:
-        return training_run.show_only(chosen, options, output, printed)
-    return training_run.train(chosen, options, output, printed, fail_on_anomaly=worst == "warning")
-
-
-_OF_THE_CORE = {
-    "batch_size": None,
-    "num_batches": None,
-    "num_warmup_batches": None,
-    "data_format": None,
-    "grad_reduce": "mean",
-    "learning_rate": None,
-    "seed": None,
-    "add_work": None,
-    "output": None,
-    "tf_cnn_log": False,
-    "fail_on": None,
-}
 
 
 def _refuse_for_program(typed: dict[str, Any]) -> None:
-    for name, default in _OF_THE_CORE.items():
-        if typed[name] not in (default, []):
-            raise UsageError(
-                f"--{name.replace('_', '-')} is for the built-in core, not for a program of your own",
-                "leave it out, or give it to the program: what follows -- is the program's",
-            )
+    stray = run_options.stray_for_program(typed)
+    if stray is not None:
+        raise UsageError(
+            f"{stray.option} is for the built-in core, not for a program of your own",
+            "leave it out, or give it to the program: what follows -- is the program's",
+        )
     if typed["sources"] and not typed["dry_run"]:
         raise UsageError(
             "--from plans for another machine, and a program runs on this one",

@@ -4,10 +4,13 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gputopo.errors import ExitCode
 from gputopo.launch import env, runs
@@ -19,17 +22,57 @@ if TYPE_CHECKING:
     from gputopo.launch.sampling import Sampler
     from gputopo.launch.spec import RunSpec
     from gputopo.launch.target import Target
+    from gputopo.repeats import Repeats
     from gputopo.result import Result
 
 _SPEC_OF_A_RUN_TO_COME = Path("RUN_FOLDER/spec.json")
 _EVENTS_FD_TO_COME = 3
 
 
-def train(
-    target: "Target", options: RunOptions, output: Path | None, printed: str, *, fail_on_anomaly: bool
-) -> int:
-    """Train to the end, print the result as `printed` (table, json, tf-cnn-log), and give the exit code."""
-    spec = spec_of(target.plan, target.machine, options)
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of a run beside its training.
+
+    `output`: its folder, None: a new one of gputopo's. `printed`: table, json or tf-cnn-log.
+    """
+
+    output: Path | None
+    printed: str
+    fail_on_anomaly: bool = False
+    repeats: int = 1
+
+
+def train(target: "Target", options: RunOptions, wanted: Wanted) -> int:
+    """Train to the end, once or repeatedly, print the result as wanted, and give the exit code."""
+    spec = _checked(target, options)
+    if wanted.repeats > 1:
+        return _train_repeatedly(target, spec, wanted)
+    result = _train_once(target, spec, wanted, wanted.output)
+    _print(result, wanted.printed)
+    return _exit_code(result.exit_code, [result], wanted)
+
+
+def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted) -> int:
+    """One run after the other, each with its own worker and folder; one that was stopped is the last."""
+    from gputopo.repeats import combine
+
+    results: list[Result] = []
+    for number in range(1, wanted.repeats + 1):
+        print(f"repeat {number} of {wanted.repeats}", file=sys.stderr, flush=True)
+        folder = None if wanted.output is None else wanted.output / str(number)
+        results.append(_train_once(target, spec, wanted, folder))
+        if results[-1].status == "interrupted":
+            break
+    repeats = combine(results, wanted.repeats)
+    if wanted.output is not None:
+        from gputopo import schema
+
+        schema.write(wanted.output / "repeats.json", repeats)
+    _print_repeats(repeats, wanted.printed)
+    return _exit_code(repeats.exit_code, results, wanted)
+
+
+def _train_once(target: "Target", spec: "RunSpec", wanted: Wanted, output: Path | None) -> "Result":
     folder = runs.create(
         output,
         home=runs.runs_home(os.environ),
@@ -38,24 +81,53 @@ def train(
         plan=target.plan,
         machine=target.machine,
     )
+    spec = _traced_into(folder, spec)
     if sys.stderr.isatty():  # the live display goes away at the end; piped, the progress begins with it
         print(*spec.says, sep="\n", file=sys.stderr, flush=True)
-    outcome = _supervised(target, spec, folder, printed)
+    outcome = _supervised(target, spec, folder, wanted.printed)
     from gputopo.summary import summarise
 
     result = runs.save_result(folder, summarise(outcome.events), time_s=time.time())
-    _print(result, printed)
     print(f"Run folder: {folder.path}", file=sys.stderr)
-    if result.exit_code == 0 and fail_on_anomaly and result.anomalies:
+    return result
+
+
+def _exit_code(code: int, results: "Sequence[Result]", wanted: Wanted) -> int:
+    if code == 0 and wanted.fail_on_anomaly and any(result.anomalies for result in results):
         return ExitCode.FINDINGS
-    return result.exit_code
+    return code
+
+
+def _checked(target: "Target", options: RunOptions) -> "RunSpec":
+    """Give the spec, after the looks that are cheap here and would cost the worker's start."""
+    from gputopo.launch.numerics import require_numerics
+
+    spec = spec_of(target.plan, target.machine, options)
+    require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
+    if spec.data.folder is not None:
+        from gputopo.launch.data_folder import find
+
+        find(Path(spec.data.folder), spec.data.name)
+    return spec
+
+
+def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
+    """A trace that was asked for goes into the run's folder, which is known only now."""
+    if not spec.lifecycle.trace_steps or spec.lifecycle.trace is not None:
+        return spec
+    from gputopo import schema
+
+    placed = msgspec.structs.replace(spec.lifecycle, trace=str(folder.path.absolute() / "trace"))
+    spec = msgspec.structs.replace(spec, lifecycle=placed)
+    schema.write(folder.spec, spec)
+    return spec
 
 
 def show_only(target: "Target", options: RunOptions, output: Path | None, printed: str) -> int:
     """Print what `train` would do, and do nothing."""
     from gputopo.cli.dry_run import show_dry_run
 
-    spec = spec_of(target.plan, target.machine, options)
+    spec = _checked(target, options)
     environment = env.worker_env(os.environ, spec, target.plan.environment)
     place = _SPEC_OF_A_RUN_TO_COME if output is None else runs.RunFolder(output).spec
     command = worker_command(place, _EVENTS_FD_TO_COME)
@@ -115,3 +187,21 @@ def _print(result: "Result", printed: str) -> None:
         sys.stderr.writelines(f"{line}\n" for line in failure_lines(result))
         return
     show(lambda width: run_report(result, width))
+
+
+def _print_repeats(repeats: "Repeats", printed: str) -> None:
+    """Print all repeats. The log lines of each were printed as they came; the rest is told beside them."""
+    from gputopo.cli.printing import emit, show
+
+    if printed == "json":
+        from gputopo import schema
+
+        emit(schema.encode_pretty(repeats))
+        return
+    from gputopo.report.layout import text_of
+    from gputopo.report.repeats import repeats_report
+
+    if printed == "tf-cnn-log":
+        sys.stderr.write(text_of(repeats_report(repeats)))
+        return
+    show(lambda width: repeats_report(repeats))

@@ -12,6 +12,7 @@ from math import comb
 
 import msgspec
 
+from gputopo.all_reduce import parse
 from gputopo.errors import NoPlanError
 from gputopo.machine import Hop, Machine
 from gputopo.pair_speeds import pair_speeds, unmeasured
@@ -68,6 +69,7 @@ class _Choice:
         self.speeds = pair_speeds(machine.bandwidth)
         self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)
+        self.all_reduce = None if request.all_reduce is None else parse(request.all_reduce).written
         self.exact = request.gpus is not None and request.num_gpus is None
         self.islands = self._pix_islands()
         self.size = self._size()
@@ -89,8 +91,9 @@ class _Choice:
             found.gpus,
             one_island=self.in_one_island(found.gpus),
             ps=self.request.ps,
-            variable_update=self.request.variable_update,
+            variable_update=_meant(self.request),
             speeds=self.speeds,
+            all_reduce=self.all_reduce,
         )
         reasons = self._reasons(found) if rank == 0 else self._short_reasons(found)
         return Candidate(
@@ -206,6 +209,12 @@ class _Choice:
         if found.alike == 1:
             return [short]
         return [f"{short}; stands for {found.alike} sets that differ only in GPUs that are alike"]
+
+
+def _meant(request: Request) -> str:
+    """A way to reduce is asked for copies on every GPU."""
+    asked = request.variable_update
+    return "replicated" if request.all_reduce is not None and asked == "auto" else asked
 
 
 def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[Refusal]) -> NoPlanError:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gputopo.pair_speeds import Pair, PairSpeed, gb
 from gputopo.plan import AllReduce, VariableUpdate
+from gputopo.planner.request import SPREAD
 
 RULE = "two-in-one-island"
 MOST_GPUS_ON_GPU_PS = 2
@@ -28,21 +29,26 @@ def place_variables(
     ps: str,
     variable_update: str,
     speeds: Mapping[Pair, PairSpeed] | None = None,
+    all_reduce: AllReduce | None = None,
 ) -> Placement:
     """Place the variables of a run on these GPUs (tower order, at least one).
 
-    `one_island`: every pair is PIX or nearer. `ps`: auto, cpu or gpu:N. `variable_update`: auto or a
-    VariableUpdate. Whether the two go together and N is one of `gpus` was checked before. `speeds`: pairs as
-    they were measured, those that were.
+    `one_island`: every pair is PIX or nearer. `ps`: auto, cpu, gpu:N or gpu:spread. `variable_update`:
+    auto or a VariableUpdate. `all_reduce`: what replicated shall reduce with.
+    Whether these go together and N is one of `gpus` was checked before. `speeds`: pairs as they were
+    measured, those that were.
     """
     if variable_update == "replicated":
-        return Placement("replicated", None, "copy", _replicated_reasons(gpus))
+        return Placement("replicated", None, all_reduce or "copy", _replicated_reasons(gpus))
     if variable_update == "independent":
         return Placement("independent", None, None, _independent_reasons(gpus))
     slow = _slow_directs(gpus, speeds or {})
     if ps == "auto":
         device, why = _by_rule(gpus, one_island, slow)
         return Placement("parameter_server", device, None, (why, *_relevance(gpus, device)))
+    if ps == SPREAD:
+        why = "variables spread over the GPUs by size, as asked"
+        return Placement("parameter_server", ps, None, (why, *_relevance(gpus, ps), *slow.values()))
     of_holder = [said for pair, said in slow.items() if ps in (f"gpu:{pair[0]}", f"gpu:{pair[1]}")]
     why = f"variables on {ps}, as asked"
     return Placement("parameter_server", ps, None, (why, *_relevance(gpus, ps), *of_holder))
@@ -81,7 +87,9 @@ def _relevance(gpus: Sequence[int], device: str) -> tuple[str, ...]:
             "with variables on the CPU, weights and gradients go between each GPU and the host",
         )
     return (
-        f"how near the GPUs are to one another matters here: weights and gradients go between {device} "
+        "how near the GPUs are to one another matters here: weights and gradients go between them"
+        if device == SPREAD
+        else f"how near the GPUs are to one another matters here: weights and gradients go between {device} "
         "and the others",
     )
 

@@ -8,11 +8,13 @@ from typing import get_args
 
 import msgspec
 
+from gputopo import all_reduce
 from gputopo.errors import NoPlanError, UsageError
 from gputopo.machine import Gpu, Machine
 from gputopo.plan import Refusal, VariableUpdate
 
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
+SPREAD = "gpu:spread"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +22,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     `gpus` alone is the exact set, in tower order; with `num_gpus` it is what to choose from. `exclude` is
     never chosen. `num_gpus` None: all GPUs that may be used, with `prefer_pix` the largest PIX island.
-    `ps`: auto, cpu or gpu:N with N an index of the machine. `variable_update`: auto or a VariableUpdate.
+    `ps`: auto, cpu, gpu:N with N an index of the machine, or gpu:spread. `variable_update`: auto or a
+    VariableUpdate. `all_reduce`: a name of gputopo.all_reduce, for replicated.
     """
 
     num_gpus: int | None = None
@@ -29,16 +32,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prefer_pix: bool = False
     ps: str = "auto"
     variable_update: str = "auto"
+    all_reduce: str | None = None
     model: str | None = None
 
 
 def ps_gpu(request: Request) -> int | None:
-    """Give N of `ps` gpu:N, None for auto and cpu. Raises UsageError for anything else."""
-    if request.ps in ("auto", "cpu"):
+    """Give N of `ps` gpu:N, None for auto, cpu and gpu:spread. Raises UsageError for anything else."""
+    if request.ps in ("auto", "cpu", SPREAD):
         return None
     found = re.fullmatch(r"gpu:([0-9]{1,4})", request.ps)
     if found is None:
-        raise UsageError(f"--ps cannot be {request.ps!r}", "give auto, cpu or gpu:N, for example gpu:0")
+        raise UsageError(
+            f"--ps cannot be {request.ps!r}", "give auto, cpu, gpu:spread or gpu:N, for example gpu:0"
+        )
     return int(found[1])
 
 
@@ -48,6 +54,7 @@ def check(request: Request, machine: Machine) -> None:
     Raises UsageError, and NoPlanError where the machine has no GPU at all.
     """
     _check_variable_update(request)
+    _check_all_reduce(request)
     holder = ps_gpu(request)
     if request.num_gpus is not None and request.num_gpus < 1:
         raise UsageError(f"--num-gpus cannot be {request.num_gpus}", "ask for 1 GPU or more")
@@ -114,6 +121,18 @@ def _check_variable_update(request: Request) -> None:
             f"--variable-update {request.variable_update} keeps the variables on every GPU, "
             f"so --ps {request.ps} has nothing to hold",
             "leave --ps out, or use --variable-update parameter_server",
+        )
+
+
+def _check_all_reduce(request: Request) -> None:
+    if request.all_reduce is None:
+        return
+    all_reduce.parse(request.all_reduce)
+    if request.variable_update in ("parameter_server", "independent"):
+        raise UsageError(
+            f"--all-reduce {request.all_reduce} does not go with "
+            f"--variable-update {request.variable_update}: nothing is reduced between replicas",
+            "leave --all-reduce out, or use --variable-update replicated",
         )
 
 

@@ -43,8 +43,8 @@ def run_renderable(result: Result) -> RenderableType:
     return Group(*parts)
 
 
-def title(result: Result) -> str:
-    """Give what ran, on what, how it ended: one line, with the word "rehearsal" where it is one."""
+def title(result: Result, *, ended: bool = True) -> str:
+    """Give what ran, on what and, unless not wanted, how it ended: one line, with the word "rehearsal"."""
     spec = result.spec
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(result.backend, "device")
     parts = [f"{spec.get('model', 'a model')} on {units.counted(len(result.devices), kind)}"]
@@ -52,7 +52,7 @@ def title(result: Result) -> str:
         parts.append(f"{mode}, variables on {spec['ps_device']}" if spec.get("ps_device") else str(mode))
     if result.rehearsal_of:
         parts.append(f"rehearsal of {result.rehearsal_of}")
-    if result.status != "complete":
+    if ended and result.status != "complete":
         parts.append(f"{result.status} after {units.counted(result.steps, 'step')}")
     return ", ".join(parts)
 

@@ -4,13 +4,8 @@ import msgspec
 import pytest
 
 from gputopo.errors import UsageError
-from gputopo.launch.prepare import (
-    CPU_MAX_BATCHES,
-    CPU_TIME_BUDGET_S,
-    RunOptions,
-    cpu_plan,
-    spec_of,
-)
+from gputopo.launch.cpu_plan import cpu_plan
+from gputopo.launch.prepare import CPU_MAX_BATCHES, CPU_TIME_BUDGET_S, RunOptions, spec_of
 from gputopo.launch.spec import RunSpec
 from gputopo.machine import ClockMhz, ClocksMhz
 from gputopo.workload import require

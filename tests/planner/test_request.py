@@ -27,7 +27,7 @@ BAD: list[tuple[type[GputopoError], Request, str, str]] = [
     (UsageError, Request(gpus=(1, 1)), "GPU 1 twice", "once"),
     (UsageError, Request(gpus=(1, 2), exclude=(2,)), "both --gpus and --exclude", "one of them"),
     (UsageError, Request(ps="gpu:7"), "no GPU 7", "0-6"),
-    (UsageError, Request(ps="gpu:spread"), "--ps cannot be 'gpu:spread'", "gpu:N"),
+    (UsageError, Request(ps="gpu:spreadd"), "--ps cannot be 'gpu:spreadd'", "gpu:N"),
     (UsageError, Request(ps="gpu:3", exclude=(3,)), "is in --exclude", "one of them"),
     (UsageError, Request(ps="gpu:3", gpus=(0, 1)), "none of the chosen GPUs 0 and 1", "--ps gpu:0"),
     (UsageError, Request(variable_update="replicatd"), "--variable-update cannot be", "replicated?"),

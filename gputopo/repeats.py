@@ -1,0 +1,60 @@
+"""The same run several times: what all of them together say (`gputopo.repeats/1`). Pure."""
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+import msgspec
+
+from gputopo.result import Result
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Images per second over repeats. `deviation`: of the sample (n - 1), None of a single one."""
+
+    mean: float
+    deviation: float | None
+    lowest: float
+    highest: float
+    of: int
+
+
+class Repeats(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.repeats/1"):
+    """All repeats in their order. `images_per_sec` is that of the complete ones, None if there is none.
+
+    `asked`: how many there should be. A repeat that failed is in `runs` with its failure, and in no mean.
+    """
+
+    status: str  # complete; failed or interrupted as the first repeat that did not complete
+    exit_code: int
+    asked: int
+    complete: int
+    images_per_sec: Spread | None
+    runs: tuple[Result, ...]
+
+
+def combine(runs: Sequence[Result], asked: int) -> Repeats:
+    """Put the results of repeats together, in their order. The first that did not complete gives the code."""
+    bad = next((run for run in runs if run.status != "complete"), None)
+    complete = [run for run in runs if run.status == "complete"]
+    means = [run.throughput.mean for run in complete if run.throughput is not None]
+    return Repeats(
+        status="complete" if bad is None else bad.status,
+        exit_code=0 if bad is None else bad.exit_code,
+        asked=asked,
+        complete=len(complete),
+        images_per_sec=spread(means),
+        runs=tuple(runs),
+    )
+
+
+def spread(means: Sequence[float]) -> Spread | None:
+    """Give mean and spread of the repeats' speeds, None of none."""
+    if not means:
+        return None
+    return Spread(
+        mean=fmean(means),
+        deviation=stdev(means) if len(means) > 1 else None,
+        lowest=min(means),
+        highest=max(means),
+        of=len(means),
+    )
