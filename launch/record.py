@@ -73,7 +73,11 @@ class Record:
                 devices=spec.devices,
                 backend=spec.backend,
                 rehearsal_of=spec.rehearsal_of,
-                versions={"gputopo": gputopo.__version__, "python": platform.python_version()},
+                versions={
+                    "gputopo": gputopo.__version__,
+                    "python": platform.python_version(),
+                    **spec.versions,
+                },
                 says=spec.says,
             )
         )

@@ -54,11 +54,14 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
             ExitCode.HARDWARE,
         )
     from gputopo.launch.core import devices, models
+    from gputopo.launch.core.versions import worker_versions
 
     import_s = time.perf_counter() - began
     try:
         devices.set_up(spec)
-        _work_of(spec)(models.build(spec.model, spec), spec, emit, import_s=import_s, versions=_versions())
+        _work_of(spec)(
+            models.build(spec.model, spec), spec, emit, import_s=import_s, versions=worker_versions()
+        )
         emit(_memory_peak(spec))
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         return _failed(
@@ -113,19 +116,6 @@ def _failed(kind: str, cause: str, remedy: str, code: ExitCode) -> RankFailed:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]
-
-
-def _versions() -> dict[str, str]:
-    import platform
-
-    import tensorflow as tf
-
-    from gputopo import __version__
-
-    built = tf.sysconfig.get_build_info()
-    versions = {"gputopo": __version__, "tensorflow": tf.__version__, "python": platform.python_version()}
-    versions |= {key: str(built[key]) for key in ("cuda_version", "cudnn_version") if built.get(key)}
-    return versions
 
 
 if __name__ == "__main__":
