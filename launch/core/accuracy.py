@@ -20,7 +20,7 @@ def hits(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
     if model.classes == 1:  # one number: yes above zero
         right = tf.cast(tf.equal(tf.cast(tf.reshape(logits, (-1,)) > 0, labels.dtype), labels), tf.float32)
         return tf.stack([tf.reduce_sum(right), tf.reduce_sum(right)])
-    classes = tf.constant([range(model.classes)], labels.dtype)  # [1, classes]
+    classes = tf.constant([list(range(model.classes))], labels.dtype)  # [1, classes]
     own = tf.one_hot(labels, model.classes, dtype=logits.dtype)
     of_label = tf.reduce_sum(tf.where(own > 0, logits, tf.zeros_like(logits)), 1, keepdims=True)  # [b, 1]
     better = tf.logical_not(logits <= of_label)

@@ -1,7 +1,7 @@
 """Several runs, one after the other in one process: `python -m tests.launch.core.life_process CASES OUT`.
 
 CASES is JSON: {"towers": 2, "runs": [{"name": ..., "model": {arguments of NormModel}, fields of RunSpec}]}.
-OUT/name.json holds the run's events, or {"error": ..., "hint": ..., "exit_code": ...} where it was refused
+OUT/joint_batch.npz holds the synthetic examples of four rows a tower; OUT/name.json holds the run's events, or {"error": ..., "hint": ..., "exit_code": ...} where it was refused
 (with the events until then); OUT/name.npz the last weights and moving statistics of every place.
 """
 
@@ -25,6 +25,7 @@ def main(cases_file: str, out: str) -> None:
     from gputopo.launch.core import devices
 
     devices.set_up(_spec(told["towers"], {"batch_size": 1}))
+    _save_examples(Path(out), 4 * told["towers"])
     for fields in told["runs"]:
         _run(Path(out), fields.pop("name"), told["towers"], fields)
 
@@ -33,6 +34,16 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
     devices = [{"tower": tower, "device": f"/CPU:{tower}"} for tower in range(towers)]
     named = {"schema": "gputopo.runspec/1", "model": "norm", "devices": devices, "backend": "cpu", **fields}
     return msgspec.convert(named, RunSpec)
+
+
+def _save_examples(out: Path, rows: int) -> None:
+    from gputopo.launch.core.inputs.synthetic import examples
+    from gputopo.launch.core.layers import Rows
+    from gputopo.launch.core.randomness import Stream
+
+    seed = 1234
+    images, labels = examples(NormModel(), Rows(0, rows, Stream(seed, 0)), seed=seed, data_format="NHWC")
+    np.savez(out / "joint_batch.npz", images=images.numpy(), labels=labels.numpy())
 
 
 def _run(out: Path, name: str, towers: int, fields: dict[str, Any]) -> None:
