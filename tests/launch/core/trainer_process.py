@@ -79,7 +79,7 @@ def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
 
 
 def _nodes(stepper: Any) -> dict[str, dict[str, dict[str, int]]]:
-    """Count matrix products as built, before any rewriting: {tower: {"forward" or "backward": {device: n}}}."""
+    """Count matrix products as built, before any rewriting: {tower: {pass: {device: number}}}."""
     if not hasattr(stepper, "graph_nodes"):
         return {}
     found: dict[str, dict[str, Counter[str]]] = {}

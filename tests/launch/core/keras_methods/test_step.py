@@ -1,0 +1,114 @@
+"""Runs by `--method` against our own towers with a parameter server, and against the float64 oracle."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch.core.small_model import SHAPES
+from tests.launch.core.trained import USER, trained
+
+pytestmark = pytest.mark.tensorflow
+
+METHODS = ("kuza55", "avolkov1", "fchollet")
+TOLERANCE = 1e-5
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"optimization": {"weight_decay": 0.01, "gradient_clip": 0.05}},
+    "momentum": {"optimization": {"optimizer": "momentum", "gradient_clip_norm": 0.5}},
+    "nesterov": {"optimization": {"optimizer": "momentum", "nesterov": True}},
+    "rmsprop": {"optimization": {"optimizer": "rmsprop"}, "learning_rate": 0.01},
+    "adam": {"optimization": {"optimizer": "adam"}, "learning_rate": 0.01},
+}
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    made: dict[str, dict[str, Any]] = {}
+    for short, model in (("small", "small"), ("normed", f"{USER}:normed")):
+        made[f"{short} own"] = {"model": model, "ps_device": "/CPU:1"}
+        for one in METHODS:
+            made[f"{short} {one}"] = {"model": model, "ps_device": "/CPU:1", "method": one}
+    for name, fields in OPTIMIZERS.items():
+        made[f"{name} own"] = {"model": "small", "ps_device": "/CPU:0", **fields}
+        made[f"{name} method"] = {"model": "small", "ps_device": "/CPU:0", "method": "kuza55", **fields}
+    made["nchw"] = {"model": "small", "ps_device": "/CPU:1", "method": "kuza55", "data_format": "NCHW"}
+    method = {"model": "small", "method": "kuza55"}
+    made["replicated"] = {**method, "variable_update": "replicated"}
+    made["sum"] = {**method, "grad_reduce": "sum"}
+    made["bf16"] = {**method, "precision": {"compute": "bf16"}}
+    made["staged"] = {**method, "exchange": {"staged": True}}
+    made["both"] = {**method, "strategy": "mirrored"}
+    made["nowhere"] = {**method, "ps_device": "/GPU:0"}
+    return made
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return trained(tmp_path_factory.mktemp("methods"), 2, cases())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("model", ["small", "normed"])
+def test_a_method_trains_as_our_own_towers_do(found: dict[str, Any], method: str, model: str) -> None:
+    own, other = found[f"{model} own"], found[f"{model} {method}"]
+    assert other["losses"] == pytest.approx(own["losses"], rel=TOLERANCE)
+    assert own["losses"][-1] < own["losses"][0] - 0.1
+    assert set(own["arrays"]) == set(other["arrays"])
+    for name, value in own["arrays"].items():
+        np.testing.assert_allclose(other["arrays"][name], value, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_keras_optimizers_take_the_same_steps_as_ours(found: dict[str, Any], name: str) -> None:
+    own, other = found[f"{name} own"], found[f"{name} method"]
+    assert other["losses"] == pytest.approx(own["losses"], rel=TOLERANCE)
+    assert own["losses"][0] != pytest.approx(own["losses"][-1], rel=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_variables_are_on_the_server_and_both_passes_on_the_towers(
+    found: dict[str, Any], method: str
+) -> None:
+    told = found[f"small {method}"]
+    assert set(told["variables"]) == {"/CPU:1"}
+    assert set(told["ops"]) == {"/CPU:0", "/CPU:1"}
+    assert set(told["nodes"]) == {"0", "1"}
+    for tower, passes in told["nodes"].items():
+        assert set(passes["forward"]) == set(passes["backward"]) == {f"CPU:{tower}"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_tower_is_marked(found: dict[str, Any], method: str) -> None:
+    marks = np.array(found[f"normed {method}"]["marks"])
+    assert marks.shape[1:] == (2, 3)
+    assert (marks >= 0).all()
+    assert (marks[:, :, 2] > 0).all()
+
+
+def test_slots_are_listed_by_variable(found: dict[str, Any]) -> None:
+    # Adam: two moments each, and the count of steps behind the first variable's.
+    assert found["adam method"]["slots"] == [[3, *[2] * (len(SHAPES) - 1)]]
+
+
+def test_nchw_gives_the_same_losses(found: dict[str, Any]) -> None:
+    assert found["nchw"]["losses"] == pytest.approx(found["small kuza55"]["losses"], rel=TOLERANCE)
+
+
+def test_what_moves_is_told(found: dict[str, Any]) -> None:
+    assert "the CPU cuts the batch" in found["small avolkov1"]["says"][-1]
+    assert "on the CPU" in found["small fchollet"]["says"][-1]
+
+
+@pytest.mark.parametrize(
+    ("case", "word"),
+    [
+        ("replicated", "--variable-update replicated"),
+        ("sum", "--grad-reduce sum"),
+        ("bf16", "short type"),
+        ("staged", "exchange"),
+        ("both", "--strategy mirrored"),
+        ("nowhere", "/GPU:0"),
+    ],
+)
+def test_what_does_not_go_with_a_method_is_refused(found: dict[str, Any], case: str, word: str) -> None:
+    assert word in found[case]["error"]
+    assert found[case]["hint"]
