@@ -1,8 +1,9 @@
 """Several runs, one after the other in one process: `python -m tests.launch.core.life_process CASES OUT`.
 
 CASES is JSON: {"towers": 2, "runs": [{"name": ..., "model": {arguments of NormModel}, fields of RunSpec}]}.
-OUT/joint_batch.npz holds the synthetic examples of four rows a tower; OUT/name.json holds the run's events, or {"error": ..., "hint": ..., "exit_code": ...} where it was refused
-(with the events until then); OUT/name.npz the last weights and moving statistics of every place.
+OUT/joint_batch.npz holds the synthetic examples of four rows a tower. OUT/name.json holds a run's events, and
+where it was refused {"error": ..., "hint": ..., "exit_code": ...}; OUT/name.npz the last weights and moving
+statistics of every place.
 """
 
 import json
