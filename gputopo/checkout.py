@@ -1,4 +1,4 @@
-"""From which commit gputopo runs, where it runs from a checkout of its repository. Reads files, runs nothing."""
+"""From which commit gputopo runs, if from a checkout of its repository. Reads files, runs nothing."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ _MOST_LINKS = 5  # a reference to a reference to ...
 
 
 def own_commit() -> str | None:
-    """Give the commit of the checkout that this package lies in, None where it was installed from a package."""
+    """Give the commit of the checkout that this package lies in, None where there is none."""
     root = Path(__file__).resolve().parents[1]
     return commit_of(root) if (root / "pyproject.toml").is_file() else None
 

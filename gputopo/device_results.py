@@ -24,9 +24,9 @@ def device_results(
     """
     if started is None:
         return ()
-    batch_size = _batch_size(started, counted)
+    batch = batch_size(started, counted)
     marks = _marks_by_tower(counted)
-    rows = [_row(device, batch_size, marks.get(device.tower, []), says) for device in started.devices]
+    rows = [_row(device, batch, marks.get(device.tower, []), says) for device in started.devices]
     if started.backend == "gpu":
         rows = [_with_clocks(row, samples, started.spec) for row in rows]
     best = max((row.images_per_sec for row in rows if row.images_per_sec is not None), default=None)
@@ -41,16 +41,16 @@ def device_results(
 
 
 def _row(
-    device: Device, batch_size: int, marks: Sequence[tuple[Step, TowerMarks]], says: Mapping[int, str]
+    device: Device, batch: int, marks: Sequence[tuple[Step, TowerMarks]], says: Mapping[int, str]
 ) -> DeviceResult:
     anomaly = says.get(device.tower)
     if not marks:
-        return DeviceResult(device=device, batch_size=batch_size, anomaly=anomaly)
+        return DeviceResult(device=device, batch_size=batch, anomaly=anomaly)
     busy_s = median(mark.weights_s + mark.compute_s for _, mark in marks)
     return DeviceResult(
         device=device,
-        batch_size=batch_size,
-        images_per_sec=batch_size / busy_s if busy_s > 0 else None,
+        batch_size=batch,
+        images_per_sec=batch / busy_s if busy_s > 0 else None,
         weights_ms=1000 * median(mark.weights_s for _, mark in marks),
         compute_ms=1000 * median(mark.compute_s for _, mark in marks),
         other_ms=1000 * median(step.seconds - mark.weights_s - mark.compute_s for step, mark in marks),
@@ -66,8 +66,10 @@ def _marks_by_tower(steps: Iterable[Step]) -> dict[int, list[tuple[Step, TowerMa
     return marks
 
 
-def _batch_size(started: RunStarted, counted: Sequence[Step]) -> int:
-    """Give the batch of one device: as the spec says, or else what the steps show."""
+def batch_size(started: RunStarted | None, counted: Sequence[Step]) -> int:
+    """Give the batch of one device: as the spec says, or else what the steps show. 0: not known."""
+    if started is None:
+        return 0
     asked = started.spec.get("batch_size")
     if isinstance(asked, int):
         return asked

@@ -4,7 +4,18 @@ from typing import Any
 
 import msgspec
 
-from gputopo.events import Anomaly, Device, RankFailed
+from gputopo.events import (
+    Anomaly,
+    CheckpointSaved,
+    Device,
+    Evaluated,
+    Exported,
+    LossNotFinite,
+    MemoryPeak,
+    RankFailed,
+    Resumed,
+    Traced,
+)
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +57,15 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
-    """All that a run measured, complete or not. `status`: complete, interrupted or failed."""
+    """All that a run measured, complete or not. `status`: complete, interrupted or failed.
+
+    `asked`: the options as they were typed; `ran`: what the run did, see `gputopo.ran`. `batch_size` is per
+    device, `global_batch_size` of all together. `warmup_steps` and `warmup_s` are those that were not
+    counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
+    (`gputopo.steadiness`), None where `steady` says why not. Times apart: `import_s`, `build_s`,
+    `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run.
+    `checkpoints`: those that are there.
+    """
 
     status: str
     exit_code: int
@@ -72,5 +91,22 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     build_s: float | None = None
     first_step_s: float | None = None
     warmup_s: float | None = None
+    counted_s: float | None = None
     wall_s: float | None = None
     versions: dict[str, str] = {}
+    asked: dict[str, Any] = {}
+    ran: dict[str, Any] = {}
+    batch_size: int | None = None
+    global_batch_size: int | None = None
+    steady_steps: int | None = None
+    steady_s: float | None = None
+    steady: str = "not looked for"
+    last_top1: float | None = None
+    last_top5: float | None = None
+    resumed: Resumed | None = None
+    checkpoints: tuple[CheckpointSaved, ...] = ()
+    evaluations: tuple[Evaluated, ...] = ()
+    exports: tuple[Exported, ...] = ()
+    traces: tuple[Traced, ...] = ()
+    memory: MemoryPeak | None = None
+    loss_not_finite: LossNotFinite | None = None

@@ -3,13 +3,13 @@
 Any beginning of the stream of events gives a result: what was measured until there, and why it ended.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from gputopo.anomaly import AnomalyCheck, find_anomalies
-from gputopo.device_results import device_results
+from gputopo.device_results import batch_size, device_results
 from gputopo.events import (
     Anomaly,
     Event,
@@ -23,7 +23,10 @@ from gputopo.events import (
     Step,
     WarmupDone,
 )
+from gputopo.life import Life
+from gputopo.ran import what_ran
 from gputopo.result import Result
+from gputopo.steadiness import steady
 from gputopo.throughput import RunningThroughput
 
 UNFINISHED = "unfinished"  # the kind of failure where the events end without a word
@@ -56,12 +59,14 @@ class Summary:
         self._anomalies: list[Anomaly] = []
         self._failure: RankFailed | None = None
         self._finished: RunFinished | None = None
+        self._life = Life()
         self._last_time_s = 0.0
 
     def add(self, event: Event) -> None:
         """Take in the next event."""
         self._last_time_s = event.time_s
         self.running.add(event)
+        self._life.add(event)
         match event:
             case Step():
                 self._steps.append(event)
@@ -112,18 +117,42 @@ class Summary:
             replica_difference=self._replicas.largest_difference if self._replicas else None,
             **self._told_at_start(),
             **self._told_on_the_way(),
+            **self._measured(counted),
+            **self._life.fields(),
         )
+
+    def _measured(self, counted: Sequence[Step]) -> dict[str, Any]:
+        found = steady([step.seconds for step in self._steps])
+        batch = batch_size(self._started, counted)
+        return {
+            "batch_size": batch or None,
+            "global_batch_size": batch * len(self._started.devices) if self._started and batch else None,
+            "counted_s": sum(step.seconds for step in counted) if counted else None,
+            "steady_steps": found.steps,
+            "steady_s": found.seconds,
+            "steady": found.says,
+            "last_top1": counted[-1].top1 if counted else None,
+            "last_top5": counted[-1].top5 if counted else None,
+        }
 
     def _told_at_start(self) -> dict[str, Any]:
         started = self._started
         if started is None:
-            return {"spec": {}, "backend": "unknown", "says": self._loss_says()}
+            return {"spec": {}, "backend": "unknown", "says": self._says()}
         return {
             "spec": started.spec,
+            "asked": asked if isinstance(asked := started.spec.get("asked"), dict) else {},
+            "ran": what_ran(started.spec),
             "backend": started.backend,
             "rehearsal_of": started.rehearsal_of,
-            "says": tuple(dict.fromkeys((*started.says, *self._loss_says()))),
+            "says": self._says(),
         }
+
+    def _says(self) -> tuple[str, ...]:
+        """All that must be said with the result, each once."""
+        started = self._started.says if self._started else ()
+        built = self._built.says if self._built else ()
+        return tuple(dict.fromkeys((*started, *built, *self._life.says, *self._loss_says())))
 
     def _told_on_the_way(self) -> dict[str, Any]:
         built, placement = self._built, self._placement
@@ -179,13 +208,17 @@ class Summary:
 
     def _loss_says(self) -> tuple[str, ...]:
         lost = next((step for step in self._steps if step.loss is None), None)
-        if lost is None:
+        if lost is None or self._has_no_loss():
             return ()
         since = "from the warm-up on" if lost.warmup else f"from step {lost.step} on"
         return (
             f"The loss is not a number {since}: the speeds hold, but nothing is learned; "
             "a lower --learning-rate may help.",
         )
+
+    def _has_no_loss(self) -> bool:
+        """Whether the run measures the input alone: there is no model, so no loss was lost."""
+        return self._started is not None and self._started.spec.get("task") == "input"
 
     def _samples_of_counted_steps(self) -> list[Sample]:
         window = self.running.window

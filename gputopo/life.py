@@ -1,0 +1,68 @@
+"""What was kept and noticed in a run beside its steps: checkpoints, evaluations, traces, exports, memory."""
+
+from typing import Any
+
+from gputopo.events import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Exported,
+    LossNotFinite,
+    MemoryPeak,
+    Noticed,
+    Resumed,
+    Traced,
+)
+
+
+class Life:
+    """Collects these events of one run; `fields` are those of `gputopo.result.Result`."""
+
+    def __init__(self) -> None:
+        self._noticed: list[str] = []
+        self._checkpoints: list[CheckpointSaved] = []
+        self._evaluations: list[Evaluated] = []
+        self._exports: list[Exported] = []
+        self._traces: list[Traced] = []
+        self._resumed: Resumed | None = None
+        self._memory: MemoryPeak | None = None
+        self.loss_not_finite: LossNotFinite | None = None
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        """What the reader of the result must know, each once."""
+        return tuple(dict.fromkeys(self._noticed))
+
+    def add(self, event: Event) -> None:
+        """Take in an event of the run; others than those change nothing."""
+        match event:
+            case Noticed():
+                self._noticed.append(event.says)
+            case CheckpointSaved():
+                self._checkpoints.append(event)
+            case Evaluated():
+                self._evaluations.append(event)
+            case Exported():
+                self._exports.append(event)
+            case Traced():
+                self._traces.append(event)
+                self._noticed += event.says
+            case Resumed():
+                self._resumed = event
+            case MemoryPeak():
+                self._memory = event
+            case LossNotFinite():
+                self.loss_not_finite = self.loss_not_finite or event
+
+    def fields(self) -> dict[str, Any]:
+        """Give what is known so far. Of the checkpoints only those that are still there."""
+        removed = {path for saved in self._checkpoints for path in saved.removed}
+        return {
+            "checkpoints": tuple(saved for saved in self._checkpoints if saved.path not in removed),
+            "evaluations": tuple(self._evaluations),
+            "exports": tuple(self._exports),
+            "traces": tuple(self._traces),
+            "resumed": self._resumed,
+            "memory": self._memory,
+            "loss_not_finite": self.loss_not_finite,
+        }

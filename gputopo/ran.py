@@ -1,0 +1,91 @@
+"""What a run really did, in words that can be compared with what was asked: from its spec. Pure.
+
+A spec in a file is free-form JSON here, of this version or of an older one: what it does not say is left out.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gputopo.all_reduce import SAYS
+
+
+def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Give by name: trainer, variables, exchange, numbers, data; nothing of a spec that says nothing.
+
+    The worker refuses what it cannot do as asked, so what a finished run was told is what ran. Who adds the
+    gradients is told by what it is: the same name may be another thing on another backend.
+    """
+    found: dict[str, Any] = {"task": spec.get("task"), "trainer": _trainer(spec)}
+    if "variable_update" in spec and spec.get("strategy") is None:
+        found["variable_update"] = spec["variable_update"]
+        found["variables"] = _variables(spec)
+    if reduction := spec.get("all_reduce"):
+        found["all_reduce"] = reduction
+        found["all_reduce_by"] = SAYS.get(str(reduction).partition("#")[0])
+        found["grad_reduce"] = spec.get("grad_reduce")
+    found["exchange"] = exchange_words(spec) or None
+    precision = _part(spec, "precision")
+    found["precision"] = precision.get("compute")
+    if precision.get("compute") == "fp16":
+        found["loss_scale"] = "auto" if precision.get("auto_loss_scale") else precision.get("loss_scale")
+    found["xla"] = precision.get("xla")
+    found["data_format"] = spec.get("data_format")
+    found["optimizer"] = _part(spec, "optimization").get("optimizer")
+    found["data"] = data_words(spec) or None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def exchange_words(spec: Mapping[str, Any]) -> list[str]:
+    """Give what the exchange has beside the plain form of its mode."""
+    exchange = _part(spec, "exchange")
+    words = []
+    if exchange.get("staged"):
+        words.append("staged, stale by one step")
+    if exchange.get("relaxed"):
+        words.append("relaxed, gradients of the step before")
+    if exchange.get("asynchronous"):
+        words.append("asynchronous")
+    if pieces := exchange.get("repacking"):
+        words.append(f"gradients as {pieces} pieces")
+    if size := exchange.get("small_bytes"):
+        words.append(f"gradients up to {size} bytes joined, {exchange.get('small_group')} at a time")
+    if exchange.get("transfer") == "fp16":
+        words.append("gradients travel as float16")
+    if (groups := exchange.get("groups")) and str(spec.get("all_reduce")) == "hierarchical":
+        words.append(f"groups {' | '.join(','.join(map(str, group)) for group in groups)}")
+    return words
+
+
+def data_words(spec: Mapping[str, Any]) -> str:
+    """Give where examples come from; empty for a spec that does not say."""
+    data = _part(spec, "data")
+    if not data:
+        return ""
+    if data.get("folder"):
+        distorted = ", distorted" if data.get("distortions") else ""
+        cached = ", cached" if data.get("cache") else ""
+        return f"{data.get('name') or 'examples'} from {data['folder']}{distorted}{cached}"
+    made = {"gpu": "made once on the device", "cpu": "made on the CPU", "python": "made in Python"}
+    feed = f", {data.get('feed')}" if data.get("source") == "python" else ""
+    return f"synthetic, {made.get(str(data.get('source')), 'made')}{feed}"
+
+
+def _trainer(spec: Mapping[str, Any]) -> str | None:
+    if spec.get("method"):
+        return f"method {spec['method']}"
+    if spec.get("strategy"):
+        return f"strategy {spec['strategy']}"
+    return "own towers" if "variable_update" in spec else None
+
+
+def _variables(spec: Mapping[str, Any]) -> str:
+    if spec["variable_update"] != "parameter_server":
+        return "a copy on each device"
+    if _part(spec, "exchange").get("ps_spread"):
+        return "spread over the devices"
+    return str(spec.get("ps_device") or "not known")
+
+
+def _part(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = spec.get(name)
+    return part if isinstance(part, Mapping) else {}
