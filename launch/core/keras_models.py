@@ -197,11 +197,10 @@ def _shapes(model: keras.Model, name: str) -> tuple[tuple[int, ...], int]:
 
 
 def _input_and_output(model: keras.Model) -> tuple[Any, Any]:
+    """Give one shape each, or several."""
     if getattr(model, "inputs", None):
-        one = len(model.inputs) == 1 and len(model.outputs) == 1
-        if one:
-            return tuple(model.inputs[0].shape), tuple(model.outputs[0].shape)
-        return [tuple(x.shape) for x in model.inputs], [tuple(x.shape) for x in model.outputs]
+        given, made = ([tuple(one.shape) for one in ends] for ends in (model.inputs, model.outputs))
+        return given[0] if len(given) == 1 else given, made[0] if len(made) == 1 else made
     if not model.built:
         return (None, None), (None, 1)
     given = model.get_build_config()["input_shape"]
