@@ -5,17 +5,44 @@ from collections.abc import Iterator
 import msgspec
 
 from gputopo.events import (
+    BatchTried,
+    CheckpointSaved,
+    Evaluated,
     Event,
+    Exported,
+    LossNotFinite,
+    MemoryPeak,
     ModelBuilt,
+    Noticed,
+    PhaseBegun,
     PlacementChecked,
     RankFailed,
     ReplicasCompared,
+    Resumed,
     Step,
+    Traced,
     WarmupDone,
     decode_line,
 )
 
-WORKER_TELLS = (ModelBuilt, PlacementChecked, WarmupDone, Step, ReplicasCompared, RankFailed)
+WORKER_TELLS = (
+    ModelBuilt,
+    PlacementChecked,
+    WarmupDone,
+    Step,
+    ReplicasCompared,
+    PhaseBegun,
+    Noticed,
+    Resumed,
+    CheckpointSaved,
+    Evaluated,
+    Exported,
+    Traced,
+    LossNotFinite,
+    MemoryPeak,
+    BatchTried,
+    RankFailed,
+)
 LONGEST_LINE = 16 * 1024 * 1024  # a step of a thousand towers is far below; more is no event line
 
 
