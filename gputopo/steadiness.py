@@ -63,7 +63,8 @@ def steady(seconds: Sequence[float]) -> Steady:
         looked_at = min(len(seconds), MOST_STEPS)
         return Steady(says=f"not found: the step times still change within {looked_at} steps")
     took = sum(seconds[:found])
-    return Steady(steps=found, seconds=took, says=f"steady after {found} steps, {took:.2f} s")
+    counted = f"{found} step{'' if found == 1 else 's'}, {took:.2f} s"
+    return Steady(steps=found, seconds=took, says=f"after {counted}" if found else "from the first step")
 
 
 def _is_steady(times: Sequence[float]) -> bool:

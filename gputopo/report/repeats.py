@@ -3,7 +3,8 @@
 from gputopo.repeats import Repeats
 from gputopo.report import units
 from gputopo.report.layout import Line
-from gputopo.report.run import ANOMALY_STYLE, title
+from gputopo.report.run import title
+from gputopo.report.run_facts import ANOMALY_STYLE
 from gputopo.result import Result
 
 

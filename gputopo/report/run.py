@@ -1,7 +1,7 @@
 """The report of a run for people: the table of the devices, the figures of the whole run, the verdict."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -10,12 +10,8 @@ from rich.text import Text
 from gputopo.anomaly import MADE, THRESHOLD_PERCENT
 from gputopo.report import units
 from gputopo.report.layout import Line
+from gputopo.report.run_facts import ANOMALY_STYLE, Fact, run_facts
 from gputopo.result import DeviceResult, Result
-
-# Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
-REPLICAS_EQUAL = 0.0
-ANOMALY_STYLE = "bold red"
-Fact = tuple[str, str | Text]
 
 
 def run_report(result: Result, width: int = 80) -> list[Line]:
@@ -35,7 +31,7 @@ def run_renderable(result: Result) -> RenderableType:
     parts.append(Text())
     if result.devices:
         parts += [device_table(result), Text()]
-    parts.append(_grid([*_speed_facts(result), *_training_facts(result), *_placement_facts(result)]))
+    parts.append(_grid(list(run_facts(result))))
     parts.append(Text())
     parts += verdict_lines(result)
     if result.failure is not None:
@@ -138,76 +134,10 @@ def _index(gpu: int | None) -> str:
     return "" if gpu is None else str(gpu)
 
 
-def _speed_facts(result: Result) -> Iterator[Fact]:
-    speed = result.throughput
-    if speed is None:
-        yield "images/sec", "not measured: no step after the warm-up"
-    else:
-        yield (
-            "images/sec",
-            f"{units.images_per_sec(speed.mean)} ± {units.images_per_sec(speed.uncertainty)} "
-            f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
-            f"by wall time {units.images_per_sec(speed.total)}",
-        )
-    if result.devices and result.devices[0].batch_size:
-        per_device = result.devices[0].batch_size
-        total = sum(row.batch_size for row in result.devices)
-        yield (
-            "batch",
-            f"{total} images: {per_device} on each of {units.counted(len(result.devices), 'device')}",
-        )
-    if result.backend == "gpu" and result.devices and all(row.graphics_mhz is None for row in result.devices):
-        yield "clocks", "not read while the steps were counted"
-
-
-def _training_facts(result: Result) -> Iterator[Fact]:
-    warmup = units.counted(result.warmup_steps, "step")
-    took = "" if result.warmup_s is None else f" in {units.seconds(result.warmup_s)}"
-    yield "steps", f"{result.steps} counted, {result.images} images, after a warm-up of {warmup}{took}"
-    if result.parameters is not None:
-        yield "parameters", f"{result.parameters:,}"
-    if result.steps:
-        yield "loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}"
-    spans = (
-        ("import", result.import_s),
-        ("build", result.build_s),
-        ("first step", result.first_step_s),
-        ("whole run", result.wall_s),
-    )
-    known = [f"{name} {units.seconds(span)}" for name, span in spans if span is not None]
-    if known:
-        yield "time", ", ".join(known)
-
-
-def _placement_facts(result: Result) -> Iterator[Fact]:
-    if result.variables_on:
-        held = (f"{units.size(count)} on {place}" for place, count in _by_place(result.variables_on))
-        yield "variables", ", ".join(held)
-    if result.ops_on:
-        yield "ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result.ops_on))
-    elif result.variables_on:
-        yield "ops", "not checked: this TensorFlow does not give the graphs that it ran"
-    if (difference := result.replica_difference) is not None:
-        yield "copies", _copies(difference, result.spec.get("variable_update"))
-
-
-def _by_place(counts: dict[str, int]) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda item: (len(item[0]), item[0]))  # /GPU:2 before /GPU:10
-
-
-def _copies(difference: float, mode: object) -> str | Text:
-    shown = f"they differ by {difference:.3g} at most"
-    if mode == "independent":
-        return f"{shown}; each device trains its own, so they drift apart"
-    if difference == REPLICAS_EQUAL:
-        return "all equal, as they must be"
-    return Text(f"{shown}, and must be equal: do not trust this training", style=ANOMALY_STYLE)
-
-
 def _grid(facts: Sequence[Fact]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
+    grid.add_column(overflow="fold")  # a path is shown whole
     for name, value in facts:
         grid.add_row(name, value if isinstance(value, Text) else Text(value))
     return grid

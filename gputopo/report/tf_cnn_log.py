@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gputopo.events import Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
+from gputopo import workload
+from gputopo.events import Evaluated, Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
 from gputopo.report import units
 from gputopo.throughput import RunningThroughput
 
@@ -16,6 +17,8 @@ DISPLAY_EVERY = 10  # the default of its --display_every
 RULE = "-" * 64
 # Its epochs are those of ImageNet's training set (ILSVRC 2012), whose shape the synthetic data has.
 IMAGES_PER_EPOCH = 1_281_167
+EXAMPLES = {"imagenet": IMAGES_PER_EPOCH, "cifar10": 50_000}
+_MODES = {"train": "training", "forward": "forward only", "eval": "evaluation", "input": "input only"}
 
 
 def lines(events: Iterable[Event], display_every: int = DISPLAY_EVERY) -> Iterator[str]:
@@ -52,6 +55,11 @@ class TfCnnLog:
                 return [*self._header({}), *self._columns()]
             case Step() if not event.warmup:
                 return [*self._header({}), *self._columns(), *self._step(event)]
+            case Evaluated():
+                top5 = math.nan if event.top5 is None else event.top5
+                return [
+                    f"Accuracy @ 1 = {event.top1:.4f} Accuracy @ 5 = {top5:.4f} [{event.examples} examples]"
+                ]
             case RunFinished():
                 return self._end(event)
         return []
@@ -66,7 +74,12 @@ class TfCnnLog:
         if self._told_columns:
             return []
         self._told_columns = True
-        return ["Done warm up", "Step\tImg/sec\ttotal_loss"]
+        accuracy = "\ttop_1_accuracy\ttop_5_accuracy" if self._tells_accuracy() else ""
+        return ["Done warm up", f"Step\tImg/sec\ttotal_loss{accuracy}"]
+
+    def _tells_accuracy(self) -> bool:
+        kept = self._started.spec.get("lifecycle") if self._started else None
+        return isinstance(kept, dict) and bool(kept.get("training_accuracy"))
 
     def _step(self, step: Step) -> list[str]:
         if step.step != 1 and step.step % self._display_every:
@@ -74,7 +87,9 @@ class TfCnnLog:
         running = self._running
         mean, loss = running.mean or 0.0, math.nan if step.loss is None else step.loss
         speed = f"images/sec: {mean:.1f} +/- {running.uncertainty:.1f} (jitter = {running.jitter():.1f})"
-        return [f"{step.step}\t{speed}\t{loss:.3f}"]
+        shares = (step.top1, step.top5) if self._tells_accuracy() else ()
+        accuracy = "".join(f"\t{math.nan if share is None else share:.3f}" for share in shares)
+        return [f"{step.step}\t{speed}\t{loss:.3f}{accuracy}"]
 
     def _end(self, event: RunFinished) -> list[str]:
         total = self._running.total
@@ -87,27 +102,71 @@ def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
     spec: dict[str, Any] = started.spec if started else {}
     devices = [device.device.lower() for device in started.devices] if started else []
     known = {**(started.versions if started else {}), **versions}
-    batch, steps = spec.get("batch_size"), spec.get("num_batches")
-    joint = batch * len(devices) if isinstance(batch, int) else None
     fields = [
         ("TensorFlow:", ".".join(known.get("tensorflow", "not known").split(".")[:2])),
         ("Model:", spec.get("model", "not known")),
-        ("Dataset:", "imagenet (synthetic)"),
-        ("Mode:", "training"),
+        ("Dataset:", _dataset(spec)),
+        ("Mode:", _MODES.get(str(spec.get("task")), _MODES["train"])),
         ("SingleSess:", False),
+        *_batches(spec, len(devices)),
+        ("Devices:", devices),
+        ("NUMA bind:", False),
+        ("Data format:", spec.get("data_format", "not known")),
+        ("Optimizer:", _part(spec, "optimization").get("optimizer", "sgd")),
+        ("Variables:", spec.get("variable_update", "not known")),
+    ]
+    if spec.get("all_reduce"):
+        fields.append(("AllReduce:", spec["all_reduce"]))
+    if _part(spec, "exchange").get("staged"):
+        fields.append(("Staged vars:", True))
+    # Those below are not in its logs: what it does not have, or does not tell.
+    ours = (("Precision:", _precision(spec)), ("Trainer:", spec.get("method") or spec.get("strategy")))
+    fields += [(name, value) for name, value in ours if value]
+    return [f"{name:<13}{value}" if len(name) < 13 else f"{name} {value}" for name, value in fields]
+
+
+def _batches(spec: dict[str, Any], devices: int) -> list[tuple[str, Any]]:
+    batch, steps = spec.get("batch_size"), spec.get("num_batches")
+    joint = batch * devices if isinstance(batch, int) else None
+    fields: list[tuple[str, Any]] = [
         ("Batch size:", f"{joint} global"),
         ("", f"{batch} per device"),
         ("Num batches:", f"{spec.get('max_batches')} at most" if steps is None else steps),
     ]
     if isinstance(steps, int) and joint is not None:
-        fields.append(("Num epochs:", f"{steps * joint / IMAGES_PER_EPOCH:.2f}"))
-    fields += [
-        ("Devices:", devices),
-        ("NUMA bind:", False),
-        ("Data format:", spec.get("data_format", "not known")),
-        ("Optimizer:", "sgd"),
-        ("Variables:", spec.get("variable_update", "not known")),
-    ]
-    if spec.get("all_reduce"):
-        fields.append(("AllReduce:", spec["all_reduce"]))
-    return [f"{name:<13}{value}" for name, value in fields]
+        fields.append(
+            ("Num epochs:", f"{steps * joint / EXAMPLES.get(_data_name(spec), IMAGES_PER_EPOCH):.2f}")
+        )
+    return fields
+
+
+def _dataset(spec: dict[str, Any]) -> str:
+    real = _part(spec, "data").get("folder") is not None
+    return _data_name(spec) if real else f"{_data_name(spec)} (synthetic)"
+
+
+def _data_name(spec: dict[str, Any]) -> str:
+    told = _part(spec, "data").get("name")
+    if isinstance(told, str):
+        return told
+    model = spec.get("model")
+    known = isinstance(model, str) and model in workload.names()
+    return workload.require(str(model)).data_name if known else "imagenet"
+
+
+def _precision(spec: dict[str, Any]) -> str | None:
+    """Give the precision where it is not the usual one."""
+    precision = _part(spec, "precision")
+    words = [precision["compute"]] if precision.get("compute", "fp32") != "fp32" else []
+    if precision.get("auto_loss_scale"):
+        words.append("automatic loss scale")
+    elif precision.get("loss_scale", 1.0) != 1.0:
+        words.append(f"loss scale {precision['loss_scale']:g}")
+    if precision.get("xla"):
+        words.append("XLA")
+    return ", ".join(words) or None
+
+
+def _part(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    part = spec.get(name)
+    return part if isinstance(part, dict) else {}

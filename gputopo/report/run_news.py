@@ -1,0 +1,52 @@
+"""What happens in a run beside its steps, as one line each while it goes."""
+
+from gputopo.events import (
+    Anomaly,
+    BatchTried,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Exported,
+    LossNotFinite,
+    Noticed,
+    RankFailed,
+    Resumed,
+    Traced,
+)
+from gputopo.report import units
+
+
+def news(event: Event) -> str | None:
+    """Give the line for an event that a user wants to read at once, None for all others."""
+    match event:
+        case Anomaly() | Noticed():
+            return event.says
+        case RankFailed():
+            return f"{event.kind}: {event.cause}"
+        case Resumed():
+            return f"goes on after {units.counted(event.steps, 'step')}: {event.path}"
+        case CheckpointSaved():
+            size, took = units.size(event.bytes), units.seconds(event.seconds)
+            return f"checkpoint after {units.counted(event.steps, 'step')}: {event.path} ({size}, {took})"
+        case Evaluated():
+            return evaluated_words(event)
+        case Exported():
+            return f"exported: {event.path} ({', '.join(event.formats)})"
+        case Traced():
+            return f"traced steps {', '.join(map(str, event.steps))}: {event.path}"
+        case LossNotFinite():
+            towers = ", ".join(map(str, event.towers))
+            return f"the loss is {event.value} from step {event.step} on (tower {towers}); training goes on"
+        case BatchTried():
+            return f"a batch of {event.batch_size} per device {'fits' if event.fits else 'does not fit'}"
+    return None
+
+
+def evaluated_words(event: Evaluated) -> str:
+    """Write how well a model did: `top-1 71.20 %, top-5 90.10 %, loss 1.2, 50000 examples (imagenet)`."""
+    top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f} %"
+    after = "" if event.steps is None else f" after {units.counted(event.steps, 'step')}"
+    return (
+        f"top-1 {100 * event.top1:.2f} %{top5}, loss {units.loss(event.loss)}, "
+        f"{event.examples} examples ({event.data}){after}"
+    )
