@@ -5,10 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gputopo import schema
-from gputopo.events import Device, ModelBuilt, PlacementChecked, RankFailed, Step, WarmupDone
+from gputopo.events import (
+    Device,
+    MemoryPeak,
+    ModelBuilt,
+    PhaseBegun,
+    PlacementChecked,
+    RankFailed,
+    Step,
+    WarmupDone,
+)
 from tests.launch.worker_process import environment, run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow
@@ -17,8 +27,12 @@ pytestmark = pytest.mark.tensorflow
 def test_the_worker_tells_model_placement_warm_up_and_every_step_in_this_order(tmp_path: Path) -> None:
     code, events, stderr = run_worker(tmp_path, trivial_spec(towers=2))
     assert code == 0, stderr
-    assert [type(event) for event in events] == [ModelBuilt, PlacementChecked, Step, WarmupDone, *[Step] * 3]
-    built, placed, *rest = events
+    kinds = [type(event) for event in events if not isinstance(event, PhaseBegun)]
+    assert kinds == [ModelBuilt, PlacementChecked, Step, WarmupDone, *[Step] * 3, MemoryPeak]
+    built, placed, *rest, memory = events
+    assert isinstance(memory, MemoryPeak)
+    assert 4 * 4_263_877 < memory.host_bytes < psutil.virtual_memory().total
+    assert memory.devices == {}, "a CPU device has no memory of its own"
     assert isinstance(built, ModelBuilt)
     assert built.parameters == 4_263_877
     assert isinstance(placed, PlacementChecked)
