@@ -60,7 +60,11 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
     try:
         devices.set_up(spec)
         _work_of(spec)(
-            models.build(spec.model, spec), spec, emit, import_s=import_s, versions=worker_versions()
+            models.build(spec.model, spec),
+            spec,
+            emit,
+            import_s=import_s,
+            versions=worker_versions() | devices.settings(spec),
         )
         emit(_memory_peak(spec))
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:

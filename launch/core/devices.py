@@ -49,20 +49,23 @@ def set_up(spec: RunSpec) -> None:
 
 
 def settings(spec: RunSpec) -> dict[str, str]:
-    """Tell how the runtime is set, for the result: what was asked for, and what TensorFlow chooses itself."""
-    own = "chosen by TensorFlow"
-    told = {
-        "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads() or own),
-        "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads() or own),
+    """Tell how the runtime is set, for the result; what TensorFlow chooses itself is left out."""
+    threads = {
+        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
     }
+    told = {name: str(count) for name, count in threads.items() if count}
     if spec.backend == "cpu":
         return told
     mode = os.environ.get(GPU_THREAD_MODE, "global")
-    count = os.environ.get(GPU_THREAD_COUNT, own)
+    count = os.environ.get(GPU_THREAD_COUNT, "")
     limit = spec.runtime.memory_limit_mib
     growth = os.environ.get(ALLOW_GROWTH, "true").lower() in ("true", "1")
     memory = f"{limit} MiB" if limit is not None else "grows" if growth else "all at once"
-    return told | {"gpu_threads": mode if mode == "global" else f"{mode}, {count}", "gpu_memory": memory}
+    return told | {
+        "gpu_threads": f"{mode} {count}" if count and mode != "global" else mode,
+        "gpu_memory": memory,
+    }
 
 
 def require(device: str) -> None:

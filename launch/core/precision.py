@@ -6,12 +6,12 @@ gradients. A sum is finite only if every tower's share is, so the sums tell whet
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from gputopo.launch.core.devices import HOST
+from gputopo.launch.core.scale_watch import ScaleReport
 from gputopo.launch.spec import Precision, RunSpec
 
 Tensor = Any
@@ -20,17 +20,6 @@ TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 # Below 1 a scale would make gradients smaller, so there it rests, as in tf_cnn_benchmarks. The upper bound is
 # that of NVIDIA Apex's dynamic loss scale; without one a run in float32 would double it to infinity.
 SMALLEST_SCALE, LARGEST_SCALE = 1.0, 2.0**24
-
-
-@dataclass(frozen=True)
-class ScaleReport:
-    """Where the loss scales of a run stand: one for all towers, or one per tower of independent ones.
-
-    `skipped_steps`: how many steps were left out so far, because a gradient was not finite.
-    """
-
-    loss_scales: tuple[float, ...]
-    skipped_steps: tuple[int, ...]
 
 
 class LossScale:
@@ -101,7 +90,7 @@ class LossScale:
 
     def _create(self) -> list[Any]:
         # Counts as float32: exact up to 16 million, and every device has kernels for it.
-        starts = (("scale", self._spec.loss_scale), ("good_steps", 0.0), ("skipped_steps", 0.0))
+        starts = (("scale", float(self._spec.loss_scale)), ("good_steps", 0.0), ("skipped_steps", 0.0))
         with tf.device(HOST):
             return [tf.Variable(value, trainable=False, name=f"loss/{name}") for name, value in starts]
 

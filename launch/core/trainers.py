@@ -8,6 +8,7 @@ from gputopo.launch.core import placement_check
 from gputopo.launch.core.inputs.source import Source, source_of
 from gputopo.launch.core.models import Model
 from gputopo.launch.core.placements import place
+from gputopo.launch.core.scale_watch import ScaleReport
 from gputopo.launch.core.step import StepOutcome, TrainingStep
 from gputopo.launch.spec import RunSpec
 
@@ -92,6 +93,10 @@ class OwnTowers:
     def scale_variables(self) -> Sequence[Sequence[Any]]:
         """The state of an automatic loss scale, which a checkpoint holds as well."""
         return self.step.updater.scale_variables
+
+    def scale_report(self) -> ScaleReport | None:
+        """Tell where the loss scale stands, after a step; None where nothing is scaled."""
+        return self.step.updater.report()
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step."""

@@ -12,6 +12,7 @@ from gputopo.launch.core.exporting import Export
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.loop import Loop, LossWatch, Observer
 from gputopo.launch.core.models import Model, parameter_count
+from gputopo.launch.core.scale_watch import ScaleWatch
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.tensorboard import Scalars
 from gputopo.launch.core.tracing import Tracer
@@ -44,6 +45,9 @@ def train(
         checkpoints = Checkpoints(model, spec, step, emit)
         trained = checkpoints.start()
         with observers(spec, emit) as watching:
+            report = getattr(step, "scale_report", None)
+            if report is not None:
+                watching.append(ScaleWatch(report, emit))
             loop = Loop(step, spec, emit, [*watching, _Saving(checkpoints)], trained=trained)
             loop.first_step()
             loop.warm_up()

@@ -60,7 +60,7 @@ def test_threads_are_as_the_spec_says_and_are_told() -> None:
     assert found["gpu"] == {
         "intra_op_threads": "3",
         "inter_op_threads": "5",
-        "gpu_threads": "gpu_shared, 8",
+        "gpu_threads": "gpu_shared 8",
         "gpu_memory": "512 MiB",
     }
     # Each GPU gets a limit or may grow, never both.
@@ -74,7 +74,5 @@ def test_threads_are_as_the_spec_says_and_are_told() -> None:
 
 def test_without_a_word_the_threads_are_tensorflows_own() -> None:
     found = ask({})
-    assert found["told"] == {
-        "intra_op_threads": "chosen by TensorFlow",
-        "inter_op_threads": "chosen by TensorFlow",
-    }
+    assert found["told"] == {}
+    assert found["gpu"] == {"gpu_threads": "global", "gpu_memory": "512 MiB"}
