@@ -18,9 +18,9 @@ import json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from gputopo.events import Device
-from gputopo.launch.core import devices, models, placements, step
+from gputopo.launch.core import devices, evaluating, models, placements, step
 from gputopo.launch.core.inputs.source import source_of
-from gputopo.launch.spec import Exchange, RunSpec
+from gputopo.launch.spec import Exchange, Lifecycle, RunSpec
 
 def has_gpu_kernel(node):
     for kernel in kernels.get_registered_kernels_for_op(node.op).kernel:
@@ -49,9 +49,14 @@ server = ("parameter_server", "NHWC")
 specs += [spec(*server, Exchange(staged=True, ps_spread=True)), spec(*server, Exchange(asynchronous=True))]
 packed = Exchange(relaxed=True, repacking=2, small_bytes=4096, transfer="fp16")
 specs.append(spec("replicated", "NHWC", packed, all_reduce="ring#2"))
+specs.append(spec(*server, lifecycle=Lifecycle(training_accuracy=True)))
+specs += [spec("parameter_server", data_format, task="forward") for data_format in ("NHWC", "NCHW")]
 for one in specs:
     model = models.build(one.model)
-    built = step.TrainingStep(model, one, placements.place(model, one), source_of(model, one))
+    if one.task == "forward":
+        built = evaluating.ForwardStep(model, one)
+    else:
+        built = step.TrainingStep(model, one, placements.place(model, one), source_of(model, one))
     for node in built.graph_nodes():
         if node.device and not node.device.endswith("CPU:0"):
             found["nodes"] += 1
