@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from gputopo.launch.core.devices import HOST
 from gputopo.launch.core.reductions import Reducer, add, on
-from gputopo.launch.pieces import leaders_of, pieces
+from gputopo.launch.pieces import LEAST_PIECE, leaders_of, pieces
 from gputopo.reduction_groups import Groups, halves
 
 Tensor = Any
@@ -93,7 +93,7 @@ def _by_groups(values: Sequence[Tensor], devices: Sequence[str], groups: Groups,
 def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[str]) -> list[Tensor]:
     """Add piece p of all values on `gather[p]`, and put the pieces together on every device."""
     size = values[0].shape.num_elements()
-    sizes = pieces(size, len(gather))
+    sizes = pieces(size, len(gather), LEAST_PIECE)
     if len(sizes) == 1:
         with tf.device(gather[0]):
             total = add(values)

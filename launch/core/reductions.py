@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.errors import HardwareError
+from gputopo.launch.pieces import LEAST_PIECE
 
 Tensor = Any
 
@@ -30,7 +31,9 @@ def on(device: str, value: Tensor) -> Tensor:
 
 # 1, 10, 100, ... as long as float64 holds every sum exactly; in float16 1, 2, 4, ...
 _BASE_AND_DIGITS: dict[str, tuple[int, int]] = {"fp32": (10, 15), "fp16": (2, 11)}
-_ROWS = 256  # so many times the same sums, so that a reduction that cuts tensors has something to cut
+# So many times the same sums for each device (for eight at most, which is 2 MiB a tower), so that a reduction that
+# cuts tensors cuts these into two pieces a device.
+_ROWS = 2 * LEAST_PIECE
 
 
 def self_test(
@@ -46,16 +49,17 @@ def self_test(
     """
     base, digits = _BASE_AND_DIGITS[transfer]
     slots = -(-len(devices) // digits)
-    given = np.zeros((len(devices), _ROWS, slots))
+    given = np.zeros((len(devices), slots))
     for tower in range(len(devices)):
-        given[tower, :, tower // digits] = base ** (tower % digits)
-    expected = given.sum(axis=0)
+        given[tower, tower // digits] = base ** (tower % digits)
+    shape = (_ROWS * min(len(devices), 8), slots)
+    expected = np.broadcast_to(given.sum(axis=0), shape)
 
     def reduce() -> list[Tensor]:
         values = []
         for device, value in zip(devices, given, strict=True):
             with tf.device(device):
-                values.append(tf.constant(value, tf.float64))
+                values.append(tf.broadcast_to(tf.constant(value, tf.float64), shape))
         return reducer([values])[0]
 
     for device, total in zip(devices, tf.compat.v1.wrap_function(reduce, [])(), strict=True):

@@ -8,18 +8,19 @@ from gputopo.launch.pieces import leaders_of, pieces, small_runs, spread, starts
 from gputopo.reduction_groups import halves
 
 
-@given(st.integers(0, 10**9), st.integers(1, 300))
-def test_pieces_are_all_of_it_nearly_equal_and_not_empty(size: int, count: int) -> None:
-    cut = pieces(size, count)
+@given(st.integers(0, 10**9), st.integers(1, 300), st.integers(1, 10**6))
+def test_pieces_are_all_of_it_nearly_equal_and_not_too_small(size: int, count: int, least: int) -> None:
+    cut = pieces(size, count, least)
     assert sum(cut) == size
     assert max(cut) - min(cut) <= 1
-    assert len(cut) == (min(size, count) or 1)
-    assert min(cut) > 0 or size == 0
+    assert len(cut) == max(1, min(size // least, count))
+    assert min(cut) >= least or len(cut) == 1
 
 
 def test_the_larger_pieces_come_first() -> None:
     assert pieces(10, 4) == [3, 3, 2, 2]
     assert pieces(2, 4) == [1, 1]
+    assert pieces(10, 4, 4) == [5, 5]
 
 
 @given(
@@ -58,17 +59,18 @@ def test_equal_places_are_taken_in_order() -> None:
     assert spread([5, 5, 5, 1], ["a", "b"]) == ["a", "b", "a", "b"]
 
 
-@given(st.integers(2, 16), st.integers(1, 8), st.integers(1, 20))
+@given(st.integers(2, 16), st.integers(1, 8), st.integers(1, 20), st.integers(0, 300))
 def test_in_every_tick_of_a_ring_each_tower_has_one_piece_for_each_ring(
-    towers: int, rings: int, tick: int
+    towers: int, rings: int, tick: int, first: int
 ) -> None:
-    starts = starts_of(towers * rings, towers, rings)
+    starts = starts_of(towers * rings, towers, rings, first)
     at = Counter((start + tick) % towers for start in starts)
     assert at == dict.fromkeys(range(towers), rings)
 
 
 def test_rings_start_far_apart() -> None:
     assert starts_of(8, 4, 2) == [0, 1, 2, 3, 2, 3, 0, 1]
+    assert starts_of(2, 4, 1, first=7) == [3, 0]
 
 
 @given(st.integers(1, 12), st.integers(0, 200))

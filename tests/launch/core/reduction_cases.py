@@ -22,7 +22,7 @@ from gputopo.launch.reduction_spec import METHODS, Method, ReductionJob
 from gputopo.launch.spec import Exchange, RunSpec
 from tests.launch.core.small_model import SmallModel
 
-SHAPES = ((3, 5, 2), (1,), (), (40, 31), (7,), (7,))
+SHAPES = ((3, 5, 2), (1,), (), (401, 300), (40, 31), (7,), (7,))  # the large one is worth cutting
 ON_CPU = tuple(name for name in METHODS if not name.startswith("nccl"))
 WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "copy in 1": ("copy", {"repacking": 1}),
