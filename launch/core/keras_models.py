@@ -30,6 +30,7 @@ _LAYOUTS: dict[str, DataFormat] = {"channels_last": "NHWC", "channels_first": "N
 # A random layer takes one number of its row of seeds in each call; rows of towers lie this far apart.
 _SEEDS_PER_ROW = 1 << 8
 _SEEDS_PER_STEP = 1 << 32
+_LARGEST = 1 << 62
 _LAYERS = 1_000_003  # more random layers than a model has: no two seeds share a layer's numbers
 
 
@@ -49,7 +50,7 @@ class KerasModel:
         self.loss: Loss = "sigmoid" if self.classes == 1 else "softmax"
         self.layout = _layout(model) if len(shape) == 3 else None
         self.variables = [_spec(one) for one in model.trainable_variables]
-        self._frozen = [one for one in model.non_trainable_variables if not _is_seed(one)]
+        self._frozen = [one for one in model.non_trainable_variables if not is_seed(one)]
         self.state = [_spec(one) for one in self._frozen]
         self._fails = (
             f"the model '{name}' fails in its forward pass",
@@ -84,7 +85,7 @@ class KerasModel:
         ]
         given = iter(state)
         seed = seeds(rows)
-        rest = [next(seed) if _is_seed(one) else next(given) for one in self.keras.non_trainable_variables]
+        rest = [next(seed) if is_seed(one) else next(given) for one in self.keras.non_trainable_variables]
         mode = {"training": training} if self._takes_training else {}  # as Keras's fit does
         with Foreign(*self._fails):
             outputs, new = self.keras.stateless_call(
@@ -93,7 +94,7 @@ class KerasModel:
         kept = [
             value
             for one, value in zip(self.keras.non_trainable_variables, new, strict=True)
-            if not _is_seed(one)
+            if not is_seed(one)
         ]
         return Forward(self.head.logits(outputs), kept)
 
@@ -120,7 +121,7 @@ class KerasModel:
         unused = unused_loss(model, self.head)
         if unused:
             yield unused
-        if any(_is_seed(one) for one in model.non_trainable_variables):
+        if any(is_seed(one) for one in model.non_trainable_variables):
             yield "Random layers draw by step and by each tower's first row, so towers drop different things."
         if model.losses:
             yield f"Left out of the loss: what the model adds to it (regularisers: {len(model.losses)})."
@@ -162,7 +163,7 @@ def seeds(rows: Rows) -> Iterator[Tensor]:
     while True:
         with tf.name_scope("random_counters/"), tf.device(HOST):
             step = tf.cast(rows.stream.step, tf.int64) * _SEEDS_PER_STEP
-            layer = tf.constant(rows.stream.seed * _LAYERS + number, tf.int64)
+            layer = tf.constant((rows.stream.seed * _LAYERS + number) % _LARGEST, tf.int64)
             made = tf.stack([layer, step + rows.first * _SEEDS_PER_ROW])
         yield made
         number += 1
@@ -265,7 +266,8 @@ def _require_tensorflow() -> None:
         )
 
 
-def _is_seed(variable: Any) -> bool:
+def is_seed(variable: Any) -> bool:
+    """Tell whether a Keras variable is the seed of a random layer."""
     return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
 
 

@@ -18,13 +18,16 @@ from gputopo.launch.core.keras_methods.parallel import make_parallel, towers_of
 from gputopo.launch.core.keras_methods.recipes import RECIPES
 from gputopo.launch.core.keras_methods.serial import serial_of
 from gputopo.launch.core.keras_methods.tower import TowerMarks
-from gputopo.launch.core.keras_models import KerasModel
+from gputopo.launch.core.keras_models import KerasModel, is_seed, seeds
+from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.marks import Marks, clock
 from gputopo.launch.core.models import Model, loss_of
+from gputopo.launch.core.randomness import Stream
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.spec import Exchange, Method, Precision, RunSpec
 
 Tensor = Any
+_DROPOUT = 6  # purpose of a random stream
 
 
 class MethodStep:
@@ -52,9 +55,7 @@ class MethodStep:
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
         self.says = (*getattr(model, "says", ()), RECIPES[method].says)
-        seedless = [
-            one for one in self._serial.non_trainable_variables if not one.path.endswith("_generator_state")
-        ]
+        seedless = [one for one in self._serial.non_trainable_variables if not is_seed(one)]
         self.placement = HeldVariables(
             ([one.value for one in self._serial.trainable_variables],), ([one.value for one in seedless],)
         )
@@ -94,7 +95,7 @@ class MethodStep:
         images, labels = self._source_on_host(fed)
         with tf.device(self._server):
             weights = [tf.identity(one.value) for one in self._parallel.trainable_variables]
-            state = [tf.identity(one.value) for one in self._parallel.non_trainable_variables]
+            state = self._state(number)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
                 outputs, new = self._parallel.stateless_call(weights, state, images, training=True)
@@ -113,6 +114,14 @@ class MethodStep:
                 gradients,
                 new,
             )
+
+    def _state(self, number: Tensor) -> list[Tensor]:
+        """Read the moving statistics; seeds follow the step, so that a resumed run draws the same."""
+        drawn = seeds(Rows(0, self._joint.batch_size, Stream(self._spec.seed, _DROPOUT, number)))
+        return [
+            next(drawn) if is_seed(one) else tf.identity(one.value)
+            for one in self._parallel.non_trainable_variables
+        ]
 
     def _source_on_host(self, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         with tf.device(HOST):

@@ -12,10 +12,13 @@ import tensorflow as tf
 
 from gputopo.launch.core.devices import HOST
 from gputopo.launch.core.keras_methods.recipes import Recipe, rows_of_towers
+from gputopo.launch.core.keras_models import is_seed
 from gputopo.launch.core.marks import Marks, clock
 
 Tensor = Any
-_SEEDS_PER_TOWER = 1 << 40  # numbers that random layers of one tower may draw before they meet the next one's
+# Numbers that a random layer of one tower may draw before it meets those of the next; a step of a run has
+# room for 256 towers of them (`keras_models.seeds`).
+_SEEDS_PER_TOWER = 1 << 24
 _SLICES = "slices/"  # a scope beside those of the towers: cutting on the CPU belongs to the host
 
 
@@ -164,7 +167,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
 
     def _state(self, variable: Any, device: str) -> Tensor:
         """Give a moving statistic; a random layer's seed is another one in each tower."""
-        if not variable.path.endswith("seed_generator_state"):
+        if not is_seed(variable):
             return _on(device, variable)
         with tf.name_scope(_SLICES), tf.device(HOST):
             moved = tf.constant([0, self._tower * _SEEDS_PER_TOWER], tf.int64)

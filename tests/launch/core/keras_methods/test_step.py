@@ -30,6 +30,7 @@ def cases() -> dict[str, dict[str, Any]]:
     for name, fields in OPTIMIZERS.items():
         made[f"{name} own"] = {"model": "small", "ps_device": "/CPU:0", **fields}
         made[f"{name} method"] = {"model": "small", "ps_device": "/CPU:0", "method": "kuza55", **fields}
+    made["dropping"] = {"model": f"{USER}:dropping", "method": "kuza55", "learning_rate": 0.0}
     made["nchw"] = {"model": "small", "ps_device": "/CPU:1", "method": "kuza55", "data_format": "NCHW"}
     method = {"model": "small", "method": "kuza55"}
     made["replicated"] = {**method, "variable_update": "replicated"}
@@ -112,3 +113,8 @@ def test_what_moves_is_told(found: dict[str, Any]) -> None:
 def test_what_does_not_go_with_a_method_is_refused(found: dict[str, Any], case: str, word: str) -> None:
     assert word in found[case]["error"]
     assert found[case]["hint"]
+
+
+def test_random_layers_draw_anew_in_every_step(found: dict[str, Any]) -> None:
+    # Nothing is learnt at a rate of 0, so only what is dropped can change the loss.
+    assert len(set(found["dropping"]["losses"])) == len(found["dropping"]["losses"])
