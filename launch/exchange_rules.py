@@ -17,7 +17,24 @@ def _to_copies(spec: RunSpec) -> RunSpec:
     return replaced(spec, variable_update="replicated", ps_device=None, exchange=exchange)
 
 
+def _of_a_server(spec: RunSpec) -> bool:
+    return spec.exchange.staged or spec.exchange.asynchronous
+
+
+def _of_copies(spec: RunSpec) -> bool:
+    exchange = spec.exchange
+    packed = exchange.repacking or exchange.small_bytes or exchange.transfer == "fp16"
+    return bool(packed or exchange.relaxed)
+
+
 EXCHANGE_RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda spec: _of_a_server(spec) and _of_copies(spec),
+        "--staged-vars and --async are ways of a parameter server: they do not go with packed or shortened "
+        "gradients, or with relaxed consistency",
+        "leave --staged-vars and --async out, with --variable-update replicated",
+        lambda spec: replaced(_to_copies(spec), "exchange", staged=False, asynchronous=False),
+    ),
     Rule(
         lambda spec: spec.exchange.staged and spec.variable_update != "parameter_server",
         "--staged-vars does not go with --variable-update {spec.variable_update}: "
