@@ -1,0 +1,93 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.cli.run_aliases import translate
+from gputopo.errors import UsageError
+
+FLAGS = ("--xla", "--staged-vars", "--distortions", "--async", "--cache", "--fp16-transfer", "--forward-only")
+
+
+def read(line: str) -> str:
+    return " ".join(translate(line.split(), FLAGS))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("--batch_size=64 --num_gpus 2", "--batch-size=64 --num-gpus 2"),
+        ("--use_fp16", "--precision fp16"),
+        ("--use_fp16=true", "--precision fp16"),
+        ("--use_fp16=false", ""),
+        ("--nouse_fp16", ""),
+        ("--all_reduce_spec=xring#2", "--all-reduce=xring#2"),
+        ("--variable_update=replicated --use_nccl", "--variable-update=replicated --all-reduce nccl"),
+        ("--variable_update=parameter_server --nouse_nccl", "--variable-update=parameter_server"),
+        ("--variable_consistency=relaxed", "--variable-consistency=relaxed"),
+        ("--staged_vars", "--staged-vars"),
+        ("--staged_vars=true", "--staged-vars"),
+        ("--nostaged_vars", ""),
+        ("--staged_vars --nostaged_vars", ""),
+        ("--nostaged_vars --staged_vars", "--staged-vars"),
+        ("--local_parameter_device=cpu", "--ps cpu"),
+        ("--local_parameter_device gpu", "--ps gpu:spread"),
+        ("--cross_replica_sync=false", "--async"),
+        ("--cross_replica_sync", ""),
+        ("--xla_compile", "--xla"),
+        ("--hierarchical_copy", "--all-reduce hierarchical"),
+        ("--fp16_enable_auto_loss_scale", "--loss-scale auto"),
+        ("--fp16_loss_scale=64", "--loss-scale=64"),
+        ("--train_dir=/kept --save_model_steps=5", "--checkpoints=/kept --checkpoint-steps=5"),
+        ("--init_learning_rate=0.1", "--learning-rate=0.1"),
+        ("--fake-location python-dataset", "--data-source python --feed dataset"),
+        ("--distortions=False", ""),
+    ],
+)
+def test_flags_of_other_programs_become_options_that_mean_the_same(theirs: str, ours: str) -> None:
+    assert read(theirs) == ours
+
+
+@pytest.mark.parametrize(("place", "ours"), [("cpu", "--all-reduce pscpu"), ("gpu", "--all-reduce copy")])
+def test_with_replicas_the_parameter_device_is_where_gradients_are_added(place: str, ours: str) -> None:
+    line = f"--variable_update=replicated --local_parameter_device={place}"
+    assert read(line) == f"--variable-update=replicated {ours}"
+
+
+def test_a_reduction_that_is_named_goes_before_the_parameter_device() -> None:
+    line = "--variable_update replicated --local_parameter_device=cpu --all_reduce_spec=xring"
+    assert read(line) == "--variable-update replicated --all-reduce=xring"
+
+
+def test_what_belongs_to_a_program_is_left_alone() -> None:
+    assert read("--num_gpus=2 -- python train.py --use_fp16 --batch_size=3") == (
+        "--num-gpus=2 -- python train.py --use_fp16 --batch_size=3"
+    )
+
+
+@pytest.mark.parametrize("line", ["--trace_file=/x", "--worker_hosts=a", "--fp16_vars", "--display_every=5"])
+def test_what_gputopo_does_not_have_is_named_with_what_to_do(line: str) -> None:
+    with pytest.raises(UsageError, match="gputopo does not have") as refused:
+        read(line)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--local_parameter_device=tpu", "--local_parameter_device", "--use_fp16=maybe", "--fake-location=x"],
+)
+def test_a_value_that_cannot_be_is_refused(line: str) -> None:
+    with pytest.raises(UsageError):
+        read(line)
+
+
+@given(words=st.lists(st.text(alphabet="abn-_=1", max_size=12), max_size=6))
+def test_any_words_are_read_or_refused_in_words(words: list[str]) -> None:
+    told: list[str] | str
+    try:
+        told = translate(words, FLAGS)
+    except UsageError as refused:
+        told = refused.hint
+    assert isinstance(told, list) or told
+    if isinstance(told, list) and "--" not in words:
+        plain = [word for word in words if not word.startswith("--")]
+        assert [word for word in told if not word.startswith("--")] == plain

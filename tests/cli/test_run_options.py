@@ -1,0 +1,255 @@
+import contextlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.cli import run_options
+from gputopo.cli.offers import Offer
+from gputopo.cli.run_options.exchange import implied_update
+from gputopo.cli.run_options.lifecycle import MOST_TRACED, parse_steps
+from gputopo.cli.run_options.optimizer import SCHEDULE
+from gputopo.cli.run_options.schedule import parse_schedule
+from gputopo.errors import GputopoError, InputError, UsageError
+from gputopo.launch.cpu_plan import cpu_plan
+from gputopo.launch.prepare import RunOptions, spec_of
+from gputopo.launch.spec import RunSpec, Schedule
+
+OFFERS: tuple[Offer, ...] = tuple(itertools.chain(*run_options.THEMES.values()))
+
+
+def typed(**given_: Any) -> dict[str, Any]:
+    """All options as the parser gives them: those of the test, the others not given."""
+    plain = {offer.name: offer.unset for offer in OFFERS}
+    return {**plain, "ps": "auto", "variable_update": "auto", **given_}
+
+
+def spec(model: str = "alexnet", **given_: Any) -> RunSpec:
+    words = typed(**given_)
+    plan = cpu_plan(
+        model,
+        ps=words["ps"],
+        variable_update=implied_update(words),
+        all_reduce=words["all_reduce"],
+    )
+    fields = run_options.fields_of(words)
+    return spec_of(plan, None, RunOptions(model=model, backend="cpu", **fields))
+
+
+def test_names_are_unique_and_every_option_is_explained() -> None:
+    names = [offer.name for offer in OFFERS]
+    assert len(names) == len(set(names))
+    assert all(offer.help.endswith(".") for offer in OFFERS)
+    assert all(offer.name.isidentifier() for offer in OFFERS)
+
+
+def test_without_any_option_the_spec_is_plain() -> None:
+    made, plain = spec(), RunSpec(model="alexnet", devices=(), backend="cpu", batch_size=1)
+    for part in ("optimization", "precision", "exchange", "data", "lifecycle", "runtime", "task", "asked"):
+        assert getattr(made, part) == getattr(plain, part)
+
+
+GIVEN: list[tuple[dict[str, Any], str, Any]] = [
+    ({"task": "forward"}, "task", "forward"),
+    ({"forward_only": True}, "task", "forward"),
+    ({"input_only": True}, "task", "input"),
+    ({"eval": True, "checkpoints": "/kept"}, "task", "eval"),
+    ({"method": "kuza55"}, "method", "kuza55"),
+    ({"strategy": "mirrored:one"}, "strategy", "mirrored:one"),
+    ({"data_name": "cifar10"}, "model", "alexnet-cifar10"),
+    ({"ps": "gpu:spread"}, "exchange.ps_spread", True),
+    ({"ps": "gpu:1"}, "ps_device", "/CPU:1"),
+    ({"variable_update": "independent"}, "variable_update", "independent"),
+    ({"staged_vars": True}, "exchange.staged", True),
+    ({"variable_consistency": "relaxed"}, "exchange.relaxed", True),
+    ({"async_": True}, "exchange.asynchronous", True),
+    ({"all_reduce": "xring#2"}, "all_reduce", "ring#2"),
+    ({"all_reduce": "ring"}, "variable_update", "replicated"),
+    ({"gradient_repacking": 4}, "exchange.repacking", 4),
+    ({"agg_small_grads_max_bytes": 64}, "exchange.small_bytes", 64),
+    ({"agg_small_grads_max_bytes": 64, "agg_small_grads_max_group": 3}, "exchange.small_group", 3),
+    ({"fp16_transfer": True}, "exchange.transfer", "fp16"),
+    ({"grad_reduce": "sum"}, "grad_reduce", "sum"),
+    ({"optimizer": "momentum", "momentum": 0.5}, "optimization.momentum", 0.5),
+    ({"optimizer": "momentum", "nesterov": True}, "optimization.nesterov", True),
+    ({"optimizer": "rmsprop", "rmsprop_decay": 0.8}, "optimization.rmsprop_decay", 0.8),
+    ({"optimizer": "rmsprop", "rmsprop_momentum": 0.8}, "optimization.rmsprop_momentum", 0.8),
+    ({"optimizer": "rmsprop", "rmsprop_epsilon": 0.1}, "optimization.rmsprop_epsilon", 0.1),
+    ({"optimizer": "adam", "adam_beta1": 0.8}, "optimization.adam_beta1", 0.8),
+    ({"optimizer": "adam", "adam_beta2": 0.8}, "optimization.adam_beta2", 0.8),
+    ({"optimizer": "adam", "adam_epsilon": 0.1}, "optimization.adam_epsilon", 0.1),
+    ({"weight_decay": 4e-5}, "optimization.weight_decay", 4e-5),
+    ({"gradient_clip": 1.0}, "optimization.gradient_clip", 1.0),
+    ({"gradient_clip_norm": 2.0}, "optimization.gradient_clip_norm", 2.0),
+    ({"learning_rate": 0.25}, "learning_rate", 0.25),
+    ({"learning_rate": 0.25, "scale_learning_rate": True}, "learning_rate", 0.5),
+    ({"learning_rate_schedule": "cosine:50"}, "optimization.schedule.decay_steps", 50),
+    ({"learning_rate_warmup_steps": 7}, "optimization.schedule.warmup_steps", 7),
+    ({"precision": "bf16"}, "precision.compute", "bf16"),
+    ({"precision": "fp16"}, "precision.loss_scale", 128.0),
+    ({"precision": "fp16", "loss_scale": "8"}, "precision.loss_scale", 8.0),
+    ({"precision": "fp16", "loss_scale": "auto"}, "precision.auto_loss_scale", True),
+    ({"xla": True}, "precision.xla", True),
+    ({"data_format": "nchw"}, "data_format", "NCHW"),
+    ({"data_source": "cpu"}, "data.source", "cpu"),
+    ({"data_source": "python", "feed": "staged"}, "data.feed", "staged"),
+    ({"prefetch": 3}, "data.prefetch", 3),
+    ({"datasets_num_private_threads": 2}, "data.private_threads", 2),
+    ({"checkpoints": "/kept", "checkpoint_steps": 5}, "lifecycle.checkpoint_steps", 5),
+    ({"checkpoints": "/kept", "keep_checkpoints": 2}, "lifecycle.keep_checkpoints", 2),
+    ({"checkpoints": "/kept", "resume": True}, "lifecycle.resume", True),
+    ({"export": "/out"}, "lifecycle.export", "/out"),
+    ({"trace": "3,5-6"}, "lifecycle.trace_steps", (3, 5, 6)),
+    ({"tensorboard": "/board"}, "lifecycle.tensorboard", "/board"),
+    ({"print_training_accuracy": True}, "lifecycle.training_accuracy", True),
+    ({"num_intra_threads": 1}, "runtime.intra_threads", 1),
+    ({"num_inter_threads": 2}, "runtime.inter_threads", 2),
+    ({"num_warmup_batches": "4"}, "num_warmup_batches", 4),
+    ({"num_warmup_batches": "auto"}, "detect_warmup", True),
+    ({"batch_size": 3}, "batch_size", 3),
+    ({"num_batches": 9}, "num_batches", 9),
+    ({"seed": 9}, "seed", 9),
+    ({"add_work": ["1:2"]}, "extra_forward", {1: 2}),
+]
+
+
+@pytest.mark.parametrize(("given_", "field", "value"), GIVEN)
+def test_an_option_comes_to_its_field_of_the_spec(given_: dict[str, Any], field: str, value: Any) -> None:
+    found: Any = spec(**given_)
+    for part in field.split("."):
+        found = getattr(found, part)
+    assert found == value
+    assert set(spec(**given_).asked) == set(given_)
+
+
+def test_every_option_that_changes_a_spec_is_tried_above_or_needs_more() -> None:
+    tried = set(itertools.chain.from_iterable(given_ for given_, _, _ in GIVEN))
+    # Real data needs a folder, GPU settings a GPU; those of the output change no spec.
+    elsewhere = {"data_dir", "distortions", "resize_method", "cache", "bad_records"}
+    elsewhere |= {"gpu_thread_mode", "per_gpu_thread_count", "gpu_memory_limit"}
+    elsewhere |= {offer.name for offer in run_options.THEMES["Output"]}
+    assert {offer.name for offer in OFFERS} - tried == elsewhere
+
+
+def test_options_of_real_data_come_to_the_spec(tmp_path: Path) -> None:
+    made = spec(
+        "resnet20",
+        data_dir=str(tmp_path),
+        distortions=True,
+        resize_method="area",
+        cache=True,
+        bad_records="skip",
+    ).data
+    assert (made.folder, made.name) == (str(tmp_path), "cifar10")
+    assert (made.distortions, made.resize, made.cache, made.bad_records) == (True, "area", True, "skip")
+
+
+def test_the_schedule_of_a_models_authors_knows_the_batch() -> None:
+    made = spec("resnet20", learning_rate_schedule="model", batch_size=50)
+    assert made.optimization.schedule.kind == "piecewise"
+    assert made.optimization.schedule.boundaries[0] == 82 * 500 + 1
+    assert made.learning_rate == 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        (None, Schedule()),
+        ("constant", Schedule()),
+        ("exponential:1000:0.5", Schedule(kind="exponential", decay_steps=1000, decay=0.5)),
+        ("exponential:1000", Schedule(kind="exponential", decay_steps=1000, decay=0.1)),
+        (
+            "piecewise:30=0.1,60=0.01",
+            Schedule(kind="piecewise", boundaries=(30, 60), factors=(1.0, 0.1, 0.01)),
+        ),
+    ],
+)
+def test_a_schedule_is_one_word(text: str | None, schedule: Schedule) -> None:
+    assert parse_schedule(SCHEDULE, text, 0) == schedule
+
+
+@given(text=st.text(alphabet="cosinepwexamtl:=,.0159-", max_size=24))
+def test_any_word_is_a_schedule_or_is_refused_in_words(text: str) -> None:
+    for word in (text, f"piecewise:{text}", f"cosine:{text}", f"exponential:{text}"):
+        with contextlib.suppress(UsageError):
+            made = parse_schedule(SCHEDULE, word, 0)
+            assert len(made.factors) in (0, len(made.boundaries) + 1)
+            assert list(made.boundaries) == sorted(set(made.boundaries))
+
+
+@pytest.mark.parametrize("text", ["", "0", "5-3", "x", "1,,2", "-1", f"1-{MOST_TRACED + 1}", "1" * 30])
+def test_steps_to_trace_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--trace"):
+        parse_steps(text)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"task": "forward", "eval": True}, "two tasks"),
+    ({"optimizer": "sgd", "momentum": 0.5}, "number of momentum"),
+    ({"optimizer": "adam", "nesterov": True}, "number of momentum"),
+    ({"optimizer": "momentun"}, "--optimizer"),
+    ({"weight_decay": -1.0}, "--weight-decay"),
+    ({"gradient_clip": 0.0}, "--gradient-clip"),
+    ({"optimizer": "momentum", "momentum": 1.5}, "--momentum"),
+    ({"learning_rate": float("inf")}, "--learning-rate"),
+    ({"learning_rate_schedule": "cosin:5"}, "--learning-rate-schedule"),
+    ({"precision": "fp8"}, "--precision"),
+    ({"precision": "fp16", "loss_scale": "0"}, "--loss-scale"),
+    ({"precision": "fp16", "loss_scale": "big"}, "--loss-scale"),
+    ({"prefetch": -1}, "--prefetch"),
+    ({"gradient_repacking": -1}, "--gradient-repacking"),
+    ({"num_warmup_batches": "some"}, "--num-warmup-batches"),
+    ({"num_warmup_batches": "-1"}, "--num-warmup-batches"),
+    ({"data_dir": "/nowhere/at/all"}, "--data-dir"),
+    ({"all_reduce": "nccl"}, "collective"),
+    ({"all_reduce": "ring", "variable_update": "independent"}, "--all-reduce"),
+    ({"strategy": "mirored"}, "strategy"),
+]
+
+
+@pytest.mark.parametrize(("given_", "said"), REFUSED)
+def test_what_cannot_be_is_refused_with_a_hint(given_: dict[str, Any], said: str) -> None:
+    with pytest.raises(GputopoError) as refused:
+        spec(**given_)
+    assert said in f"{refused.value.what} {refused.value.hint}"
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for option in ("checkpoints", "export", "tensorboard", "data_dir"):
+        with pytest.raises(InputError, match="is not a folder"):
+            spec(**{option: str(tmp_path / "file")})
+
+
+VALUES: dict[str, list[Any]] = {}
+for _given, _, _ in GIVEN:
+    for _name, _value in _given.items():
+        VALUES.setdefault(_name, []).append(_value)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    names=st.lists(st.sampled_from(sorted(VALUES)), max_size=8, unique=True),
+    model=st.sampled_from(["alexnet", "resnet20", "mlp", "keras:ResNet50", "mine:build"]),
+    data=st.data(),
+)
+def test_no_combination_of_options_gives_a_traceback(
+    names: list[str], model: str, data: st.DataObject
+) -> None:
+    asked = {name: data.draw(st.sampled_from(VALUES[name]), label=name) for name in names}
+    refused = refusal(model, asked)
+    if refused is not None:
+        assert refused.what
+        assert "--" in refused.what + refused.hint
+        assert "\n" not in refused.what + refused.hint
+
+
+def refusal(model: str, asked: dict[str, Any]) -> GputopoError | None:
+    try:
+        spec(model, **asked)
+    except GputopoError as refused:
+        return refused
+    return None
