@@ -23,6 +23,7 @@ from gputopo.launch.env import worker_env
 from gputopo.launch.reduction_process import SILENCE_LIMIT_S, Command, ReductionProcess, worker_command
 from gputopo.launch.reduction_spec import METHODS, Method, ReductionJob, Refused, Timed, require
 from gputopo.launch.spec import RunSpec
+from gputopo.reduction_groups import Groups
 
 REPEATS = 10
 WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer access and memory in it
@@ -55,6 +56,7 @@ def measure(
     environment: Mapping[str, str] | None = None,
     repeats: int = REPEATS,
     *,
+    groups: Groups = (),
     progress: Callable[[str, int, int], None] | None = None,
     silence_limit_s: float = SILENCE_LIMIT_S,
     command: Command = worker_command,
@@ -62,14 +64,15 @@ def measure(
     """Time the reduction of the model's gradients over GPUs, or over CPU devices where `gpus` is None.
 
     `gpus`: indices in the machine (PCI order). `methods`: names of `METHODS`, all if None. `environment`: the
-    parent's (`os.environ` if None); the chosen GPUs replace its CUDA_VISIBLE_DEVICES. `progress` is called
-    before each method with its name, its number from 0 and their count. Call it from the main thread.
+    parent's (`os.environ` if None); the chosen GPUs replace its CUDA_VISIBLE_DEVICES. `groups`: for the
+    hierarchical method (see `reduction_groups`). `progress` is called before each method with its name, its
+    number from 0 and their count. Call it from the main thread.
 
     A sample's `source` and `destination` are the set of devices: `gpu:0,1` or `cpu:0,1`; `bytes` are those of
     one replica's gradients. Raises UsageError for an unknown model or method, fewer than two devices, or
     the same one twice.
     """
-    chosen = [require(name) for name in (METHODS if methods is None else dict.fromkeys(methods))]
+    chosen = [require(name, groups) for name in (METHODS if methods is None else dict.fromkeys(methods))]
     if repeats < 1:
         raise UsageError(f"{repeats} repeats measure nothing", "ask for at least one")
     run = _run_spec(model, gpus, cpu_devices)

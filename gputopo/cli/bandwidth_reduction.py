@@ -20,11 +20,13 @@ def measure_reduction(wish: "Wish", machine: "Machine") -> Bandwidth:
     devices or a method that there is not.
     """
     from gputopo.launch import reduction_bench
+    from gputopo.reduction_groups import reduction_groups
 
     gpus = _gpus(wish, machine)
     assert wish.model is not None
     began = time.time()
-    times = reduction_bench.measure(wish.model, gpus, methods=wish.methods, progress=_say)
+    groups = () if gpus is None else reduction_groups(machine, gpus)
+    times = reduction_bench.measure(wish.model, gpus, methods=wish.methods, groups=groups, progress=_say)
     where = () if gpus is not None else ("No NVIDIA device: the reduction was timed on CPU devices.",)
     return Bandwidth(
         source="live",

@@ -15,11 +15,11 @@ Tensor = Any
 def ring(devices: Sequence[str], *, parts: int = 1) -> Reducer:
     """Send pieces round the devices in their order: once to add up, once to spread the sums.
 
-    Each tensor is cut into n x `parts` pieces, a small one into fewer. A piece starts at its own device; every
-    next one adds its own numbers to it, and the last one has the sum, which goes on round the ring. So each
-    device sends and adds one piece at a time, `parts` with several rings, whose starts are n / parts devices
-    apart (as in the xring of tf_cnn_benchmarks). The first piece of every tensor starts one device further.
-    Moves for each tensor: 2 (n - 1) / n of its bytes over each link of the ring.
+    Each tensor is cut into n x `parts` pieces, a small one into fewer. A piece starts at its own device;
+    every next one adds its own numbers to it, and the last one has the sum, which goes on round the ring. So
+    each device sends and adds one piece at a time, `parts` with several rings, whose starts are n / parts
+    devices apart (as in the xring of tf_cnn_benchmarks). The first piece of every tensor starts one device
+    further. Moves for each tensor: 2 (n - 1) / n of its bytes over each link of the ring.
     """
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:

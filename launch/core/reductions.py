@@ -31,8 +31,8 @@ def on(device: str, value: Tensor) -> Tensor:
 
 # 1, 10, 100, ... as long as float64 holds every sum exactly; in float16 1, 2, 4, ...
 _BASE_AND_DIGITS: dict[str, tuple[int, int]] = {"fp32": (10, 15), "fp16": (2, 11)}
-# So many times the same sums for each device (for eight at most, which is 2 MiB a tower), so that a reduction that
-# cuts tensors cuts these into two pieces a device.
+# So many times the same sums for each device (of eight at most: 2 MiB on each), so that a reduction that cuts
+# tensors cuts these into two pieces a device.
 _ROWS = 2 * LEAST_PIECE
 
 

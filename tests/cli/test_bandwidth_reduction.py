@@ -21,9 +21,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         gpus: Sequence[int] | None,
         *,
         methods: Sequence[str] | None,
+        groups: Sequence[Sequence[int]],
         progress: Callable[[str, int, int], None],
     ) -> ReductionTimes:
         calls.append((model, gpus, methods))
+        assert sorted(tower for group in groups for tower in group) == list(range(len(gpus or ())))
         progress("copy", 0, 1)
         place = "cpu:0,1" if gpus is None else f"gpu:{','.join(map(str, gpus))}"
         sample = Sample(kind="allreduce", source=place, destination=place, algorithm="copy", model=model,

@@ -69,6 +69,13 @@ def test_every_method_gets_a_process_in_the_order_asked_for() -> None:
     assert "without a copy" in times.notes[0]
 
 
+def test_groups_are_told_to_the_hierarchical_reduction_alone() -> None:
+    worker = Worker(TELL_TIMED)
+    groups = ((0, 2), (1,))
+    measure("alexnet", [4, 5, 6], methods=["hierarchical", "copy"], groups=groups, command=worker)
+    assert [job.method.options for job in worker.jobs] == [{"groups": groups}, {}]
+
+
 def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth() -> None:
     (sample,) = measure("alexnet", [5, 2, 7, 0], methods=["copy"], command=Worker(TELL_TIMED)).samples
     assert (sample.kind, sample.model, sample.bytes) == ("allreduce", "alexnet", 1000)
