@@ -104,9 +104,18 @@ def _text_as_bytes(text: str, encoding: str) -> bytes:
     return text.encode(encoding)
 
 
+def _from_buffer(raw: object, kind: object, shape: object, order: object) -> _Array:
+    """Do what numpy's own function does for arrays of protocol 5."""
+    array = _Array()
+    array.state = (1, shape, kind, order == "F", raw)
+    return array
+
+
+_NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
 _NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy")
 _STANDS_FOR: dict[tuple[str, str], Any] = {
     **{(module, name): _Array for module in _NUMPY for name in ("_reconstruct", "ndarray")},
+    **{(module, "_frombuffer"): _from_buffer for module in _NUMERIC},
     ("numpy", "dtype"): _Type,
     ("_codecs", "encode"): _text_as_bytes,
 }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.core.inputs.feeds import FAILURES, Ahead, AtOnce, Batch, FedSource, Taken, staged
+from gputopo.launch.core.inputs.feeds import FAILURES, Ahead, AtOnce, Batch, FedSource, Maker, Taken, staged
 from gputopo.launch.core.inputs.source import Fact, Shape
 from gputopo.launch.spec import RunSpec
 
@@ -75,9 +75,9 @@ class Pool:
 
 
 class Generated:
-    """The pool behind a tf.data pipeline."""
+    """A maker behind a tf.data pipeline."""
 
-    def __init__(self, pool: Pool, spec: RunSpec, input_shape: tuple[int, int, int], ahead: int) -> None:
+    def __init__(self, maker: Maker, spec: RunSpec, input_shape: tuple[int, int, int], ahead: int) -> None:
         height, width, channels = input_shape
         shape = (height, width, channels) if spec.data_format == "NHWC" else (channels, height, width)
         one = (
@@ -85,7 +85,7 @@ class Generated:
             tf.TensorSpec((spec.batch_size,), tf.int64),
         )
         self._signature = one * len(spec.devices)
-        self._pool = pool
+        self._maker = maker
         self._ahead = ahead
         self._iterator: Iterator[Sequence[Any]] | None = None
         self._next = 0
@@ -99,6 +99,7 @@ class Generated:
         try:
             return next(self._iterator)
         except tf.errors.OpError as error:
+            self._iterator = None  # it ends with its generator
             # TensorFlow passes on what the generator raised as text alone.
             raise self._failed or error from error
 
@@ -111,7 +112,9 @@ class Generated:
             step = number
             while True:
                 try:
-                    made = self._pool.make(step)
+                    made = self._maker.make(step)
+                except StopIteration:
+                    return
                 except FAILURES as error:
                     self._failed = error
                     raise

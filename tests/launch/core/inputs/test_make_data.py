@@ -1,0 +1,152 @@
+"""Small data folders: written whole, or not at all."""
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gputopo import cli
+from gputopo.errors import InputError
+from gputopo.launch import data_folder
+from gputopo.launch.core.inputs import cifar_files, pictures
+from gputopo.launch.core.inputs.make_data import Wish, make
+from gputopo.launch.core.inputs.tfrecords import walk
+
+
+@contextmanager
+def small_disk(size: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes, which to a program looks like a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_imagenet_folders_have_the_files_and_counts_that_were_asked_for(tmp_path: Path) -> None:
+    done = make(tmp_path / "data", Wish(name="imagenet", count=40, files=3, side=24))
+    assert (done.train, done.validation) == (36, 4)
+    found = data_folder.find(tmp_path / "data")
+    assert [path.name for path in found.of("train")] == [f"train-0000{n}-of-00003" for n in range(3)]
+    assert [walk(path).records for path in found.of("train")] == [12, 12, 12]
+    assert data_folder.check(found, "train") == []
+    assert data_folder.count(found, "validation") == 4
+    assert done.bytes == sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
+
+
+def test_cifar_folders_have_five_training_files_and_a_test_file(tmp_path: Path) -> None:
+    make(tmp_path / "data", Wish(name="cifar10", count=60, side=40))
+    found = data_folder.find(tmp_path / "data")
+    assert len(found.of("train")) == 5
+    images, labels = cifar_files.joined(cifar_files.read(path) for path in found.of("train"))
+    assert images.shape == (54, 3072)
+    assert set(labels.tolist()) == set(range(10))
+    assert images.std() > 20
+
+
+def test_the_seed_gives_the_pictures(tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        make(tmp_path / name, Wish(name="imagenet", count=4, files=1, side=16, seed=seed))
+    one, same, other = (
+        (tmp_path / name / "train-00000-of-00001").read_bytes() for name in ("one", "same", "other")
+    )
+    assert one == same
+    assert one != other
+
+
+def test_drawn_pictures_of_a_class_are_more_alike_than_those_of_others() -> None:
+    def small(number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        return pictures.resized(pictures.drawn(number, classes=3, side=32, seed=1).pixels, 8, 8).astype(float)
+
+    drawn = [
+        (pictures.drawn(number, classes=3, side=32, seed=1).klass, small(number)) for number in range(12)
+    ]
+    apart = [(a == b, np.abs(x - y).mean()) for i, (a, x) in enumerate(drawn) for b, y in drawn[:i]]
+    same = np.mean([far for alike, far in apart if alike])
+    others = np.mean([far for alike, far in apart if not alike])
+    assert same < others
+
+
+def test_images_of_a_folder_keep_their_bytes_if_they_are_jpeg(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+    Image.new("RGB", (20, 30), (9, 8, 7)).save(tmp_path / "images" / "cat" / "a.jpg", quality=70)
+    Image.new("L", (20, 30), 99).save(tmp_path / "images" / "dog" / "b.png")
+    files = pictures.listed(tmp_path / "images")
+    assert [(path.name, klass, name) for path, klass, name in files] == [
+        ("a.jpg", 0, "cat"),
+        ("b.png", 1, "dog"),
+    ]
+    cat, dog = pictures.read(files)
+    assert cat.encoded() == (tmp_path / "images" / "cat" / "a.jpg").read_bytes()
+    assert dog.pixels.shape == (30, 20, 3)
+    assert dog.encoded()[:2] == b"\xff\xd8"
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    with small_disk(20_000), pytest.raises(InputError, match="nothing was left behind"):
+        make(tmp_path / "data", Wish(name="imagenet", count=20, files=1, side=64))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_is_none_leaves_nothing_behind_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (20, 30)).save(tmp_path / "images" / "a.png")
+    (tmp_path / "images" / "b.jpg").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"b\.jpg cannot be read as an image"):
+        make(tmp_path / "data", Wish(name="imagenet", images=tmp_path / "images"))
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
+
+
+def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "keep").write_text("mine")
+    with pytest.raises(InputError, match="is there already"):
+        make(tmp_path, Wish(name="imagenet", count=4, side=16))
+    assert [path.name for path in tmp_path.iterdir()] == ["keep"]
+
+
+def test_too_many_classes_for_a_data_set_are_refused(tmp_path: Path) -> None:
+    for number in range(11):
+        (tmp_path / "images" / str(number)).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "images" / str(number) / "a.png")
+    with pytest.raises(InputError, match="has 11 classes, cifar10 has 10 at most"):
+        make(tmp_path / "data", Wish(name="cifar10", images=tmp_path / "images"))
+
+
+@pytest.mark.parametrize(("images", "why"), [("none", "there is no folder"), ("empty", "holds no image")])
+def test_a_folder_without_images_is_refused(tmp_path: Path, images: str, why: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=why):
+        make(tmp_path / "data", Wish(name="imagenet", images=tmp_path / images))
+
+
+def test_the_command_writes_a_folder_and_says_what_to_do_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "new" / "data"
+    arguments = ["make-data", str(place), "--data-name", "cifar10", "--images", "20", "--side", "16"]
+    assert cli.run_command(arguments) == 0
+    out = capsys.readouterr().out
+    assert f"{place}: 18 images to train with and 2 for validation" in out
+    assert f"--data-dir {place}" in out
+    assert data_folder.find(place).name == "cifar10"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--images", "1"], ["--files", "0"], ["--side", "7"], ["--data-name", "coco"], ["--from", "/no/folder"]],
+)
+def test_the_command_refuses_what_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert cli.run_command(["make-data", str(tmp_path / "data"), *arguments]) == 2
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,112 @@
+"""What lies in a data folder."""
+
+from pathlib import Path
+
+import pytest
+
+from gputopo.errors import InputError
+from gputopo.launch import data_folder
+from gputopo.launch.core.inputs.tfrecords import frame
+from gputopo.launch.data_folder import check, count, find
+
+
+def shard(folder: Path, name: str, *records: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(b"".join(map(frame, records)))
+    return path
+
+
+def test_imagenet_is_known_by_its_files_names(tmp_path: Path) -> None:
+    paths = [shard(tmp_path, f"train-0000{number}-of-00002", b"a", b"b") for number in range(2)]
+    shard(tmp_path, "validation-00000-of-00001", b"c")
+    (tmp_path / "notes.txt").write_text("other files are no matter")
+    found = find(tmp_path)
+    assert (found.name, found.form, found.of("train")) == ("imagenet", "tfrecord", tuple(paths))
+    assert (count(found, "train"), count(found, "validation")) == (4, 1)
+    assert found.says == ()
+
+
+def test_missing_files_of_a_set_are_told(tmp_path: Path) -> None:
+    shard(tmp_path, "train-00000-of-01024", b"a")
+    (says,) = find(tmp_path).says
+    assert "has 1 of 1024 train files" in says
+
+
+def test_a_subset_without_files_is_an_error_when_it_is_wanted(tmp_path: Path) -> None:
+    shard(tmp_path, "train-00000-of-00001", b"a")
+    with pytest.raises(InputError, match="has no validation files"):
+        find(tmp_path).of("validation")
+
+
+@pytest.mark.parametrize(("suffix", "form"), [(".bin", "binary"), ("", "python")])
+@pytest.mark.parametrize("inner", ["", "cifar-10-batches-bin", "cifar-10-batches-py"])
+def test_cifar_is_known_in_both_versions_and_as_it_unpacks(
+    tmp_path: Path, suffix: str, form: str, inner: str
+) -> None:
+    folder = tmp_path / inner
+    folder.mkdir(exist_ok=True)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        (folder / f"{name}{suffix}").write_bytes(bytes(3073))
+    found = find(tmp_path)
+    assert (found.name, found.form) == ("cifar10", form)
+    assert [len(found.of("train")), len(found.of("validation"))] == [5, 1]
+    assert count(found, "train") == (5 if form == "binary" else None)
+
+
+@pytest.mark.parametrize("name", [None, "imagenet", "cifar10"])
+def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path, name: str | None) -> None:
+    (tmp_path / "images.tfrecord").write_bytes(frame(b"a"))
+    with pytest.raises(InputError, match=r"holds no data set under names that are known: images\.tfrecord"):
+        find(tmp_path, name)
+
+
+def test_no_folder_an_empty_one_and_a_file_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no folder"):
+        find(tmp_path / "none")
+    with pytest.raises(InputError, match="is empty") as empty:
+        find(tmp_path)
+    assert "gputopo make-data" in empty.value.hint
+    (tmp_path / "file").write_text("a")
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        find(tmp_path / "file")
+
+
+def test_another_data_set_than_asked_for_is_refused(tmp_path: Path) -> None:
+    shard(tmp_path, "train-00000-of-00001", b"a")
+    assert find(tmp_path, "imagenet").name == "imagenet"
+    with pytest.raises(InputError, match="holds imagenet, not cifar10"):
+        find(tmp_path, "cifar10")
+
+
+def test_damage_is_seen_without_reading_the_data(tmp_path: Path) -> None:
+    cut = shard(tmp_path, "train-00000-of-00003", b"a" * 50, b"b" * 50)
+    cut.write_bytes(cut.read_bytes()[:-1])
+    other = shard(tmp_path, "train-00001-of-00003")
+    shard(tmp_path, "train-00002-of-00003", b"a")
+    assert check(find(tmp_path), "train") == [
+        (cut, 1, "the file ends within record 1"),
+        (other, 0, "the file is empty"),
+    ]
+
+
+def test_of_a_large_folder_only_the_beginnings_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = shard(tmp_path, "train-00000-of-00002", b"a" * 50, b"b" * 50)
+    cut.write_bytes(cut.read_bytes()[:-1])
+    text = tmp_path / "train-00001-of-00002"
+    text.write_text("this is a text of some length")
+    monkeypatch.setattr(data_folder, "WALKED_BYTES", 10)
+    found = find(tmp_path)
+    assert check(found, "train") == [(text, 0, "the file is no TFRecord file")]
+    assert count(found, "train") is None
+
+
+def test_a_binary_cifar_file_that_is_cut_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(2 * 3073 + 5))
+    (tmp_path / "data_batch_2.bin").write_bytes(b"")
+    assert [(path.name, record, why) for path, record, why in check(find(tmp_path), "train")] == [
+        ("data_batch_1.bin", 2, "the file ends within record 2"),
+        ("data_batch_2.bin", 0, "the file is empty"),
+    ]
