@@ -49,9 +49,13 @@ class KerasUpdate:
         """Change the variables, and keep the new state (one value for each non-trainable variable)."""
         self._apply(list(gradients), list(state), number)
 
-    def concrete(self, gradients: Sequence[Tensor], state: Sequence[Tensor], number: Tensor) -> Any:
-        """Give the graph of such a call, to look at."""
-        return self._apply.get_concrete_function(list(gradients), list(state), number)
+    def nodes(self) -> Sequence[Any]:
+        """Give the nodes of the function as built: name, op, device, attr."""
+        gradients = [tf.TensorSpec(one.shape, one.dtype) for one in self._trained]
+        state = [tf.TensorSpec(one.shape, one.dtype) for one in self._serial.non_trainable_variables]
+        graph = self._apply.get_concrete_function(gradients, state, tf.TensorSpec((), tf.int64)).graph
+        nodes: Sequence[Any] = graph.as_graph_def().node
+        return nodes
 
     def _build(self, gradients: list[Tensor], state: list[Tensor], number: Tensor) -> None:
         rate = learning_rate(self._spec.schedule, self._rate, number)

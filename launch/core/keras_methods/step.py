@@ -78,6 +78,10 @@ class MethodStep:
         nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
         return nodes
 
+    def update_nodes(self) -> Sequence[Any]:
+        """Give the nodes of the optimizer's function as built."""
+        return self._update.nodes()
+
     def check_variables(self) -> dict[str, int]:
         """All variables are on the server."""
         return bytes_on([(self.placement.places[0], self._server), (self.placement.states[0], self._server)])
