@@ -18,7 +18,9 @@ from gputopo.events import (
     Resumed,
     Step,
     Traced,
+    WarmupDone,
 )
+from gputopo.steadiness import FEWEST_STEPS, MOST_STEPS
 from tests.launch.core.life import Fields, Ran, run_all
 from tests.launch.worker_process import environment
 
@@ -78,6 +80,7 @@ def ran(folder: Path) -> dict[str, Ran]:
             "lifecycle": {"checkpoints": str(folder / "none")},
         },
         {"name": "forward", **base, "task": "forward", "num_batches": 3, "num_warmup_batches": 1},
+        {"name": "steady", **base, "num_batches": 2, "num_warmup_batches": 3, "detect_warmup": True},
         {"name": "nan", **base, "num_batches": 5, "learning_rate": 1e30},
         {"name": "used", **base, "num_batches": 1, "lifecycle": {"export": str(folder / "used")}},
     ]
@@ -162,6 +165,16 @@ def test_training_accuracy_is_that_of_the_step_and_only_there_when_asked_for(ran
     assert all((step.top1 * TOWERS * ROWS).is_integer() for step in steps)
     assert steps[-1].top1 > 1 / 7, "it learns eight examples by heart"
     assert all(step.top1 is None for step in ran["nan"].told(Step))
+
+
+def test_a_warm_up_ends_when_the_steps_are_steady_or_at_the_end_of_the_search(ran: dict[str, Ran]) -> None:
+    (done,) = ran["steady"].told(WarmupDone)
+    assert done.steps >= FEWEST_STEPS
+    assert done.steps <= MOST_STEPS
+    numbers = [step.step for step in ran["steady"].told(Step)]
+    assert numbers[-2:] == [1, 2]
+    assert all(number < 1 for number in numbers[:-2])
+    assert len(numbers) == done.steps + 2
 
 
 def test_a_loss_that_is_no_number_is_told_once_and_training_goes_on(ran: dict[str, Ran]) -> None:

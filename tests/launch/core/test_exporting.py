@@ -1,0 +1,68 @@
+"""A Keras model goes through a run and comes out as one, and as a SavedModel that agrees with it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gputopo.events import Exported
+from gputopo.launch.spec import Lifecycle
+from tests.launch.worker_process import environment, run_worker, trivial_spec
+
+pytestmark = pytest.mark.tensorflow
+
+LOAD = """
+import json, sys
+import keras
+import numpy as np
+import tensorflow as tf
+images = np.random.default_rng(3).normal(size=(5, 6, 5, 2)).astype("float32")
+model = keras.models.load_model(sys.argv[1] + "/model.keras")
+serve = tf.saved_model.load(sys.argv[1] + "/saved_model").signatures["serving_default"]
+served = serve(images=tf.constant(images))
+json.dump({
+    "keras": model.predict(images, verbose=0).tolist(),
+    "probabilities": served["probabilities"].numpy().tolist(),
+    "mean": model.layers[1].moving_mean.numpy().tolist(),
+    "kernel": model.layers[0].kernel.numpy().tolist(),
+    "gputopo": any(name.split(".")[0] in ("gputopo", "tests") for name in sys.modules),
+}, sys.stdout)
+"""
+
+
+def test_a_trained_keras_model_is_loaded_by_keras_and_by_tensorflow_without_gputopo(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    spec = trivial_spec(
+        2,
+        model="tests.launch.core.user_models:normed",
+        batch_size=4,
+        learning_rate=0.1,
+        lifecycle=Lifecycle(export=str(export)),
+    )
+    code, events, stderr = run_worker(tmp_path, spec)
+    assert code == 0, stderr[-2000:]
+    (told,) = (event for event in events if isinstance(event, Exported))
+    assert told.formats == ("saved_model", "npz", "keras")
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(export)],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["gputopo"] is False
+    np.testing.assert_allclose(found["keras"], found["probabilities"], rtol=0, atol=1e-6)
+    assert any(abs(value) > 1e-3 for value in found["mean"]), "the moving statistics were trained"
+    with np.load(export / "weights.npz") as arrays:
+        assert any(
+            arrays[name].shape == np.shape(found["kernel"])
+            and np.array_equal(arrays[name], np.array(found["kernel"], np.float32))
+            for name in arrays.files
+        )
