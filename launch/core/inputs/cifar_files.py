@@ -59,7 +59,7 @@ def read_python(path: Path) -> CifarFile:
     try:
         held = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         images, labels = _array(held[b"data"]), np.array(held[b"labels"])
-    except (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError) as error:
+    except (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError) as error:
         raise InputError(f"{path} is no batch of CIFAR-10, or is damaged: {_said(error)}", hint) from error
     except (AttributeError, ImportError, MemoryError, OverflowError) as error:
         raise InputError(f"{path} is no batch of CIFAR-10, or is damaged: {_said(error)}", hint) from error
