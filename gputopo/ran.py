@@ -15,7 +15,12 @@ def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
     The worker refuses what it cannot do as asked, so what a finished run was told is what ran. Who adds the
     gradients is told by what it is: the same name may be another thing on another backend.
     """
-    found: dict[str, Any] = {"task": spec.get("task"), "trainer": _trainer(spec)}
+    task = spec.get("task")
+    if task == "input":
+        return {"task": task, "data": data_words(spec)}
+    if task in ("forward", "eval"):
+        return _only_some({"task": task, **_numbers(spec), "data": data_words(spec) or None})
+    found: dict[str, Any] = {"task": task, "trainer": _trainer(spec)}
     if "variable_update" in spec and spec.get("strategy") is None:
         found["variable_update"] = spec["variable_update"]
         found["variables"] = _variables(spec)
@@ -24,15 +29,13 @@ def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
         found["all_reduce_by"] = SAYS.get(str(reduction).partition("#")[0])
         found["grad_reduce"] = spec.get("grad_reduce")
     found["exchange"] = exchange_words(spec) or None
-    precision = _part(spec, "precision")
-    found["precision"] = precision.get("compute")
-    if precision.get("compute") == "fp16":
+    found |= _numbers(spec)
+    if _part(spec, "precision").get("compute") == "fp16":
+        precision = _part(spec, "precision")
         found["loss_scale"] = "auto" if precision.get("auto_loss_scale") else precision.get("loss_scale")
-    found["xla"] = precision.get("xla")
-    found["data_format"] = spec.get("data_format")
     found["optimizer"] = _part(spec, "optimization").get("optimizer")
     found["data"] = data_words(spec) or None
-    return {name: value for name, value in found.items() if value is not None}
+    return _only_some(found)
 
 
 def exchange_words(spec: Mapping[str, Any]) -> list[str]:
@@ -68,6 +71,19 @@ def data_words(spec: Mapping[str, Any]) -> str:
     made = {"gpu": "made once on the device", "cpu": "made on the CPU", "python": "made in Python"}
     feed = f", {data.get('feed')}" if data.get("source") == "python" else ""
     return f"synthetic, {made.get(str(data.get('source')), 'made')}{feed}"
+
+
+def _numbers(spec: Mapping[str, Any]) -> dict[str, Any]:
+    precision = _part(spec, "precision")
+    return {
+        "precision": precision.get("compute"),
+        "xla": precision.get("xla"),
+        "data_format": spec.get("data_format"),
+    }
+
+
+def _only_some(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _trainer(spec: Mapping[str, Any]) -> str | None:

@@ -56,6 +56,15 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     total: float
 
 
+class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds a run back: see `gputopo.input_bound.InputBound`. `other`: the run it was compared with."""
+
+    verdict: str  # input, close, enough
+    headroom: float
+    says: str
+    other: str
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
     """All that a run measured, complete or not. `status`: complete, interrupted or failed.
 
@@ -64,7 +73,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
     (`gputopo.steadiness`), None where `steady` says why not. Times apart: `import_s`, `build_s`,
     `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run.
-    `checkpoints`: those that are there.
+    `checkpoints`: those that are there. `input_verdict`: from this run and an earlier one, all else from this
+    run's events.
     """
 
     status: str
@@ -110,3 +120,4 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     traces: tuple[Traced, ...] = ()
     memory: MemoryPeak | None = None
     loss_not_finite: LossNotFinite | None = None
+    input_verdict: InputVerdict | None = None

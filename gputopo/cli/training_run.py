@@ -87,9 +87,19 @@ def _train_once(target: "Target", spec: "RunSpec", wanted: Wanted, output: Path 
     outcome = _supervised(target, spec, folder, wanted.printed)
     from gputopo.summary import summarise
 
-    result = runs.save_result(folder, summarise(outcome.events), time_s=time.time())
+    result = _judged(summarise(outcome.events), folder)
+    result = runs.save_result(folder, result, time_s=time.time())
     print(f"Run folder: {folder.path}", file=sys.stderr)
     return result
+
+
+def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
+    """Add what an earlier run says of this one's input."""
+    from gputopo.input_verdict import verdict
+    from gputopo.launch.past_runs import latest_results
+
+    found = verdict(result, latest_results(runs.runs_home(os.environ), but=folder.path))
+    return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
 def _exit_code(code: int, results: "Sequence[Result]", wanted: Wanted) -> int:

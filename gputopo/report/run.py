@@ -13,6 +13,8 @@ from gputopo.report.layout import Line
 from gputopo.report.run_facts import ANOMALY_STYLE, Fact, run_facts
 from gputopo.result import DeviceResult, Result
 
+_OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
+
 
 def run_report(result: Result, width: int = 80) -> list[Line]:
     """Give the report of a run as lines for a screen of `width` columns; see `run_renderable`."""
@@ -44,7 +46,11 @@ def title(result: Result, *, ended: bool = True) -> str:
     spec = result.spec
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(result.backend, "device")
     parts = [f"{spec.get('model', 'a model')} on {units.counted(len(result.devices), kind)}"]
-    if mode := spec.get("variable_update"):
+    if does := _OTHER_TASKS.get(str(spec.get("task"))):
+        parts.append(does)
+    elif spec.get("strategy"):
+        parts.append(f"strategy {spec['strategy']}")
+    elif mode := spec.get("variable_update"):
         parts.append(f"{mode}, variables on {spec['ps_device']}" if spec.get("ps_device") else str(mode))
     if result.rehearsal_of:
         parts.append(f"rehearsal of {result.rehearsal_of}")

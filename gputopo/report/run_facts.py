@@ -72,7 +72,8 @@ def _what_ran(result: Result) -> Iterator[Fact]:
         numbers.append(f"loss scale {_value(ran['loss_scale'])}")
     if ran.get("xla"):
         numbers.append("XLA")
-    yield "ran", ", ".join([*words, *numbers])
+    if words or numbers:
+        yield "ran", ", ".join([*words, *numbers])
     if "data" in ran:
         yield "data", str(ran["data"])
 
@@ -102,6 +103,10 @@ def _training(result: Result) -> Iterator[Fact]:
     if result.last_top1 is not None:
         top5 = "" if result.last_top5 is None else f", top-5 {100 * result.last_top5:.1f} %"
         yield "accuracy", f"top-1 {100 * result.last_top1:.1f} %{top5} of the last step's examples"
+    if result.input_verdict is not None:
+        held_back = result.input_verdict.verdict == "input"
+        yield "input", Text(result.input_verdict.says, style="yellow" if held_back else "")
+        yield "", f"compared with {result.input_verdict.other}"
     for evaluated in result.evaluations:
         yield "evaluation", evaluated_words(evaluated)
 
@@ -111,8 +116,8 @@ def _steady(result: Result) -> str | Text:
         return result.steady
     within = result.steady_steps - result.warmup_steps
     if within > 0:
-        more = f"{units.counted(within, 'counted step')} of the warm-up"
-        text = f"{result.steady}: {more}; --num-warmup-batches {result.steady_steps} leaves them out"
+        more = f"with {units.counted(within, 'step')} that were counted"
+        text = f"{result.steady}, {more}: --num-warmup-batches {result.steady_steps} leaves them out"
         return Text(text, style="yellow")
     return result.steady
 

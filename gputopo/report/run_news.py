@@ -36,7 +36,8 @@ def news(event: Event) -> str | None:
             return f"traced steps {', '.join(map(str, event.steps))}: {event.path}"
         case LossNotFinite():
             towers = ", ".join(map(str, event.towers))
-            return f"the loss is {event.value} from step {event.step} on (tower {towers}); training goes on"
+            since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
+            return f"the loss is {event.value} {since} (tower {towers}); training goes on"
         case BatchTried():
             return f"a batch of {event.batch_size} per device {'fits' if event.fits else 'does not fit'}"
     return None
