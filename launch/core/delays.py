@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from gputopo.launch.core.direct import ParameterServer, Replicated, Waits
 from gputopo.launch.core.models import Model
-from gputopo.launch.core.placements import ParameterServer, Replicated, Waits
 from gputopo.launch.core.reductions import Reducer
 from gputopo.launch.core.variables import assign, read
 

@@ -1,4 +1,4 @@
-"""Where variables live, and what moves in each step: one small class a strategy.
+"""Where variables live, and what moves in each step: one small class a strategy (`direct`, `delays`).
 
 Each one creates its variables, gives a tower its weights, and takes the towers' gradients. All of them build
 graph ops and write every placement out; none decides when it runs, but each says what an update waits for.
@@ -6,21 +6,22 @@ graph ops and write every placement out; none decides when it runs, but each say
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
+from gputopo.launch.core.delays import RelaxedReplicas, StagedServer
 from gputopo.launch.core.devices import HOST, require
+from gputopo.launch.core.direct import AsynchronousServer, Independent, ParameterServer, Replicated, Waits
 from gputopo.launch.core.models import Model
 from gputopo.launch.core.reduction_methods import reducer_of
-from gputopo.launch.core.reductions import Reducer, add, self_test
-from gputopo.launch.core.variables import assign, create_copies, create_state, read
+from gputopo.launch.core.reductions import Reducer, self_test
+from gputopo.launch.core.variables import assign
 from gputopo.launch.exchange import require_exchange
 from gputopo.launch.pieces import spread
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
-Waits = Literal["all", "own", "none"]
 
 
 class Placement(Protocol):
@@ -70,109 +71,12 @@ class Placement(Protocol):
         """Bring the buffers in line with the variables, after these were set from outside (eagerly)."""
 
 
-class _Plain:
-    """A strategy that keeps nothing from one step to the next."""
-
-    buffers: Sequence[Any] = ()
-    waits: Waits = "all"
-
-    def keep(
-        self,
-        weights: Sequence[Sequence[Tensor]],
-        gradients: Sequence[Sequence[Tensor]],
-        updates: Sequence[Any],
-    ) -> list[Any]:
-        """Keep nothing."""
-        return []
-
-    def start_afresh(self) -> None:
-        """Nothing is kept."""
-
-
-class ParameterServer(_Plain):
-    """Variables exist once, each on the device that `servers` names for it.
-
-    Moves per step: all weights to each tower, all gradients back; they are added and applied at the server.
-    """
-
-    def __init__(self, model: Model, devices: Sequence[str], servers: Sequence[str], seed: int) -> None:
-        self._devices = devices
-        self._servers = servers
-        self.places = create_copies(model, [servers], seed)
-        self.states = (create_state(model, servers[0]),)
-
-    def weights(self, tower: int) -> list[Tensor]:
-        """Copy the servers' weights to the tower."""
-        values = read(self.places[0])
-        with tf.device(self._devices[tower]):
-            return [tf.identity(value) for value in values]
-
-    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Add the gradients of one or more towers where each variable is."""
-        totals = []
-        for server, of_towers in zip(self._servers, zip(*gradients, strict=True), strict=True):
-            with tf.device(server):
-                totals.append(add(of_towers))
-        return [totals]
-
-
-class AsynchronousServer(ParameterServer):
-    """A parameter server that each tower changes by its own gradients as soon as it has them.
-
-    A tower does not wait for the others to read, compute or apply; which of their changes it sees in its
-    weights is chance. None gets lost: TensorFlow's training ops lock the variable (and its slots; the two
-    powers of Adam's betas alone are read and written without a lock). The towers of one step start together.
-    Moves per step: as ParameterServer.
-    """
-
-    waits: Waits = "own"
-
-
-class Replicated(_Plain):
-    """Every tower has its own copy of all variables; gradients are reduced, so the copies stay equal.
-
-    Moves per step: all gradients, as the reduction does it; no weights.
-    """
-
-    def __init__(self, model: Model, devices: Sequence[str], reducer: Reducer, seed: int) -> None:
-        self._reducer = reducer
-        self.places = create_copies(model, [[device] for device in devices], seed)
-        self.states = (create_state(model, devices[0]),)
-
-    def weights(self, tower: int) -> list[Tensor]:
-        """Read the tower's own copy."""
-        return read(self.places[tower])
-
-    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Reduce each gradient over the towers."""
-        by_variable = self._reducer(list(zip(*gradients, strict=True)))
-        return [list(of_tower) for of_tower in zip(*by_variable, strict=True)]
-
-
-class Independent(_Plain):
-    """Every tower trains its own copy alone. Nothing moves: the upper bound, and no common model."""
-
-    def __init__(self, model: Model, devices: Sequence[str], seed: int) -> None:
-        self.places = create_copies(model, [[device] for device in devices], seed)
-        self.states = tuple(create_state(model, device) for device in devices)
-
-    def weights(self, tower: int) -> list[Tensor]:
-        """Read the tower's own copy."""
-        return read(self.places[tower])
-
-    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Give each tower its own gradients."""
-        return [list(own) for own in gradients]
-
-
 def place(model: Model, spec: RunSpec) -> Placement:
     """Create the variables where the spec says. A reduction is tested on its devices first.
 
     Raises UsageError for options that do not go together, HardwareError if a device is not there or the
     reduction adds up wrongly.
     """
-    from gputopo.launch.core.delays import RelaxedReplicas, StagedServer
-
     require_exchange(spec)
     devices = [device.device for device in spec.devices]
     for device in {*devices, spec.ps_device or HOST}:
