@@ -17,6 +17,7 @@ from gputopo import schema
 from gputopo.errors import ExitCode, GputopoError
 from gputopo.events import Event, MemoryPeak, RankFailed, encode_line
 from gputopo.launch.checkpoint_files import DiskError
+from gputopo.launch.op_errors import cause_and_remedy, first_line
 from gputopo.launch.spec import RunSpec
 
 
@@ -70,12 +71,13 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         return _failed(
             "out_of_memory",
-            f"out of memory: {_first_line(error)}",
+            f"out of memory: {first_line(str(error)) or type(error).__name__}",
             f"use a smaller --batch-size (it was {spec.batch_size} per device)",
             ExitCode.HARDWARE,
         )
     except tf.errors.OpError as error:
-        return _failed("error", _first_line(error), "see worker.log in the run's folder", ExitCode.HARDWARE)
+        cause, remedy = cause_and_remedy(str(error), type(error).__name__)
+        return _failed("error", cause, remedy, ExitCode.HARDWARE)
     except DiskError as error:
         return _failed("checkpoint", error.what, error.hint, error.exit_code)
     except GputopoError as error:
@@ -115,11 +117,6 @@ def _memory_peak(spec: RunSpec) -> MemoryPeak:
 
 def _failed(kind: str, cause: str, remedy: str, code: ExitCode) -> RankFailed:
     return RankFailed(time_s=time.time(), kind=kind, cause=cause, remedy=remedy, exit_code=code)
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
 
 
 if __name__ == "__main__":

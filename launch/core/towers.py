@@ -79,10 +79,13 @@ class TowerMath:
                 tape.watch(weights)
                 passed = self._pass(turn.tower, number, weights, state, images)
                 loss = tf.reduce_mean(loss_of(self._model, passed.logits, labels))
+                if passed.added is not None:
+                    loss += passed.added
                 share = loss * self._share()
                 if factors:
                     share *= factors[0]
-            gradients = tape.gradient(share, weights)
+            # A user's model may hold variables that its output does not depend on.
+            gradients = tape.gradient(share, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             if factors:
                 gradients = [gradient * factors[1] for gradient in gradients]
             return loss, gradients, passed.state, passed.logits

@@ -15,7 +15,7 @@ from tests.launch.worker_process import environment
 pytestmark = pytest.mark.tensorflow
 
 ASK = """
-import itertools, json, sys
+import functools, itertools, json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from gputopo.events import Device
@@ -24,8 +24,12 @@ from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.spec import Optimization, Precision, RunSpec
 from tests.launch.core.numerics_process import tiny
 
+@functools.cache
+def of_op(name):
+    return kernels.get_registered_kernels_for_op(name).kernel
+
 def has_gpu_kernel(node):
-    for kernel in kernels.get_registered_kernels_for_op(node.op).kernel:
+    for kernel in of_op(node.op):
         if kernel.device_type in ("GPU", "DEFAULT") and all(fits(rule, node) for rule in kernel.constraint):
             return True
     return False

@@ -44,8 +44,10 @@ MODES: dict[str, dict[str, Any]] = {
 SCALED = {"clip", "clip_norm", "adam"}
 
 
+# The rate is the same wherever the variables are.
+RATES = {"warmup", "piecewise", "exponential", "cosine"}
 # On a third device the optimizers alone are tried again: what comes before them is the same for any number.
-OF_THREE = {"sgd", "nesterov", "rmsprop", "adam", "clip_norm"}
+OF_THREE = {"nesterov", "rmsprop", "adam", "clip_norm"}
 
 
 def cases(towers: int = 2) -> dict[str, dict[str, Any]]:
@@ -55,9 +57,9 @@ def cases(towers: int = 2) -> dict[str, dict[str, Any]]:
             continue
         for mode, where in MODES.items():
             common = {**where, "batch_size": BATCH, "learning_rate": rate_of(option), "optimization": fields}
-            found[f"{option}-{mode}-mean"] = common
+            if option not in RATES or mode == "server":
+                found[f"{option}-{mode}-mean"] = common
             if option in SCALED:
-                found[f"{option}-{mode}-sum"] = {**common, "grad_reduce": "sum"}
                 found[f"{option}-{mode}-scaled"] = {
                     **common,
                     "grad_reduce": "sum",

@@ -1,0 +1,35 @@
+"""What TensorFlow's errors of ops say, on one line and with what to do. Pure: works on their text."""
+
+import re
+
+_LONGEST = 300  # characters of a cause; TensorFlow's texts can hold a whole graph
+# Lines before the one that says what happened: headings, and the Python lines that made the node.
+_HEADING = re.compile(
+    r"Graph execution error:|Detected at node .*|<stack traces unavailable>|\d+ root error\(s\) found\."
+    r"|Node: .*|Stack trace for op definition:.*|File \".*|"
+)
+_NUMBERED = re.compile(r"\s*\(\d+\) ")
+_UNSUPPORTED = re.compile(
+    r"Detected unsupported operations when trying to compile graph .* on XLA_\w+: (\w+)"
+)
+SEE_LOG = "see worker.log in the run's folder"
+
+
+def cause_and_remedy(text: str, kind: str) -> tuple[str, str]:
+    """Give the line that says what happened, and what to do. `kind`: its class, where it says nothing."""
+    unsupported = _UNSUPPORTED.search(text)
+    if unsupported:
+        return f"XLA has no kernel for the op {unsupported[1]} of this model", "leave --xla out"
+    return first_line(text) or kind, SEE_LOG
+
+
+def first_line(text: str) -> str:
+    """Give the first line that is neither a heading nor a line of a stack, cut to a length for a screen."""
+    lines = text.strip().splitlines()
+    for line in lines:
+        numbered = _NUMBERED.match(line)
+        if numbered:
+            return line[numbered.end() :].strip()[:_LONGEST]
+        if not line.startswith((" ", "\t")) and not _HEADING.fullmatch(line):
+            return line.strip()[:_LONGEST]
+    return lines[0][:_LONGEST] if lines else ""
