@@ -88,15 +88,15 @@ class KerasModel:
         rest = [next(seed) if is_seed(one) else next(given) for one in self.keras.non_trainable_variables]
         mode = {"training": training} if self._takes_training else {}  # as Keras's fit does
         with Foreign(*self._fails):
-            outputs, new = self.keras.stateless_call(
-                trained, rest, self.own_layout(images, data_format), **mode
+            outputs, new, added = self.keras.stateless_call(
+                trained, rest, self.own_layout(images, data_format), return_losses=True, **mode
             )
         kept = [
             value
             for one, value in zip(self.keras.non_trainable_variables, new, strict=True)
             if not is_seed(one)
         ]
-        return Forward(self.head.logits(outputs), kept)
+        return Forward(self.head.logits(outputs), kept, summed(added))
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Give the loss of each example [batch]."""
@@ -124,7 +124,7 @@ class KerasModel:
         if any(is_seed(one) for one in model.non_trainable_variables):
             yield "Random layers draw by step and by each tower's first row, so towers drop different things."
         if model.losses:
-            yield f"Left out of the loss: what the model adds to it (regularisers: {len(model.losses)})."
+            yield f"The loss includes what the model adds to it (regularisers: {len(model.losses)})."
 
 
 def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
@@ -152,6 +152,11 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
             f"The model's own layers compute in {built.layout}: {spec.data_format} is turned for it.",
         )
     return built
+
+
+def summed(losses: Sequence[Tensor]) -> Tensor | None:
+    """Add up what a model adds to its loss, in float32; None where there is nothing."""
+    return tf.add_n([tf.cast(one, tf.float32) for one in losses]) if losses else None
 
 
 def seeds(rows: Rows) -> Iterator[Tensor]:
@@ -223,7 +228,7 @@ def _check(built: KerasModel, asked: ModelName, spec: RunSpec | None) -> None:
             f"use --batch-size {batch}, or an Input without a batch size",
         )
     wanted = keras.DTypePolicy(_POLICIES[spec.precision.compute]).compute_dtype
-    if wanted not in {layer.compute_dtype for layer in _layers(built.keras)}:
+    if wanted not in {layer.compute_dtype for layer in layers_of(built.keras)}:
         raise UsageError(
             f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
             "leave --precision out, or let the model follow Keras's policy (no dtype arguments)",
@@ -232,16 +237,16 @@ def _check(built: KerasModel, asked: ModelName, spec: RunSpec | None) -> None:
 
 def _layout(model: keras.Model) -> DataFormat | None:
     """Tell the layout of a model's images by its layers; None where none of them minds."""
-    formats = {getattr(layer, "data_format", None) for layer in _layers(model)}
+    formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
     found = [layout for name, layout in _LAYOUTS.items() if name in formats]
     return found[0] if found else None
 
 
-def _layers(layer: Any) -> Iterator[Any]:
+def layers_of(layer: Any) -> Iterator[Any]:
     """Give a layer and all that Keras lists within it."""
     yield layer
     for within in getattr(layer, "layers", ()):
-        yield from _layers(within)
+        yield from layers_of(within)
 
 
 @contextmanager

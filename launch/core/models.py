@@ -45,10 +45,14 @@ class VariableSpec:
 
 @dataclass(frozen=True)
 class Forward:
-    """What a forward pass gives: logits [batch, classes] in float32, and the state after this batch."""
+    """What a forward pass gives: logits [batch, classes] in float32, and the state after this batch.
+
+    `added`: what the model itself adds to the mean loss (regularisers), a float32 scalar.
+    """
 
     logits: Tensor
     state: list[Tensor]
+    added: Tensor | None = None
 
 
 class Model(Protocol):

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import msgspec
 import numpy as np
 import tensorflow as tf
@@ -18,7 +19,7 @@ from gputopo.launch.core.keras_methods.parallel import make_parallel, towers_of
 from gputopo.launch.core.keras_methods.recipes import RECIPES
 from gputopo.launch.core.keras_methods.serial import serial_of
 from gputopo.launch.core.keras_methods.tower import TowerMarks
-from gputopo.launch.core.keras_models import KerasModel, is_seed, seeds
+from gputopo.launch.core.keras_models import KerasModel, is_seed, layers_of, seeds, summed
 from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.marks import Marks, clock
 from gputopo.launch.core.models import Model, loss_of
@@ -54,7 +55,7 @@ class MethodStep:
         self._update = KerasUpdate(self._serial, spec.optimization, spec.learning_rate, self._server)
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
-        self.says = (*getattr(model, "says", ()), RECIPES[method].says)
+        self.says = (*getattr(model, "says", ()), RECIPES[method].says, *_left_out(self._serial))
         seedless = [one for one in self._serial.non_trainable_variables if not is_seed(one)]
         self.placement = HeldVariables(
             ([one.value for one in self._serial.trainable_variables],), ([one.value for one in seedless],)
@@ -105,6 +106,9 @@ class MethodStep:
                 outputs, new = self._parallel.stateless_call(weights, state, images, training=True)
                 outputs = tf.identity(outputs)
                 loss = tf.reduce_mean(loss_of(self._model, self._logits(outputs), tf.identity(labels)))
+                added = self._regularised(weights)
+                if added is not None:
+                    loss += added
             gradients = tape.gradient(loss, weights)
         rows = [tower.marks.row for tower in towers if tower.marks is not None]
         for tower in towers:
@@ -127,6 +131,12 @@ class MethodStep:
             for one in self._parallel.non_trainable_variables
         ]
 
+    def _regularised(self, weights: Sequence[Tensor]) -> Tensor | None:
+        """Give what the weights' regularisers add to the loss."""
+        mapping = list(zip(self._parallel.trainable_variables, weights, strict=True))
+        with keras.StatelessScope(state_mapping=mapping):
+            return summed(self._serial.losses)
+
     def _source_on_host(self, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         with tf.device(HOST):
             images, labels = self.source.read(0, fed)
@@ -136,6 +146,13 @@ class MethodStep:
 
     def _logits(self, outputs: Tensor) -> Tensor:
         return self._model.head.logits(outputs) if isinstance(self._model, KerasModel) else outputs
+
+
+def _left_out(serial: keras.Model) -> list[str]:
+    names = [one.name for one in layers_of(serial) if getattr(one, "activity_regularizer", None) is not None]
+    if not names:
+        return []
+    return [f"Left out of the loss under --method: the activity regularisers of {', '.join(names)}."]
 
 
 def require_method(spec: RunSpec, *, network: bool) -> Method:

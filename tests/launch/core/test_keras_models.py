@@ -136,8 +136,14 @@ def test_bf16_rounds_but_trains_the_same_model(found: dict[str, Any]) -> None:
     assert short != pytest.approx(exact, rel=1e-5)
 
 
-def test_what_is_left_out_is_said(found: dict[str, Any]) -> None:
+def test_a_models_regularisers_count_as_in_keras(found: dict[str, Any], answer: dict[str, Any]) -> None:
     assert any("regularisers: 1" in says for says in found["squares"]["says"])
+    first, of_keras, without = answer["regularised"]
+    assert first == pytest.approx(of_keras, rel=TOLERANCE)
+    assert first > without + 1e-3
+
+
+def test_what_is_left_out_is_said(found: dict[str, Any]) -> None:
     assert any("CTC" in says for says in found["transducer"]["says"])
     assert any("towers drop different things" in says for says in found["dropping"]["says"])
 
@@ -177,6 +183,19 @@ answer["from probabilities"] = [exact.numpy().tolist(),
     head.losses(head.logits(tf.nn.softmax(logits)), labels).numpy().tolist()]
 graph = tf.function(lambda x: head.logits(tf.nn.softmax(x)), autograph=False)
 answer["from the graph"] = bool((graph(logits) == logits).numpy().all())
+
+from gputopo.events import Device
+from gputopo.launch.core import trainers
+from gputopo.launch.core.inputs.synthetic import examples
+from gputopo.launch.spec import RunSpec
+one = RunSpec(model="tests.launch.core.user_models:squares", backend="cpu", ps_device="/CPU:0", batch_size=6,
+    devices=(Device(tower=0, device="/CPU:0"),))
+model = models.build(one.model, one)
+first = float(trainers.stepper_of(model, one)(0).losses[0])
+images, labels = examples(model, Rows(0, 6, Stream(one.seed, 0)), seed=one.seed, data_format="NHWC")
+images, wanted = model.own_layout(images, "NHWC"), tf.one_hot(labels, 3)
+answer["regularised"] = [first, float(model.keras.test_on_batch(images, wanted)),
+    float(tf.reduce_mean((model.keras(images) - wanted) ** 2))]
 json.dump(answer, sys.stdout)
 """
 
@@ -186,6 +205,7 @@ def answer() -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", ASK],
         env=environment(),
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=300,

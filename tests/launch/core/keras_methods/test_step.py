@@ -23,7 +23,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 def cases() -> dict[str, dict[str, Any]]:
     made: dict[str, dict[str, Any]] = {}
-    for short, model in (("small", "small"), ("normed", f"{USER}:normed")):
+    for short, model in (("small", "small"), *((one, f"{USER}:{one}") for one in ("normed", "squares"))):
         made[f"{short} own"] = {"model": model, "ps_device": "/CPU:1"}
         for one in METHODS:
             made[f"{short} {one}"] = {"model": model, "ps_device": "/CPU:1", "method": one}
@@ -48,7 +48,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("model", ["small", "normed"])
+@pytest.mark.parametrize("model", ["small", "normed", "squares"])
 def test_a_method_trains_as_our_own_towers_do(found: dict[str, Any], method: str, model: str) -> None:
     own, other = found[f"{model} own"], found[f"{model} {method}"]
     assert other["losses"] == pytest.approx(own["losses"], rel=TOLERANCE)
