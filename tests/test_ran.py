@@ -1,0 +1,90 @@
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.spec import Data, Exchange, Precision
+from gputopo.ran import exchange_words, what_ran
+from tests.launch.specs import cpu_spec
+
+
+def json_of(**changes: object) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(cpu_spec(**changes)))
+    return found
+
+
+def test_a_plain_run_is_told_in_its_parts() -> None:
+    assert what_ran(json_of()) == {
+        "task": "train",
+        "trainer": "own towers",
+        "variable_update": "parameter_server",
+        "variables": "/CPU:0",
+        "precision": "fp32",
+        "xla": False,
+        "data_format": "NHWC",
+        "optimizer": "sgd",
+        "data": "synthetic, made once on the device",
+    }
+
+
+def test_a_reduction_is_told_by_what_adds() -> None:
+    ran = what_ran(json_of(variable_update="replicated", ps_device=None, all_reduce="ring#2"))
+    assert (ran["all_reduce"], ran["grad_reduce"]) == ("ring#2", "mean")
+    assert "ring of copies" in ran["all_reduce_by"]
+    assert ran["variables"] == "a copy on each device"
+
+
+@pytest.mark.parametrize(
+    ("exchange", "words"),
+    [
+        (Exchange(staged=True), "stale by one"),
+        (Exchange(relaxed=True), "step before"),
+        (Exchange(asynchronous=True), "asynchronous"),
+        (Exchange(repacking=4), "4 pieces"),
+        (Exchange(small_bytes=64), "up to 64 bytes"),
+        (Exchange(transfer="fp16"), "float16"),
+    ],
+)
+def test_what_the_exchange_has_beside_the_plain_form_is_told(exchange: Exchange, words: str) -> None:
+    (told,) = exchange_words(json_of(exchange=exchange))
+    assert words in told
+
+
+def test_groups_are_told_where_they_are_used() -> None:
+    groups = Exchange(groups=((0, 1), (2, 3)))
+    assert exchange_words(json_of(exchange=groups)) == []
+    assert exchange_words(json_of(exchange=groups, all_reduce="hierarchical")) == ["groups 0,1 | 2,3"]
+
+
+def test_other_tasks_and_trainers_are_told_as_what_they_are() -> None:
+    assert what_ran(json_of(method="kuza55"))["trainer"] == "method kuza55"
+    assert what_ran(json_of(strategy="mirrored"))["trainer"] == "strategy mirrored"
+    assert "variables" not in what_ran(json_of(strategy="mirrored"))
+    assert set(what_ran(json_of(task="input"))) == {"task", "data"}
+    assert "optimizer" not in what_ran(json_of(task="forward"))
+
+
+def test_the_loss_scale_belongs_to_fp16_and_data_tell_where_they_come_from() -> None:
+    scaled = json_of(precision=Precision(compute="fp16", auto_loss_scale=True))
+    assert what_ran(scaled)["loss_scale"] == "auto"
+    real = json_of(data=Data(folder="/d", name="imagenet", distortions=True))
+    assert what_ran(real)["data"] == "imagenet from /d, distorted"
+    fed = json_of(data=Data(source="python", feed="queue"))
+    assert what_ran(fed)["data"] == "synthetic, made in Python, queue"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = st.sampled_from(
+    ["task", "data", "precision", "exchange", "optimization", "all_reduce", "variable_update"]
+)
+
+
+@given(spec=st.dictionaries(NAMES, JSON))
+def test_a_spec_of_any_shape_can_be_told(spec: dict[str, Any]) -> None:
+    assert isinstance(what_ran(spec), dict)

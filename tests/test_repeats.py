@@ -1,0 +1,72 @@
+import statistics
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo import schema
+from gputopo.events import RankFailed
+from gputopo.repeats import Repeats, combine, spread
+from gputopo.report.layout import text_of
+from gputopo.report.repeats import repeats_report
+from gputopo.result import Result
+from gputopo.summary import summarise
+from tests.invented_runs import InventedRun, Noise, cpu_devices, stream
+
+LOST = RankFailed(time_s=1.0, kind="killed", cause="killed by SIGKILL", remedy="look", exit_code=137)
+
+
+def run_at(speed: float) -> Result:
+    result = summarise(stream(cpu_devices(2), InventedRun(2, noise=Noise(own=0.01)).steps(20)))
+    assert result.throughput is not None
+    throughput = msgspec.structs.replace(result.throughput, mean=speed)
+    return msgspec.structs.replace(result, throughput=throughput)
+
+
+def failed() -> Result:
+    return msgspec.structs.replace(run_at(1000.0), status="failed", exit_code=137, failure=LOST)
+
+
+def test_mean_and_spread_are_over_the_complete_repeats_only() -> None:
+    both = combine([run_at(100.0), failed(), run_at(120.0)], 3)
+    found = both.images_per_sec
+    assert found is not None
+    assert (found.mean, found.lowest, found.highest, found.of) == (110.0, 100.0, 120.0, 2)
+    assert found.deviation == pytest.approx(statistics.stdev([100.0, 120.0]))
+    assert (both.status, both.exit_code, both.asked, both.complete) == ("failed", 137, 3, 2)
+
+
+def test_without_a_complete_repeat_there_is_no_speed_and_never_a_zero() -> None:
+    none = combine([failed()], 2)
+    assert none.images_per_sec is None
+    text = text_of(repeats_report(none))
+    assert "repeat 1  failed: killed by SIGKILL" in text
+    assert "No repeat of 2 gave a speed." in text
+    assert "\n0" not in text
+
+
+def test_the_report_has_a_line_for_each_repeat_and_one_for_all() -> None:
+    text = text_of(repeats_report(combine([run_at(100.0), run_at(120.0)], 2)))
+    assert "repeat 1  100.0 images/sec ±" in text
+    assert "repeat 2  120.0 images/sec ±" in text
+    assert "110.0 images/sec ± 14.1 over 2 of 2 repeats, from 100.0 to 120.0" in text
+
+
+def test_a_single_repeat_has_no_deviation() -> None:
+    found = spread([5.0])
+    assert found is not None
+    assert found.deviation is None
+
+
+@given(means=st.lists(st.floats(0.1, 1e6), min_size=1, max_size=20))
+def test_the_mean_lies_between_the_extremes(means: list[float]) -> None:
+    found = spread(means)
+    assert found is not None
+    assert found.lowest * (1 - 1e-9) <= found.mean <= found.highest * (1 + 1e-9)
+    assert found.of == len(means)
+
+
+def test_repeats_come_back_from_json_as_they_went() -> None:
+    both = combine([run_at(100.0), failed()], 2)
+    assert schema.decode(schema.encode(both), Repeats, origin="here") == both
