@@ -1,9 +1,9 @@
 """Run the training core in a process of its own: `python -m tests.launch.core.process CASES_FILE OUT_FOLDER`.
 
-CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}; `model` is a name of `MODELS`. For
-each case OUT_FOLDER/name.npz holds the losses of all steps, the first and last weights of every place, the
-last moving statistics, the images and labels of the joint batch, and the placements found; a case that fails
-writes name.error instead.
+CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}; `model` is a name of `MODELS`, or
+of a network of gputopo. For each case OUT_FOLDER/name.npz holds the losses of all steps, the first and last
+weights of every place, the last moving statistics, the images and labels of the joint batch, and the
+placements found; a case that fails writes name.error instead.
 """
 
 import json
@@ -45,14 +45,14 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 
 def _run(spec: RunSpec) -> dict[str, Any]:
-    from gputopo.launch.core import training
+    from gputopo.launch.core import models, training
     from gputopo.launch.core import variables as made
     from gputopo.launch.core.inputs.synthetic import examples
     from gputopo.launch.core.layers import Rows
     from gputopo.launch.core.randomness import Stream
 
     events: list[Event] = []
-    model = MODELS[spec.model]()
+    model = MODELS[spec.model]() if spec.model in MODELS else models.build(spec.model)
     first = [variable.numpy() for variable in made.create(model, ["/CPU:0"], spec.seed)]
     placement = training.train(model, spec, events.append)
     rows = Rows(0, spec.batch_size * len(spec.devices), Stream(spec.seed, 0))

@@ -29,6 +29,7 @@ TOWERS = (4, 3, 2, 1)  # the longest first
 BYTES = 4 * sum(math.prod(shape) for shape in SHAPES.values())
 
 SERVER = {"variable_update": "parameter_server"}
+COPIES = {"variable_update": "replicated"}
 MODES: dict[str, dict[str, Any]] = {
     "server": {**SERVER, "ps_device": "/CPU:0"},
     "server on the last": {**SERVER, "ps_device": "last"},
@@ -234,6 +235,29 @@ def test_variables_are_where_the_mode_says(ran: tuple[int, dict[str, Any]]) -> N
     assert towers == 1 or max(spread.values()) < BYTES
     if towers == 3:
         assert on["spread and staged-mean"] == spread
+
+
+def test_one_real_model_has_the_same_losses_in_every_synchronous_mode(tmp_path: Path) -> None:
+    common = {"model": "alexnet-cifar10", "batch_size": 4, "num_batches": 4, "num_warmup_batches": 0}
+    modes: dict[str, dict[str, Any]] = {
+        "server": {**SERVER, "ps_device": "/CPU:2"},
+        "spread": {**SERVER, "exchange": {"ps_spread": True}},
+        "staged": {**SERVER, "ps_device": "/CPU:0", "exchange": {"staged": True}},
+        "relaxed": {**COPIES, "exchange": {"relaxed": True}},
+        "copy": {**COPIES},
+        "ring#2": {**COPIES, "all_reduce": "ring#2"},
+        "hierarchical": {**COPIES, "all_reduce": "hierarchical", "exchange": {"groups": [[2, 0], [1]]}},
+        "psgpu#2": {**COPIES, "all_reduce": "psgpu#2"},
+        "collective": {**COPIES, "all_reduce": "collective", "exchange": {"repacking": 3}},
+    }
+    found = run_cases(tmp_path, 3, {name: {**common, **fields} for name, fields in modes.items()})
+    losses = {name: ran["losses"] for name, ran in found.items()}
+    server = losses["server"]
+    assert server[-1] < server[0] - 0.001, "it learns"
+    for name in ("spread", "copy", "ring#2", "hierarchical", "psgpu#2", "collective"):
+        assert losses[name] == pytest.approx(server, rel=1e-5), name
+    assert losses["staged"] == pytest.approx(losses["relaxed"], rel=1e-5)
+    assert losses["staged"][-1] != pytest.approx(server[-1], rel=1e-4)
 
 
 def test_what_does_not_go_together_is_refused_before_training(tmp_path: Path) -> None:
