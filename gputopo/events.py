@@ -164,7 +164,7 @@ class ReplicasCompared(_Event, frozen=True, tag="replicas"):
 class PhaseBegun(_Event, frozen=True, tag="phase"):
     """The worker begins something other than a step, in which no steps are to be expected.
 
-    `phase`: checkpoint, trace, export, comparison, evaluation or end.
+    `phase`: checkpoint, trace, export, comparison or evaluation.
     """
 
     phase: str
@@ -268,7 +268,9 @@ class Anomaly(_Event, frozen=True, tag="anomaly"):
 class RankFailed(_Event, frozen=True, tag="rank_failed"):
     """A worker ended before its work: the first failure, with its cause."""
 
-    kind: str  # killed, out_of_memory, disk_full, hung, error, placement, interrupted, terminated
+    # killed, out_of_memory, disk_full, checkpoint (it cannot be written), hung, error, placement,
+    # interrupted, terminated
+    kind: str
     cause: str
     remedy: str
     exit_code: int

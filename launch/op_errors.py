@@ -12,6 +12,8 @@ _NUMBERED = re.compile(r"\s*\(\d+\) ")
 _UNSUPPORTED = re.compile(
     r"Detected unsupported operations when trying to compile graph .* on XLA_\w+: (\w+)"
 )
+# TensorFlow begins with the graph's own names of the place, which tell a user nothing.
+_PLACE = re.compile(r"^(\{\{[^{}]*\}\}\s*)+")
 SEE_LOG = "see worker.log in the run's folder"
 
 
@@ -25,7 +27,7 @@ def cause_and_remedy(text: str, kind: str) -> tuple[str, str]:
 
 def first_line(text: str) -> str:
     """Give the first line that is neither a heading nor a line of a stack, cut to a length for a screen."""
-    lines = text.strip().splitlines()
+    lines = _PLACE.sub("", text.strip(), count=1).strip().splitlines()
     for line in lines:
         numbered = _NUMBERED.match(line)
         if numbered:

@@ -72,3 +72,11 @@ def test_any_text_gives_one_line_of_limited_length(text: str) -> None:
     line = first_line(text)
     assert len(line) <= 300
     assert len(line.splitlines()) <= 1
+
+
+def test_the_graphs_own_name_of_the_place_is_left_out() -> None:
+    text = (
+        "{{function_node __wrapped__StridedSlice_device_/job:localhost/device:CPU:0}} "
+        "OOM when allocating tensor with shape[6000,154587] [Op:StridedSlice]"
+    )
+    assert first_line(text) == "OOM when allocating tensor with shape[6000,154587] [Op:StridedSlice]"
