@@ -66,7 +66,7 @@ def find(folder: Path, name: str | None = None) -> DataFolder:
     if name is not None and found.name != name:
         raise InputError(
             f"{folder} holds {found.name}, not {name}",
-            f"leave --data-name out, or give the folder of {name}",
+            f"give a folder of {name}, or choose a model for {found.name}",
         )
     return found
 

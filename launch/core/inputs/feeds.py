@@ -149,7 +149,7 @@ class FedSource:
         except FAILURES as error:
             raise InputError(
                 f"the batch of step {number} cannot be made: {type(error).__name__}: {error}",
-                "this is the thread that makes the input; see worker.log in the run's folder",
+                "see worker.log in the run's folder",
             ) from error
         fed = on_host(batch)
         self.waited_s = time.perf_counter() - began
@@ -176,21 +176,35 @@ def on_host(batch: Batch) -> list[Tensor]:
         return [one if tf.is_tensor(one) else tf.constant(one) for one in batch]
 
 
-def on_devices(make: Made, devices: Sequence[str]) -> Made:
-    """Let batches be copied to the towers' devices as they are made."""
+class Staged(Ahead):
+    """Batches that are on the towers' devices before their step begins."""
 
-    def made_and_copied(number: int) -> Batch:
-        copied = []
-        for position, one in enumerate(on_host(make(number))):
-            with tf.device(devices[position // _PER_TOWER]):
-                copied.append(tf.identity(one))
-        return copied
+    def __init__(self, make: Made, devices: Sequence[str], depth: int) -> None:
+        super().__init__(self._made_and_copied, depth)
+        self._on_host = make
+        self._devices = devices
+        # A copy to a GPU returns when it is done: one thread for each, so that the links work side by side.
+        self._copying = ThreadPoolExecutor(len(devices), thread_name_prefix=THREAD_NAME)
 
-    return made_and_copied
+    def close(self) -> None:
+        """Stop making first, then copying."""
+        super().close()
+        self._copying.shutdown(wait=True)
+
+    def _made_and_copied(self, number: int) -> Batch:
+        batch = on_host(self._on_host(number))
+        parts = [batch[first : first + _PER_TOWER] for first in range(0, len(batch), _PER_TOWER)]
+        copied = self._copying.map(_copied, parts, self._devices)
+        return [one for part in copied for one in part]
+
+
+def _copied(part: Batch, device: str) -> Batch:
+    with tf.device(device):
+        return [tf.identity(one) for one in part]
 
 
 def staged(maker: Maker, spec: RunSpec, *, ahead: int) -> Taken:
     """Have batches ready on the devices, `ahead` of them; 0: on the host, made by a thread one ahead."""
     if ahead == 0:
         return Ahead(maker.make, 1)
-    return Ahead(on_devices(maker.make, [device.device for device in spec.devices]), ahead)
+    return Staged(maker.make, [device.device for device in spec.devices], ahead)

@@ -8,15 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.errors import InputError
-from gputopo.launch.core.devices import turn_width
 from gputopo.launch.core.inputs.bad_records import BadRecords
 from gputopo.launch.core.inputs.feeds import Batch
 from gputopo.launch.spec import RunSpec
 
 Dataset = Any
 NO_LABEL = -1  # of what is no example
-# As tf_cnn_benchmarks: besides its own threads, a GPU keeps two of the host's busy.
-_MONITORING_THREADS = 2
 # What TensorFlow raises for bad data. Other errors, such as of memory, are not the data's.
 _OF_DATA = (
     tf.errors.DataLossError,
@@ -76,6 +73,10 @@ class PipelineMaker:
         The last one of an evaluation may be short: the rest of it are no examples.
         Raises StopIteration at the end of the data, InputError for a bad record that stops the run.
         """
+        with tf.device("/CPU:0"):
+            return self._made(number)
+
+    def _made(self, number: int) -> Batch:
         if self._iterator is None or number != self._next:
             self._iterator = self._started(number)
         try:
@@ -134,19 +135,8 @@ class PipelineMaker:
         return InputError(f"the input cannot be read: {first}", "see worker.log in the run's folder")
 
     def _started(self, number: int) -> Iterator[Sequence[Any]]:
-        with tf.device("/CPU:0"):
-            made = self._pipeline.batches(number * self._joint, careful=self._careful)
-            return iter(made.prefetch(self._towers))
-
-
-def private_threads(spec: RunSpec, cores: int) -> int:
-    """Give the number of threads of the pipeline: as asked, or the cores that towers leave, at least 1."""
-    if spec.data.private_threads is not None:
-        return spec.data.private_threads
-    towers = len(spec.devices)
-    if spec.backend == "cpu":
-        return max(cores - turn_width(spec), 1)
-    return max(cores - towers * (spec.runtime.per_gpu_threads + _MONITORING_THREADS), 1)
+        made = self._pipeline.batches(number * self._joint, careful=self._careful)
+        return iter(made.prefetch(self._towers))
 
 
 def with_threads(made: Dataset, threads: int) -> Dataset:

@@ -7,13 +7,15 @@ from typing import Literal
 from gputopo import workload
 from gputopo.errors import UsageError
 from gputopo.launch import data_folder
+from gputopo.launch.core.devices import turn_width
 from gputopo.launch.core.inputs.bad_records import BadRecords
 from gputopo.launch.core.inputs.cifar10 import Cifar10, read
 from gputopo.launch.core.inputs.feeds import FedSource, staged
 from gputopo.launch.core.inputs.imagenet import ImageNet
-from gputopo.launch.core.inputs.pipeline import Pipeline, PipelineMaker, private_threads
+from gputopo.launch.core.inputs.pipeline import Pipeline, PipelineMaker
 from gputopo.launch.core.inputs.preprocessing import NORMALISATION, Recipe
 from gputopo.launch.core.inputs.source import Fact, Shape
+from gputopo.launch.core.inputs.threads import private_threads
 from gputopo.launch.data_folder import DataFolder, Subset
 from gputopo.launch.spec import RunSpec
 
@@ -32,8 +34,13 @@ def real_source(model: Shape, spec: RunSpec) -> FedSource:
     bad = BadRecords(spec.data.bad_records)
     for path, record, why in data_folder.check(found, subset):
         bad.note(path, record, why)
-    cores = len(os.sched_getaffinity(0))
-    threads = private_threads(spec, cores)
+    threads = private_threads(
+        spec.data.private_threads,
+        cores=len(os.sched_getaffinity(0)),
+        backend=spec.backend,
+        running=turn_width(spec),
+        per_gpu_threads=spec.runtime.per_gpu_threads,
+    )
     pipeline = _pipeline(found, subset, model, spec, threads, bad)
     images = len(pipeline.labels) if isinstance(pipeline, Cifar10) else data_folder.count(found, subset)
     maker = PipelineMaker(pipeline, spec)
