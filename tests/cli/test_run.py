@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from gputopo import schema
-from gputopo.cli import training_run
+from gputopo.cli import run_options, training_run
 from gputopo.cli.dry_run import DryRun
 from gputopo.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.launch import runs
+from gputopo.launch.spec import RunSpec
+from gputopo.repeats import Repeats
 from gputopo.result import Result
 from tests.cli.conftest import Call
 from tests.kit_workers import misbehave
@@ -391,3 +393,119 @@ def test_the_core_trains_on_cpu_devices_from_the_command_to_the_result(tmp_path:
     assert (result.status, result.steps, result.images) == ("complete", 3, 12)
     assert set(result.ops_on) == {"/CPU:0", "/CPU:1"}
     assert set(result.variables_on) == {"/CPU:0"}
+
+
+def test_repeats_run_one_after_the_other_and_give_mean_and_spread(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("works")
+    done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
+    assert done.code == 0
+    assert "over 3 of 3 repeats" in done.out
+    assert [line for line in done.err.splitlines() if line.startswith("repeat ")] == [
+        "repeat 1 of 3", "repeat 2 of 3", "repeat 3 of 3"
+    ]  # fmt: skip
+    kept = schema.decode((tmp_path / "out/repeats.json").read_bytes(), Repeats, origin="file")
+    assert (kept.status, kept.complete, len(kept.runs)) == ("complete", 3, 3)
+    for number in ("1", "2", "3"):
+        result = (tmp_path / "out" / number / "result.json").read_bytes()
+        assert schema.decode(result, Result, origin="file").status == "complete"
+
+
+def test_a_repeat_that_fails_is_told_as_failed_and_the_others_go_on(
+    call: Call, without_gpu: None, worker: Callable[[str], None]
+) -> None:
+    worker("killed")
+    done = call("run", "--model", "alexnet", "--repeats", "2", "--json")
+    repeats = schema.decode(done.out, Repeats, origin="stdout")
+    assert done.code == repeats.exit_code == 137
+    assert (repeats.complete, repeats.images_per_sec) == (0, None)
+    assert [run.status for run in repeats.runs] == ["failed", "failed"]
+
+
+def test_a_trace_goes_into_the_folder_of_its_run(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("works")
+    call("run", "--model", "alexnet", "--trace", "2-3", "--output", tmp_path / "out")
+    spec = schema.decode((tmp_path / "out/spec.json").read_bytes(), RunSpec, origin="file")
+    assert spec.lifecycle.trace == str(tmp_path / "out/trace")
+    assert spec.lifecycle.trace_steps == (2, 3)
+
+
+def test_what_was_asked_and_what_ran_are_both_in_the_result(
+    call: Call, without_gpu: None, worker: Callable[[str], None]
+) -> None:
+    worker("works")
+    options = ("--variable_update=replicated", "--all_reduce_spec=xring#2", "--use_fp16", "--batch_size=4")
+    result = schema.decode(call("run", "--model", "alexnet", *options, "--json").out, Result, origin="out")
+    assert result.asked == {
+        "variable_update": "replicated",
+        "all_reduce": "xring#2",
+        "precision": "fp16",
+        "batch_size": 4,
+    }
+    assert (result.ran["all_reduce"], result.ran["precision"], result.ran["loss_scale"]) == (
+        "ring#2", "fp16", 128
+    )  # fmt: skip
+    assert (result.batch_size, result.global_batch_size) == (4, 8)
+
+
+def test_the_driver_is_among_the_versions_of_a_run_on_gpus(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+) -> None:
+    on_scenario("7gforce")
+    worker("works")
+    done = call("run", "--model", "alexnet", "--num-gpus", "2", "--json")
+    versions = schema.decode(done.out, Result, origin="stdout").versions
+    assert {"driver", "cuda_driver", "gputopo", "python"} <= set(versions)
+
+
+def test_the_hierarchical_reduction_gets_its_groups_from_the_machine(call: Call) -> None:
+    options = (
+        "--from",
+        "7gforce",
+        "--gpus",
+        "0,1,4,5",
+        "--all-reduce",
+        "hierarchical",
+        "--dry-run",
+        "--json",
+    )
+    dry = schema.decode(call("run", "--model", "alexnet", *options).out, DryRun, origin="stdout")
+    assert dry.spec is not None
+    assert dry.spec.exchange.groups == ((0, 1), (2, 3))
+    assert dry.plan.choice.all_reduce == dry.spec.all_reduce == "hierarchical"
+
+
+def test_variables_spread_over_the_gpus_are_planned_and_run(call: Call) -> None:
+    options = ("--from", "7gforce", "--num-gpus", "2", "--ps", "gpu:spread", "--dry-run", "--json")
+    dry = schema.decode(call("run", "--model", "alexnet", *options).out, DryRun, origin="stdout")
+    assert dry.spec is not None
+    assert (dry.plan.choice.ps_device, dry.spec.ps_device, dry.spec.exchange.ps_spread) == (
+        "gpu:spread", None, True
+    )  # fmt: skip
+    assert [device.hop_to_variables for device in dry.spec.devices] == ["spread", "spread"]
+
+
+@pytest.mark.parametrize("mode", ["distributed_replicated", "collective_all_reduce", "horovod"])
+def test_modes_of_several_hosts_are_refused_with_what_to_use(call: Call, mode: str) -> None:
+    done = call("run", "--model", "alexnet", "--variable_update", mode)
+    assert done.code == 2
+    assert mode in done.err.splitlines()[0]
+    assert "--variable-update replicated" in done.err.splitlines()[1]
+
+
+def test_the_help_is_grouped_by_theme(call: Call) -> None:
+    text = call("run", "--help").out
+    headings = [line.removesuffix(":") for line in text.splitlines() if line.endswith(":") and line[0] != " "]
+    assert headings == ["Arguments", "Options", *run_options.THEMES]
+
+
+def test_a_folder_without_records_is_refused_before_tensorflow_starts(
+    call: Call, without_gpu: None, tmp_path: Path
+) -> None:
+    done = call("run", "--model", "resnet20", "--data-dir", tmp_path)
+    assert done.code == 2
+    assert str(tmp_path) in done.err
+    assert len(done.err.splitlines()) == 2
