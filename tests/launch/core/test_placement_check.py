@@ -1,12 +1,14 @@
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import pytest
 
 from gputopo.errors import HardwareError
 from gputopo.events import Device
 from gputopo.launch.core import placement_check
-from gputopo.launch.spec import RunSpec
+from gputopo.launch.spec import Exchange, RunSpec
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,57 @@ def test_a_device_without_any_op_is_an_error() -> None:
 def test_right_placements_are_counted_by_device() -> None:
     counts = Counter({(0, "/GPU:0"): 60, (1, "/GPU:1"): 61})
     assert placement_check.check_ops(counts, spec("/GPU:0", "/GPU:1")) == {"/GPU:0": 60, "/GPU:1": 61}
+
+
+@dataclass(frozen=True)
+class Shape:
+    count: int
+
+    def num_elements(self) -> int:
+        return self.count
+
+
+@dataclass(frozen=True)
+class Type:
+    size: int = 4
+
+
+@dataclass(frozen=True)
+class Variable:
+    device: str
+    shape: Shape
+    name: str = "kernel:0"
+    dtype: Type = Type()
+
+
+@dataclass(frozen=True)
+class Held:
+    places: list[list[Variable]]
+
+
+def held(*devices: str) -> Any:
+    return Held([[Variable(on(device), Shape(10 * (number + 1))) for number, device in enumerate(devices)]])
+
+
+def test_every_set_of_variables_has_its_devices_by_the_spec() -> None:
+    two = spec("/GPU:0", "/GPU:1")
+    assert placement_check.wanted_places(two, [8, 2]) == [["/GPU:0"] * 2]
+    spread = msgspec.structs.replace(two, ps_device=None, exchange=Exchange(ps_spread=True))
+    assert placement_check.wanted_places(spread, [8, 2, 3]) == [["/GPU:0", "/GPU:1", "/GPU:1"]]
+    for update in ("replicated", "independent"):
+        own = msgspec.structs.replace(two, variable_update=update, ps_device=None)
+        assert placement_check.wanted_places(own, [8, 2]) == [["/GPU:0"] * 2, ["/GPU:1"] * 2]
+
+
+def test_bytes_of_variables_are_counted_by_device() -> None:
+    wanted = [["/GPU:0", "/GPU:1", "/GPU:0"]]
+    found = placement_check.check_variables(held("GPU:0", "GPU:1", "GPU:0"), wanted)
+    assert found == {"/GPU:0": 160, "/GPU:1": 80}
+
+
+def test_one_variable_on_another_device_is_an_error_that_names_both() -> None:
+    with pytest.raises(HardwareError, match=r"variable kernel:0 is on /CPU:0, not on /GPU:1"):
+        placement_check.check_variables(held("GPU:0", "CPU:0"), [["/GPU:0", "/GPU:1"]])
 
 
 @pytest.mark.parametrize(
