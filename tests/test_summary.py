@@ -232,3 +232,41 @@ def test_replicas_that_were_compared_are_told() -> None:
 
 def test_a_model_that_was_never_built_has_no_parameters() -> None:
     assert summarise([event for event in EVENTS if not isinstance(event, ModelBuilt)]).parameters is None
+
+
+def test_the_warm_up_that_the_steps_show_is_told_beside_the_one_that_was_left_out() -> None:
+    slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
+    even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
+    result = summarise(stream(cpu_devices(2), [*slow, *even]))
+    assert (result.warmup_steps, result.steady_steps) == (2, 10)
+    assert result.steady_s == pytest.approx(2 * 0.5 + 8 * 0.3)
+    assert result.counted_s == pytest.approx(8 * 0.3 + 40 * 0.1)
+
+
+def test_too_few_steps_tell_no_warm_up() -> None:
+    result = summarise(stream(cpu_devices(2), RUN.steps(5)))
+    assert (result.steady_steps, result.steady_s) == (None, None)
+    assert result.steady.startswith("not looked for")
+
+
+def test_the_batch_is_told_of_a_device_and_of_all() -> None:
+    result = summarise(EVENTS)
+    assert (result.batch_size, result.global_batch_size) == (8, 32)
+
+
+def test_the_input_alone_has_no_loss_to_lose() -> None:
+    started, *rest = stream(cpu_devices(2), [step(n, [(0.0, 0.1)] * 2, loss=None) for n in range(1, 9)])
+    assert isinstance(started, RunStarted)
+    alone = RunStarted(time_s=1.0, host="h", devices=started.devices, backend="cpu", spec={"task": "input"})
+    assert not any("loss" in said for said in summarise([alone, *rest]).says)
+    assert any("loss" in said for said in summarise([started, *rest]).says)
+
+
+def test_what_the_model_assumes_is_said_with_the_result() -> None:
+    built = [
+        ModelBuilt(time_s=1.0, parameters=1, parameter_bytes=4, import_s=1.0, build_s=1.0, says=("assumed",))
+        if isinstance(event, ModelBuilt)
+        else event
+        for event in EVENTS
+    ]
+    assert "assumed" in summarise(built).says

@@ -6,7 +6,7 @@ import pytest
 from gputopo.errors import UsageError
 from gputopo.launch.cpu_plan import cpu_plan
 from gputopo.launch.prepare import CPU_MAX_BATCHES, CPU_TIME_BUDGET_S, RunOptions, spec_of
-from gputopo.launch.spec import RunSpec
+from gputopo.launch.spec import Exchange, RunSpec
 from gputopo.machine import ClockMhz, ClocksMhz
 from gputopo.workload import require
 from tests.launch.specs import machine, plan_for
@@ -211,3 +211,44 @@ def test_a_sum_where_nothing_is_reduced_is_refused() -> None:
     plan = plan_for((0, 1), None, variable_update="independent")
     with pytest.raises(UsageError, match="nothing is reduced"):
         spec_of(plan, machine(), RunOptions(model="alexnet", backend="gpu", grad_reduce="sum"))
+
+
+def test_the_hierarchical_reduction_gets_groups_of_close_gpus_on_gpus_only() -> None:
+    plan = plan_for((0, 1, 2, 3), None, variable_update="replicated", all_reduce="hierarchical")
+    made = spec_of(plan, machine(), RunOptions(model="alexnet", backend="gpu"))
+    assert sorted(map(sorted, made.exchange.groups)) == [[0, 1], [2, 3]]
+    copied = plan_for((0, 1, 2, 3), None, variable_update="replicated", all_reduce="copy")
+    assert spec_of(copied, machine(), RunOptions(model="alexnet", backend="gpu")).exchange.groups == ()
+
+
+def test_variables_that_are_spread_have_no_single_place() -> None:
+    made = spec_of(plan_for((0, 1), "gpu:spread"), machine(), RunOptions(model="alexnet", backend="gpu"))
+    assert (made.ps_device, made.exchange.ps_spread, hops(made)) == (None, True, ["spread", "spread"])
+
+
+def test_the_rate_of_a_residual_network_follows_the_batch_of_all_devices() -> None:
+    plan = plan_for((0, 1), "cpu")
+    made = spec_of(plan, machine(), RunOptions(model="resnet50", backend="gpu", batch_size=64))
+    assert made.learning_rate == pytest.approx(0.128 * 128 / 256)
+    doubled = RunOptions(model="resnet50", backend="gpu", learning_rate=0.1, scale_learning_rate=True)
+    assert spec_of(plan, machine(), doubled).learning_rate == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [("forward", "Forward passes on 2 GPUs"), ("input", "Measuring the input on 2 GPUs")],
+)
+def test_the_first_line_tells_the_task(task: str, said: str) -> None:
+    asked = RunOptions(model="alexnet", backend="gpu", task=task)  # type: ignore[arg-type]
+    assert spec_of(plan_for((0, 1), "cpu"), machine(), asked).says[0].startswith(said)
+
+
+def test_stale_weights_are_said_with_every_output() -> None:
+    asked = RunOptions(model="alexnet", backend="gpu", exchange=Exchange(staged=True))
+    assert any("one step old" in said for said in spec_of(plan_for((0, 1), "cpu"), machine(), asked).says)
+
+
+def test_models_of_keras_and_of_the_user_have_defaults_too() -> None:
+    made = spec_of(cpu_plan(None), None, RunOptions(model="keras:ResNet50", backend="cpu"))
+    assert made.batch_size >= 1
+    assert made.learning_rate > 0

@@ -79,3 +79,20 @@ def test_indices_are_written_as_short_as_an_option_takes_them() -> None:
     assert ranges((3,)) == "3"
     assert gpus_in_words((3,)) == "GPU 3"
     assert gpus_in_words((0, 1, 2)) == "GPUs 0, 1 and 2"
+
+
+def test_a_reduction_that_is_asked_for_means_copies_on_every_gpu() -> None:
+    chosen = plan(machine_of(SEVEN), Request(num_gpus=2, all_reduce="xring#2")).choice
+    assert (chosen.variable_update, chosen.all_reduce, chosen.ps_device) == ("replicated", "ring#2", None)
+
+
+def test_a_reduction_without_copies_is_refused() -> None:
+    error = error_of(UsageError, machine_of(SEVEN), Request(all_reduce="ring", variable_update="independent"))
+    assert "nothing is reduced" in error.what
+    assert "--variable-update replicated" in error.hint
+
+
+def test_spread_variables_name_no_single_gpu() -> None:
+    chosen = plan(machine_of(SEVEN), Request(num_gpus=2, ps="gpu:spread")).choice
+    assert (chosen.ps_device, chosen.variable_update) == ("gpu:spread", "parameter_server")
+    assert any("spread over the GPUs" in reason for reason in chosen.reasons)

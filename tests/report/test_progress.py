@@ -2,10 +2,11 @@ import io
 import itertools
 import sys
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from gputopo.events import Event, RankFailed, RunStarted
+from gputopo.events import CheckpointSaved, Event, LossNotFinite, PhaseBegun, RankFailed, RunStarted, Step
 from gputopo.report.progress import Progress, RunState
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
 
@@ -151,3 +152,28 @@ def test_data_on_standard_output_does_not_go_through_the_display() -> None:
     before = sys.stdout
     with Progress(terminal()):
         assert sys.stdout is before
+
+
+def test_a_loss_that_is_no_number_is_said_once() -> None:
+    lost = LossNotFinite(time_s=1.0, step=5, value="nan", towers=(0,))
+    nan = [
+        msgspec.structs.replace(event, loss=None) if isinstance(event, Step) and event.step >= 5 else event
+        for event in EVENTS
+    ]
+    begin = next(number for number, event in enumerate(nan) if isinstance(event, Step) and event.step == 6)
+    told = plain([*nan[:begin], lost, *nan[begin:]])
+    assert len([line for line in told if "nan" in line or "not a number" in line]) == 1
+    assert any(line.startswith("step 20:") for line in told)
+
+
+def test_news_of_the_run_are_lines_as_they_come() -> None:
+    kept = CheckpointSaved(time_s=1.0, path="/kept/1", steps=10, bytes=2048, seconds=0.5)
+    told = plain([*EVENTS[:-1], kept, EVENTS[-1]])
+    assert "checkpoint after 10 steps: /kept/1 (2.0 KiB, 0.50 s)" in told
+
+
+def test_a_phase_without_steps_is_shown_as_what_it_is() -> None:
+    state = RunState()
+    for event in (*EVENTS[:-1], PhaseBegun(time_s=1.0, phase="evaluation")):
+        state.add(event)
+    assert state.phase == "evaluation"

@@ -1,9 +1,11 @@
 import re
 import statistics
+from typing import Any
 
+import msgspec
 import pytest
 
-from gputopo.events import Event, RunFinished
+from gputopo.events import Evaluated, Event, RunFinished, RunStarted, Step
 from gputopo.report.tf_cnn_log import TfCnnLog, lines
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 
@@ -97,3 +99,48 @@ def test_any_beginning_of_a_run_gives_the_beginning_of_its_log() -> None:
     for length in range(len(EVENTS)):
         told = list(lines(EVENTS[:length]))
         assert told == whole[: len(told)]
+
+
+def header_of(**spec: Any) -> list[str]:
+    started, *rest = EVENTS
+    assert isinstance(started, RunStarted)
+    told = list(lines([msgspec.structs.replace(started, spec={**started.spec, **spec}), *rest]))
+    return told[: told.index("==========")]
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ({"variable_update": "replicated", "all_reduce": "ring#2"}, "AllReduce:   ring#2"),
+        ({"exchange": {"staged": True}}, "Staged vars: True"),
+        ({"optimization": {"optimizer": "momentum"}}, "Optimizer:   momentum"),
+        ({"precision": {"compute": "fp16", "loss_scale": 128.0}}, "Precision:   fp16, loss scale 128"),
+        ({"precision": {"compute": "bf16", "xla": True}}, "Precision:   bf16, XLA"),
+        ({"task": "forward"}, "Mode:        forward only"),
+        ({"task": "eval"}, "Mode:        evaluation"),
+        ({"model": "resnet20"}, "Dataset:     cifar10 (synthetic)"),
+        ({"data": {"folder": "/d", "name": "imagenet"}}, "Dataset:     imagenet"),
+        ({"method": "kuza55"}, "Trainer:     kuza55"),
+        ({"model": "resnet20", "batch_size": 1000}, "Num epochs:  1.00"),
+    ],
+)
+def test_the_header_tells_what_is_not_plain(spec: dict[str, Any], line: str) -> None:
+    assert line in header_of(**spec)
+
+
+def test_accuracies_have_columns_where_they_were_asked_for() -> None:
+    started, *rest = EVENTS
+    assert isinstance(started, RunStarted)
+    asked = msgspec.structs.replace(started, spec={**started.spec, "lifecycle": {"training_accuracy": True}})
+    with_shares = [
+        msgspec.structs.replace(event, top1=0.25, top5=0.5) if isinstance(event, Step) else event
+        for event in rest
+    ]
+    told = list(lines([asked, *with_shares]))
+    assert "Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy" in told
+    assert sum(line.endswith("\t1.000\t0.250\t0.500") for line in told) == 3
+
+
+def test_an_evaluation_has_the_line_of_its_accuracy() -> None:
+    judged = Evaluated(time_s=1.0, examples=50, top1=0.5, top5=0.75, loss=1.0, seconds=1.0)
+    assert "Accuracy @ 1 = 0.5000 Accuracy @ 5 = 0.7500 [50 examples]" in lines([*EVENTS[:-1], judged])
