@@ -1,5 +1,6 @@
 """After a run that ran out of memory: the largest batch per device, by halving, that does not."""
 
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -8,6 +9,7 @@ import msgspec
 
 from gputopo import schema
 from gputopo.errors import InputError
+from gputopo.events import BatchTried
 from gputopo.launch import failure
 from gputopo.launch.output import WorkerOutput
 from gputopo.launch.record import Record
@@ -16,6 +18,22 @@ from gputopo.launch.spec import Lifecycle, RunSpec
 
 Work = Callable[[RunSpec, Path, Record, WorkerOutput], None]
 """Runs one worker to its end: by a spec, in a file, its events to a record, what it prints to an output."""
+
+
+def find(spec: RunSpec, folder: RunFolder, record: Record, work: Work) -> None:
+    """Try smaller batches, telling each, and release the failure that the record holds with what fits."""
+    failed: list[int] = []
+
+    def fits(batch_size: int) -> bool | None:
+        answer = try_batch(spec, batch_size, folder, work)
+        if answer is not None:
+            record.tell(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))
+        if answer is False:
+            failed.append(batch_size)
+        return answer
+
+    found = search(spec.batch_size, fits)
+    record.release(remedy(spec, found, failed[-1] if failed else None))
 
 
 def search(batch_size: int, fits: Callable[[int], bool | None]) -> int | None:

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 
 from gputopo.errors import InputError
-from gputopo.events import BatchTried, Event, RankFailed, Step
+from gputopo.events import Event, RankFailed, Step
 from gputopo.launch import batch_search, failure
 from gputopo.launch.child import Child, Command, adopting
 from gputopo.launch.lines import EventLines, NotAnEventError
@@ -111,25 +111,9 @@ def supervise(
                 once = _Supervision(trial, own, printed, limits, count_oom_kills)
                 once.watch(lambda fd: command(file, fd), environment, signals, None)
 
-            _find_batch(spec, folder, record, work)
+            batch_search.find(spec, folder, record, work)
         events = record.finish()
     return Outcome(0 if record.failure is None else record.failure.exit_code, events)
-
-
-def _find_batch(spec: RunSpec, folder: RunFolder, record: Record, work: batch_search.Work) -> None:
-    """Try smaller batches, and tell with the failure which one fits."""
-    failed: list[int] = []
-
-    def fits(batch_size: int) -> bool | None:
-        answer = batch_search.try_batch(spec, batch_size, folder, work)
-        if answer is not None:
-            record.tell(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))
-        if answer is False:
-            failed.append(batch_size)
-        return answer
-
-    found = batch_search.search(spec.batch_size, fits)
-    record.release(batch_search.remedy(spec, found, failed[-1] if failed else None))
 
 
 class _Supervision:

@@ -1,13 +1,17 @@
 """Scalars for TensorBoard: what each device did in each step. Written without the package tensorboard."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tensorflow as tf
 from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
 from gputopo.events import Step
+from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.updating import learning_rate
+from gputopo.launch.op_errors import first_line
 from gputopo.launch.spec import RunSpec
 
 
@@ -20,7 +24,8 @@ class Scalars:
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
-        folder = Path(spec.lifecycle.tensorboard or ".")
+        self._compiled = False
+        self._folder = folder = Path(spec.lifecycle.tensorboard or ".")
         self._all = tf.summary.create_file_writer(str(folder / "all"))
         self._towers = [
             tf.summary.create_file_writer(str(folder / f"tower_{device.tower}")) for device in spec.devices
@@ -30,9 +35,23 @@ class Scalars:
         """Nothing to do."""
 
     def after(self, told: Step, outcome: StepOutcome) -> None:
-        """Write one point of every line; the first step of all is left out, for its time is compiling."""
-        if told.step <= -self._spec.num_warmup_batches:
+        """Write one point of every line; the first step of all is left out, for its time is compiling.
+
+        Raises DiskError.
+        """
+        if not self._compiled:
+            self._compiled = True
             return
+        with self._disk():
+            self._write_points(told, outcome)
+
+    def close(self) -> None:
+        """Write out what is buffered. Raises DiskError."""
+        with self._disk():
+            for writer in (self._all, *self._towers):
+                writer.close()
+
+    def _write_points(self, told: Step, outcome: StepOutcome) -> None:
         step = told.global_step or 0
         rate = learning_rate(
             self._spec.optimization.schedule, self._spec.learning_rate, tf.constant(step - 1, tf.int64)
@@ -45,13 +64,21 @@ class Scalars:
                 _write("top1", told.top1)
         for writer, marks, loss in zip(self._towers, told.marks, outcome.losses, strict=True):
             with writer.as_default(step):
-                _write("images_per_sec", self._spec.batch_size / (marks.weights_s + marks.compute_s))
+                own_s = marks.weights_s + marks.compute_s
+                if own_s > 0:
+                    _write("images_per_sec", self._spec.batch_size / own_s)
                 _write("loss", float(loss))
 
-    def close(self) -> None:
-        """Write out what is buffered."""
-        for writer in (self._all, *self._towers):
-            writer.close()
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """A full disk is RESOURCE_EXHAUSTED to TensorFlow, which would be told as memory that ran out."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise DiskError(
+                f"cannot write in {self._folder}: {first_line(str(error))}",
+                "free some space, or leave out --tensorboard",
+            ) from error
 
 
 def _write(tag: str, value: float) -> None:
