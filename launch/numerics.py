@@ -22,6 +22,13 @@ def require_numerics(spec: RunSpec, environment: Mapping[str, str]) -> None:
     _require_optimization(spec)
 
 
+def remarks(spec: RunSpec) -> tuple[str, ...]:
+    """Give what the reader of a result has to know of the numerics."""
+    if spec.backend == "cpu" and spec.precision.compute == "fp16" and not spec.precision.xla:
+        return ("Most CPUs have no arithmetic for fp16: it is emulated here, and slower than fp32.",)
+    return ()
+
+
 def _require_layout(spec: RunSpec, environment: Mapping[str, str]) -> None:
     off = environment.get(_ONEDNN, "").lower() in _OFF
     if spec.backend == "cpu" and spec.data_format == "NCHW" and off and not spec.precision.xla:

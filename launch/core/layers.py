@@ -208,7 +208,7 @@ def _pointwise(x: Tensor, kernel: Tensor) -> Tensor:
     """
     inputs, outputs = kernel.shape[2:]
     product = dense(tf.reshape(x, (-1, inputs)), tf.reshape(kernel, (inputs, outputs)))
-    return tf.reshape(product, (*x.shape[:3], outputs))
+    return tf.reshape(product, (-1, *x.shape[1:3], outputs))  # the batch may be unknown: an export
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]

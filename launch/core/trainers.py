@@ -10,6 +10,7 @@ from gputopo.launch.core.models import Model
 from gputopo.launch.core.placements import place
 from gputopo.launch.core.scale_watch import ScaleReport
 from gputopo.launch.core.step import StepOutcome, TrainingStep
+from gputopo.launch.numerics import remarks
 from gputopo.launch.spec import RunSpec
 
 
@@ -82,7 +83,7 @@ class OwnTowers:
         self.placement = place(model, spec)
         self.source = source_of(model, spec)
         self.step = TrainingStep(model, spec, self.placement, self.source)
-        self.says: tuple[str, ...] = tuple(getattr(model, "says", ()))
+        self.says: tuple[str, ...] = (*getattr(model, "says", ()), *remarks(spec))
 
     @property
     def slots(self) -> Sequence[Sequence[Sequence[Any]]]:

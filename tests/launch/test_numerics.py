@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gputopo import workload
 from gputopo.errors import UsageError
 from gputopo.launch.model_schedules import model_recipe
-from gputopo.launch.numerics import require_numerics
+from gputopo.launch.numerics import remarks, require_numerics
 from gputopo.launch.spec import Optimization, Precision, RunSpec, Schedule
 from tests.launch.specs import cpu_spec
 
@@ -83,6 +83,14 @@ def test_gradients_are_clipped_at_something_above_zero(name: str, value: float) 
     told = msgspec.convert({name: value}, Optimization)
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} cannot be"):
         require_numerics(cpu_spec(optimization=told), {})
+
+
+def test_a_result_in_fp16_on_the_cpu_says_that_it_is_emulated_and_no_other_does() -> None:
+    (said,) = remarks(cpu_spec(precision=Precision(compute="fp16")))
+    assert "emulated" in said
+    assert remarks(cpu_spec(precision=Precision(compute="bf16"))) == ()
+    assert remarks(cpu_spec(precision=Precision(compute="fp16"), backend="gpu")) == ()
+    assert remarks(cpu_spec(precision=Precision(compute="fp16", xla=True))) == ()
 
 
 @given(st.sampled_from(workload.names()), st.integers(1, 10**9))

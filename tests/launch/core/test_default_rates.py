@@ -15,10 +15,7 @@ MODELS = (
     "trivial",
     "alexnet-cifar10",
     "resnet20",
-    "resnet32_v2",
-    "densenet40_k12",
     "cifar10-cnn",
-    "mlp",
 )
 
 

@@ -22,17 +22,13 @@ def case(compute: str, data_format: str) -> dict[str, Any]:
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    kinds = [(compute, layout) for compute in ("fp32", "bf16", "fp16") for layout in ("NHWC", "NCHW")]
-    return {f"{compute}-{layout}": case(compute, layout) for compute, layout in kinds}
+    # The types with channels last are in test_precision.
+    return {f"{compute}-NCHW": case(compute, "NCHW") for compute in ("fp32", "bf16", "fp16")}
 
 
 @pytest.fixture(scope="module")
 def with_onednn(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return run_cases(tmp_path_factory.mktemp("kernels"), 2, cases())
-
-
-def test_every_type_is_computed_in_the_layout_of_the_cpu(with_onednn: Found) -> None:
-    assert all("losses" in with_onednn[f"{compute}-NHWC"] for compute in ("fp32", "bf16", "fp16"))
 
 
 def test_float32_is_computed_with_channels_first_too(with_onednn: Found) -> None:

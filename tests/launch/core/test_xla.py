@@ -22,8 +22,7 @@ def cases() -> dict[str, dict[str, Any]]:
     scaled = {"xla": True, "auto_loss_scale": True, "loss_scale": 64.0}
     specs: dict[str, dict[str, Any]] = {
         "plain": SERVER,
-        "server": {**SERVER, "precision": {"xla": True}},
-        "replicated_nchw": {
+        "compiled": {
             **REPLICATED,
             "precision": {"xla": True},
             "data_format": "NCHW",
@@ -45,9 +44,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return run_cases(tmp_path_factory.mktemp("xla"), TOWERS, cases())
 
 
-@pytest.mark.parametrize("name", ["server", "replicated_nchw"])
-def test_losses_weights_and_statistics_are_those_of_the_plain_towers(ran: Found, name: str) -> None:
-    compiled, plain = ran[name], ran["plain"]
+def test_losses_weights_and_statistics_are_those_of_the_plain_towers(ran: Found) -> None:
+    # Another mode and another layout, which change nothing, so that few cases are compiled.
+    compiled, plain = ran["compiled"], ran["plain"]
     np.testing.assert_allclose(compiled["losses"], plain["losses"], rtol=TOLERANCE)
     for array in plain:
         if array.startswith(("last", "state")):
@@ -57,14 +56,14 @@ def test_losses_weights_and_statistics_are_those_of_the_plain_towers(ran: Found,
 
 
 def test_the_towers_are_calls_of_compiled_functions(ran: Found) -> None:
-    plain, compiled = set(ran["plain"]["ops"].tolist()), set(ran["server"]["ops"].tolist())
+    plain, compiled = set(ran["plain"]["ops"].tolist()), set(ran["compiled"]["ops"].tolist())
     assert "Conv2D" in plain
     assert "Conv2D" not in compiled
     assert {"PartitionedCall", "StatefulPartitionedCall"} & compiled
 
 
 def test_marks_are_in_order_and_computing_takes_time(ran: Found) -> None:
-    marks = ran["server"]["marks"]  # [steps, towers, 3]
+    marks = ran["compiled"]["marks"]  # [steps, towers, 3]
     assert (np.diff(marks, axis=2) >= 0).all()
     assert (marks[:, :, 2] > marks[:, :, 1]).all()
 
