@@ -66,3 +66,48 @@ def test_a_trained_keras_model_is_loaded_by_keras_and_by_tensorflow_without_gput
             and np.array_equal(arrays[name], np.array(found["kernel"], np.float32))
             for name in arrays.files
         )
+
+
+FOLLOW = """
+import json, sys
+import tensorflow as tf
+from gputopo.architectures.catalogue import ARCHITECTURES
+from gputopo.launch.core.layers import Rows
+from gputopo.launch.core.models import Network
+from gputopo.launch.core.randomness import Stream
+found = {}
+for name in json.loads(sys.argv[1]):
+    model = Network.of(ARCHITECTURES[name])
+    with tf.Graph().as_default():
+        given = [tf.compat.v1.placeholder(tf.float32, one.shape) for one in (*model.variables, *model.state)]
+        images = tf.compat.v1.placeholder(tf.float32, (None, *model.input_shape))
+        count = len(model.variables)
+        rows = Rows(0, -1, Stream(0, 0))
+        passed = model.forward(given[:count], given[count:], images, rows, "NHWC", training=False)
+        found[name] = passed.logits.shape.as_list() == [None, model.classes]
+json.dump(found, sys.stdout)
+"""
+# One of each family: all kinds of layers are in them.
+FAMILIES = [
+    "alexnet",
+    "googlenet",
+    "overfeat",
+    "vgg11",
+    "inception3",
+    "resnet50_v2",
+    "resnet20",
+    "densenet40_k12",
+]
+
+
+def test_networks_take_a_batch_of_any_size_as_an_export_needs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FOLLOW, json.dumps(FAMILIES)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout) == dict.fromkeys(FAMILIES, True)
