@@ -1,0 +1,79 @@
+"""`gputopo run` with the real core through options that reach far: what is kept, other tasks and trainers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputopo import schema
+from gputopo.repeats import Repeats
+from gputopo.result import Result
+
+pytestmark = pytest.mark.tensorflow
+
+BASE = ("--model", "trivial", "--data-name", "cifar10", "--batch-size", "2", "--num-batches", "4")
+
+
+def printed(tmp_path: Path, *options: str) -> str:
+    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    home = {"GPUTOPO_ROOT": str(tmp_path / "root"), "GPUTOPO_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-m", "gputopo", "run", *BASE, "--json", *options],
+        env={**os.environ, **home},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def result_of(tmp_path: Path, *options: str) -> Result:
+    return schema.decode(printed(tmp_path, *options), Result, origin="stdout")
+
+
+def test_a_run_goes_on_from_its_checkpoint_and_can_be_judged(tmp_path: Path) -> None:
+    kept = ("--checkpoints", "kept", "--optimizer", "momentum")
+    first = result_of(tmp_path, *kept, "--export", "out", "--print_training_accuracy")
+    assert [saved.steps for saved in first.checkpoints] == [8]  # the first step, three of warm-up, four
+    assert first.exports[0].path == str(tmp_path / "out")
+    assert first.last_top1 is not None
+    assert {"keras", "tensorflow", "python", "onednn"} <= set(first.versions)
+    second = result_of(tmp_path, *kept, "--resume")
+    assert second.resumed is not None
+    assert second.resumed.steps == 8
+    judged = result_of(tmp_path, "--checkpoints", "kept", "--eval")
+    assert judged.evaluations[0].steps == second.checkpoints[-1].steps
+
+
+def test_far_options_reach_the_core_and_the_result(tmp_path: Path) -> None:
+    options = (
+        "--variable_update=replicated",
+        "--all_reduce_spec=xring#2",
+        "--gradient_repacking=2",
+        "--use_fp16",
+    )
+    result = result_of(tmp_path, *options, "--trace", "2", "--num-warmup-batches", "1")
+    assert result.replica_difference == 0.0
+    assert (result.ran["all_reduce"], result.ran["precision"]) == ("ring#2", "fp16")
+    assert result.traces[0].steps == (2,)
+
+
+def test_the_input_alone_is_judged_by_the_training_before_it(tmp_path: Path) -> None:
+    assert result_of(tmp_path).input_verdict is None
+    alone = result_of(tmp_path, "--input-only", "--data-source", "python", "--feed", "queue")
+    assert alone.input_verdict is not None
+    assert alone.input_verdict.other.startswith(str(tmp_path / "home"))
+    assert alone.parameters == 0
+
+
+def test_each_repeat_has_a_worker_of_its_own(tmp_path: Path) -> None:
+    repeats = schema.decode(printed(tmp_path, "--repeats", "2"), Repeats, origin="stdout")
+    assert (repeats.complete, repeats.status) == (2, "complete")
+    assert repeats.images_per_sec is not None
+    assert repeats.images_per_sec.lowest > 0
+    assert repeats.runs[0].first_loss == repeats.runs[1].first_loss
