@@ -211,8 +211,10 @@ class Summary:
         if lost is None or self._has_no_loss():
             return ()
         since = "from the warm-up on" if lost.warmup else f"from step {lost.step} on"
+        told = self._life.loss_not_finite
+        infinite = told is not None and told.value.endswith("inf")
         return (
-            f"The loss is not a number {since}: the speeds hold, but nothing is learned; "
+            f"The loss is {'infinite' if infinite else 'not a number'} {since}: the speeds hold, but nothing is learned; "
             "a lower --learning-rate may help.",
         )
 

@@ -10,6 +10,7 @@ from gputopo.events import (
     Device,
     Event,
     GpuSample,
+    LossNotFinite,
     ModelBuilt,
     RankFailed,
     ReplicasCompared,
@@ -270,3 +271,10 @@ def test_what_the_model_assumes_is_said_with_the_result() -> None:
         for event in EVENTS
     ]
     assert "assumed" in summarise(built).says
+
+
+def test_a_loss_beyond_all_numbers_is_called_infinite() -> None:
+    lost = [step(n, [(0.0, 0.1)] * 2, loss=None) for n in range(1, 9)]
+    *events, end = stream(cpu_devices(2), lost)
+    told = LossNotFinite(time_s=1.0, step=1, value="inf", towers=(0,))
+    assert any("The loss is infinite from step 1 on" in said for said in summarise([*events, told, end]).says)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.errors import ExitCode
+from gputopo.errors import ExitCode, UsageError
 from gputopo.launch import env, runs
 from gputopo.launch.prepare import RunOptions, spec_of
 from gputopo.launch.supervisor import Outcome, supervise, worker_command
@@ -46,10 +46,22 @@ def train(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     """Train to the end, once or repeatedly, print the result as wanted, and give the exit code."""
     spec = _checked(target, options)
     if wanted.repeats > 1:
+        _require_repeatable(spec)
         return _train_repeatedly(target, spec, wanted)
     result = _train_once(target, spec, wanted, wanted.output)
     _print(result, wanted.printed)
     return _exit_code(result.exit_code, [result], wanted)
+
+
+def _require_repeatable(spec: "RunSpec") -> None:
+    """Raise UsageError for what the first repeat would leave in the way of the second."""
+    kept = spec.lifecycle
+    for option, folder in (("--checkpoints", kept.checkpoints), ("--export", kept.export)):
+        if folder is not None and spec.task == "train":
+            raise UsageError(
+                f"--repeats does not go with {option}: each repeat begins anew, and all would write to {folder}",
+                f"leave {option} out, or run once without --repeats",
+            )
 
 
 def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted) -> int:

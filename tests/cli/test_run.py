@@ -509,3 +509,14 @@ def test_a_folder_without_records_is_refused_before_tensorflow_starts(
     assert done.code == 2
     assert str(tmp_path) in done.err
     assert len(done.err.splitlines()) == 2
+
+
+@pytest.mark.parametrize("option", ["--checkpoints", "--export"])
+def test_repeats_that_would_write_to_one_folder_are_refused(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path, option: str
+) -> None:
+    worker("works")
+    done = call("run", "--model", "alexnet", "--repeats", "2", option, tmp_path / "kept")
+    assert done.code == 2
+    assert option in done.err
+    assert "--repeats" in done.err.splitlines()[1]
