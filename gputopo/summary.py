@@ -212,9 +212,9 @@ class Summary:
             return ()
         since = "from the warm-up on" if lost.warmup else f"from step {lost.step} on"
         told = self._life.loss_not_finite
-        infinite = told is not None and told.value.endswith("inf")
+        what = "infinite" if told is not None and told.value.endswith("inf") else "not a number"
         return (
-            f"The loss is {'infinite' if infinite else 'not a number'} {since}: the speeds hold, but nothing is learned; "
+            f"The loss is {what} {since}: the speeds hold, but nothing is learned; "
             "a lower --learning-rate may help.",
         )
 

@@ -59,7 +59,7 @@ def _require_repeatable(spec: "RunSpec") -> None:
     for option, folder in (("--checkpoints", kept.checkpoints), ("--export", kept.export)):
         if folder is not None and spec.task == "train":
             raise UsageError(
-                f"--repeats does not go with {option}: each repeat begins anew, and all would write to {folder}",
+                f"--repeats does not go with {option}: all repeats would write to {folder}",
                 f"leave {option} out, or run once without --repeats",
             )
 
