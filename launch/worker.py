@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gputopo import schema
-from gputopo.errors import ExitCode, GputopoError
+from gputopo.errors import ExitCode, GputopoError, HardwareError
 from gputopo.events import Event, MemoryPeak, RankFailed, encode_line
 from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.op_errors import cause_and_remedy, first_line
@@ -81,7 +81,8 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
     except DiskError as error:
         return _failed("checkpoint", error.what, error.hint, error.exit_code)
     except GputopoError as error:
-        return _failed("placement", error.what, error.hint, error.exit_code)
+        kind = "placement" if isinstance(error, HardwareError) else "error"
+        return _failed(kind, error.what, error.hint, error.exit_code)
     return None
 
 

@@ -32,7 +32,7 @@ class Recipe:
     def says(self) -> str:
         """What moves, for the user."""
         moves = (
-            "the whole batch goes to every device, which takes its rows"
+            "the whole batch goes from the CPU to every device, which takes its rows"
             if self.slice_on == "tower"
             else "the CPU cuts the batch"
         )
