@@ -53,6 +53,10 @@ class Cifar10:
         """Training begins again at the end."""
         return self.recipe.training
 
+    def reaches(self, first_image: int) -> bool:
+        """Only numbers of pictures are passed over."""
+        return True
+
     def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
         """Nothing to look for: bad records were found when the files were read."""
         return True

@@ -20,6 +20,9 @@ LABELS = (1, 1000)  # in the files; 0 is the background, which no image has
 # tf_cnn_benchmarks shuffles among 10,000 records; that is 1.1 GB of ImageNet, so bytes bound it as well.
 SHUFFLED_RECORDS = 10_000
 SHUFFLED_BYTES = 512 << 20
+# To go on at an image, the records before it are read past: 4 GiB take some seconds. Beyond that the order
+# begins anew, from another seed.
+PASSED_BYTES = 4 << 30
 _SAMPLED_RECORDS = 64  # of which the mean size is taken
 _JOINING = 4  # batches that are put together side by side
 
@@ -45,11 +48,15 @@ class ImageNet:
         """Give images [batch, h, w, 3] and labels [batch] from an image on."""
         files = tf.data.Dataset.range(len(self.paths))
         if self.recipe.training:
-            files = files.shuffle(len(self.paths), seed=self.recipe.seed)
+            files = files.shuffle(len(self.paths), seed=self._seed(first_image))
         examples = (self._with_care if careful else self._fast)(files, first_image)
         side_by_side = min(_JOINING, self.threads)
         joined = examples.batch(self.batch, drop_remainder=self.endless, num_parallel_calls=side_by_side)
         return with_threads(joined, self.threads)
+
+    def reaches(self, first_image: int) -> bool:
+        """Tell whether the records before an image are few enough to read past them."""
+        return first_image * self._mean_bytes() <= PASSED_BYTES
 
     @property
     def endless(self) -> bool:
@@ -65,43 +72,38 @@ class ImageNet:
         records = reading.fast(self.paths, files)
         if self.cache == "decoded":
             kept = records.map(_decoded, num_parallel_calls=self.threads).cache()
-            return (
-                self._ordered(kept)
-                .enumerate()
-                .skip(first)
-                .map(lambda place, held: self._of_decoded(place, *held), num_parallel_calls=self.threads)
+            return self._placed(kept, first).map(
+                lambda place, held: self._of_decoded(place, *held), num_parallel_calls=self.threads
             )
         kept = records.cache() if self.cache == "raw" else records
-        return (
-            self._ordered(kept).enumerate().skip(first).map(self._of_record, num_parallel_calls=self.threads)
-        )
+        return self._placed(kept, first).map(self._of_record, num_parallel_calls=self.threads)
 
     def _with_care(self, files: Dataset, first: int) -> Dataset:
         """Give the same examples; decoded pictures are not kept, as one may not decode."""
         records = reading.careful(self.paths, files, self.bad)
         kept = records if self.cache is None else records.cache()
-        return (
-            self._ordered(kept)
-            .enumerate()
-            .skip(first)
-            .interleave(
-                lambda place, held: self._tried(place, *held),
-                cycle_length=self.threads,
-                num_parallel_calls=self.threads,
-                deterministic=True,
-            )
+        return self._placed(kept, first).interleave(
+            lambda place, held: self._tried(place, *held),
+            cycle_length=self.threads,
+            num_parallel_calls=self.threads,
+            deterministic=True,
         )
 
-    def _ordered(self, records: Dataset) -> Dataset:
-        if not self.recipe.training:
-            return records
-        return records.shuffle(self._shuffled(), seed=self.recipe.seed).repeat()
+    def _placed(self, records: Dataset, first: int) -> Dataset:
+        """Give the records in their order from image `first` on, each with its place in the order."""
+        if self.recipe.training:
+            # As many are held to choose from as tf_cnn_benchmarks holds, or as memory bears.
+            held = min(SHUFFLED_RECORDS, SHUFFLED_BYTES // self._mean_bytes())
+            records = records.shuffle(held, seed=self._seed(first)).repeat()
+        return records.enumerate().skip(first) if self.reaches(first) else records.enumerate(first)
 
-    def _shuffled(self) -> int:
-        """Give how many records are held to choose from."""
+    def _seed(self, first: int) -> int:
+        return self.recipe.seed if self.reaches(first) else self.recipe.seed + first
+
+    def _mean_bytes(self) -> int:
+        """Give the mean size of the first records."""
         sample = walk(self.paths[0], most=_SAMPLED_RECORDS)
-        mean = sample.bytes // max(sample.records, 1)
-        return min(SHUFFLED_RECORDS, SHUFFLED_BYTES // max(mean, 1))
+        return max(sample.bytes // max(sample.records, 1), 1)
 
     def _of_record(self, place: Tensor, record: Tensor) -> tuple[Tensor, Tensor]:
         encoded, label, boxes = _parsed(record)

@@ -47,6 +47,9 @@ class Pipeline(Protocol):
         range.
         """
 
+    def reaches(self, first_image: int) -> bool:
+        """Tell whether it can begin at an image as if it had given all before it."""
+
     def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
         """Tell whether a batch's labels are all in range."""
 
@@ -61,11 +64,14 @@ class PipelineMaker:
         self._iterator: Iterator[Sequence[Any]] | None = None
         self._careful = spec.data.bad_records == "skip"
         self._next = 0
+        # The first batch that there is not, and why. A thread that works ahead asks for later ones too.
+        self._stopped: tuple[int, Exception] | None = None
+        self._restart: tuple[str, ...] = ()
 
     @property
     def says(self) -> tuple[str, ...]:
         """What was assumed, and what was left out so far."""
-        return (*self._pipeline.says, *self._pipeline.bad.says)
+        return (*self._pipeline.says, *self._restart, *self._pipeline.bad.says)
 
     def make(self, number: int) -> Batch:
         """Make the batch of a step. A step out of order starts the pipeline at its place.
@@ -73,8 +79,15 @@ class PipelineMaker:
         The last one of an evaluation may be short: the rest of it are no examples.
         Raises StopIteration at the end of the data, InputError for a bad record that stops the run.
         """
-        with tf.device("/CPU:0"):
-            return self._made(number)
+        if self._stopped is not None and number > self._stopped[0]:
+            raise self._stopped[1]
+        try:
+            with tf.device("/CPU:0"):
+                return self._made(number)
+        except (StopIteration, InputError) as error:
+            self._stopped = number, error
+            self._iterator = None
+            raise
 
     def _made(self, number: int) -> Batch:
         if self._iterator is None or number != self._next:
@@ -135,7 +148,13 @@ class PipelineMaker:
         return InputError(f"the input cannot be read: {first}", "see worker.log in the run's folder")
 
     def _started(self, number: int) -> Iterator[Sequence[Any]]:
-        made = self._pipeline.batches(number * self._joint, careful=self._careful)
+        first = number * self._joint
+        if not self._pipeline.reaches(first):
+            self._restart = (
+                f"The input goes on at image {first} in another order than without the interruption: reading "
+                "up to there would take too long.",
+            )
+        made = self._pipeline.batches(first, careful=self._careful)
         return iter(made.prefetch(self._towers))
 
 

@@ -149,6 +149,8 @@ def feeds(root: Path) -> Any:
 
 
 def order(root: Path) -> Any:
+    from gputopo.launch.core.inputs import imagenet
+
     data = folders.numbered(root / "numbered")  # 60 pictures to train with, each of a class of its own
     two = spec_of(data, batch=5, towers=2)
 
@@ -157,7 +159,22 @@ def order(root: Path) -> Any:
 
     pixels_of_four, _ = steps(spec_of(data, batch=3, towers=4), range(3))
     pixels_of_one, _ = steps(spec_of(data, batch=12, towers=1), range(3))
+    whole, imagenet.PASSED_BYTES = imagenet.PASSED_BYTES, 0
+    with source(two) as made:
+        far = [int(label) for label in joint(made.feed(3))[1]]
+        restarted = list(made.says)
+    imagenet.PASSED_BYTES = whole
+    ends = []
+    with source(spec_of(data, task="eval", batch=2)) as made:
+        for number in (1, 2, 3, 4, 1):
+            try:
+                ends.append(len(made.feed(number)) == 4)
+            except StopIteration:
+                ends.append(False)
     return {
+        "far": far,
+        "restarted": restarted,
+        "ends": ends,
         "first": labels(two, range(6)),
         "again": labels(two, range(6)),
         "second_pass": labels(two, range(12))[60:],

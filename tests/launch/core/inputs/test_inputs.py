@@ -128,6 +128,18 @@ def test_a_run_that_goes_on_at_a_step_gets_what_it_would_have_got(given: dict[st
     assert given["order"]["from_three"] == given["order"]["first"][30:]
 
 
+def test_what_is_too_far_to_read_up_to_begins_in_another_order_and_says_so(given: dict[str, Any]) -> None:
+    order = given["order"]
+    assert len(set(order["far"])) == 10
+    assert order["far"] != order["first"][30:40]
+    assert "goes on at image 30 in another order" in order["restarted"][-1]
+
+
+def test_after_the_end_there_is_nothing_and_before_it_all_is_there_again(given: dict[str, Any]) -> None:
+    # Six pictures in batches of four: step 0 and, filled up, step 1.
+    assert given["order"]["ends"] == [True, False, False, False, True]
+
+
 def test_a_picture_is_cut_the_same_whatever_tower_takes_it(given: dict[str, Any]) -> None:
     assert given["order"]["by_towers"] == 0.0
 
