@@ -19,6 +19,7 @@ from gputopo.events import (
     Step,
     WarmupDone,
 )
+from gputopo.launch.spec import Lifecycle
 from tests.launch.worker_process import environment, run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow
@@ -114,3 +115,14 @@ def test_a_worker_whose_parent_closed_the_pipe_ends_without_a_traceback(tmp_path
     os.close(writer)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+
+
+def test_a_folder_for_checkpoints_that_cannot_be_written_is_told_before_training(tmp_path: Path) -> None:
+    spec = trivial_spec(lifecycle=Lifecycle(checkpoints="/proc/no/checkpoints"))
+    code, events, _ = run_worker(tmp_path, spec)
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (failed.kind, failed.exit_code, code) == ("checkpoint", 3, 3)
+    assert "/proc/no/checkpoints" in failed.cause
+    assert "--checkpoints" in failed.remedy
+    assert not any(isinstance(event, Step) for event in events)
