@@ -16,8 +16,7 @@ def _real_only(data: Data) -> bool:
 
 
 def _synthetic(data: Data) -> Data:
-    threads = data.private_threads
-    return Data(source=data.source, feed=data.feed, prefetch=data.prefetch, private_threads=threads)
+    return Data(source=data.source, feed=data.feed, prefetch=data.prefetch)
 
 
 NUMBER_RULES: tuple[Rule, ...] = (
@@ -57,8 +56,8 @@ NUMBER_RULES: tuple[Rule, ...] = (
 DATA_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: _real_only(spec.data),
-        "--distortions, --resize-method, --cache and --bad-records are for real examples, "
-        "and there is no --data-dir",
+        "--distortions, --resize-method, --datasets-num-private-threads, --cache and --bad-records are for "
+        "real examples, and there is no --data-dir",
         "add --data-dir DIR, or leave them out",
         lambda spec: replaced(spec, data=_synthetic(spec.data)),
     ),
@@ -73,6 +72,23 @@ DATA_RULES: tuple[Rule, ...] = (
         "--model {spec.model} does not take {spec.data.name} examples",
         "leave --data-name out, or choose a --model of that data",
         lambda spec: replaced(spec, "data", name=data_of(spec.model)),
+    ),
+    Rule(
+        lambda spec: spec.data.folder is not None and (spec.data.source, spec.data.feed) != ("gpu", "sync"),
+        "--data-source and --feed say how examples are made up, and --data-dir names real ones",
+        "leave --data-source and --feed out, or --data-dir",
+        to("data", source="gpu", feed="sync"),
+    ),
+    Rule(
+        lambda spec: (
+            spec.data.folder is None
+            and spec.data.source == "gpu"
+            and (spec.data.private_threads, spec.data.prefetch) != (None, Data().prefetch)
+        ),
+        "--datasets-num-private-threads and --prefetch are for an input pipeline, and examples that are made "
+        "once on the devices need none",
+        "use --data-source cpu, or leave them out",
+        to("data", source="cpu"),
     ),
     Rule(
         lambda spec: spec.data.folder is None and spec.data.feed != "sync" and spec.data.source != "python",

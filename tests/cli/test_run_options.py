@@ -96,8 +96,7 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"data_format": "nchw"}, "data_format", "NCHW"),
     ({"data_source": "cpu"}, "data.source", "cpu"),
     ({"data_source": "python", "feed": "staged"}, "data.feed", "staged"),
-    ({"prefetch": 3}, "data.prefetch", 3),
-    ({"datasets_num_private_threads": 2}, "data.private_threads", 2),
+    ({"data_source": "cpu", "prefetch": 3}, "data.prefetch", 3),
     ({"checkpoints": "/kept", "checkpoint_steps": 5}, "lifecycle.checkpoint_steps", 5),
     ({"checkpoints": "/kept", "keep_checkpoints": 2}, "lifecycle.keep_checkpoints", 2),
     ({"checkpoints": "/kept", "resume": True}, "lifecycle.resume", True),
@@ -128,7 +127,14 @@ def test_an_option_comes_to_its_field_of_the_spec(given_: dict[str, Any], field:
 def test_every_option_that_changes_a_spec_is_tried_above_or_needs_more() -> None:
     tried = set(itertools.chain.from_iterable(given_ for given_, _, _ in GIVEN))
     # Real data needs a folder, GPU settings a GPU; those of the output change no spec.
-    elsewhere = {"data_dir", "distortions", "resize_method", "cache", "bad_records"}
+    elsewhere = {
+        "data_dir",
+        "distortions",
+        "resize_method",
+        "cache",
+        "bad_records",
+        "datasets_num_private_threads",
+    }
     elsewhere |= {"gpu_thread_mode", "per_gpu_thread_count", "gpu_memory_limit"}
     elsewhere |= {offer.name for offer in run_options.THEMES["Output"]}
     assert {offer.name for offer in OFFERS} - tried == elsewhere
@@ -142,8 +148,9 @@ def test_options_of_real_data_come_to_the_spec(tmp_path: Path) -> None:
         resize_method="area",
         cache=True,
         bad_records="skip",
+        datasets_num_private_threads=2,
     ).data
-    assert (made.folder, made.name) == (str(tmp_path), "cifar10")
+    assert (made.folder, made.name, made.private_threads) == (str(tmp_path), "cifar10", 2)
     assert (made.distortions, made.resize, made.cache, made.bad_records) == (True, "area", True, "skip")
 
 

@@ -37,6 +37,7 @@ DATA = st.builds(
     name=st.sampled_from(["imagenet", "cifar10"]),
     distortions=st.booleans(),
     cache=st.booleans(),
+    prefetch=st.sampled_from([1, 3]),
     bad_records=st.sampled_from(["stop", "skip"]),
 )
 LIVES = st.builds(
