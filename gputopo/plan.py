@@ -15,9 +15,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A set of GPUs with a place for the variables and a way to reduce the gradients.
 
     `gpus` are indices of the machine (PCI order), in the order of the towers. `ps_device` is `cpu`, `gpu:N`
-    (N an index of the machine), `gpu:spread` (over all chosen, by bytes) or None where every tower has its own
-    copy. `all_reduce` is None where nothing
-    is reduced between replicas. Speeds are predictions, None where nothing was predicted.
+    (N an index of the machine), `gpu:spread` (over all chosen, by bytes) or None where every tower has its
+    own copy. `all_reduce` is None where nothing is reduced between replicas. Speeds are predictions, None
+    where nothing was predicted.
     """
 
     gpus: tuple[int, ...]

@@ -8,6 +8,10 @@ def _plain_exchange(spec: RunSpec) -> RunSpec:
     return replaced(spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), grad_reduce="mean")
 
 
+def _writes(kept: Lifecycle) -> bool:
+    return kept.checkpoint_steps is not None or kept.resume or kept.export is not None
+
+
 TASK_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.task == "eval" and spec.lifecycle.checkpoints is None,
@@ -24,10 +28,13 @@ TASK_RULES: tuple[Rule, ...] = (
                 or spec.lifecycle.resume
                 or spec.lifecycle.export is not None
                 or spec.lifecycle.training_accuracy
+                or bool(spec.lifecycle.trace_steps)
+                or spec.lifecycle.tensorboard is not None
             )
         ),
-        "--input-only has no model: there is nothing to save, restore, export or judge",
-        "leave --checkpoints, --resume, --export and --print-training-accuracy out, or use --forward-only",
+        "--input-only has no model: there is nothing to save, restore, export, trace or judge",
+        "leave --checkpoints, --resume, --export, --trace, --tensorboard and --print-training-accuracy out, "
+        "or use --forward-only",
         to(
             "lifecycle",
             checkpoints=None,
@@ -35,6 +42,8 @@ TASK_RULES: tuple[Rule, ...] = (
             resume=False,
             export=None,
             training_accuracy=False,
+            trace_steps=(),
+            tensorboard=None,
         ),
     ),
     Rule(
@@ -50,10 +59,16 @@ TASK_RULES: tuple[Rule, ...] = (
         _plain_exchange,
     ),
     Rule(
-        lambda spec: spec.task in ("forward", "eval") and spec.lifecycle.checkpoint_steps is not None,
-        "--task {spec.task} changes no weights, so --checkpoint-steps has nothing to save",
-        "leave --checkpoint-steps out, or use --task train",
-        to("lifecycle", checkpoint_steps=None),
+        lambda spec: spec.task in ("forward", "eval") and _writes(spec.lifecycle),
+        "--task {spec.task} changes no weights: --checkpoint-steps, --resume and --export have nothing to do",
+        "leave them out, or use --task train",
+        to("lifecycle", checkpoint_steps=None, resume=False, export=None),
+    ),
+    Rule(
+        lambda spec: spec.task == "forward" and spec.lifecycle.checkpoints is not None,
+        "--forward-only takes weights as they begin, so --checkpoints has nothing to do",
+        "leave --checkpoints out, or judge what it holds with --eval",
+        to("lifecycle", checkpoints=None, keep_checkpoints=5),
     ),
     Rule(
         lambda spec: spec.task == "eval" and spec.lifecycle.training_accuracy,
