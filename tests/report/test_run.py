@@ -3,7 +3,7 @@ import re
 import msgspec
 import pytest
 
-from gputopo.events import Device, RankFailed, ReplicasCompared
+from gputopo.events import Device, RankFailed, ReplicasCompared, RunStarted
 from gputopo.report import units
 from gputopo.report.layout import text_of
 from gputopo.report.run import failure_lines, run_report, title, verdict_lines
@@ -160,3 +160,36 @@ def test_ops_that_were_not_looked_at_are_told_as_not_checked() -> None:
     looked = gpu_result(2)
     assert "not checked" not in shown(looked)
     assert "not checked: this TensorFlow" in shown(msgspec.structs.replace(looked, ops_on={}))
+
+
+def test_what_was_asked_and_what_ran_are_shown() -> None:
+    started, *rest = stream(cpu_devices(2), InventedRun(2).steps(30))
+    assert isinstance(started, RunStarted)
+    spec = {
+        **started.spec,
+        "asked": {"all_reduce": "xring", "async_": True, "trace": "3-4", "learning_rate": 0.25},
+        "all_reduce": "ring",
+        "grad_reduce": "mean",
+        "precision": {"compute": "fp16", "loss_scale": 128.0, "xla": True},
+    }
+    text = shown(summarise([msgspec.structs.replace(started, spec=spec), *rest]), width=200)
+    assert "--all-reduce xring, --async, --trace 3-4, --learning-rate 0.25" in text
+    assert "all-reduce ring (a ring of copies" in text
+    assert "fp16, NHWC, loss scale 128, XLA" in text
+
+
+def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
+    slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
+    even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
+    text = " ".join(shown(summarise(stream(cpu_devices(2), [*slow, *even])), width=200).split())
+    assert "with 8 steps that were counted: --num-warmup-batches 10 leaves them out" in text
+    assert "leaves them out" not in shown(summarise(stream(cpu_devices(2), even)), width=200)
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [("forward", "forward passes"), ("eval", "evaluation"), ("input", "the input alone")],
+)
+def test_the_title_tells_another_task_than_training(task: str, words: str) -> None:
+    result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
+    assert title(msgspec.structs.replace(result, spec={**result.spec, "task": task})).endswith(words)
