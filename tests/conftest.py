@@ -22,5 +22,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests run in one worker, for their shared fixtures; those that train run one after another."""
+    for item in items:
+        trains = item.get_closest_marker("tensorflow") is not None
+        item.add_marker(pytest.mark.xdist_group("tensorflow" if trains else str(item.path)))
+
+
 def _has_room() -> bool:
     return os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES

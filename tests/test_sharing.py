@@ -285,5 +285,5 @@ def test_a_gpu_that_was_not_measured_is_not_held_against_the_tree() -> None:
                     median_gb_per_s=gb_per_s,
                 )
             )
-    (group,) = uplink_groups(samples, machine)
-    assert (group.gpus, group.bridge, group.agrees) == ((0, 1), "0000:03:00.0", True)
+    (shared_by,) = uplink_groups(samples, machine)
+    assert (shared_by.gpus, shared_by.bridge, shared_by.agrees) == ((0, 1), "0000:03:00.0", True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ class Scripted:
         return self.moments.pop(0)
 
 
-def moment(time_s: float, **facts: int) -> Moment:
+def moment(time_s: float, **facts: Any) -> Moment:
     return Moment(time_s=time_s, gpus=(GpuSample(gpu=0, **facts),))
 
 
