@@ -1,11 +1,13 @@
-"""Training throughput of the core beside tf_cnn_benchmarks, in turn on the same machine.
+"""Training throughput of the core beside its peers, in turn on the same machine.
 
     python -m tests.benchmarks.bench_training --peer FOLDER/scripts/tf_cnn_benchmarks
 
-FOLDER is a checkout of github.com/tensorflow/benchmarks; it needs `pip install tf-keras`. Each cell (mode x
-devices) runs both programs in turn, `--rounds` times, with the same model, batch, devices and steps on CPU
-devices, without weight decay (the core has none). Printed: the medians of `total images/sec` (counted
-images / wall time of the counted steps), and the median and range of the ratios ours / theirs by round.
+FOLDER is a checkout of github.com/tensorflow/benchmarks; it needs `pip install tf-keras`. Each cell (model x
+mode x devices) runs every program in turn, `--rounds` times, with the same model, batch, devices and steps on
+CPU devices, without weight decay. Peers: tf_cnn_benchmarks in every mode; in `replicated` also a custom loop
+and Keras `fit` under MirroredStrategy (`tests.benchmarks.mirrored_peer`). Printed: the medians of
+`total images/sec` (counted images over the wall time of the counted steps), and the median and range by
+round of the ratios of ours to the best peer. `--save FILE` keeps every figure as JSON.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 MODES = {
@@ -23,16 +26,21 @@ MODES = {
     "replicated": ("replicated", ""),
     "independent": ("independent", ""),
 }
+# Batch per device and counted steps, so that a run takes some ten seconds on two cores.
+MODELS = {"alexnet": (16, 10), "resnet50": (8, 4), "resnet20": (64, 30)}
+CIFAR10 = ("resnet20",)
+
+Program = Callable[[str, str, int, argparse.Namespace], float]
 
 
-def ours(mode: str, devices: int, arguments: argparse.Namespace) -> float:
+def ours(model: str, mode: str, devices: int, arguments: argparse.Namespace) -> float:
     """Run the core and give its total images per second."""
     update, options = MODES[mode]
+    batch, steps = MODELS[model]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            f"{sys.executable} -m gputopo run --model {arguments.model} --json"
-            f" --num-gpus {devices} --variable-update {update} {options}"
-            f" --batch-size {arguments.batch_size} --num-batches {arguments.num_batches}"
+            f"{sys.executable} -m gputopo run --model {model} --json --num-gpus {devices}"
+            f" --variable-update {update} {options} --batch-size {batch} --num-batches {steps}"
             f" --num-warmup-batches {arguments.num_warmup_batches} --output {folder}/run".split(),
             capture_output=True,
             text=True,
@@ -42,23 +50,54 @@ def ours(mode: str, devices: int, arguments: argparse.Namespace) -> float:
     return total
 
 
-def theirs(mode: str, devices: int, arguments: argparse.Namespace) -> float:
+def tf_cnn(model: str, mode: str, devices: int, arguments: argparse.Namespace) -> float:
     """Run tf_cnn_benchmarks and give its total images per second."""
+    batch, steps = MODELS[model]
+    data = "cifar10" if model in CIFAR10 else "imagenet"
+    return _figure(
+        f"tf_cnn_benchmarks.py --device=cpu --data_format=NHWC --num_gpus={devices} --data_name={data}"
+        f" --local_parameter_device=cpu --variable_update={MODES[mode][0]} --model={model}"
+        f" --batch_size={batch} --weight_decay=0 --num_batches={steps} --display_every=1000"
+        f" --num_warmup_batches={arguments.num_warmup_batches}",
+        arguments.peer,
+        {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+
+
+def mirrored(how: str) -> Program:
+    """Give the peer that runs under MirroredStrategy, by a `loop` of its own or by Keras `fit`."""
+
+    def run(model: str, mode: str, devices: int, arguments: argparse.Namespace) -> float:
+        batch, steps = MODELS[model]
+        return _figure(
+            f"-m tests.benchmarks.mirrored_peer --how {how} --model {model} --devices {devices}"
+            f" --batch-size {batch} --num-batches {steps}"
+            f" --num-warmup-batches {arguments.num_warmup_batches}",
+            Path.cwd(),
+            {},
+        )
+
+    return run
+
+
+def programs(mode: str) -> dict[str, Program]:
+    """Give the programs to compare in a mode, ours first."""
+    more = {"loop": mirrored("loop"), "fit": mirrored("fit")} if mode == "replicated" else {}
+    return {"ours": ours, "tf_cnn": tf_cnn, **more}
+
+
+def _figure(command: str, folder: Path, environment: dict[str, str]) -> float:
     done = subprocess.run(
-        f"{sys.executable} tf_cnn_benchmarks.py --device=cpu --data_format=NHWC"
-        f" --num_gpus={devices} --local_parameter_device=cpu --variable_update={MODES[mode][0]}"
-        f" --model={arguments.model} --batch_size={arguments.batch_size} --weight_decay=0"
-        f" --num_batches={arguments.num_batches} --display_every=1000"
-        f" --num_warmup_batches={arguments.num_warmup_batches}".split(),
-        cwd=arguments.peer,
-        env={**os.environ, "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        [sys.executable, *command.split()],
+        cwd=folder,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
     )
     found = re.search(r"total images/sec: ([0-9.]+)", done.stdout)
     if found is None:
-        sys.exit(f"tf_cnn_benchmarks gave no figure:\n{done.stderr[-2000:]}")
+        sys.exit(f"{command} gave no figure:\n{done.stderr[-2000:]}")
     return float(found.group(1))
 
 
@@ -68,28 +107,37 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer", type=Path, required=True)
-    parser.add_argument("--model", default="alexnet")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--num-batches", type=int, default=15)
+    parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--num-warmup-batches", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--devices", default="1,2,4")
     parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--save", type=Path)
     arguments = parser.parse_args()
-    print(f"{'mode':<12}{'devices':>8}{'ours':>9}{'theirs':>9}{'ratio':>8}   range")
-    for mode in arguments.modes.split(","):
-        for devices in map(int, arguments.devices.split(",")):
-            pairs = [
-                (ours(mode, devices, arguments), theirs(mode, devices, arguments))
-                for _ in range(arguments.rounds)
-            ]
-            ratios = sorted(a / b for a, b in pairs)
-            print(
-                f"{mode:<12}{devices:>8}{statistics.median(a for a, _ in pairs):>9.2f}"
-                f"{statistics.median(b for _, b in pairs):>9.2f}{statistics.median(ratios):>8.2f}"
-                f"   {ratios[0]:.2f} to {ratios[-1]:.2f}",
-                flush=True,
-            )
+    kept = []
+    print(f"{'model':<10}{'mode':<12}{'devices':>8}   median images/sec; ratio to the best peer (range)")
+    for model in arguments.models.split(","):
+        for mode in arguments.modes.split(","):
+            for devices in map(int, arguments.devices.split(",")):
+                rounds = [
+                    {name: run(model, mode, devices, arguments) for name, run in programs(mode).items()}
+                    for _ in range(arguments.rounds)
+                ]
+                kept.append({"model": model, "mode": mode, "devices": devices, "rounds": rounds})
+                _print(model, mode, devices, rounds)
+    if arguments.save:
+        arguments.save.write_text(json.dumps(kept, indent=1))
+
+
+def _print(model: str, mode: str, devices: int, rounds: list[dict[str, float]]) -> None:
+    medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+    ratios = sorted(one["ours"] / max(v for name, v in one.items() if name != "ours") for one in rounds)
+    figures = "  ".join(f"{name} {value:.2f}" for name, value in medians.items())
+    print(
+        f"{model:<10}{mode:<12}{devices:>8}   {figures};  {statistics.median(ratios):.2f}"
+        f" ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
