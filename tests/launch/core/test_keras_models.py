@@ -1,5 +1,6 @@
 """Models of keras.applications and of users: built in processes of their own, trained in every mode."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -83,6 +84,8 @@ def test_a_users_model_trains_and_its_loss_is_told(found: dict[str, Any], name: 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_mistake_is_told_in_one_line_with_what_to_do(found: dict[str, Any], name: str) -> None:
+    if name == "of_keras_2" and importlib.util.find_spec("tf_keras") is None:
+        pytest.skip("tf_keras, which is no part of this environment, would have to be there")
     what, hint = BAD[name]
     told = found[name]
     assert what in told["error"]
