@@ -9,7 +9,7 @@ from gputopo.launch import model_names
 from gputopo.launch.cpu_plan import CPU_DEVICES, counted_devices
 from gputopo.launch.model_data import data_of, model_for
 from gputopo.launch.model_schedules import Recipe, model_recipe
-from gputopo.launch.run_checks import check
+from gputopo.launch.rules.checks import check
 from gputopo.launch.spec import (
     Backend,
     Data,

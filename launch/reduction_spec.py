@@ -1,7 +1,7 @@
 """What a process that times one reduction is told, and what it tells; and the table of all methods.
 
 To add a method: its name in `gputopo.all_reduce`, and if its algorithm is new, a function in
-`gputopo.launch.core.reduction_methods.ALGORITHMS`. This module does not load TensorFlow.
+`gputopo.launch.core.reductions.methods.ALGORITHMS`. This module does not load TensorFlow.
 """
 
 import msgspec

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gputopo.bandwidth import Bandwidth, NotMeasured
-from gputopo.bandwidth_budget import QUICK_SECONDS
-from gputopo.bandwidth_expected import with_expectations
-from gputopo.bandwidth_jobs import Request, Setting, gpu_place
 from gputopo.captures.cpulist import parse
 from gputopo.errors import HardwareError, UsageError
+from gputopo.links.budget import QUICK_SECONDS
+from gputopo.links.expected import with_expectations
+from gputopo.links.jobs import Request, Setting, gpu_place
+from gputopo.links.memory_nodes import far_nodes, near_nodes
+from gputopo.links.sharing import uplink_groups
 from gputopo.machine import Machine
-from gputopo.memory_nodes import far_nodes, near_nodes
 from gputopo.probes.bandwidth_devices import Matched, match, wanted_gpus
 from gputopo.probes.bandwidth_engine import Engine
 from gputopo.probes.bandwidth_session import INTERRUPTED, Progress, Results, Session, Tell
@@ -24,7 +25,6 @@ from gputopo.probes.conditions import Meter, Sampler
 from gputopo.probes.cuda.calling import NoCudaError
 from gputopo.probes.host_memory import MIB, REPEATS, HostMemory, measure_host_memory
 from gputopo.probes.monitor import Monitor
-from gputopo.sharing import uplink_groups
 
 __all__ = ["Doors", "NoGpuMeasuredError", "Progress", "measure"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gputopo.bandwidth import Failure
-from gputopo.copies import Job
+from gputopo.links.copies import Job
 
 
 class WayTime(Protocol):

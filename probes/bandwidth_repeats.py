@@ -7,12 +7,12 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.bandwidth import Failure, Sample
-from gputopo.bandwidth_budget import Effort, Speeds, repeats_of, sizes
-from gputopo.bandwidth_jobs import gpus_of, path_of, without
-from gputopo.copies import Job, Way
+from gputopo.links.budget import Effort, Speeds, repeats_of, sizes
+from gputopo.links.copies import Job, Way
+from gputopo.links.jobs import gpus_of, path_of, without
+from gputopo.links.settling import settle
 from gputopo.probes.bandwidth_engine import Engine, WayTime, Window
 from gputopo.probes.conditions import Meter, WindowReadings, conditions, still_rising
-from gputopo.settling import settle
 
 # Windows beyond those wanted, for repeats that do not count or do not agree.
 EXTRA_REPEATS = 4

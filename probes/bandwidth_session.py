@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from gputopo.bandwidth import Failure, NotMeasured, Sample
-from gputopo.bandwidth_budget import Effort, Pace, Speeds, choose_effort, job_seconds
-from gputopo.bandwidth_jobs import (
+from gputopo.links.budget import Effort, Pace, Speeds, choose_effort, job_seconds
+from gputopo.links.copies import Job
+from gputopo.links.jobs import (
     Setting,
     describe,
     gpu_place,
@@ -17,7 +18,6 @@ from gputopo.bandwidth_jobs import (
     not_possible,
     without,
 )
-from gputopo.copies import Job
 from gputopo.probes.bandwidth_engine import Engine
 from gputopo.probes.bandwidth_repeats import measure_job
 from gputopo.probes.conditions import Meter

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 
-from gputopo.bandwidth_budget import QUICK_EFFORTS, Speeds, sizes
-from gputopo.bandwidth_jobs import Setting, gpu_place, gpus_of, group_name
-from gputopo.copies import Job, Way, WayKind
+from gputopo.links.budget import QUICK_EFFORTS, Speeds, sizes
+from gputopo.links.copies import Job, Way, WayKind
+from gputopo.links.jobs import Setting, gpu_place, gpus_of, group_name
+from gputopo.links.settling import settle
 from gputopo.probes.bandwidth_engine import Engine
 from gputopo.probes.conditions import Meter, WindowReadings, still_rising
-from gputopo.settling import settle
 
 # Work goes on for at least this long, since a card takes some tenths of a second from P8 to its full clocks,
 # and early windows agree on being slow; and for no longer than this, however much they differ.

@@ -94,8 +94,8 @@ def _measured(wish: Wish, machine: "Machine") -> "Bandwidth":
 
 def _judged(machine: "Machine", told: "Bandwidth") -> "Bandwidth":
     """Give a bandwidth with the expected numbers, and the GPUs that share an uplink."""
-    from gputopo.bandwidth_expected import with_expectations
-    from gputopo.sharing import uplink_groups
+    from gputopo.links.expected import with_expectations
+    from gputopo.links.sharing import uplink_groups
 
     groups = told.uplink_groups or uplink_groups(told.samples, machine)
     return with_expectations(msgspec.structs.replace(told, uplink_groups=groups), machine)

@@ -21,8 +21,8 @@ def tell_difference(
 
     A number that sank beyond noise is as a warning, a copy that fails and did not is as an error.
     """
-    from gputopo.bandwidth_difference import bandwidth_difference
     from gputopo.identities import without_identities
+    from gputopo.links.difference import bandwidth_difference
 
     now = without_identities(msgspec.structs.replace(machine, bandwidth=measured))
     found = bandwidth_difference(

@@ -16,8 +16,8 @@ def measure_links(wish: "Wish", machine: "Machine") -> "Bandwidth":
 
     Where no GPU could be measured, why is said on stderr, and what was measured is given.
     """
-    from gputopo.bandwidth_jobs import Request
     from gputopo.cli.bandwidth_progress import ProgressLine
+    from gputopo.links.jobs import Request
     from gputopo.probes.bandwidth import NoGpuMeasuredError, measure
 
     request = Request(gpus=wish.gpus, level=wish.level, numa=wish.numa)

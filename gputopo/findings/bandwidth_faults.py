@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 
 from gputopo.bandwidth import Failure, Sample, gpu_of
-from gputopo.bandwidth_numbers import is_large
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import SEVERITIES, Finding, Severity
 from gputopo.findings.throttle_words import BY_NAME, reasons_of
+from gputopo.links.numbers import is_large
+from gputopo.links.settling import waking
 from gputopo.machine import Machine, Throttle
-from gputopo.settling import waking
 
 # Repeats of one large copy lie within 1 to 2 % on a quiet machine; from here on a median is a guess. Ours.
 UNSTEADY_PERCENT = 15.0

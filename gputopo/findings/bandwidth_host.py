@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from gputopo.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
-from gputopo.bandwidth_numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.findings.fault import Fault, findings_of, numbers, present, roughly
 from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.uplinks import SHARED_TIMES
+from gputopo.links.numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
+from gputopo.links.sharing import HOST_KINDS, uplink_groups
 from gputopo.machine import Machine
-from gputopo.sharing import HOST_KINDS, uplink_groups
 
 # Pageable copies go through a small pinned buffer of the driver, which costs more the faster the link is.
 # Below this share of a pinned copy it is worth to be told. Ours.

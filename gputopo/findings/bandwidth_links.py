@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 from gputopo.bandwidth import Bandwidth, Conditions, Kind, Sample, gpu_of
-from gputopo.bandwidth_expected import link_name, links_for, with_expectations
-from gputopo.bandwidth_numbers import Pair, host_copies, host_gpu, judged, pair_copies, rate
 from gputopo.expectations import expected_gpu, expected_link
 from gputopo.findings.fault import Fault, findings_of, present, roughly
 from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.links import NARROW_LANES
+from gputopo.links.expected import link_name, links_for, with_expectations
+from gputopo.links.numbers import Pair, host_copies, host_gpu, judged, pair_copies, rate
+from gputopo.links.settling import waking_samples
+from gputopo.links.sharing import HOST_KINDS
 from gputopo.machine import Gpu, Machine
-from gputopo.settling import waking_samples
-from gputopo.sharing import HOST_KINDS
 
 # Copies to the device and from it: 0.87 to 0.97 of each other in all published outputs that links.csv rests
 # on; a P100 whose memory was on the other socket had 0.67 (gearshifft, pull request 82).

@@ -6,9 +6,9 @@ from statistics import median
 import msgspec
 
 from gputopo.bandwidth import Bandwidth, Kind, Path, Sample
-from gputopo.bandwidth_expected import with_expectations
-from gputopo.bandwidth_numbers import Pair, noise_share, pair_copies, rate
 from gputopo.findings.finding import Finding
+from gputopo.links.expected import with_expectations
+from gputopo.links.numbers import Pair, noise_share, pair_copies, rate
 from gputopo.machine import Machine
 from gputopo.topology import class_name
 

@@ -14,8 +14,8 @@ import msgspec
 
 from gputopo.all_reduce import parse
 from gputopo.errors import NoPlanError
+from gputopo.links.pair_speeds import pair_speeds, unmeasured
 from gputopo.machine import Hop, Machine
-from gputopo.pair_speeds import pair_speeds, unmeasured
 from gputopo.plan import Candidate, Plan, Refusal
 from gputopo.planner.environment import plan_environment
 from gputopo.planner.measured_order import MeasuredOrder, not_used, when_measured

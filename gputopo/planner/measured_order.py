@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 
 from gputopo.bandwidth import Bandwidth
 from gputopo.dates import date_in_words
+from gputopo.links.pair_speeds import SAME_SPEED, Pair, PairSpeed, gb, speed_classes
 from gputopo.machine import Hop
-from gputopo.pair_speeds import SAME_SPEED, Pair, PairSpeed, gb, speed_classes
 from gputopo.planner.reasons import Links, pairs_of
 from gputopo.planner.request import gpus_in_words
 from gputopo.topology import class_name, is_within, nearness

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.pair_speeds import Pair, PairSpeed, gb
+from gputopo.links.pair_speeds import Pair, PairSpeed, gb
 from gputopo.plan import AllReduce, VariableUpdate
 from gputopo.planner.request import SPREAD
 

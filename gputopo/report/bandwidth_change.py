@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gputopo.bandwidth_difference import BandwidthDifference, Changed
+from gputopo.links.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth_numbers import number
 from gputopo.report.difference import changes_in_words
 from gputopo.report.layout import HEADING, INDENT, Line, indented, labelled, line, paragraph, plain, printable

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from gputopo.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, gpu_of
-from gputopo.bandwidth_numbers import is_large
+from gputopo.links.numbers import is_large
 from gputopo.machine import Machine
 from gputopo.report.layout import FAILED, NOT_ASKED
 

@@ -1,7 +1,7 @@
 """The heat map of a machine's links: each pair by its better way, shaded by how near it is to the fastest."""
 
 from gputopo.bandwidth import Kind
-from gputopo.pair_speeds import single_ways
+from gputopo.links.pair_speeds import single_ways
 from gputopo.report.bandwidth_numbers import Numbers, number
 from gputopo.report.bandwidth_part import Part
 from gputopo.report.layout import NOT_ASKED, Column, Line

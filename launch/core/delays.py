@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from gputopo.launch.core.direct import ParameterServer, Replicated, Waits
 from gputopo.launch.core.models import Model
-from gputopo.launch.core.reductions import Reducer
+from gputopo.launch.core.reductions.reducer import Reducer
 from gputopo.launch.core.variables import assign, read
 
 Tensor = Any

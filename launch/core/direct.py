@@ -6,7 +6,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from gputopo.launch.core.models import Model
-from gputopo.launch.core.reductions import Reducer, add
+from gputopo.launch.core.reductions.reducer import Reducer, add
 from gputopo.launch.core.variables import create_copies, create_state, read
 
 Tensor = Any

@@ -14,8 +14,8 @@ from gputopo.launch.core.delays import RelaxedReplicas, StagedServer
 from gputopo.launch.core.devices import HOST, require
 from gputopo.launch.core.direct import AsynchronousServer, Independent, ParameterServer, Replicated, Waits
 from gputopo.launch.core.models import Model
-from gputopo.launch.core.reduction_methods import reducer_of
-from gputopo.launch.core.reductions import Reducer, self_test
+from gputopo.launch.core.reductions.methods import reducer_of
+from gputopo.launch.core.reductions.reducer import Reducer, self_test
 from gputopo.launch.core.variables import assign
 from gputopo.launch.exchange import require_exchange
 from gputopo.launch.pieces import spread

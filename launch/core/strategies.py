@@ -16,7 +16,7 @@ from gputopo.launch.core.held import HeldVariables, bytes_on
 from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.core.marks import Marks, clock, row_of
 from gputopo.launch.core.models import Model
-from gputopo.launch.core.reductions import self_test
+from gputopo.launch.core.reductions.reducer import self_test
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.towers import TowerMath, Turn
 from gputopo.launch.core.updating import Updater

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
-from gputopo.copies import Job, Way
+from gputopo.links.copies import Job, Way
 from gputopo.probes.cuda.binding import bound_to
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gputopo.bandwidth import gpu_of
-from gputopo.copies import Job, Way
+from gputopo.links.copies import Job, Way
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card
 from gputopo.probes.cuda.chase import STEPS, Chase

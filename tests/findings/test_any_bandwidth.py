@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.bandwidth import Bandwidth, Conditions, Failure, Kind, Method, Path, Sample, UplinkGroup
-from gputopo.bandwidth_difference import bandwidth_difference
-from gputopo.bandwidth_expected import with_expectations
 from gputopo.findings import IDS, find_bandwidth
+from gputopo.links.difference import bandwidth_difference
+from gputopo.links.expected import with_expectations
 from gputopo.machine import Gpu, Hop, Link, Machine
 from tests.findings.boxes import sound
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputopo.bandwidth_expected import with_expectations
 from gputopo.captures import detect
 from gputopo.findings import Finding, find_bandwidth
+from gputopo.links.expected import with_expectations
 from gputopo.machine import Hop, Link, Machine
 
 FOLDER = Path(__file__).parents[3] / "shared" / "captures" / "bandwidth"

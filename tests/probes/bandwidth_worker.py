@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo import bandwidth_budget, bandwidth_jobs
 from gputopo.bandwidth import Bandwidth
-from gputopo.copies import Job
+from gputopo.links import budget, jobs
+from gputopo.links.copies import Job
 from gputopo.probes import bandwidth_session
 from gputopo.probes.bandwidth import Doors, measure
 from gputopo.probes.host_memory import HostMemory
@@ -34,12 +34,12 @@ def main() -> None:
     name, kinds, *gpus = sys.argv[1:]
     scenario = named(name)
 
-    def chosen(setting: bandwidth_jobs.Setting) -> tuple[Job, ...]:
-        return tuple(job for job in bandwidth_jobs.jobs(setting) if job.kind in kinds.split(","))
+    def chosen(setting: jobs.Setting) -> tuple[Job, ...]:
+        return tuple(job for job in jobs.jobs(setting) if job.kind in kinds.split(","))
 
     bandwidth_session.jobs = chosen  # type: ignore[attr-defined]
-    bandwidth_budget.QUICK_EFFORTS = (bandwidth_budget.Effort(0.0, 3),)
-    request = bandwidth_jobs.Request(gpus=tuple(map(int, gpus[0].split(","))) if gpus else None)
+    budget.QUICK_EFFORTS = (budget.Effort(0.0, 3),)
+    request = jobs.Request(gpus=tuple(map(int, gpus[0].split(","))) if gpus else None)
     doors = Doors(host_memory=lambda machine, request: HostMemory())
     with tempfile.TemporaryDirectory() as folder, installed(FakeNvml(scenario)):
         found = measure(read(scenario, Path(folder)), request, doors=doors)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gputopo.bandwidth import Bandwidth, NotMeasured, Sample
-from gputopo.bandwidth_budget import MIN_BYTES, QUICK_SECONDS
-from gputopo.bandwidth_jobs import Request
-from gputopo.copies import Way
 from gputopo.errors import ExitCode, UsageError
+from gputopo.links.budget import MIN_BYTES, QUICK_SECONDS
+from gputopo.links.copies import Way
+from gputopo.links.jobs import Request
 from gputopo.probes.bandwidth import NoGpuMeasuredError, Progress, measure
 from gputopo.probes.cuda.calling import NoCudaError
 from gputopo.probes.host_memory import HostMemory

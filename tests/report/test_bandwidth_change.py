@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from gputopo.bandwidth_difference import BandwidthDifference, Changed
+from gputopo.links.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth_change import change_markdown, change_view
 from gputopo.report.layout import text_of
 

@@ -64,7 +64,7 @@ def exchange_of(fields: dict[str, Any], count: int) -> Exchange:
 
 def main(count: int, out: Path, *, timed: bool) -> None:
     from gputopo.launch.core import devices
-    from gputopo.launch.core.reduction_methods import ALGORITHMS, reducer_of
+    from gputopo.launch.core.reductions.methods import ALGORITHMS, reducer_of
 
     run = run_spec(count)
     devices.set_up(run)
@@ -90,7 +90,7 @@ def main(count: int, out: Path, *, timed: bool) -> None:
 
 
 def _self_tested(reducer: Any, label: str, names: Sequence[str], exchange: Exchange) -> str:
-    from gputopo.launch.core.reductions import self_test
+    from gputopo.launch.core.reductions.reducer import self_test
 
     try:
         self_test(reducer, label, names, exchange.transfer)
@@ -131,7 +131,7 @@ def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def _checked(method: Method, run: RunSpec) -> list[Any]:
     """Give the bytes and the number of times of a bench, or what it refused."""
-    from gputopo.launch.core.reduction_worker import time_reduction
+    from gputopo.launch.core.reductions.worker import time_reduction
 
     job = ReductionJob(run=run, method=method, repeats=2, warm_up=1)
     try:
@@ -145,7 +145,7 @@ def _broken(names: Sequence[str]) -> dict[str, Any]:
     """Give algorithms with one fault each; the right sums come from `copy`."""
     import tensorflow as tf
 
-    from gputopo.launch.core.reduction_copies import copy
+    from gputopo.launch.core.reductions.copies import copy
 
     right = copy(names)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.copies import Job, Way
+from gputopo.links.copies import Job, Way
 from tests.kit.cuda.derive import from_scenario
 from tests.kit.cuda.layouts import named
 from tests.kit.cuda.scenario import CudaSpec

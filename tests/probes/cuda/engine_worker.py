@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gputopo.copies import Job
+from gputopo.links.copies import Job
 from gputopo.probes.cuda.door import NoCudaError, open_cuda
 from gputopo.probes.cuda.engine import Engine, Window
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gputopo.copies import Job
+from gputopo.links.copies import Job
 from tests.kit.cuda.build import why_not
 from tests.probes.cuda.doubled import (
     MIB,

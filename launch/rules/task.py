@@ -1,0 +1,115 @@
+"""Rules of a run's task and of what is kept of it. Pure."""
+
+from gputopo.launch.rules.rule import Rule, moves_gradients, replaced, to
+from gputopo.launch.spec import Exchange, Lifecycle, RunSpec
+
+
+def _plain_exchange(spec: RunSpec) -> RunSpec:
+    return replaced(spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), grad_reduce="mean")
+
+
+def _writes(kept: Lifecycle) -> bool:
+    return kept.checkpoint_steps is not None or kept.resume or kept.export is not None
+
+
+TASK_RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda spec: spec.task == "eval" and spec.lifecycle.checkpoints is None,
+        "--eval judges a checkpoint, and none is named",
+        "add --checkpoints DIR, or train with --task train",
+        to(task="train"),
+    ),
+    Rule(
+        lambda spec: (
+            spec.task == "input"
+            and (
+                spec.lifecycle.checkpoints is not None
+                or spec.lifecycle.checkpoint_steps is not None
+                or spec.lifecycle.resume
+                or spec.lifecycle.export is not None
+                or spec.lifecycle.training_accuracy
+                or bool(spec.lifecycle.trace_steps)
+                or spec.lifecycle.tensorboard is not None
+            )
+        ),
+        "--input-only has no model: there is nothing to save, restore, export, trace or judge",
+        "leave --checkpoints, --resume, --export, --trace, --tensorboard and --print-training-accuracy out, "
+        "or use --forward-only",
+        to(
+            "lifecycle",
+            checkpoints=None,
+            checkpoint_steps=None,
+            resume=False,
+            export=None,
+            training_accuracy=False,
+            trace_steps=(),
+            tensorboard=None,
+        ),
+    ),
+    Rule(
+        lambda spec: spec.task == "input" and bool(spec.extra_forward),
+        "--input-only makes no forward pass, so --add-work has none to add to",
+        "leave --add-work out, or use --forward-only",
+        to(extra_forward={}),
+    ),
+    Rule(
+        lambda spec: spec.task != "train" and (moves_gradients(spec.exchange) or spec.grad_reduce != "mean"),
+        "--task {spec.task} makes no gradients, so none are exchanged",
+        "leave the options of the exchange out, or use --task train",
+        _plain_exchange,
+    ),
+    Rule(
+        lambda spec: spec.task in ("forward", "eval") and _writes(spec.lifecycle),
+        "--task {spec.task} changes no weights: --checkpoint-steps, --resume and --export have nothing to do",
+        "leave them out, or use --task train",
+        to("lifecycle", checkpoint_steps=None, resume=False, export=None),
+    ),
+    Rule(
+        lambda spec: spec.task == "forward" and spec.lifecycle.checkpoints is not None,
+        "--forward-only takes weights as they begin, so --checkpoints has nothing to do",
+        "leave --checkpoints out, or judge what it holds with --eval",
+        to("lifecycle", checkpoints=None, keep_checkpoints=5),
+    ),
+    Rule(
+        lambda spec: spec.task == "eval" and spec.lifecycle.training_accuracy,
+        "--eval gives the accuracy anyhow: --print-training-accuracy is for training",
+        "leave --print-training-accuracy out",
+        to("lifecycle", training_accuracy=False),
+    ),
+)
+
+KEPT_RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda spec: spec.lifecycle.checkpoints is None and spec.lifecycle.resume,
+        "--resume goes on from a checkpoint, and none is named",
+        "add --checkpoints DIR, or leave --resume out",
+        to("lifecycle", resume=False),
+    ),
+    Rule(
+        lambda spec: (
+            spec.lifecycle.checkpoints is None
+            and (
+                spec.lifecycle.checkpoint_steps is not None
+                or spec.lifecycle.keep_checkpoints != Lifecycle().keep_checkpoints
+            )
+        ),
+        "--checkpoint-steps and --keep-checkpoints say which checkpoints are kept, and not where",
+        "add --checkpoints DIR",
+        to("lifecycle", checkpoint_steps=None, keep_checkpoints=5),
+    ),
+    Rule(
+        lambda spec: (
+            bool(spec.lifecycle.trace_steps)
+            and max(spec.lifecycle.trace_steps) > (spec.num_batches or spec.max_batches)
+        ),
+        "--trace names a step that the run does not have: it counts {spec.max_batches} at most",
+        "name earlier ones with --trace, or give more steps with --num-batches",
+        lambda spec: replaced(
+            spec,
+            "lifecycle",
+            trace_steps=tuple(
+                step for step in spec.lifecycle.trace_steps if step <= (spec.num_batches or spec.max_batches)
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,179 @@
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.errors import UsageError
+from gputopo.events import Device
+from gputopo.launch.rules.checks import RULES, check, clash
+from gputopo.launch.spec import Backend, Data, Exchange, Lifecycle, Precision, RunSpec, Runtime
+from gputopo.plan import VariableUpdate
+from tests.launch.specs import cpu_spec
+
+EXCHANGES = st.builds(
+    Exchange,
+    ps_spread=st.booleans(),
+    staged=st.booleans(),
+    relaxed=st.booleans(),
+    asynchronous=st.booleans(),
+    repacking=st.sampled_from([0, 2]),
+    small_bytes=st.sampled_from([0, 4096]),
+    transfer=st.sampled_from(["fp32", "fp16"]),
+)
+PRECISIONS = st.builds(
+    Precision,
+    compute=st.sampled_from(["fp32", "bf16", "fp16"]),
+    loss_scale=st.sampled_from([1.0, 128.0]),
+    auto_loss_scale=st.booleans(),
+    xla=st.booleans(),
+)
+DATA = st.builds(
+    Data,
+    source=st.sampled_from(["gpu", "cpu", "python"]),
+    feed=st.sampled_from(["sync", "queue", "dataset", "staged"]),
+    folder=st.sampled_from([None, "/data"]),
+    name=st.sampled_from(["imagenet", "cifar10"]),
+    distortions=st.booleans(),
+    cache=st.booleans(),
+    prefetch=st.sampled_from([1, 3]),
+    bad_records=st.sampled_from(["stop", "skip"]),
+)
+LIVES = st.builds(
+    Lifecycle,
+    checkpoints=st.sampled_from([None, "/kept"]),
+    checkpoint_steps=st.sampled_from([None, 5]),
+    keep_checkpoints=st.sampled_from([5, 2]),
+    resume=st.booleans(),
+    export=st.sampled_from([None, "/out"]),
+    trace_steps=st.sampled_from([(), (3,), (3, 1000)]),
+    training_accuracy=st.booleans(),
+)
+RUNTIMES = st.builds(
+    Runtime,
+    gpu_thread_mode=st.sampled_from(["gpu_private", "global"]),
+    memory_limit_mib=st.sampled_from([None, 1024]),
+)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> RunSpec:
+    """Any combination of options, those that go together and those that do not."""
+    backend = draw(st.sampled_from(get_args(Backend)))
+    update = draw(st.sampled_from(get_args(VariableUpdate)))
+    exchange = draw(EXCHANGES)
+    held = update == "parameter_server" and not exchange.ps_spread
+    return RunSpec(
+        model=draw(st.sampled_from(["alexnet", "resnet20", "mlp", "keras:ResNet50", "mine.models:build"])),
+        devices=tuple(
+            Device(tower=tower, device=f"/{backend.upper()}:{tower}")
+            for tower in range(draw(st.integers(1, 5)))
+        ),
+        backend=backend,
+        task=draw(st.sampled_from(["train", "forward", "eval", "input"])),
+        method=draw(st.sampled_from([None, None, "kuza55", "avolkov1"])),
+        strategy=draw(
+            st.sampled_from([None, None, "mirrored", "mirrored:nccl", "mirrored:hierarchical", "one-device"])
+        ),
+        variable_update=update,
+        ps_device=f"/{backend.upper()}:0" if held else None,
+        all_reduce=draw(st.sampled_from([None, "copy", "nccl", "ring#2", "tf_hierarchical", "psgpu#4"])),
+        grad_reduce=draw(st.sampled_from(["mean", "sum"])),
+        batch_size=4,
+        num_batches=draw(st.sampled_from([None, 10])),
+        precision=draw(PRECISIONS),
+        exchange=exchange,
+        data=draw(DATA),
+        lifecycle=draw(LIVES),
+        runtime=draw(RUNTIMES),
+        extra_forward=draw(st.sampled_from([{}, {0: 2}])),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(spec=specs())
+def test_whatever_is_combined_the_advice_leads_to_a_run_that_is_not_refused(spec: RunSpec) -> None:
+    for _ in range(2 * len(RULES)):
+        found = clash(spec)
+        if found is None:
+            break
+        with pytest.raises(UsageError) as refused:
+            check(spec)
+        assert (refused.value.what, refused.value.hint) == (found.what, found.use)
+        assert "\n" not in found.what + found.use
+        assert "--" in found.what
+        assert found.nearest != spec
+        spec = found.nearest
+    assert clash(spec) is None
+    check(spec)
+
+
+@settings(max_examples=150, deadline=None)
+@given(spec=specs())
+def test_a_rule_does_not_apply_to_what_it_advises(spec: RunSpec) -> None:
+    for rule in RULES:
+        if rule.when(spec):
+            assert not rule.when(rule.nearest(spec)), rule.what
+
+
+def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
+    check(cpu_spec())
+    check(cpu_spec(exchange=Exchange(staged=True)))
+    check(cpu_spec(exchange=Exchange(asynchronous=True)))
+    check(cpu_spec(variable_update="replicated", ps_device=None, all_reduce="ring"))
+    check(cpu_spec(variable_update="independent", ps_device=None))
+    check(cpu_spec(method="kuza55"))
+    check(cpu_spec(strategy="mirrored"))
+    check(cpu_spec(task="input", data=Data(source="python", feed="queue")))
+    check(cpu_spec(task="eval", lifecycle=Lifecycle(checkpoints="/kept")))
+
+
+REPLICATED = {"variable_update": "replicated", "ps_device": None, "all_reduce": "copy"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "use"),
+    [
+        ({"precision": Precision(loss_scale=128.0)}, "--loss-scale", "--precision fp16"),
+        ({"exchange": Exchange(staged=True), **REPLICATED}, "--staged-vars", "parameter_server"),
+        ({"exchange": Exchange(relaxed=True)}, "--variable-consistency relaxed", "replicated"),
+        ({"exchange": Exchange(asynchronous=True), **REPLICATED}, "--async", "parameter_server"),
+        ({**REPLICATED, "all_reduce": "nccl"}, "--all-reduce nccl", "--all-reduce collective"),
+        ({"precision": Precision(xla=True), "method": "kuza55"}, "--xla", "leave --xla out"),
+        ({"task": "input", "lifecycle": Lifecycle(checkpoints="/kept")}, "--input-only", "--forward-only"),
+        ({"task": "eval"}, "--eval", "--checkpoints"),
+        ({"method": "kuza55", "strategy": "mirrored"}, "--method kuza55", "--strategy"),
+        ({"model": "resnet20", "data": Data(folder="/d", name="imagenet")}, "imagenet", "--model"),
+        ({"lifecycle": Lifecycle(resume=True)}, "--resume", "--checkpoints"),
+        ({"data": Data(distortions=True)}, "--distortions", "--data-dir"),
+        ({"data": Data(feed="queue")}, "--feed queue", "--data-source python"),
+        ({"runtime": Runtime(memory_limit_mib=1024)}, "--gpu-memory-limit", "--num-intra-threads"),
+        ({"exchange": Exchange(repacking=4, small_bytes=64), **REPLICATED}, "--gradient-repacking", "leave"),
+    ],
+)
+def test_a_refusal_names_the_option_and_what_works(changes: dict[str, object], what: str, use: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check(cpu_spec(**changes))
+    assert what in refused.value.what
+    assert use in refused.value.hint
+
+
+def test_every_rule_can_apply() -> None:
+    """So that none is dead behind another one's words."""
+    seen: set[int] = set()
+
+    @settings(max_examples=800, deadline=None, database=None, derandomize=True)
+    @given(spec=specs())
+    def collect(spec: RunSpec) -> None:
+        seen.update(number for number, rule in enumerate(RULES) if rule.when(spec))
+
+    collect()
+    assert [rule.what for number, rule in enumerate(RULES) if number not in seen] == []
+
+
+def test_a_spec_is_left_as_it_is() -> None:
+    spec = cpu_spec(exchange=Exchange(relaxed=True))
+    before = msgspec.json.encode(spec)
+    assert clash(spec) is not None
+    assert msgspec.json.encode(spec) == before
