@@ -138,7 +138,7 @@ def batch_of_three() -> Any:
 
 
 def of_keras_2() -> Any:
-    import tf_keras  # type: ignore[import-untyped]
+    import tf_keras
 
     return tf_keras.Sequential([tf_keras.layers.Dense(2, input_shape=(3,))])
 
