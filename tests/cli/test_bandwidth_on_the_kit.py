@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the CUDA double with")
+pytestmark = [
+    pytest.mark.sessions,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the CUDA double with"),
+]
 
 
 def run(home: Path, scenario: str, faults: str, *command: str) -> "subprocess.CompletedProcess[str]":

@@ -18,7 +18,10 @@ from tests.kit.cuda.session import environment
 from tests.kit.cuda.words import spoilt
 from tests.probes.bandwidth_worker import Outcome
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+pytestmark = [
+    pytest.mark.sessions,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
 
 ROOT = Path(__file__).parents[2]
 WITHIN = 0.03  # what gputopo promises on the double
