@@ -91,7 +91,8 @@ def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
     """Give what the measured copies of `machine.bandwidth` show, errors first. Without them: nothing."""
     if machine.bandwidth is None:
         return ()
-    from gputopo.findings.bandwidth_rules import BANDWIDTH_RULES  # most machines have none: not at each start
+    # most machines have none: not at each start
+    from gputopo.findings.bandwidths.rules import BANDWIDTH_RULES
 
     return worst_first(finding for rule in BANDWIDTH_RULES for finding in rule(machine))
 

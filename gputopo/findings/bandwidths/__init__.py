@@ -1,0 +1,1 @@
+"""What measured copies tell is wrong: one module a theme, and `rules` lists them in their order."""
