@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gputopo.errors import UsageError
-from gputopo.launch.tether import tethered
+from gputopo.launch.supervision.tether import tethered
 
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _BY_THE_TERMINAL = 0x80  # SI_KERNEL of <bits/siginfo-consts.h>; a signal of another process has 0 or less

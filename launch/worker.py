@@ -54,7 +54,8 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
             "install it into this environment (pip install tensorflow)",
             ExitCode.HARDWARE,
         )
-    from gputopo.launch.core import devices, models
+    from gputopo.launch.core import models
+    from gputopo.launch.core.placement import devices
     from gputopo.launch.core.versions import worker_versions
 
     import_s = time.perf_counter() - began
@@ -96,7 +97,7 @@ def _work_of(spec: RunSpec) -> Callable[..., Any]:
         from gputopo.launch.core.inputs.input_only import measure_input
 
         return measure_input
-    from gputopo.launch.core.evaluating import evaluate, pass_forward
+    from gputopo.launch.core.lifecycle.evaluating import evaluate, pass_forward
 
     return evaluate if spec.task == "eval" else pass_forward
 

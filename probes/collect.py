@@ -12,11 +12,11 @@ from gputopo.probes.driver import decide, module_version, read_facts
 from gputopo.probes.gpu import read_gpu
 from gputopo.probes.host import read_host
 from gputopo.probes.notes import Notes, absent_facts, missing_everywhere
-from gputopo.probes.nvml import NotReadError, open_nvml
+from gputopo.probes.nvml.door import NotReadError, open_nvml
 from gputopo.probes.pairs import join_tree, nvlinks_between, pair_path, read_pairs, tree_hop
-from gputopo.probes.pci import interface_name, read_pci
-from gputopo.probes.pci_errors import host_acs
-from gputopo.probes.slots import NOT_IN_TREE, with_addresses, with_slot
+from gputopo.probes.pci.errors import host_acs
+from gputopo.probes.pci.nodes import interface_name, read_pci
+from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 

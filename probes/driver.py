@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from gputopo.machine import DriverStatus, PciNode
-from gputopo.probes.pci_files import read_text
+from gputopo.probes.files import read_text
 
 NodeAccess = Literal["ok", "denied", "absent"]
 

@@ -2,8 +2,8 @@
 
 from gputopo.machine import Ecc, RemappedRows, RetiredPages
 from gputopo.probes.notes import Asker
-from gputopo.probes.nvml import LOST, NotReadError
-from gputopo.probes.nvml_words import MEMORY_LOCATIONS, SRAM_COUNTS
+from gputopo.probes.nvml.door import LOST, NotReadError
+from gputopo.probes.nvml.words import MEMORY_LOCATIONS, SRAM_COUNTS
 
 _SINCE = ("volatile", "aggregate")
 # The names that `nvidia-smi -q -x` has for the two kinds of errors in places told one by one.

@@ -4,8 +4,8 @@ import msgspec
 
 from gputopo.machine import NvLink, Pcie
 from gputopo.probes.notes import Asker, Notes, bound
-from gputopo.probes.nvml import LOST, NotReadError
-from gputopo.probes.nvml_words import NVLINK_ERRORS
+from gputopo.probes.nvml.door import LOST, NotReadError
+from gputopo.probes.nvml.words import NVLINK_ERRORS
 
 _NVLINKS_AT_MOST = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
 

@@ -11,8 +11,8 @@ from gputopo.machine import (
     UtilizationPercent,
 )
 from gputopo.probes.notes import Asker
-from gputopo.probes.nvml import NotReadError
-from gputopo.probes.nvml_words import MARGINS, PROCESS_KINDS, THRESHOLDS, VIOLATIONS, throttle_reasons
+from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.nvml.words import MARGINS, PROCESS_KINDS, THRESHOLDS, VIOLATIONS, throttle_reasons
 
 _MEMORY_PARTS = ("total", "used", "free")
 

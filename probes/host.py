@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.machine import Host, NumaNode
-from gputopo.probes.pci_files import read_text
+from gputopo.probes.files import read_text
 
 # What the firmware of a virtual machine calls itself: sys_vendor or product_name of DMI, lower case.
 _VM_FIRMWARE = {

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from gputopo.events import GpuSample
-from gputopo.probes.nvml import Handle, NotReadError, open_nvml
+from gputopo.probes.nvml.door import Handle, NotReadError, open_nvml
 
 T = TypeVar("T")
 

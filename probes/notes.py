@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputopo.machine import Gpu
-from gputopo.probes.nvml import LOST, Handle, NotReadError, Nvml
+from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
 
 T = TypeVar("T")
 

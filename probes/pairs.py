@@ -7,7 +7,7 @@ import msgspec
 
 from gputopo.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 from gputopo.probes.notes import Notes
-from gputopo.probes.nvml import Handle, Nvml
+from gputopo.probes.nvml.door import Handle, Nvml
 
 _P2P_REASONS = {
     "CHIPSET_NOT_SUPPORTED": "the chipset does not carry peer-to-peer traffic",

@@ -7,8 +7,8 @@ from typing import Any
 
 from gputopo.moments import Moment, Xid
 from gputopo.probes.monitor import Monitor
-from gputopo.probes.nvml import NotReadError
-from gputopo.probes.nvml_events import handle_number
+from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.nvml.events import handle_number
 
 
 class Watcher(Monitor):

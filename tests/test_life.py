@@ -14,8 +14,8 @@ from gputopo.events import (
     Traced,
 )
 from gputopo.life import Life
-from gputopo.report.run import run_report
-from gputopo.report.run_news import news
+from gputopo.report.runs.news import news
+from gputopo.report.runs.report import run_report
 from gputopo.summary import summarise
 from tests.invented_runs import InventedRun, cpu_devices, stream
 

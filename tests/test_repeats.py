@@ -9,7 +9,7 @@ from gputopo import schema
 from gputopo.events import RankFailed
 from gputopo.repeats import Repeats, combine, spread
 from gputopo.report.layout import text_of
-from gputopo.report.repeats import repeats_report
+from gputopo.report.runs.repeats import repeats_report
 from gputopo.result import Result
 from gputopo.summary import summarise
 from tests.invented_runs import InventedRun, Noise, cpu_devices, stream

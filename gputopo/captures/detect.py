@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gputopo.captures import bundled, merge, recording, single_device, sysfs, topo
+from gputopo.captures import bundled, merge, recording, sysfs
+from gputopo.captures.bandwidths import single_device
+from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.errors import InputError
 from gputopo.machine import Machine
 
@@ -40,20 +42,18 @@ class Format(Protocol):
 def formats() -> tuple[Format, ...]:
     """Give the formats in the order in which they are tried: the one that is surest of itself first."""
     from gputopo.captures import (
-        hwloc_xml,
-        lspci,
-        lspci_verbose,
         markdown_table,
         nccl_xml,
-        nvbandwidth_json,
         nvlink_status,
         pasted,
         smi_csv,
         smi_text,
         smi_xml,
         tensorflow_log,
-        topo_p2p,
     )
+    from gputopo.captures.bandwidths import nvbandwidth_json
+    from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose
+    from gputopo.captures.topo import p2p as topo_p2p
 
     return (
         recording,
@@ -62,7 +62,7 @@ def formats() -> tuple[Format, ...]:
         nccl_xml,
         hwloc_xml,
         pasted,
-        topo,
+        topo_matrix,
         smi_text,
         topo_p2p,
         nvlink_status,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gputopo.captures import pci_tree
+from gputopo.captures.pci import pci_tree
 from gputopo.errors import InputError
 from gputopo.machine import Gpu, Machine, MemoryMib, Pcie, PowerW, Unread
 

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from gputopo.captures import places, single_device
+from gputopo.captures import places
+from gputopo.captures.bandwidths import single_device
 from gputopo.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 
 T = TypeVar("T", Gpu, Nic)

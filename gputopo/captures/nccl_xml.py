@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gputopo.captures import cpulist, masks, pci_tree
-from gputopo.captures.pci_tree import NVIDIA, Found
+from gputopo.captures import cpulist, masks
+from gputopo.captures.pci import pci_tree
+from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.captures.xml_text import opening, root_of
 from gputopo.errors import InputError
 from gputopo.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gputopo.captures import pci_tree
+from gputopo.captures.pci import pci_tree
 from gputopo.errors import InputError
 from gputopo.machine import Gpu, Machine, NvLink, Unread
 

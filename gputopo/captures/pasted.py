@@ -9,7 +9,7 @@ from types import ModuleType
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.matrix_rows import plain
+from gputopo.captures.bandwidths.matrix_rows import plain
 from gputopo.errors import InputError
 from gputopo.machine import Machine, Unread
 
@@ -71,7 +71,7 @@ def _programs(text: str) -> list[ModuleType]:
     """Give the parsers that recognise the text. They are loaded only where it has a word of theirs."""
     if _WORDS.search(text) is None:
         return []
-    from gputopo.captures import bandwidth_test, nvbandwidth_text, p2p_test
+    from gputopo.captures.bandwidths import bandwidth_test, nvbandwidth_text, p2p_test
 
     return [program for program in (p2p_test, bandwidth_test, nvbandwidth_text) if program.recognise(text)]
 

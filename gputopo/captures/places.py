@@ -34,7 +34,7 @@ def gpus_in_pci_order(devices: Mapping[int, Device]) -> tuple[tuple[Gpu, ...], d
     GPUs are numbered by PCI address, as NVML does, where the list tells the address of every one; CUDA's own
     order is the fastest first. Without addresses CUDA's numbers stand.
     """
-    from gputopo.captures import pci_tree  # a merge needs the places only
+    from gputopo.captures.pci import pci_tree  # a merge needs the places only
 
     addresses = {number: pci_tree.address(device.address or "") for number, device in devices.items()}
     known = [address for address in addresses.values() if address is not None]

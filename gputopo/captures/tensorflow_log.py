@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import combinations
 
-from gputopo.captures import pci_tree
+from gputopo.captures.pci import pci_tree
 from gputopo.errors import InputError
 from gputopo.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link, Machine, MemoryMib, Unread
 from gputopo.pcie import address_order

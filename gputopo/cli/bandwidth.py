@@ -130,17 +130,17 @@ def _print(wish: Wish, machine: "Machine", measured: "Bandwidth", found: "tuple[
     if wish.shape == "json":
         from gputopo import schema
         from gputopo.identities import without_identities
-        from gputopo.report.bandwidth_document import report_of
+        from gputopo.report.bandwidths.document import report_of
 
         bare = without_identities(machine)
         emit(schema.encode_pretty(report_of(bare, bare.bandwidth or measured, found)))
     elif wish.shape == "markdown":
-        from gputopo.report.markdown_bandwidth import bandwidth_markdown
+        from gputopo.report.bandwidths.markdown import bandwidth_markdown
 
         emit(bandwidth_markdown(machine, measured, found))
     else:
         from gputopo.cli.screen import for_this_stdout
-        from gputopo.report.bandwidth import bandwidth_view
+        from gputopo.report.bandwidths.view import bandwidth_view
 
         show(lambda width: for_this_stdout(bandwidth_view(machine, measured, found, width)))
 

@@ -33,7 +33,7 @@ def tell_difference(
 
         emit(schema.encode_pretty(found))
     else:
-        from gputopo.report.bandwidth_change import change_markdown, change_view
+        from gputopo.report.bandwidths.change import change_markdown, change_view
 
         if shape == "markdown":
             emit(change_markdown(found, old.date))

@@ -19,14 +19,14 @@ def measure_reduction(wish: "Wish", machine: "Machine") -> Bandwidth:
     Raises HardwareError for an NVIDIA device whose driver does not work, UsageError for fewer than two
     devices or a method that there is not.
     """
-    from gputopo.launch import reduction_bench
+    from gputopo.launch.reduction_bench import bench
     from gputopo.reduction_groups import reduction_groups
 
     gpus = _gpus(wish, machine)
     assert wish.model is not None
     began = time.time()
     groups = () if gpus is None else reduction_groups(machine, gpus)
-    times = reduction_bench.measure(wish.model, gpus, methods=wish.methods, groups=groups, progress=_say)
+    times = bench.measure(wish.model, gpus, methods=wish.methods, groups=groups, progress=_say)
     where = () if gpus is not None else ("No NVIDIA device: the reduction was timed on CPU devices.",)
     return Bandwidth(
         source="live",

@@ -18,7 +18,7 @@ def measure_links(wish: "Wish", machine: "Machine") -> "Bandwidth":
     """
     from gputopo.cli.bandwidth_progress import ProgressLine
     from gputopo.links.jobs import Request
-    from gputopo.probes.bandwidth import NoGpuMeasuredError, measure
+    from gputopo.probes.bandwidth.measuring import NoGpuMeasuredError, measure
 
     request = Request(gpus=wish.gpus, level=wish.level, numa=wish.numa)
     try:

@@ -129,7 +129,7 @@ def _print(inspection: "Inspection", shape: str) -> None:
 
         emit(markdown(inspection))
     else:
-        from gputopo.report.prometheus import exposition
+        from gputopo.report.metrics.prometheus import exposition
 
         emit(exposition(inspection))
 

@@ -15,12 +15,12 @@ import msgspec
 from gputopo.errors import ExitCode, UsageError
 from gputopo.launch import env, runs
 from gputopo.launch.prepare import RunOptions, spec_of
-from gputopo.launch.supervisor import Outcome, supervise, worker_command
+from gputopo.launch.supervision.supervisor import Outcome, supervise, worker_command
 
 if TYPE_CHECKING:
     from gputopo.events import Event
-    from gputopo.launch.sampling import Sampler
     from gputopo.launch.spec import RunSpec
+    from gputopo.launch.supervision.sampling import Sampler
     from gputopo.launch.target import Target
     from gputopo.repeats import Repeats
     from gputopo.result import Result
@@ -158,8 +158,8 @@ def show_only(target: "Target", options: RunOptions, output: Path | None, printe
 
 
 def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, printed: str) -> Outcome:
-    from gputopo.report.progress import Progress
-    from gputopo.report.tf_cnn_log import TfCnnLog
+    from gputopo.report.runs.progress import Progress
+    from gputopo.report.runs.tf_cnn_log import TfCnnLog
 
     log = TfCnnLog() if printed == "tf-cnn-log" else None
     environment = env.worker_env(os.environ, spec, target.plan.environment)
@@ -182,7 +182,7 @@ def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
         yield None
         return
     from gputopo.probes.monitor import Monitor
-    from gputopo.probes.nvml import NotReadError
+    from gputopo.probes.nvml.door import NotReadError
 
     try:
         monitor = Monitor([device.gpu for device in spec.devices if device.gpu is not None])
@@ -203,7 +203,7 @@ def _print(result: "Result", printed: str) -> None:
 
         emit(schema.encode_pretty(result))
         return
-    from gputopo.report.run import failure_lines, run_report
+    from gputopo.report.runs.report import failure_lines, run_report
 
     if printed == "tf-cnn-log":
         sys.stderr.writelines(f"{line}\n" for line in failure_lines(result))
@@ -221,7 +221,7 @@ def _print_repeats(repeats: "Repeats", printed: str) -> None:
         emit(schema.encode_pretty(repeats))
         return
     from gputopo.report.layout import text_of
-    from gputopo.report.repeats import repeats_report
+    from gputopo.report.runs.repeats import repeats_report
 
     if printed == "tf-cnn-log":
         sys.stderr.write(text_of(repeats_report(repeats)))

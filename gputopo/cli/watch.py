@@ -61,7 +61,7 @@ def watch(interval: str | None, duration: str | None, shape: str, worst: Severit
 
     machine = machine_from(())
     _require_gpus(machine)
-    from gputopo.probes.nvml import NotReadError
+    from gputopo.probes.nvml.door import NotReadError
     from gputopo.probes.watch import Watcher
 
     history = watching.History()

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gputopo.errors import GputopoError, InputError
 from gputopo.events import Event, LossNotFinite, PlacementChecked, Step, TowerMarks, WarmupDone
-from gputopo.launch.core import placement_check
+from gputopo.launch.core.placement import checking
 from gputopo.launch.core.step import StepOutcome, marks_of
 from gputopo.launch.core.trainers import Stepper
 from gputopo.launch.spec import RunSpec
@@ -61,7 +61,7 @@ class Loop:
         """
         began = time.perf_counter()
         try:
-            outcome, counts = placement_check.run_and_collect(lambda: self._step(self.trained))
+            outcome, counts = checking.run_and_collect(lambda: self._step(self.trained))
         except StopIteration as end:
             raise InputError("the data hold not one whole step", "use a smaller --batch-size") from end
         first_step_s = time.perf_counter() - began

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.core.devices import HOST
+from gputopo.launch.core.placement.devices import HOST
 
 Tensor = Any
 _SCOPE = "marks/"  # beside those of the towers: these ops are the host's on purpose

@@ -146,7 +146,7 @@ def build(name: str, spec: RunSpec | None = None) -> Model:
     asked = model_names.read(name)
     if asked.kind == "network":
         return Network.of(ARCHITECTURES[asked.attribute])
-    from gputopo.launch.core.keras_models import build_keras  # loads Keras, which takes seconds
+    from gputopo.launch.core.keras_models.building import build_keras  # loads Keras, which takes seconds
 
     return build_keras(asked, spec)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.core.devices import HOST
+from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.scale_watch import ScaleReport
 from gputopo.launch.spec import Precision, RunSpec
 

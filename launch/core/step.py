@@ -13,11 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.core.accuracy import hits
-from gputopo.launch.core.devices import HOST, turn_width
 from gputopo.launch.core.inputs.source import Source
 from gputopo.launch.core.marks import Marks, clock, row_of
 from gputopo.launch.core.models import Model
-from gputopo.launch.core.placements import Placement, read_state, write_state
+from gputopo.launch.core.placement.devices import HOST, turn_width
+from gputopo.launch.core.placement.placements import Placement, read_state, write_state
 from gputopo.launch.core.precision import LossScale
 from gputopo.launch.core.towers import Share, TowerMath, Turn
 from gputopo.launch.core.updating import Updater

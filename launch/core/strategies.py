@@ -10,17 +10,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.core import placement_check
-from gputopo.launch.core.devices import HOST, require
-from gputopo.launch.core.held import HeldVariables, bytes_on
 from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.core.marks import Marks, clock, row_of
 from gputopo.launch.core.models import Model
+from gputopo.launch.core.placement import checking
+from gputopo.launch.core.placement.devices import HOST, require
+from gputopo.launch.core.placement.held import HeldVariables, bytes_on
+from gputopo.launch.core.placement.variables import create, create_state
 from gputopo.launch.core.reductions.reducer import self_test
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.towers import TowerMath, Turn
 from gputopo.launch.core.updating import Updater
-from gputopo.launch.core.variables import create, create_state
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.strategy_names import StrategyName, require_strategy
 
@@ -114,7 +114,7 @@ class StrategyStep:
 
     def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
         """Both passes of each replica are on its device."""
-        return placement_check.check_ops(counts, self._spec)
+        return checking.check_ops(counts, self._spec)
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         begin = clock([])

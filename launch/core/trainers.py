@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from gputopo.launch.core import placement_check
 from gputopo.launch.core.inputs.source import Source, source_of
 from gputopo.launch.core.models import Model
-from gputopo.launch.core.placements import place
+from gputopo.launch.core.placement import checking
+from gputopo.launch.core.placement.placements import place
 from gputopo.launch.core.scale_watch import ScaleReport
 from gputopo.launch.core.step import StepOutcome, TrainingStep
 from gputopo.launch.numerics import remarks
@@ -52,7 +52,7 @@ class Stepper(Protocol):
         """Give the bytes of variables by device. Raises HardwareError if one is not where it should be."""
 
     def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Give the number of tower ops by device, from `placement_check.run_and_collect` of a step.
+        """Give the number of tower ops by device, from `checking.run_and_collect` of a step.
 
         Raises HardwareError if an op stands elsewhere.
         """
@@ -106,10 +106,8 @@ class OwnTowers:
     def check_variables(self) -> dict[str, int]:
         """Compare with the places that the spec names."""
         sizes = [variable.shape.num_elements() for variable in self.placement.places[0]]
-        return placement_check.check_variables(
-            self.placement, placement_check.wanted_places(self._spec, sizes)
-        )
+        return checking.check_variables(self.placement, checking.wanted_places(self._spec, sizes))
 
     def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
         """Compare with the towers' devices."""
-        return placement_check.check_ops(counts, self._spec)
+        return checking.check_ops(counts, self._spec)

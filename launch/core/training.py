@@ -7,17 +7,17 @@ from pathlib import Path
 
 from gputopo.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
 from gputopo.launch.checkpoint_files import require_writable
-from gputopo.launch.core.checkpoints import Checkpoints
-from gputopo.launch.core.exporting import Export
 from gputopo.launch.core.inputs.notices import told
+from gputopo.launch.core.lifecycle.checkpoints import Checkpoints
+from gputopo.launch.core.lifecycle.exporting import Export
+from gputopo.launch.core.lifecycle.tensorboard import Scalars
+from gputopo.launch.core.lifecycle.tracing import Tracer
 from gputopo.launch.core.loop import Loop, LossWatch, Observer
 from gputopo.launch.core.models import Model, parameter_count
+from gputopo.launch.core.placement.variables import largest_difference
 from gputopo.launch.core.scale_watch import ScaleWatch
 from gputopo.launch.core.step import StepOutcome
-from gputopo.launch.core.tensorboard import Scalars
-from gputopo.launch.core.tracing import Tracer
 from gputopo.launch.core.trainers import Held, Stepper, stepper_of
-from gputopo.launch.core.variables import largest_difference
 from gputopo.launch.spec import RunSpec
 
 Emit = Callable[[Event], None]

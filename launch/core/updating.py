@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.core.devices import HOST
 from gputopo.launch.core.optimizers import optimizer_of
-from gputopo.launch.core.placements import Placement
+from gputopo.launch.core.placement.devices import HOST
+from gputopo.launch.core.placement.placements import Placement
 from gputopo.launch.core.precision import LossScale, taken_only
 from gputopo.launch.core.scale_watch import ScaleReport
 from gputopo.launch.spec import Optimization, Schedule

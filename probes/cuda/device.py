@@ -3,7 +3,7 @@
 import msgspec
 
 from gputopo.probes.cuda.calling import CudaCalls, CudaError
-from gputopo.probes.pci import normal_address
+from gputopo.probes.pci.nodes import normal_address
 
 _NAME_BYTES = 256
 _ADDRESS_BYTES = 32

@@ -5,7 +5,7 @@ from gputopo.captures.smi import table
 from gputopo.captures.smi.names import names
 from gputopo.captures.smi.rows import Dialect, Row
 from gputopo.machine import Driver, Gpu, GpuProcess
-from gputopo.probes.nvml_words import THROTTLE_REASONS
+from gputopo.probes.nvml.words import THROTTLE_REASONS
 
 DICTIONARIES = ("violation_ns", "ecc.counts", "throttle.reasons")
 

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect, smi_text, topo
+from gputopo.captures import detect, smi_text
+from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.errors import InputError
 from gputopo.machine import Machine
 
@@ -325,7 +326,7 @@ def test_the_serial_number_and_what_identifies_a_card_stay_out_of_the_list() -> 
 
 def test_it_is_told_from_other_texts() -> None:
     assert detect.read_text(BOX, origin="x").source == smi_text.SOURCE
-    assert not topo.recognise(BOX)
+    assert not topo_matrix.recognise(BOX)
     for other in (
         "\tGPU0\tCPU Affinity\nGPU0\t X \t0-9\n",
         "GPU 0: NVIDIA A10 (UUID: GPU-1)\n",

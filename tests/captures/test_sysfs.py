@@ -14,7 +14,8 @@ import pytest
 from gputopo.captures import detect, sysfs
 from gputopo.errors import InputError
 from gputopo.machine import Machine
-from gputopo.probes import pci, tree
+from gputopo.probes import tree
+from gputopo.probes.pci import nodes
 from tests.captures import samples
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
@@ -51,7 +52,7 @@ def test_a_folder_gives_the_gpus_and_hops_of_its_tree(copied: Path) -> None:
     assert machine.source == "sysfs"
     assert machine.driver.status == "not_read"
     assert [gpu.pci_address for gpu in machine.gpus] == [gpu.address for gpu in SCENARIO.gpus]
-    assert machine.pci == pci.read_pci(copied)
+    assert machine.pci == nodes.read_pci(copied)
     assert all(link.hop is not None for link in machine.links)
     assert machine.host.memory_mib == SCENARIO.memory_mib
 

@@ -11,7 +11,7 @@ from gputopo.cli import bandwidth as command
 from gputopo.cli import bandwidth_session
 from gputopo.cli.bandwidth_options import Wish
 from gputopo.machine import Machine
-from gputopo.report.bandwidth_document import BandwidthReport, report_of
+from gputopo.report.bandwidths.document import BandwidthReport, report_of
 from tests.cli.conftest import Call
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 

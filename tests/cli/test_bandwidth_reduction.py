@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gputopo.bandwidth import Sample
-from gputopo.launch import reduction_bench
-from gputopo.launch.reduction_bench import ReductionTimes
+from gputopo.launch.reduction_bench import bench
+from gputopo.launch.reduction_bench.bench import ReductionTimes
 from tests.cli.conftest import Call
 
 Asked = list[tuple[str, Sequence[int] | None, Sequence[str] | None]]
@@ -32,7 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
                         bytes=2**27, median_us=50_000.0, median_gb_per_s=2.7, bus_gb_per_s=2.75)  # fmt: skip
         return ReductionTimes(samples=(sample,), fixed_cost_us={"copy": 120.0})
 
-    monkeypatch.setattr(reduction_bench, "measure", measure)
+    monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return calls
 

@@ -15,7 +15,7 @@ from gputopo.difference import Difference
 from gputopo.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
 from tests.cli.conftest import Call
 from tests.kit.scenarios import SCENARIOS
-from tests.report.exposition_grammar import read
+from tests.report.metrics.exposition_grammar import read
 
 ROOT = Path(__file__).parents[2]
 OnScenario = Callable[[str], None]

@@ -4,7 +4,7 @@ from gputopo.findings import find
 from gputopo.findings.throttle_words import BY_NAME, REASONS, decode, encode, reasons_of
 from gputopo.findings.throttling import LOW_DRAW_SHARE
 from gputopo.machine import Throttle
-from gputopo.probes.nvml_words import THROTTLE_REASONS, throttle_reasons
+from gputopo.probes.nvml.words import THROTTLE_REASONS, throttle_reasons
 from tests.findings.boxes import every_gpu, gpu, sound
 from tests.findings.faults import throttled
 

@@ -141,7 +141,7 @@ def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_pat
 def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_path: Path) -> None:
     import msgspec
 
-    from gputopo.launch import failure
+    from gputopo.launch.supervision import failure
 
     first = failure.broken("the first", time_s=1.0)
     failed = msgspec.structs.replace(RESULT, status="failed", exit_code=3, failure=first)

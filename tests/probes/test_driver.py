@@ -4,7 +4,7 @@ import pytest
 
 from gputopo.machine import DriverStatus
 from gputopo.probes.driver import DriverFacts, decide, module_version, read_facts
-from gputopo.probes.pci import read_pci
+from gputopo.probes.pci.nodes import read_pci
 from tests.kit.scenarios import SCENARIOS, changed
 from tests.kit.sysfs import write_files, write_tree
 

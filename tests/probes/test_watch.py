@@ -5,7 +5,7 @@ import pytest
 from gputopo.events import GpuSample
 from gputopo.moments import Moment, Xid
 from gputopo.probes.monitor import Monitor
-from gputopo.probes.nvml import NotReadError
+from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.watch import Watcher
 from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, installed

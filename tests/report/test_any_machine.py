@@ -15,10 +15,10 @@ from gputopo.report.difference import difference_markdown, difference_view
 from gputopo.report.findings import inspection_view
 from gputopo.report.layout import text_of
 from gputopo.report.markdown import markdown
-from gputopo.report.prometheus import exposition
+from gputopo.report.metrics.prometheus import exposition
 from gputopo.report.tree import tree_view
 from tests.invented_machines import ADDRESSES, machines
-from tests.report.exposition_grammar import read
+from tests.report.metrics.exposition_grammar import read
 
 FINDINGS = (
     Finding(id="a.b", severity="warning", subject="gpu:0", says="odd | and `odd`", remedy="do *this*"),

@@ -11,7 +11,7 @@ from gputopo.captures.smi.names import Names
 from gputopo.captures.smi.table_health import BASE_REASONS
 from gputopo.captures.smi.values import LOST, Value
 from gputopo.machine import Gpu, GpuProcess
-from gputopo.probes.nvml_words import THROTTLE_REASONS, throttle_reasons
+from gputopo.probes.nvml.words import THROTTLE_REASONS, throttle_reasons
 
 _NO_PROCESSES = ("", "none")
 # Facts whose last part is a key of a dictionary in the Gpu.

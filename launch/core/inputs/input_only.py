@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from gputopo import workload
 from gputopo.events import Event, ModelBuilt, Step, TowerMarks, WarmupDone
-from gputopo.launch.core.devices import HOST
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import Fact, Shape, Source, source_of
+from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any

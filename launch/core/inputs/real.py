@@ -7,7 +7,6 @@ from typing import Literal
 from gputopo import workload
 from gputopo.errors import UsageError
 from gputopo.launch import data_folder
-from gputopo.launch.core.devices import turn_width
 from gputopo.launch.core.inputs.bad_records import BadRecords
 from gputopo.launch.core.inputs.cifar10 import Cifar10, read
 from gputopo.launch.core.inputs.feeds import FedSource, staged
@@ -16,6 +15,7 @@ from gputopo.launch.core.inputs.pipeline import Pipeline, PipelineMaker
 from gputopo.launch.core.inputs.preprocessing import NORMALISATION, Recipe
 from gputopo.launch.core.inputs.source import Fact, Shape
 from gputopo.launch.core.inputs.threads import private_threads
+from gputopo.launch.core.placement.devices import turn_width
 from gputopo.launch.data_folder import DataFolder, Subset
 from gputopo.launch.spec import RunSpec
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import keras
 
-from gputopo.launch.core.devices import HOST, require
 from gputopo.launch.core.keras_methods.recipes import RECIPES
 from gputopo.launch.core.keras_methods.tower import Merge, Tower
+from gputopo.launch.core.placement.devices import HOST, require
 from gputopo.launch.spec import Method
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gputopo.launch.core.keras_models import KerasModel
+from gputopo.launch.core.keras_models.building import KerasModel
 from gputopo.launch.core.layers import DataFormat, Rows
 from gputopo.launch.core.models import Model
+from gputopo.launch.core.placement.variables import create, create_state
 from gputopo.launch.core.randomness import Stream
-from gputopo.launch.core.variables import create, create_state
 
 Tensor = Any
 _DROPOUT = 5  # purpose of a random stream

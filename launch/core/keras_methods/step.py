@@ -10,19 +10,19 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.errors import UsageError
-from gputopo.launch.core import placement_check
-from gputopo.launch.core.devices import HOST, require
-from gputopo.launch.core.held import HeldVariables, bytes_on
 from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.core.keras_methods.optimizing import KerasUpdate
 from gputopo.launch.core.keras_methods.parallel import make_parallel, towers_of
 from gputopo.launch.core.keras_methods.recipes import RECIPES
 from gputopo.launch.core.keras_methods.serial import serial_of
 from gputopo.launch.core.keras_methods.tower import TowerMarks
-from gputopo.launch.core.keras_models import KerasModel, is_seed, layers_of, seeds, summed
+from gputopo.launch.core.keras_models.building import KerasModel, is_seed, layers_of, seeds, summed
 from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.marks import Marks, clock
 from gputopo.launch.core.models import Model, loss_of
+from gputopo.launch.core.placement import checking
+from gputopo.launch.core.placement.devices import HOST, require
+from gputopo.launch.core.placement.held import HeldVariables, bytes_on
 from gputopo.launch.core.randomness import Stream
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.spec import Exchange, Method, Precision, RunSpec
@@ -89,7 +89,7 @@ class MethodStep:
 
     def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
         """Both passes of each tower are on its device."""
-        return placement_check.check_ops(counts, self._spec)
+        return checking.check_ops(counts, self._spec)
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Any, ...]:
         begin = clock([])

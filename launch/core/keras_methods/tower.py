@@ -10,14 +10,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gputopo.launch.core.devices import HOST
 from gputopo.launch.core.keras_methods.recipes import Recipe, rows_of_towers
-from gputopo.launch.core.keras_models import is_seed
+from gputopo.launch.core.keras_models.building import is_seed
 from gputopo.launch.core.marks import Marks, clock
+from gputopo.launch.core.placement.devices import HOST
 
 Tensor = Any
 # Numbers that a random layer of one tower may draw before it meets those of the next; a step of a run has
-# room for 256 towers of them (`keras_models.seeds`).
+# room for 256 towers of them (`keras_models.building.seeds`).
 _SEEDS_PER_TOWER = 1 << 24
 _SLICES = "slices/"  # a scope beside those of the towers: cutting on the CPU belongs to the host
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.core.devices import HOST
+from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.reductions.reducer import Reducer, add, on
 from gputopo.launch.pieces import LEAST_PIECE, leaders_of, pieces
 from gputopo.reduction_groups import Groups, halves

@@ -12,7 +12,7 @@ from gputopo.launch.core.reductions.copies import copy, hierarchical, pscpu, psg
 from gputopo.launch.core.reductions.packing import narrowed, repacked, small_joined
 from gputopo.launch.core.reductions.reducer import Reducer
 from gputopo.launch.core.reductions.rings import ring
-from gputopo.launch.reduction_spec import options_of
+from gputopo.launch.reduction_bench.spec import options_of
 from gputopo.launch.spec import Exchange
 
 ALGORITHMS: dict[str, Callable[..., Reducer]] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gputopo.errors import GputopoError, HardwareError
-from gputopo.launch.reduction_spec import Alive, Message, ReductionJob, Refused, Timed
+from gputopo.launch.reduction_bench.spec import Alive, Message, ReductionJob, Refused, Timed
 
 if TYPE_CHECKING:
     from gputopo.launch.core.models import Model
@@ -53,7 +53,8 @@ def _outcome(job: ReductionJob, tell: Tell) -> Message:
         return Refused(says=f"TensorFlow cannot be imported: {error}", for_all=True)
     import psutil
 
-    from gputopo.launch.core import devices, models
+    from gputopo.launch.core import models
+    from gputopo.launch.core.placement import devices
 
     try:
         devices.set_up(job.run)
@@ -195,7 +196,7 @@ class _Bench:
         """
         import tensorflow as tf
 
-        from gputopo.launch.core.devices import HOST
+        from gputopo.launch.core.placement.devices import HOST
 
         probes = []
         for tower, device in enumerate(self._devices):

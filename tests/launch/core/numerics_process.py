@@ -22,7 +22,7 @@ from tests.launch.core.small_model import SmallModel
 
 def main(cases_file: str, out: str) -> None:
     told = json.loads(Path(cases_file).read_text())
-    from gputopo.launch.core import devices
+    from gputopo.launch.core.placement import devices
 
     cases = {name: (case, _spec(told["towers"], case)) for name, case in told["cases"].items()}
     devices.set_up(next(iter(cases.values()))[1])
@@ -97,7 +97,7 @@ def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
     from gputopo.launch.core.inputs.source import source_of
     from gputopo.launch.core.inputs.synthetic import examples
     from gputopo.launch.core.layers import Rows
-    from gputopo.launch.core.placements import place
+    from gputopo.launch.core.placement.placements import place
     from gputopo.launch.core.randomness import Stream
 
     model = _model(case)

@@ -26,7 +26,7 @@ MODELS: dict[str, Any] = {"small": SmallModel, "norm": NormedModel, "slope": Slo
 
 def main(cases_file: str, out: str) -> None:
     told = json.loads(Path(cases_file).read_text())
-    from gputopo.launch.core import devices
+    from gputopo.launch.core.placement import devices
 
     specs = {name: _spec(told["towers"], fields) for name, fields in told["cases"].items()}
     devices.set_up(next(iter(specs.values())))
@@ -46,9 +46,9 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 def _run(spec: RunSpec) -> dict[str, Any]:
     from gputopo.launch.core import models, training
-    from gputopo.launch.core import variables as made
     from gputopo.launch.core.inputs.synthetic import examples
     from gputopo.launch.core.layers import Rows
+    from gputopo.launch.core.placement import variables as made
     from gputopo.launch.core.randomness import Stream
 
     events: list[Event] = []

@@ -18,7 +18,7 @@ import numpy as np
 
 from gputopo.errors import GputopoError
 from gputopo.events import Device
-from gputopo.launch.reduction_spec import METHODS, Method, ReductionJob
+from gputopo.launch.reduction_bench.spec import METHODS, Method, ReductionJob
 from gputopo.launch.spec import Exchange, RunSpec
 from tests.launch.core.small_model import SmallModel
 
@@ -63,7 +63,7 @@ def exchange_of(fields: dict[str, Any], count: int) -> Exchange:
 
 
 def main(count: int, out: Path, *, timed: bool) -> None:
-    from gputopo.launch.core import devices
+    from gputopo.launch.core.placement import devices
     from gputopo.launch.core.reductions.methods import ALGORITHMS, reducer_of
 
     run = run_spec(count)

@@ -18,7 +18,9 @@ import json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from gputopo.events import Device
-from gputopo.launch.core import devices, evaluating, models, placements, step
+from gputopo.launch.core import models, step
+from gputopo.launch.core.placement import devices, placements
+from gputopo.launch.core.lifecycle import evaluating
 from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.spec import Exchange, Lifecycle, RunSpec
 

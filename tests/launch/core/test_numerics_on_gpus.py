@@ -19,7 +19,8 @@ import functools, itertools, json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from gputopo.events import Device
-from gputopo.launch.core import devices, placements, step
+from gputopo.launch.core import step
+from gputopo.launch.core.placement import devices, placements
 from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.spec import Optimization, Precision, RunSpec
 from tests.launch.core.numerics_process import tiny

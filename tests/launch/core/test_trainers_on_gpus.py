@@ -19,7 +19,8 @@ import json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from gputopo.events import Device
-from gputopo.launch.core import devices, models, trainers
+from gputopo.launch.core import models, trainers
+from gputopo.launch.core.placement import devices
 from gputopo.launch.spec import Optimization, RunSpec
 
 def has_gpu_kernel(node):

@@ -24,7 +24,7 @@ _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
 
 def main(cases_file: str, out: str) -> None:
     told = json.loads(Path(cases_file).read_text())
-    from gputopo.launch.core import devices
+    from gputopo.launch.core.placement import devices
 
     specs = {name: _spec(told["towers"], fields) for name, fields in told["cases"].items()}
     devices.set_up(next(iter(specs.values())))
@@ -49,12 +49,13 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 
 def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
-    from gputopo.launch.core import models, placement_check, trainers
+    from gputopo.launch.core import models, trainers
+    from gputopo.launch.core.placement import checking
     from gputopo.launch.core.step import marks_of
 
     model: Any = SmallModel() if spec.model == "small" else models.build(spec.model, spec)
     stepper: Any = trainers.stepper_of(model, spec)
-    first, counts = placement_check.run_and_collect(lambda: stepper(0))
+    first, counts = checking.run_and_collect(lambda: stepper(0))
     assert counts is not None
     outcomes = [first] + [stepper(number) for number in range(1, steps)]
     np.savez(

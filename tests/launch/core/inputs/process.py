@@ -338,10 +338,10 @@ def threads(root: Path) -> Any:
 
 def marks(root: Path) -> Any:
     """Times of a step, in seconds, whose batch takes `LONG_S` to make."""
-    from gputopo.launch.core import placements
     from gputopo.launch.core import step as core
     from gputopo.launch.core.inputs import feeds as fed
     from gputopo.launch.core.inputs.python_made import Pool
+    from gputopo.launch.core.placement import placements
 
     spec = spec_of(ps_device="/CPU:0")
     model = SmallModel()
@@ -466,7 +466,7 @@ CASES: dict[str, Case] = {
 
 
 def main(folder: str, *names: str) -> None:
-    from gputopo.launch.core import devices
+    from gputopo.launch.core.placement import devices
 
     devices.set_up(spec_of(towers=MOST_TOWERS))
     for name in names or CASES:

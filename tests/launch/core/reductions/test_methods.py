@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from gputopo.launch.reduction_bench import measure
-from gputopo.launch.reduction_process import worker_command
-from gputopo.launch.reduction_spec import METHODS, Message, ReductionJob, Refused
+from gputopo.launch.reduction_bench.bench import measure
+from gputopo.launch.reduction_bench.process import worker_command
+from gputopo.launch.reduction_bench.spec import METHODS, Message, ReductionJob, Refused
 from tests.launch.core.reduction_cases import ON_CPU, SHAPES, WRAPPED, run_spec, wrapped
 from tests.launch.core.small_model import SHAPES as SMALL_MODEL
 from tests.launch.worker_process import environment

@@ -5,7 +5,7 @@ import pytest
 
 from gputopo.errors import HardwareError
 from gputopo.launch.core.reductions.worker import require_memory
-from gputopo.launch.reduction_spec import METHODS, ReductionJob
+from gputopo.launch.reduction_bench.spec import METHODS, ReductionJob
 from tests.launch.core.reduction_cases import run_spec
 
 JOB = ReductionJob(run=run_spec(4), method=METHODS["copy"], repeats=1, warm_up=1)

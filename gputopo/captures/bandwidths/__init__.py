@@ -1,0 +1,1 @@
+"""What tools that measure bandwidths print: bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth."""

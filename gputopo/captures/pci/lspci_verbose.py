@@ -1,0 +1,179 @@
+"""lspci's lists (`lspci`, `-v`, `-vv`, `-vvv`, with `-n`, `-nn`, `-D` or without): text in, Machine out.
+
+Bridges tell the bus behind them, which gives the tree. Link capabilities are what a function can do, link
+status what it does now. `lspci -vvv | grep ACSCtl` alone tells whether access control is on anywhere.
+Only GPUs, NICs and bridges are kept.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from gputopo.captures.pci import pci_names, pci_tree
+from gputopo.captures.pci.pci_tree import NVIDIA, Found
+from gputopo.errors import InputError
+from gputopo.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
+
+SOURCE = "lspci -vvv"
+READS = "`lspci -vvv` text"
+
+_HINT = "copy the whole output of `sudo lspci -vvv` again"
+_HEAD = re.compile(
+    r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]) "
+    r"([^:\[\n]{0,80}?) ?(?:\[([0-9a-f]{4})\])?: (.+)$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_ACS = re.compile(r"\bACSCtl:\s*(SrcValid[+-].*)")
+_BEHIND = re.compile(r"\bBus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2})", re.IGNORECASE)
+_LINK = re.compile(r"\b(LnkCap|LnkSta):\s.*?\bSpeed (unknown|[\d.]+ ?GT/s)(?: \([a-z]+\))?, Width x(\d{1,2})")
+_IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]|^([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
+_NUMA = re.compile(r"\bNUMA node:? (\d{1,4})\b")
+_DRIVER = re.compile(r"^\s+Kernel driver in use: (\S{1,60})", re.MULTILINE)
+_BAR1 = re.compile(r"^\s+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
+_UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+# lspci's names of the classes, from pci.ids.
+_CLASSES = {
+    "VGA compatible controller": "030000",
+    "3D controller": "030200",
+    "Display controller": "038000",
+    "PCI bridge": "060400",
+    "Ethernet controller": "020000",
+    "Infiniband controller": "020700",
+    "InfiniBand controller": "020700",
+    "Network controller": "028000",
+    "Fabric controller": "020800",
+}
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text has a device's line as lspci writes it, or lines of `grep ACSCtl`."""
+    return _HEAD.search(text) is not None or _ACS.search(text) is not None
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the list. Raises InputError if there is no device in it, or one is in it twice."""
+    heads = list(_HEAD.finditer(text))
+    if not heads and _ACS.search(text) is None:
+        raise InputError(f"{origin} has no device of lspci in it", _HINT)
+    if not heads:
+        missing = {"gpus": "only the ACS lines were captured"}
+        return Machine(source=SOURCE, host=Host(acs=_acs(text)), missing=missing)
+    reading = _Reading(origin)
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    for head, end in zip(heads, ends, strict=True):
+        reading.device(head, text[head.end() : end], text)
+    return reading.machine(_acs(text))
+
+
+def _acs(text: str) -> str | None:
+    """Tell whether access control redirects peer traffic anywhere, None where nothing is said of it."""
+    told = [_redirects(match[1]) for match in _ACS.finditer(text)]
+    return ("on" if any(told) else "off") if told else None
+
+
+def _redirects(control: str) -> bool:
+    """Tell whether requests or completions of peers are sent up (PCIe Base Specification, ACS control)."""
+    return "ReqRedir+" in control or "CmpltRedir+" in control
+
+
+@dataclass(slots=True)
+class _Reading:
+    origin: str
+    nodes: dict[str, PciNode] = field(default_factory=dict)
+    behind: dict[str, str] = field(default_factory=dict)  # "0000:05": the bridge that leads to the bus
+    buses: set[str] = field(default_factory=set)
+    found: Found = field(default_factory=Found)
+
+    def device(self, head: re.Match[str], body: str, text: str) -> None:
+        """Read one device: its first line and those below it."""
+        address = pci_tree.address(head[1])
+        if address is None:
+            line = text.count("\n", 0, head.start()) + 1
+            self.found.unread.append(Unread(source=SOURCE, line=line, text=head[0].strip()[:200]))
+            return
+        if address in self.nodes:
+            raise InputError(f"{self.origin} has {address} twice", "give one file for each machine")
+        self.buses.add(address.rpartition(":")[0])
+        class_code = _class_code(head)
+        ids = next(_IDS.finditer(head[4]), None)
+        vendor, device = (ids[1] or ids[3], ids[2] or ids[4]) if ids else (None, None)
+        name = re.sub(r" ?\[[0-9a-f]{4}:[0-9a-f]{4}\]| \(rev [0-9a-f]{2}\)| \(prog-if .*", "", head[4])
+        vendor = vendor.lower() if vendor else pci_names.vendor(name)
+        links = {match[1]: match for match in _LINK.finditer(body)}
+        now, most = _link(links.get("LnkSta")), _link(links.get("LnkCap"))
+        control = _ACS.search(body)
+        self.nodes[address] = PciNode(
+            address=address,
+            root="",
+            kind=_kind(class_code, vendor),
+            vendor_id=vendor,
+            device_id=device.lower() if device else None,
+            class_code=class_code,
+            driver=driver[1] if (driver := _DRIVER.search(body)) else None,
+            numa_node=int(numa[1]) if (numa := _NUMA.search(body)) else None,
+            speed_gt_per_s=now[0],
+            width=now[1],
+            max_speed_gt_per_s=most[0],
+            max_width=most[1],
+            acs=_redirects(control[1]) if control else None,
+            name=name.strip() or None,
+        )
+        if bus := _BEHIND.search(body):
+            self.behind[f"{address[: address.index(':')]}:{bus[2].lower()}"] = address
+        if self.nodes[address].kind == "gpu":
+            self.gpu(address, body)
+
+    def gpu(self, address: str, body: str) -> None:
+        """Read what only a GPU has: the size of the window to its memory."""
+        size = _BAR1.search(body)
+        mib = round(int(size[1]) * _UNITS[size[2]]) if size else None
+        self.found.gpus[address] = Gpu(index=0, bar1_mib=MemoryMib(total=mib))
+        if "<access denied>" in body:
+            self.found.missing[f"pci[{address}].speed_gt_per_s"] = "lspci was not run as root"
+
+    def machine(self, acs: str | None) -> Machine:
+        """Give the machine, with the ways that the bridges' buses tell."""
+        for address, node in list(self.nodes.items()):
+            self.nodes[address] = msgspec.structs.replace(
+                node, parent=self.behind.get(address.rpartition(":")[0].lower()), root=self.root(address)
+            )
+        kept = {address: node for address, node in self.nodes.items() if node.kind != "other"}
+        machine = pci_tree.machine(SOURCE, kept, self.found, host=Host(acs=acs))
+        missing = {"gpus[*].name": "the name that lspci has is in the PCI tree"} if machine.gpus else {}
+        if acs is None:
+            missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
+        return msgspec.structs.replace(machine, missing=machine.missing | missing)
+
+    def root(self, address: str) -> str:
+        """Name the root complex of a function, or "" where the list has no bridges or a way ends early."""
+        bus = address.rpartition(":")[0]
+        seen = {bus}
+        while bus in self.behind:
+            bus = self.behind[bus].rpartition(":")[0]
+            if bus in seen:
+                return ""
+            seen.add(bus)
+        # A list of one device only (`lspci -s`) has its bus, too, but no bridges that lead anywhere else.
+        return f"pci{bus}" if self.behind else ""
+
+
+def _class_code(head: re.Match[str]) -> str | None:
+    """Give the class: by number (`-nn`, `-n`), else by its name."""
+    word = head[2].strip()
+    number = head[3] or (word if re.fullmatch(r"[0-9a-f]{4}", word, re.IGNORECASE) else None)
+    return f"{number.lower()}00" if number else _CLASSES.get(word)
+
+
+def _kind(class_code: str | None, vendor: str | None) -> Literal["gpu", "nic", "bridge", "other"]:
+    code = class_code or ""
+    if code.startswith(("0300", "0302")) and vendor == NVIDIA:
+        return "gpu"
+    if code.startswith("02"):
+        return "nic"
+    return "bridge" if code.startswith("0604") else "other"
+
+
+def _link(match: re.Match[str] | None) -> tuple[float | None, int | None]:
+    return (None, None) if match is None else (pci_tree.speed(match[2]), pci_tree.width(match[3]))

@@ -1,0 +1,244 @@
+"""The matrix of `nvidia-smi topo -m`, of any driver: text in, Machine out.
+
+The cells are the text's own. A PCIe class is a link's hop with no NVLinks; `NV4` is four NVLinks and an
+unknown hop; `SOC` of old drivers is SYS, `PSB` of dcgmi is INTERNAL. What cannot be read becomes an Unread
+line, and a reason in `missing` where nothing else in the text tells the fact. Lines outside the matrix and
+its legend are Unread only if they name a device or a hop: a log may hold a thousand others. A matrix that
+contradicts itself is refused.
+"""
+
+import re
+from collections.abc import Iterator
+
+from gputopo.captures.topo import table
+from gputopo.captures.topo.affinity import Affinities, read_affinities
+from gputopo.captures.topo.lines import CELL, GPU
+from gputopo.captures.topo.table import Matrix, Reading, Row
+from gputopo.errors import InputError
+from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, Unread
+
+SOURCE = "nvidia-smi topo"
+READS = "`nvidia-smi topo -m` text"
+
+_HINT = "copy the whole output of `nvidia-smi topo -m` again, header and all rows"
+_OTHER_NAMES = {"SOC": Hop.SYS, "PSB": Hop.INTERNAL}
+_UNTOLD = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w", "temperature_c")
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text holds such a matrix, or at least a part that can only come from one."""
+    return re.search(r"GPU\d", text) is not None and bool(_candidates(table.read(text)))
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the one matrix of a text; `origin` (a file name) stands in the error.
+
+    Raises InputError if there is none or more than one, or it contradicts itself: a GPU without row or
+    column, an X that is not on the diagonal, too few or too many cells, two cells of one pair that differ.
+    """
+    reading = table.read(text)
+    matrix = _the_matrix(reading, origin)
+    gpus = _gpu_rows(matrix, origin)
+    _check_gpus(matrix, gpus, origin)
+    return _Builder(matrix, gpus, reading).machine()
+
+
+def _candidates(reading: Reading) -> list[Matrix]:
+    with_rows = [m for m in reading.matrices if any(GPU.fullmatch(row.label) for row in m.rows)]
+    return with_rows or [m for m in reading.matrices if m.affinity or m.rows]
+
+
+def _the_matrix(reading: Reading, origin: str) -> Matrix:
+    found = _candidates(reading)
+    if not found:
+        raise InputError(f"{origin}: there is no `nvidia-smi topo -m` matrix in it", _HINT)
+    first = found[0]
+    for other in found[1:]:
+        if [(row.label, row.cells) for row in other.rows] != [(row.label, row.cells) for row in first.rows]:
+            line = f"near line {other.rows[0].line}" if other.rows else "without rows"
+            raise InputError(
+                f"{origin}: two different matrices, the second {line}",
+                "give one file for each machine",
+            )
+    return first
+
+
+def _gpu_rows(matrix: Matrix, origin: str) -> dict[int, Row]:
+    """Give the GPUs' rows by index, each with its column. Raises InputError where one has no other."""
+    rows: dict[str, Row] = {}
+    for row in matrix.rows:
+        if row.label in rows:
+            raise InputError(
+                f"{origin}: {row.label} has two rows, line {rows[row.label].line} and line {row.line}", _HINT
+            )
+        rows[row.label] = row
+    labels = [label for label in matrix.columns if GPU.fullmatch(label)]
+    if odd := next((label for label in (*labels, *rows) if re.fullmatch(r"GPU0\d+", label)), None):
+        raise InputError(f"{origin}: {odd} is no number of a GPU", _HINT)
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise InputError(f"{origin}: the header names {twice} twice", _HINT)
+    if bare := [label for label in labels if label not in rows]:
+        raise InputError(f"{origin}: no row for {', '.join(bare)}, which the header names", _HINT)
+    for label, row in rows.items():
+        if GPU.fullmatch(label) and label not in labels:
+            raise InputError(
+                f"{origin}: line {row.line} is a row of {label}, which is not in the header", _HINT
+            )
+    return {int(label[3:]): rows[label] for label in sorted(labels, key=lambda label: int(label[3:]))}
+
+
+def _check_gpus(matrix: Matrix, gpus: dict[int, Row], origin: str) -> None:
+    """Check the part of the matrix between GPUs: its width, its diagonal, its symmetry. Raises InputError."""
+    at = {index: matrix.columns.index(f"GPU{index}") for index in gpus}
+    for row in gpus.values():
+        if row.more_cells or len(row.cells) <= max(at.values()):
+            many = "more cells than the header" if row.more_cells else f"only {len(row.cells)} cells"
+            raise InputError(
+                f"{origin}: the row of {row.label} (line {row.line}) has {many}",
+                _HINT,
+            )
+    for a, row in gpus.items():
+        for b, column in at.items():
+            cell, back = row.cells[column], gpus[b].cells[at[a]]
+            if (cell == "X") != (a == b):
+                wanted = "where X should stand" if a == b else "which belongs on the diagonal"
+                raise InputError(f"{origin}: cell GPU{a}-GPU{b} (line {row.line}) is {cell}, {wanted}", _HINT)
+            if CELL.fullmatch(cell) and CELL.fullmatch(back) and _meaning(cell) != _meaning(back):
+                raise InputError(
+                    f"{origin}: not symmetric: GPU{a}-GPU{b} is {cell} (line {row.line}), "
+                    f"GPU{b}-GPU{a} is {back} (line {gpus[b].line})",
+                    _HINT,
+                )
+
+
+def _meaning(cell: str) -> Hop | int | None:
+    """Give the hop of a cell, or the number of its NVLinks; None for X and for what is no cell."""
+    if CELL.fullmatch(cell) is None or cell == "X":
+        return None
+    if cell.startswith("NV"):
+        return int(cell[2:])
+    return _OTHER_NAMES.get(cell) or Hop(cell)
+
+
+class _Builder:
+    """Puts one checked matrix together, collecting what is missing and what was not read."""
+
+    def __init__(self, matrix: Matrix, gpus: dict[int, Row], reading: Reading) -> None:
+        self.matrix = matrix
+        self.gpus = gpus
+        self.reading = reading
+        self.missing: dict[str, str] = {}
+        self.unread: dict[tuple[int, str], Unread] = {}
+        self.nics = _nic_indices(matrix)
+
+    def machine(self) -> Machine:
+        """Give the machine that the matrix shows."""
+        links = tuple(self._links())
+        nics = tuple(self._nic(label, index) for label, index in self.nics.items())
+        affinities = read_affinities(self.gpus, self.matrix.affinity)
+        self._note_rest(affinities)
+        for fact in _UNTOLD:
+            self.missing[f"gpus[*].{fact}"] = "nvidia-smi topo -m does not tell it"
+        return Machine(
+            source=SOURCE,
+            host=Host(numa_nodes=affinities.nodes),
+            gpus=tuple(
+                Gpu(index=index, numa_node=affinities.numa[index], cpu_affinity=affinities.cpus[index])
+                for index in self.gpus
+            ),
+            links=links,
+            nics=nics,
+            missing={**self.missing, **affinities.missing},
+            unread=tuple(self.unread[key] for key in sorted(self.unread)),
+        )
+
+    def _links(self) -> Iterator[Link]:
+        pairs = [(a, b) for a in self.gpus for b in self.gpus if a < b]
+        nvlinked = False
+        for a, b in pairs:
+            there, back = self._cell(self.gpus[a], f"GPU{b}"), self._cell(self.gpus[b], f"GPU{a}")
+            meaning = there if there is not None else back
+            if meaning is None:
+                self.missing[f"links[{a}-{b}].hop"] = "neither of its two cells could be read"
+            elif isinstance(meaning, Hop):
+                yield Link(a=a, b=b, hop=meaning, nvlinks=0)
+            else:
+                nvlinked = True
+                yield Link(a=a, b=b, nvlinks=meaning)
+        if nvlinked:
+            self.missing["links[*].hop"] = "where the matrix shows NVLinks it does not tell the PCIe hop"
+
+    def _cell(self, row: Row, column: str) -> Hop | int | None:
+        """Give what a cell says; one that says nothing known is noted as not read."""
+        text = row.cells[self.matrix.columns.index(column)]
+        meaning = _meaning(text)
+        if meaning is None or (isinstance(meaning, int) and not column.startswith("GPU")):
+            like = next((f" (looks like a cut {h.value})" for h in Hop if h.value.startswith(text)), "")
+            self._note(row.line, f"{row.label}-{column}: {text}{like}")
+            return None
+        return meaning
+
+    def _note(self, line: int, text: str) -> None:
+        self.unread[line, text] = Unread(source=SOURCE, line=line, text=text)
+
+    def _note_rest(self, affinities: Affinities) -> None:
+        for line, text in (*self.reading.remarks, *affinities.unread):
+            self._note(line, text)
+        for row in self.matrix.rows:
+            if rest := [word for word in row.rest if word != "N/A"]:
+                self._note(row.line, f"{row.label}: {' '.join(rest)}")
+
+    def _nic(self, label: str, index: int) -> Nic:
+        name = self.reading.nic_names.get(label) or (None if label.startswith("NIC") else label)
+        if name is None:
+            self.missing[f"nics[{index}].name"] = "the text has no NIC legend for it"
+        hops: dict[str, Hop] = {}
+        for key, other in self._others(label):
+            told = {by: hop for by, hop in self._nic_hops(label, other) if hop is not None}
+            if len(set(told.values())) == 1:
+                hops[key] = next(iter(told.values()))
+            elif told:
+                said = ", ".join(f"the row of {by} says {hop.value}" for by, hop in told.items())
+                self.missing[f"nics[{index}].hops.{key}"] = said
+            else:
+                self.missing[f"nics[{index}].hops.{key}"] = "the text has no readable cell for it"
+        return Nic(index=index, name=name, hops=hops)
+
+    def _others(self, label: str) -> Iterator[tuple[str, str]]:
+        yield from ((f"gpu:{index}", f"GPU{index}") for index in self.gpus)
+        yield from ((f"nic:{index}", other) for other, index in self.nics.items() if other != label)
+
+    def _nic_hops(self, nic: str, other: str) -> Iterator[tuple[str, Hop | None]]:
+        """Give what the rows of a NIC and another device say, where their cells can be placed."""
+        rows = {row.label: row for row in self.matrix.rows}
+        for label, column in ((nic, other), (other, nic)):
+            row = rows.get(label)
+            if row is None or column not in self.matrix.columns:
+                continue
+            if not _placed(row, self.matrix, self.gpus):
+                self._note(row.line, row.text)
+            elif self.matrix.columns.index(column) < len(row.cells):
+                meaning = self._cell(row, column)
+                yield label, meaning if isinstance(meaning, Hop) else None
+
+
+def _nic_indices(matrix: Matrix) -> dict[str, int]:
+    """Number the NICs: as they are named (NIC3), else as they stand (mlx5_2 may come before mlx5_1)."""
+    labels = dict.fromkeys((*matrix.columns, *(row.label for row in matrix.rows)))
+    nics = [label for label in labels if not GPU.fullmatch(label)]
+    if all(re.fullmatch("NIC[0-9]{1,4}", label) for label in nics):
+        return {label: int(label[3:]) for label in sorted(nics, key=lambda label: int(label[3:]))}
+    return {label: position for position, label in enumerate(nics)}
+
+
+def _placed(row: Row, matrix: Matrix, gpus: dict[int, Row]) -> bool:
+    """Tell whether a row's cells surely stand under their columns.
+
+    A row is as long as the header, or has just the GPUs' cells (its NIC columns were cut out), and its X
+    stands at its own name. In any other row a cell is missing and nobody knows which.
+    """
+    if row.more_cells or len(row.cells) not in (len(matrix.columns), len(gpus)):
+        return False
+    own = matrix.columns.index(row.label) if row.label in matrix.columns else None
+    expected = [own] if own is not None and own < len(row.cells) else []
+    return [i for i, cell in enumerate(row.cells) if cell == "X"] == expected

@@ -1,0 +1,172 @@
+"""The matrix of `nvidia-smi topo -p2p r|w|rw|n|a|p`: text in, Machine out.
+
+The text does not say which capability it shows; only the command line above it does. Of `r` the cells are
+p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and `missing` says
+that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place: they are Unread.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from gputopo.captures.topo.lines import GPU, PEER_STATUS, Head, header_words, label_of
+from gputopo.errors import InputError
+from gputopo.machine import Contradiction, Gpu, Link, Machine, Unread
+
+SOURCE = "nvidia-smi topo -p2p"
+READS = "`nvidia-smi topo -p2p` text"
+
+_HINT = "copy the whole output of `nvidia-smi topo -p2p r` again, header and all rows"
+# The legend's words, as NVML's names of nvmlGpuP2PStatus_t.
+_STATUS = {
+    "OK": "OK",
+    "CNS": "CHIPSET_NOT_SUPPORTED",
+    "GNS": "GPU_NOT_SUPPORTED",
+    "TNS": "TOPOLOGY_NOT_SUPPORTED",
+    "DR": "DISABLED_BY_REGKEY",
+    "NS": "NOT_SUPPORTED",
+    "U": "UNKNOWN",
+}
+_COMMAND = re.compile(r"\btopo\s+(?:-p2p|--p2p_status)[ =]*\"?([rwnap]{1,2})\b")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
+_UNSAID = "the text does not say which capability it shows; it is taken as read and write"
+
+Direction = Literal["p2p_read", "p2p_write"]
+
+
+@dataclass(slots=True)
+class _Table:
+    columns: tuple[str, ...]
+    capability: str | None  # r, w, rw, n, a, p; None: not said
+    line: int
+    rows: dict[str, tuple[int, list[str]]]
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text has a row of such cells, or one GPU's row and their legend."""
+    if re.search(r"GPU\d", text) is None:
+        return False
+    tables = _tables(text)
+    cells = {cell for table in tables for _, row in table.rows.values() for cell in row}
+    said = _PEER_LEGEND.search(text) is not None or any(table.capability for table in tables)
+    return bool(cells & PEER_STATUS) or (said and bool(tables))
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the matrices of a text: one, or one for read and one for write.
+
+    Raises InputError where rows and columns do not fit together, or two tables of one kind differ.
+    """
+    tables = [table for table in _tables(text) if table.rows]
+    if not tables:
+        raise InputError(f"{origin}: there is no `nvidia-smi topo -p2p` matrix in it", _HINT)
+    columns = tables[0].columns
+    told: dict[tuple[Direction, int, int], str] = {}
+    unread: list[Unread] = []
+    missing: dict[str, str] = {}
+    for table in tables:
+        _check(table, columns, origin)
+        directions = _directions(table.capability)
+        for label, (line, cells) in table.rows.items():
+            if not directions:
+                said = f"{label}: {' '.join(cells)} (topo -p2p {table.capability})"
+                unread.append(Unread(source=SOURCE, line=line, text=said))
+            for direction in directions:
+                _tell(told, direction, label, columns, cells, line, origin)
+        if table.capability is None and len(columns) > 1:
+            missing |= {"links[*].p2p_read": _UNSAID, "links[*].p2p_write": _UNSAID}
+    gpus = tuple(Gpu(index=index) for index in sorted(int(label[3:]) for label in columns))
+    links, contradictions = _links([gpu.index for gpu in gpus], told, missing)
+    return Machine(
+        source=SOURCE,
+        gpus=gpus,
+        links=links,
+        missing=missing,
+        contradictions=contradictions,
+        unread=tuple(unread),
+    )
+
+
+def _tables(text: str) -> list[_Table]:
+    tables: list[_Table] = []
+    capability: str | None = None
+    for number, coloured in enumerate(text.splitlines(), 1):
+        if "GPU" not in coloured and "topo" not in coloured:
+            continue
+        line = _COLOUR.sub("", coloured).replace("|", " ")
+        if command := _COMMAND.search(line):
+            capability = command[1]
+        head: Head | None = header_words(line)
+        if head is not None:
+            tables.append(_Table(head[0], capability, number, {}))
+            capability = None
+            continue
+        words = line.split()
+        label = label_of(words[0]) if words else ""
+        if tables and GPU.fullmatch(label):
+            row = (number, words[1:])
+            # A second row of one name is kept under a name of its own, so that the check meets it.
+            tables[-1].rows[label if label not in tables[-1].rows else f"{label} (again)"] = row
+    return tables
+
+
+def _directions(capability: str | None) -> tuple[Direction, ...]:
+    if capability is None:
+        return "p2p_read", "p2p_write"
+    read: tuple[Direction, ...] = ("p2p_read",) if "r" in capability else ()
+    return (*read, "p2p_write") if "w" in capability else read
+
+
+def _check(table: _Table, columns: tuple[str, ...], origin: str) -> None:
+    """Check that rows and columns fit and that X stands on the diagonal. Raises InputError."""
+    if table.columns != columns or not all(GPU.fullmatch(label) for label in columns):
+        raise InputError(f"{origin}: the header in line {table.line} names other devices", _HINT)
+    if len(set(columns)) != len(columns) or set(table.rows) != set(columns):
+        raise InputError(f"{origin}: rows and header (line {table.line}) do not name the same GPUs", _HINT)
+    for label, (line, cells) in table.rows.items():
+        if len(cells) != len(columns):
+            raise InputError(f"{origin}: the row of {label} (line {line}) has {len(cells)} cells", _HINT)
+        for column, cell in zip(columns, cells, strict=True):
+            if (cell == "X") != (column == label) or (cell != "X" and cell not in _STATUS):
+                raise InputError(f"{origin}: cell {label}-{column} (line {line}) is {cell[:20]}", _HINT)
+
+
+def _tell(
+    told: dict[tuple[Direction, int, int], str],
+    direction: Direction,
+    label: str,
+    columns: tuple[str, ...],
+    cells: list[str],
+    line: int,
+    origin: str,
+) -> None:
+    for column, cell in zip(columns, cells, strict=True):
+        key = (direction, int(label[3:]), int(column[3:]))
+        if cell != "X" and told.setdefault(key, _STATUS[cell]) != _STATUS[cell]:
+            raise InputError(
+                f"{origin}: two tables differ in {label}-{column} (line {line})",
+                "keep the command line above each table, or give one file for each",
+            )
+
+
+def _links(
+    gpus: list[int], told: dict[tuple[Direction, int, int], str], missing: dict[str, str]
+) -> tuple[tuple[Link, ...], tuple[Contradiction, ...]]:
+    """Give the pairs. Where the two directions of one differ it has no status, and both are reported."""
+    links: list[Link] = []
+    contradictions: list[Contradiction] = []
+    for a, b in combinations(gpus, 2):
+        known: dict[Direction, str | None] = {"p2p_read": None, "p2p_write": None}
+        for direction in known:
+            there, back = told.get((direction, a, b)), told.get((direction, b, a))
+            fact = f"links[{a}-{b}].{direction}"
+            if there == back:
+                known[direction] = there
+            else:
+                said = {f"{SOURCE}, row GPU{a}": str(there), f"{SOURCE}, row GPU{b}": str(back)}
+                contradictions.append(Contradiction(fact=fact, said=said))
+                missing[fact] = f"from GPU{a} to GPU{b} it is {there}, the other way {back}"
+        links.append(Link(a=a, b=b, p2p_read=known["p2p_read"], p2p_write=known["p2p_write"]))
+    return tuple(links), tuple(contradictions)

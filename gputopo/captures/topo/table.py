@@ -1,0 +1,232 @@
+"""The text of `nvidia-smi topo -m` as a table of words, whatever a terminal or an author did to it.
+
+Nothing is interpreted here beyond which words are the header, which are a device's row, and in which columns
+they stand.
+"""
+
+import functools
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gputopo.captures import cpulist
+from gputopo.captures.topo.lines import (
+    CELL,
+    GPU,
+    PEER_STATUS,
+    Column,
+    Head,
+    Line,
+    best_header,
+    header_words,
+    label_of,
+    may_be_cell,
+    read_lines,
+    row_start,
+    starts_row,
+    words_of,
+)
+
+_GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
+_LEGEND = re.compile(r"\bLegend:|(?<!\w)(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
+_NIC_LEGEND = re.compile(r"(?:^|\s)(NIC\d+)\s*:\s*(\S{0,60}[\d_]\S{0,60})$", re.ASCII)
+_PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
+_COMMAND = re.compile(r"\btopo\s+(?:-m|--matrix)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device's row. `cells` are the words under the devices, in the order of the columns.
+
+    `more_cells` is true where cells stand past the last column. `rest` are words of no column.
+    """
+
+    label: str
+    line: int
+    text: str
+    cells: tuple[str, ...]
+    glued: bool = False
+    more_cells: bool = False
+    affinity: dict[Column, str] = field(default_factory=dict)
+    rest: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One matrix. `columns` are the devices of the header, or of the rows where there is no header."""
+
+    columns: tuple[str, ...]
+    has_header: bool
+    rows: tuple[Row, ...]
+    affinity: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All of one text: its matrices, the names that the NIC legend gives, and lines that look like data."""
+
+    matrices: tuple[Matrix, ...]
+    nic_names: dict[str, str]
+    remarks: tuple[tuple[int, str], ...]
+
+
+@dataclass(slots=True)
+class _Block:
+    header: str  # "" where the text has none
+    head: Head | None
+    rows: list[Line] = field(default_factory=list)
+
+
+@functools.lru_cache(maxsize=1)  # a text is first recognised and then parsed
+def read(text: str) -> Reading:
+    """Find the matrices of a text. A text without one gives none; nothing is raised."""
+    blocks: list[_Block] = []
+    names: dict[str, str] = {}
+    remarks: list[tuple[int, str]] = []
+    for line in read_lines(text):
+        shown = line.text.strip()
+        if not shown or _LEGEND.search(shown) or _COMMAND.search(shown):
+            continue
+        if legend := _NIC_LEGEND.search(shown):
+            names[legend[1]] = legend[2]
+        elif head := header_words(header := best_header(line)):
+            blocks.append(_Block(header if header == line.text else "", head))
+        elif starts_row(line.text, blocks[-1].head if blocks else None):
+            if not blocks:
+                blocks.append(_Block("", None))
+            blocks[-1].rows.append(line)
+        elif _looks_like_data(shown):
+            remarks.append((line.number, shown))
+    peers = _PEER_LEGEND.search(text) is not None
+    matrices = (_matrix(block) for block in blocks)
+    return Reading(tuple(m for m in matrices if not _is_peer_table(m, peers)), names, tuple(remarks))
+
+
+def _matrix(block: _Block) -> Matrix:
+    if block.head is not None:
+        columns, affinity = block.head
+    else:
+        starts = [(words, row_start(words, ())) for words in (words_of(line.text) for line in block.rows)]
+        columns = tuple(label_of(words[start][0]) for words, start in starts if start is not None)
+        affinity = ()
+    rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
+    return Matrix(columns, block.head is not None, tuple(row for row in rows if row is not None), affinity)
+
+
+def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:
+    """Choose how a wrapped row's parts join: the way in which most of it can be read."""
+
+    def strange(row: Row) -> int:
+        unknown = sum(1 for cell in row.cells if not CELL.fullmatch(cell))
+        wrong = sum(1 for value in row.affinity.values() if value != "N/A" and cpulist.parse(value) is None)
+        wanted = len(affinity) if GPU.fullmatch(row.label) else 0
+        short = abs(len(columns) - len(row.cells)) + abs(wanted - len(row.affinity))
+        return unknown + wrong + short + len(row.rest) + 2 * row.more_cells + 2 * row.glued
+
+    rows = [_row(line.number, text, columns, affinity, header) for text in line.variants()]
+    return min((row for row in rows if row is not None), key=strange, default=None)
+
+
+def _row(
+    number: int, text: str, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str
+) -> Row | None:
+    words = words_of(text)
+    start = row_start(words, columns)
+    if start is None:
+        return None
+    cells: list[str] = []
+    after = start + 1
+    tail: list[str] = []
+    glued = False
+    while after < len(words) and len(cells) < len(columns) and may_be_cell(words[after][0]):
+        word = words[after][0]
+        after += 1
+        stuck = _GLUED.fullmatch(word)
+        if stuck and stuck[1] != "NV" and cpulist.parse(stuck[2]) is not None and not CELL.fullmatch(word):
+            # A cut cell ran into the next column. Letters end where digits begin: both are the text's.
+            cells.append(stuck[1])
+            tail.append(stuck[2])
+            glued = True
+            break
+        cells.append(word)
+    end = words[after - 1].end()
+    more = not tail and after < len(words) and CELL.fullmatch(words[after][0]) is not None
+    tail = _mended([*tail, *(word[0] for word in words[after:])])
+    assigned = _assigned(tail, affinity, _fields(text, end, words[start + 1].start(), affinity, header))
+    return Row(
+        label=label_of(words[start][0]),
+        line=number,
+        text=text.strip(),
+        cells=tuple(cells),
+        glued=glued,
+        more_cells=more,
+        affinity=assigned,
+        rest=tuple((Counter(tail) - Counter(assigned.values())).elements()),
+    )
+
+
+def _mended(words: list[str]) -> list[str]:
+    """Join a CPU list that a blank tore: `0-17,36-` and `53` are one list."""
+    whole: list[str] = []
+    for word in words:
+        torn = whole and (whole[-1][-1] in ",-" or word[0] in ",-") and cpulist.parse(whole[-1] + word)
+        if torn:
+            whole[-1] += word
+        else:
+            whole.append(word)
+    return whole
+
+
+def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column, str]) -> dict[Column, str]:
+    """Give each affinity column its word; where words are missing, by place, else by what they can be."""
+    if len(tail) >= len(affinity) > 0:
+        return dict(zip(affinity, tail, strict=False))
+    if not affinity:
+        # No title says so, but nvidia-smi's first column after the devices has always been the CPU affinity.
+        return {"cpu": tail[0]} if tail and re.search(r"\d[,-]\d", tail[0]) else {}
+    if placed and sorted(placed.values()) == sorted(tail):
+        return placed
+    sure: dict[Column, str] = {}
+    left = list(tail)
+    if left and left[-1] == "N/A" and "gpu_numa" in affinity:
+        sure["gpu_numa"] = left.pop()
+    if len(left) == 1 and "cpu" in affinity and re.search(r"\d[,-]\d", left[0]):
+        sure["cpu"] = left[0]
+    return sure
+
+
+def _fields(
+    text: str, end: int, first_cell: int, affinity: tuple[Column, ...], header: str
+) -> dict[Column, str]:
+    """Tell by tabs, or by the titles above, in which columns the words after the last cell stand."""
+    rest = text[end:]
+    if "\t" in rest:
+        # nvidia-smi puts one tab more behind the NUMA affinity, whose title is wider than a tab stop.
+        fields = list(enumerate(part.strip() for part in rest.split("\t")[1:]))
+        return {affinity[min(i, len(affinity) - 1)]: part for i, part in fields if part} if affinity else {}
+    title = re.search(r"GPU\d", header)
+    if title is None or "\t" in header or "\t" in text or abs(title.start() - first_cell) > 2:
+        return {}
+    starts = [header.find(t) for t in ("CPU A", "NUMA A", "GPU NUMA")]
+    at = dict(zip(affinity, (s for s in starts if s >= 0), strict=False))
+    placed: dict[Column, str] = {}
+    for word in words_of(rest):
+        column = max((c for c, s in at.items() if s <= end + word.start()), key=lambda c: at[c], default=None)
+        if column is not None:
+            placed[column] = word[0]
+    return placed
+
+
+def _is_peer_table(matrix: Matrix, legend: bool) -> bool:
+    """Tell a `topo -p2p` table, whose cells are OK, CNS, ...: it looks the same but says other things."""
+    cells = {cell for row in matrix.rows for cell in row.cells}
+    if cells & PEER_STATUS:
+        return True
+    return legend and cells <= {"X"} and not matrix.affinity
+
+
+def _looks_like_data(shown: str) -> bool:
+    words = [label_of(word) for word in shown.split()]
+    return any(
+        GPU.fullmatch(w) or re.fullmatch(r"NIC\d+", w) or (w != "X" and CELL.fullmatch(w)) for w in words
+    )

@@ -1,0 +1,1 @@
+"""An inspection as metrics: Prometheus' text format, and the series that are written in it."""

@@ -1,0 +1,147 @@
+"""An inspection for Prometheus, as the node exporter's textfile collector and others read it.
+
+Names and units follow prometheus.io/docs/practices/naming: base units (hertz, watts, celsius, bytes, ratio,
+seconds), counters end in `_total`, facts without a number are `_info` series of value 1.
+"""
+
+from gputopo.findings import SEVERITIES, Inspection
+from gputopo.machine import Hop, Link, Machine, Nic, PciNode
+from gputopo.report.metrics.exposition import Exposition
+from gputopo.report.metrics.gpu import add_gpu
+
+_MIB = 2**20
+_LEVEL = "how far apart two devices are: 0 one board, 10 PIX, 20 PXB, 30 PHB, 40 NODE, 50 SYS"
+
+
+def exposition(inspection: Inspection) -> str:
+    """Give all series of an inspection. What is not known has no series: it is never written as 0."""
+    machine = inspection.machine
+    out = Exposition()
+    _machine(out, machine)
+    for gpu in machine.gpus:
+        add_gpu(out, gpu)
+    for link in machine.links:
+        _link(out, link)
+    for nic in machine.nics:
+        _nic(out, nic)
+    for node in machine.pci:
+        _pci(out, node)
+    _findings(out, inspection)
+    return out.text()
+
+
+def _machine(out: Exposition, machine: Machine) -> None:
+    host, driver = machine.host, machine.driver
+    out.info(
+        "machine",
+        "the machine that was read, and from what",
+        source=machine.source,
+        cpu_model=host.cpu_model,
+        kernel=host.kernel,
+        iommu=host.iommu,
+        acs=host.acs,
+        container=host.container,
+        virtual_machine=host.virtual_machine,
+    )
+    out.info(
+        "driver",
+        "the NVIDIA driver: its state and versions",
+        status=driver.status,
+        version=driver.version,
+        cuda_version=driver.cuda_version,
+        nvml_version=driver.nvml_version,
+        kernel_module_version=driver.kernel_module_version,
+    )
+    if driver.status != "not_read":
+        out.gauge("driver_up", "whether the NVIDIA driver answers", driver.status == "ok")
+    out.gauge("gpus", "GPUs that are known", len(machine.gpus))
+    out.gauge("host_sockets", "CPU sockets", host.sockets)
+    out.gauge("host_physical_cores", "CPU cores", host.physical_cores)
+    out.gauge("host_logical_cpus", "logical CPUs", host.logical_cpus)
+    if host.memory_mib is not None:
+        out.gauge("host_memory_bytes", "memory of the host", host.memory_mib * _MIB)
+    for node in host.numa_nodes or ():
+        if node.memory_mib is not None:
+            out.gauge(
+                "numa_node_memory_bytes", "memory of a NUMA node", node.memory_mib * _MIB, node=node.index
+            )
+        for other, distance in enumerate(node.distances or ()):
+            out.gauge(
+                "numa_distance",
+                "distance of two NUMA nodes, 10 to itself (ACPI SLIT)",
+                distance,
+                a=node.index,
+                b=other,
+            )
+
+
+def _link(out: Exposition, link: Link) -> None:
+    pair = {"a": link.a, "b": link.b}
+    if link.hop is not None:
+        _hop(out, "link_hop_level", link.hop, **pair)
+    out.gauge("link_nvlinks", "NVLinks between two GPUs", link.nvlinks, **pair)
+    for direction, status in (("read", link.p2p_read), ("write", link.p2p_write)):
+        if status is not None and status != "UNKNOWN":
+            out.gauge(
+                "link_p2p_allowed",
+                "whether the driver allows peer access between two GPUs, with its own word",
+                status == "OK",
+                **pair,
+                direction=direction,
+                status=status,
+                reason=link.p2p_reason,
+            )
+
+
+def _hop(out: Exposition, name: str, hop: Hop, **labels: str | int) -> None:
+    out.gauge(name, _LEVEL, hop.level, **labels, hop=hop.value)
+
+
+def _nic(out: Exposition, nic: Nic) -> None:
+    out.info(
+        "nic",
+        "a network card",
+        nic=nic.index,
+        name=nic.name,
+        pci_address=nic.pci_address,
+        numa_node=nic.numa_node,
+    )
+    for device, hop in nic.hops.items():
+        _hop(out, "nic_hop_level", hop, nic=nic.index, device=device)
+
+
+def _pci(out: Exposition, node: PciNode) -> None:
+    labels = {"address": node.address, "kind": node.kind, "parent": node.parent}
+    speeds = (("", node.speed_gt_per_s, "now"), ("_max", node.max_speed_gt_per_s, "at most"))
+    for ending, speed, when in speeds:
+        if speed is not None:
+            name = f"pci_link_speed{ending}_transfers_per_second"
+            out.gauge(name, f"transfers per second and lane of a PCI link {when}", speed * 1e9, **labels)
+    out.gauge("pci_link_lanes", "lanes of a PCI link now", node.width, **labels)
+    out.gauge("pci_link_lanes_max", "lanes of a PCI link at most", node.max_width, **labels)
+    out.gauge("pci_acs", "whether access control sends peer traffic up to the root", node.acs, **labels)
+    for kind, count in (node.aer or {}).items():
+        out.counter(
+            "pci_errors_total", "errors that a PCI device reported (AER)", count, **labels, severity=kind
+        )
+
+
+def _findings(out: Exposition, inspection: Inspection) -> None:
+    machine = inspection.machine
+    for finding in inspection.findings:
+        out.gauge(
+            "finding",
+            "something that is wrong or worth knowing; its id is listed in gputopo's README",
+            1,
+            id=finding.id,
+            severity=finding.severity,
+            subject=finding.subject,
+        )
+    for severity in SEVERITIES:
+        count = sum(finding.severity == severity for finding in inspection.findings)
+        out.gauge("findings", "findings of each severity", count, severity=severity)
+    out.gauge("missing_facts", "facts that were asked for and not given", len(machine.missing))
+    out.gauge(
+        "contradictions", "facts of which two sources say different things", len(machine.contradictions)
+    )
+    out.gauge("unread_lines", "lines of captures that were not understood", len(machine.unread))

@@ -1,0 +1,80 @@
+"""What a run shows while it goes: a live display on a terminal, plain lines where the output is piped."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from gputopo.events import Event
+from gputopo.report.runs.news import news
+from gputopo.report.runs.state import RunState
+
+__all__ = ["DISPLAY_EVERY", "Progress", "RunState"]
+
+DISPLAY_EVERY = 10  # steps between two plain lines, as in tf_cnn_benchmarks
+REDRAWS_PER_SECOND = 4.0
+
+
+class Progress:
+    """Shows the events of a run on standard error. A context manager that gives the terminal back.
+
+    On a terminal a display that is redrawn; else one line for each phase, for the first counted step and for
+    every `display_every`-th, without control characters. `clock` gives seconds, for how long a phase takes.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        display_every: int = DISPLAY_EVERY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console(stderr=True)
+        self._display_every = display_every
+        self._state = RunState(clock)
+        self._lock = threading.Lock()  # the display is drawn by a thread of its own
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        if self._console.is_terminal:
+            # Lines for standard output go past the display only if both are the same screen.
+            self._live = Live(
+                console=self._console,
+                get_renderable=self._draw,
+                refresh_per_second=REDRAWS_PER_SECOND,
+                transient=True,
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the display and give the terminal back as it was."""
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+            self._live = None
+
+    def _draw(self) -> RenderableType:
+        with self._lock:
+            return self._state.renderable()
+
+    def event(self, event: Event) -> None:
+        """Take in an event of the run and show what it changes. Cheap: drawing happens at its own pace."""
+        with self._lock:
+            self._state.add(event)
+        if self._live is None:
+            for line in self._state.plain_lines(event, self._display_every):
+                # Written as it is: no wrapping, no markup, no colours.
+                self._console.file.write(line + "\n")
+                self._console.file.flush()
+        elif (said := news(event)) is not None:
+            self._console.print(Text(said))

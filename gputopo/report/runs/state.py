@@ -1,0 +1,186 @@
+"""Where a run is, from its events so far: its phase, its speed, each device's pace; and that as a display."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gputopo.events import (
+    Device,
+    Event,
+    LossNotFinite,
+    ModelBuilt,
+    PhaseBegun,
+    PlacementChecked,
+    RunFinished,
+    RunStarted,
+    Step,
+    WarmupDone,
+)
+from gputopo.report import units
+from gputopo.report.runs.news import news
+from gputopo.throughput import RunningThroughput
+
+# A device's bar is the median of so many steps: one stalled step does not make it jump.
+RECENT_STEPS = 15
+BAR_WIDTH = 30
+
+# The worker's first word comes when TensorFlow is there and the model is built.
+STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
+WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
+# Phases of the worker in which no step is to be expected for a while, as in `gputopo.events.PhaseBegun`.
+SLOW_PHASES = ("comparison", "evaluation", "export", "end")
+
+
+class RunState:
+    """Where a run is: its phase, its speed so far, each device's pace in the latest steps."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.running = RunningThroughput()
+        self.phase = STARTING
+        self._clock = clock
+        self._phase_began = clock()
+        self._counting_began = 0.0
+        self._devices: tuple[Device, ...] = ()
+        self._spec: dict[str, Any] = {}
+        self._says: tuple[str, ...] = ()
+        self._step: Step | None = None
+        self._loss_is_lost = False  # and this was told
+        self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
+
+    def add(self, event: Event) -> None:
+        """Take in the next event."""
+        self.running.add(event)
+        match event:
+            case RunStarted():
+                self._devices, self._spec, self._says = event.devices, event.spec, event.says
+            case ModelBuilt():
+                self._enter(FIRST_STEP)
+            case PlacementChecked():
+                self._enter(WARMING_UP)
+            case WarmupDone():
+                self._enter(TRAINING)
+            case Step():
+                self._take_step(event)
+            case PhaseBegun() if event.phase in SLOW_PHASES:
+                self._enter(event.phase)
+            case LossNotFinite():
+                self._loss_is_lost = True
+            case RunFinished():
+                self._enter(ENDING)
+
+    def paces(self) -> list[tuple[Device, float]]:
+        """Give each device's pace in the latest counted steps, as a fraction of the best one's."""
+        busy = {tower: median(times) for tower, times in self._busy_s.items()}
+        usable = {tower: seconds for tower, seconds in busy.items() if seconds > 0}
+        if not usable:
+            return []
+        best = min(usable.values())
+        return [(device, best / usable[device.tower]) for device in self._devices if device.tower in usable]
+
+    def fraction(self) -> float | None:
+        """Give how much of the counted work is done: of the steps, or of the time; None if not known."""
+        if self.phase == ENDING:
+            return 1.0
+        steps: int | None = self._spec.get("num_batches")
+        budget_s: float | None = self._spec.get("time_budget_s")
+        most: int | None = self._spec.get("max_batches")
+        if self.phase != TRAINING:
+            return 0.0
+        if steps:
+            return min(1.0, self.running.steps / steps)
+        if not budget_s:
+            return None
+        by_time = (self._clock() - self._counting_began) / budget_s
+        return min(1.0, max(by_time, self.running.steps / most if most else 0.0))
+
+    def plain_lines(self, event: Event, display_every: int) -> list[str]:
+        """Give the lines to print for an event that was just added; none for most."""
+        match event:
+            case RunStarted():
+                return [*event.says, STARTING]
+            case ModelBuilt():
+                took = f"import {units.seconds(event.import_s)}, build {units.seconds(event.build_s)}"
+                return [f"model built: {event.parameters:,} parameters ({took})", FIRST_STEP]
+            case PlacementChecked():
+                return [f"first step done ({units.seconds(event.first_step_s)})", WARMING_UP]
+            case WarmupDone():
+                steps = units.counted(event.steps, "step")
+                return [f"warm-up done ({steps}, {units.seconds(event.seconds)})", TRAINING]
+            case Step() if not event.warmup and (event.step == 1 or event.step % display_every == 0):
+                speed = units.images_per_sec(self.running.mean)
+                return [f"step {event.step}: {speed} images/sec{self._loss(event)}"]
+        line = news(event)
+        return [] if line is None else [line]
+
+    def renderable(self) -> RenderableType:
+        """Give the display of this moment."""
+        elapsed = units.seconds(max(0.0, self._clock() - self._phase_began))
+        head = Text.assemble((self.phase, "bold"), f"  {elapsed}", f"  {self._speed_words()}")
+        parts: list[RenderableType] = [*(Text(line, style="yellow") for line in self._says), head]
+        fraction = self.fraction()
+        bars = Table.grid(padding=(0, 1, 0, 0))
+        bars.add_row(
+            Text("steps"),
+            ProgressBar(
+                total=None if fraction is None else 1.0,
+                completed=fraction or 0.0,
+                width=BAR_WIDTH,
+                pulse=fraction is None,
+            ),
+            Text(self._steps_words()),
+        )
+        for device, pace in self.paces():
+            bar = ProgressBar(total=1.0, completed=pace, width=BAR_WIDTH)
+            bars.add_row(Text(device.device), bar, Text(f"{100 * pace:.0f} % of the best"))
+        return Group(*parts, bars)
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self._phase_began = self._clock()
+        if phase == TRAINING:
+            self._counting_began = self._phase_began
+
+    def _take_step(self, step: Step) -> None:
+        self._step = step
+        if step.loss is not None:
+            self._loss_is_lost = False
+        if step.warmup:
+            return
+        if self.phase != TRAINING:
+            self._enter(TRAINING)
+        for mark in step.marks:
+            times = self._busy_s.setdefault(mark.tower, deque(maxlen=RECENT_STEPS))
+            times.append(mark.weights_s + mark.compute_s)
+
+    def _loss(self, step: Step) -> str:
+        """A loss that is not a number was told once; the input alone has none."""
+        if self._spec.get("task") == "input" or (step.loss is None and self._loss_is_lost):
+            return ""
+        return f", loss {units.loss(step.loss)}"
+
+    def _steps_words(self) -> str:
+        if self._step is not None and self._step.warmup:
+            if self._spec.get("detect_warmup"):
+                return "warm-up until the steps are steady"
+            warmup = self._spec.get("num_warmup_batches")
+            return f"warm-up, {-self._step.step} of {warmup} to go" if warmup else "warm-up"
+        done = self.running.steps
+        if steps := self._spec.get("num_batches"):
+            return f"{done} of {steps}"
+        if budget_s := self._spec.get("time_budget_s"):
+            return f"{done}, for {units.seconds(budget_s)}"
+        return str(done)
+
+    def _speed_words(self) -> str:
+        if self.running.mean is None:
+            return ""
+        now, mean = units.images_per_sec(self.running.now), units.images_per_sec(self.running.mean)
+        loss = "" if self._step is None else self._loss(self._step)
+        return f"{now} images/sec now, {mean} on average{loss}"

@@ -1,0 +1,1 @@
+"""Where variables live: the devices, a small class a strategy, the check of where everything is."""

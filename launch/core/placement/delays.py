@@ -1,0 +1,144 @@
+"""Strategies that are stale by one step, so that moving and computing overlap.
+
+Both change the variables in step t by the gradients of step t - 1, which one-step buffers on the towers'
+devices hold: w(t+1) = w(t) - change by the gradients at w(t-1). The first step has none yet and applies
+zeros (an optimizer or a weight decay that does not stand still for zeros moves). The losses are those of
+w(t), as ever. A buffer takes a tensor over without a copy, so that the price is one more set of gradients on
+every tower, and for the staged server one of weights.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.core.models import Model
+from gputopo.launch.core.placement.direct import ParameterServer, Replicated, Waits
+from gputopo.launch.core.placement.variables import assign, read
+from gputopo.launch.core.reductions.reducer import Reducer
+
+Tensor = Any
+
+
+class StagedServer(ParameterServer):
+    """A parameter server whose towers compute with weights that they fetched in the step before.
+
+    In step t, while the towers compute: the gradients that they kept in step t - 1 go to the server and are
+    applied, and then the new weights go to the towers, for step t + 1. This is what --staged_vars of
+    tf_cnn_benchmarks does, with one difference: there nothing orders the update and the fetch of a step, so
+    that weights may be one step older still; here the fetch comes after the update. Moving statistics are not
+    staged.
+    """
+
+    waits: Waits = "none"
+
+    def __init__(self, model: Model, devices: Sequence[str], servers: Sequence[str], seed: int) -> None:
+        super().__init__(model, devices, servers, seed)
+        self._staged = [_copies(self.places[0], device) for device in devices]
+        self._kept = _kept_gradients(model, devices)
+        self.buffers = [*_flat(self._staged), *_flat(self._kept)]
+
+    def weights(self, tower: int) -> list[Tensor]:
+        """Read what was fetched in the step before."""
+        return read(self._staged[tower])
+
+    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Add the gradients of the step before where each variable is."""
+        return super().totals([read(kept) for kept in self._kept])
+
+    def keep(
+        self,
+        weights: Sequence[Sequence[Tensor]],
+        gradients: Sequence[Sequence[Tensor]],
+        updates: Sequence[Any],
+    ) -> list[Any]:
+        """Fetch the changed weights, and keep the gradients."""
+        with tf.control_dependencies(list(updates)):
+            fetched = read(self.places[0])
+        ops = _keep_gradients(self._kept, gradients, updates)
+        for device, staged, in_use in zip(self._devices, self._staged, weights, strict=True):
+            with tf.device(device):
+                copies = [tf.identity(value) for value in fetched]
+            with tf.control_dependencies(list(in_use)):  # this step's have been read
+                ops += assign(staged, copies)
+        return ops
+
+    def start_afresh(self) -> None:
+        """Fetch the weights, and forget the gradients."""
+        for staged in self._staged:
+            for copy, variable in zip(staged, self.places[0], strict=True):
+                copy.assign(variable.read_value())
+        _forget(self._kept)
+
+
+class RelaxedReplicas(Replicated):
+    """Replicas that apply the reduced gradients of the step before (relaxed consistency).
+
+    In step t, while the towers compute: the gradients of step t - 1 are reduced. They are applied when all
+    towers have computed, so that no tower's weights change under its hands. As --variable_consistency=relaxed
+    of tf_cnn_benchmarks.
+    """
+
+    def __init__(self, model: Model, devices: Sequence[str], reducer: Reducer, seed: int) -> None:
+        super().__init__(model, devices, reducer, seed)
+        self._kept = _kept_gradients(model, devices)
+        self.buffers = _flat(self._kept)
+
+    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Reduce the gradients of the step before."""
+        return super().totals([read(kept) for kept in self._kept])
+
+    def keep(
+        self,
+        weights: Sequence[Sequence[Tensor]],
+        gradients: Sequence[Sequence[Tensor]],
+        updates: Sequence[Any],
+    ) -> list[Any]:
+        """Keep the gradients."""
+        return _keep_gradients(self._kept, gradients, updates)
+
+    def start_afresh(self) -> None:
+        """Forget the gradients."""
+        _forget(self._kept)
+
+
+def _copies(variables: Sequence[Any], device: str) -> list[Any]:
+    copies = []
+    for variable in variables:
+        value = variable.read_value()
+        with tf.device(device):
+            copies.append(tf.Variable(value, trainable=False, name="staged/weights"))
+    return copies
+
+
+def _kept_gradients(model: Model, devices: Sequence[str]) -> list[list[Any]]:
+    kept = []
+    for device in devices:
+        with tf.device(device):
+            kept.append(
+                [
+                    tf.Variable(tf.zeros(spec.shape), trainable=False, name="kept/gradient")
+                    for spec in model.variables
+                ]
+            )
+    return kept
+
+
+def _keep_gradients(
+    kept: Sequence[Sequence[Any]], gradients: Sequence[Sequence[Tensor]], updates: Sequence[Any]
+) -> list[Any]:
+    """The updates have taken what was kept before: they end the reading of it."""
+    ops = []
+    with tf.control_dependencies(list(updates)):
+        for variables, values in zip(kept, gradients, strict=True):
+            ops += assign(variables, values)
+    return ops
+
+
+def _forget(kept: Sequence[Sequence[Any]]) -> None:
+    for variable in _flat(kept):
+        variable.assign(tf.zeros_like(variable))
+
+
+def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    return [one for row in rows for one in row]

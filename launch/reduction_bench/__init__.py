@@ -1,0 +1,1 @@
+"""Times the reduction of gradients: `bench` asks method by method, each in a `process` of its own."""

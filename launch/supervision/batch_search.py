@@ -1,0 +1,98 @@
+"""After a run that ran out of memory: the largest batch per device, by halving, that does not."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from gputopo import schema
+from gputopo.errors import InputError
+from gputopo.events import BatchTried
+from gputopo.launch.runs import RunFolder
+from gputopo.launch.spec import Lifecycle, RunSpec
+from gputopo.launch.supervision import failure
+from gputopo.launch.supervision.output import WorkerOutput
+from gputopo.launch.supervision.record import Record
+
+Work = Callable[[RunSpec, Path, Record, WorkerOutput], None]
+"""Runs one worker to its end: by a spec, in a file, its events to a record, what it prints to an output."""
+
+
+def find(spec: RunSpec, folder: RunFolder, record: Record, work: Work) -> None:
+    """Try smaller batches, telling each, and release the failure that the record holds with what fits."""
+    failed: list[int] = []
+
+    def fits(batch_size: int) -> bool | None:
+        answer = try_batch(spec, batch_size, folder, work)
+        if answer is not None:
+            record.tell(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))
+        if answer is False:
+            failed.append(batch_size)
+        return answer
+
+    found = search(spec.batch_size, fits)
+    record.release(remedy(spec, found, failed[-1] if failed else None))
+
+
+def search(batch_size: int, fits: Callable[[int], bool | None]) -> int | None:
+    """Halve the batch size until one fits, and give it; None if none does.
+
+    `fits` tries one and gives None where that cannot be told, which ends the search.
+    """
+    while batch_size > 1:
+        batch_size //= 2
+        answer = fits(batch_size)
+        if answer is None:
+            return None
+        if answer:
+            return batch_size
+    return None
+
+
+def trial_of(spec: RunSpec, batch_size: int) -> RunSpec:
+    """Give a run of two steps with another batch, which keeps nothing of what it does."""
+    return msgspec.structs.replace(
+        spec,
+        task="forward" if spec.task == "eval" else spec.task,
+        batch_size=batch_size,
+        num_batches=1,
+        num_warmup_batches=0,
+        detect_warmup=False,
+        time_budget_s=None,
+        lifecycle=Lifecycle(training_accuracy=spec.lifecycle.training_accuracy),
+    )
+
+
+def try_batch(spec: RunSpec, batch_size: int, folder: RunFolder, work: Work) -> bool | None:
+    """Try a batch in a worker of its own, since one that ran out of memory is good for nothing more.
+
+    None: it failed for another reason, or somebody stopped it.
+    """
+    trial = trial_of(spec, batch_size)
+    file, printed = folder.path / f"trial-{batch_size}.json", folder.path / f"trial-{batch_size}.log"
+    record = Record(None, lambda event: None)
+    try:
+        schema.write(file, trial)
+        with closing(WorkerOutput(printed)) as output:
+            work(trial, file, record, output)
+    except (InputError, OSError):  # the disk is full: what is known already is to be told still
+        return None
+    finally:
+        for left in (file, printed):
+            with suppress(OSError):
+                left.unlink(missing_ok=True)
+    if record.failure is None:
+        return True
+    return False if record.failure.kind == failure.OUT_OF_MEMORY else None
+
+
+def remedy(spec: RunSpec, found: int | None, tried: int | None) -> str:
+    """Say what to do. `found`: the batch that fits; `tried`: the smallest that does not, or None."""
+    if found is not None:
+        return f"use --batch-size {found}: the largest, by halving, that takes a step here"
+    if tried is None:
+        return failure.less_memory(spec)
+    less = "fewer devices (--num-gpus) or " if len(spec.devices) > 1 and spec.backend == "cpu" else ""
+    return f"even --batch-size {tried} does not fit: use {less}a smaller model"

@@ -1,0 +1,124 @@
+"""How NVML is asked: one call at a time through pynvml, and one exception for all that is no answer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NewType, TypeVar
+
+from gputopo.probes.pci.nodes import normal_address
+
+T = TypeVar("T")
+Handle = NewType("Handle", object)
+
+LOST = "GPU_IS_LOST"
+
+# nvmlValueType_t: which member of the union nvmlValue_t a field's answer is in.
+_UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+class NotReadError(Exception):
+    """A fact that NVML did not give. `reason` is NVML's name for why: NOT_SUPPORTED, GPU_IS_LOST, ..."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class NvmlDoor:
+    """One call to NVML. What drivers and pynvml do wrong with every call is worked round here."""
+
+    def __init__(self, binding: Any) -> None:
+        self._binding = binding
+        self._errors = {
+            value: name.removeprefix("NVML_ERROR_")
+            for name, value in vars(binding).items()
+            if name.startswith("NVML_ERROR_")
+        }
+
+    def ask(self, function: str, *args: object) -> Any:
+        """Call one pynvml function. Raises NotReadError for all that NVML and pynvml raise.
+
+        NVMLLibraryMismatchError is no NVMLError: the unversioned process calls raise it on old drivers.
+        A broken card gives names that are no UTF-8. A pynvml older than the function lacks it.
+        """
+        binding = self._binding
+        call = getattr(binding, function, None)
+        if call is None:
+            raise NotReadError("FUNCTION_NOT_FOUND")
+        try:
+            return call(*args)
+        except binding.NVMLError as error:
+            raise NotReadError(self._reason(error.value)) from error
+        except binding.NVMLLibraryMismatchError as error:
+            raise NotReadError("FUNCTION_NOT_FOUND") from error
+        except UnicodeDecodeError as error:
+            raise NotReadError("UNREADABLE_TEXT") from error
+
+    def fields(self, gpu: Handle, wanted: Sequence[tuple[int, int]]) -> list[int | NotReadError]:
+        """Give field values by (NVML_FI_*, scope), all in one call; each carries an error of its own.
+
+        The scope is the number of the NVLink for the fields that are about one, else 0.
+        """
+        return [self._field(value) for value in self.ask("nvmlDeviceGetFieldValues", gpu, list(wanted))]
+
+    def field(self, gpu: Handle, number: int) -> int:
+        """Give one field value (NVML_FI_*)."""
+        (told,) = self.fields(gpu, [(number, 0)])
+        if isinstance(told, NotReadError):
+            raise told
+        return told
+
+    def _field(self, value: Any) -> int | NotReadError:
+        if value.nvmlReturn:
+            return NotReadError(self._reason(value.nvmlReturn))
+        kind = int(value.valueType)
+        if kind >= len(_UNION_MEMBERS):
+            return NotReadError(f"UNKNOWN_VALUE_TYPE_{kind}")
+        # A pynvml from before a member knows only the wider ones; the bytes are the same.
+        member = _UNION_MEMBERS[kind]
+        return int(getattr(value.value, member if hasattr(value.value, member) else "uiVal"))
+
+    def _reason(self, code: int) -> str:
+        return str(self._errors.get(code, f"ERROR_{code}"))
+
+
+def first(*ways: Callable[[], T]) -> T:
+    """Take the first way that answers. If none does, raise the reason that says most; a lost GPU at once."""
+    reasons: list[NotReadError] = []
+    for way in ways:
+        try:
+            return way()
+        except NotReadError as error:
+            if error.reason == LOST:
+                raise
+            reasons.append(error)
+    raise next((error for error in reasons if error.reason != "FUNCTION_NOT_FOUND"), reasons[0])
+
+
+def signed(number: int) -> int:
+    """Read a number as signed 32 bits: some drivers give negative margins as unsigned ones."""
+    return number - (1 << 32) if 1 << 31 <= number < 1 << 32 else number
+
+
+def word(table: Mapping[int, str], code: int) -> str:
+    """Give NVML's number in words. Raises NotReadError, which names it, for one that the table lacks."""
+    if code not in table:
+        raise NotReadError(f"UNKNOWN_{code}")
+    return table[code]
+
+
+def bits(words: Any) -> tuple[int, ...]:
+    """Give the numbers of the bits that are set in an array of 64-bit words."""
+    return tuple(
+        64 * place + bit for place, one in enumerate(words) if one for bit in range(64) if one >> bit & 1
+    )
+
+
+def address_of(info: Any) -> str:
+    """Give the address of an nvmlPciInfo_t. Drivers before 2018 fill the numbers and not the text.
+
+    pynvml decodes the text when the field is read, which fails on what a broken card may give.
+    """
+    try:
+        address = normal_address(str(info.busId))
+    except UnicodeDecodeError:
+        address = None
+    return address or f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"

@@ -1,0 +1,59 @@
+"""Xid errors as NVML reports them while a program listens."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from gputopo.probes.nvml.calling import Handle, NotReadError, NvmlDoor
+
+_XID = 0x8  # nvmlEventTypeXidCriticalError
+_EVENTS_AT_ONCE = 64  # a storm of errors must not hold up the one who asks
+
+
+class EventQuestions(NvmlDoor):
+    """Events of cards. An event set belongs to this process and changes nothing of a card."""
+
+    def listen_for_xids(self, gpus: Sequence[Handle]) -> Any:
+        """Give an event set that collects the Xid errors of some GPUs, to be given back to `stop_listening`.
+
+        A GPU that does not tell its errors (or is lost) is left out; raises NotReadError if all are.
+        """
+        events = self.ask("nvmlEventSetCreate")
+        refused: NotReadError | None = None
+        registered = 0
+        for gpu in gpus:
+            try:
+                self.ask("nvmlDeviceRegisterEvents", gpu, _XID, events)
+                registered += 1
+            except NotReadError as error:
+                refused = refused or error
+        if refused is not None and not registered:
+            self.stop_listening(events)
+            raise refused
+        return events
+
+    def stop_listening(self, events: Any) -> None:
+        """Free an event set."""
+        self.ask("nvmlEventSetFree", events)
+
+    def xids(self, events: Any) -> tuple[tuple[int, int], ...]:
+        """Give (handle number, Xid) of the errors since the last call; does not wait.
+
+        A lost GPU lets the call fail with GPU_IS_LOST; what was told before it is given all the same.
+        """
+        told: list[tuple[int, int]] = []
+        while len(told) < _EVENTS_AT_ONCE:
+            try:
+                event = self.ask("nvmlEventSetWait_v2", events, 0)
+            except NotReadError as error:
+                if error.reason == "TIMEOUT" or told:
+                    break  # nothing more has happened
+                raise
+            if int(event.eventType) == _XID:
+                told.append((handle_number(event.device), int(event.eventData)))
+        return tuple(told)
+
+
+def handle_number(handle: Any) -> int:
+    """Give the number behind a handle: events carry a new object for the same GPU."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

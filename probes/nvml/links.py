@@ -1,0 +1,104 @@
+"""What NVML says of the links of a card: PCIe, NVLink, and the way to another card."""
+
+from gputopo.machine import Hop
+from gputopo.probes.nvml.calling import Handle, NotReadError, NvmlDoor, address_of
+from gputopo.probes.nvml.words import (
+    NVLINK_COUNT_ERRORS,
+    NVLINK_DL_ERRORS,
+    NVLINK_ERRORS,
+    NVLINK_GENERATIONS,
+    NVLINK_REMOTES,
+    P2P_STATUS,
+)
+
+_NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as an unsigned int
+
+# Fields of an NVLink's speed, in MB/s: by link (newer cards), of links 0 to 5, of 6 to 11, of all alike.
+_SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED
+_SPEED_OF_LINK = {link: 84 + link if link < 6 else 126 + link for link in range(12)}
+_SPEED_OF_ALL = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
+
+
+class LinkQuestions(NvmlDoor):
+    """PCIe and NVLink."""
+
+    def pcie(self, gpu: Handle, what: str) -> int:
+        """Give gen_now, gen_max, gen_max_device, width_now or width_max. In some VMs the driver answers 0."""
+        function = {
+            "gen_now": "nvmlDeviceGetCurrPcieLinkGeneration",
+            "gen_max": "nvmlDeviceGetMaxPcieLinkGeneration",
+            "gen_max_device": "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+            "width_now": "nvmlDeviceGetCurrPcieLinkWidth",
+            "width_max": "nvmlDeviceGetMaxPcieLinkWidth",
+        }[what]
+        number = int(self.ask(function, gpu))
+        if number in (0, _NOT_AVAILABLE):
+            raise NotReadError("UNKNOWN")
+        return number
+
+    def pcie_replays(self, gpu: Handle) -> int:
+        """Give how often a PCIe packet had to be sent again."""
+        return int(self.ask("nvmlDeviceGetPcieReplayCounter", gpu))
+
+    def common_ancestor(self, a: Handle, b: Handle) -> Hop:
+        """Give how far two GPUs are apart on PCIe. `nvidia-smi topo -m`."""
+        level = int(self.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
+        try:
+            return Hop.from_level(level)
+        except ValueError as error:
+            raise NotReadError(f"UNKNOWN_LEVEL_{level}") from error
+
+    def p2p(self, a: Handle, b: Handle, what: str) -> str:
+        """Give whether one GPU can `read` or `write` the other's memory, in NVML's words. `topo -p2p r`.
+
+        pynvml's constant for reading is the tuple (0,), which ctypes refuses: hence the plain numbers.
+        """
+        code = int(self.ask("nvmlDeviceGetP2PStatus", a, b, {"read": 0, "write": 1}[what]))
+        return P2P_STATUS.get(code, f"UNKNOWN_{code}")
+
+    def nvlink_active(self, gpu: Handle, link: int) -> bool:
+        """Tell whether an NVLink is up. INVALID_ARGUMENT after the last link of the card."""
+        return bool(self.ask("nvmlDeviceGetNvLinkState", gpu, link))
+
+    def nvlink_version(self, gpu: Handle, link: int) -> int:
+        """Give the NVLink generation."""
+        code = int(self.ask("nvmlDeviceGetNvLinkVersion", gpu, link))
+        if code not in NVLINK_GENERATIONS:
+            raise NotReadError(f"UNKNOWN_VERSION_{code}")
+        return NVLINK_GENERATIONS[code]
+
+    def nvlink_remote_address(self, gpu: Handle, link: int) -> str:
+        """Give the PCI address of what is at the other end."""
+        return address_of(self.ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link))
+
+    def nvlink_remote_kind(self, gpu: Handle, link: int) -> str:
+        """Give what is at the other end: gpu, switch or ibmnpu."""
+        code = int(self.ask("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link))
+        if code not in NVLINK_REMOTES:
+            raise NotReadError("UNKNOWN")
+        return NVLINK_REMOTES[code]
+
+    def nvlink_errors(self, gpu: Handle, link: int, counter: str) -> int:
+        """Give an error counter of an NVLink. A key of NVLINK_ERRORS."""
+        return int(self.ask("nvmlDeviceGetNvLinkErrorCounter", gpu, link, NVLINK_ERRORS[counter]))
+
+    def nvlink_fields(self, gpu: Handle, link: int, generation: int | None) -> dict[str, int | NotReadError]:
+        """Give what field values tell of an NVLink, in one call: `speed` in MB/s and error counters.
+
+        Newer cards tell these counters in no other way; `generation` (of NVLink) says which there are, None
+        asks for all.
+        """
+        counters: dict[str, int] = {}
+        if generation is None or generation >= 3:
+            counters |= NVLINK_DL_ERRORS
+        if generation is None or generation >= 5:
+            counters |= NVLINK_COUNT_ERRORS
+        speeds = [(_SPEED, link), (_SPEED_OF_ALL, 0)]
+        if link in _SPEED_OF_LINK:
+            speeds.insert(1, (_SPEED_OF_LINK[link], 0))
+        told = self.fields(gpu, speeds + [(field, link) for field in counters.values()])
+        answers = told[: len(speeds)]
+        speed = next((answer for answer in answers if isinstance(answer, int) and answer > 0), answers[0])
+        if speed == 0:
+            speed = NotReadError("UNKNOWN")  # a link that is not up
+        return {"speed": speed} | dict(zip(counters, told[len(speeds) :], strict=True))

@@ -1,0 +1,168 @@
+"""The tree of `lspci -tv`: addresses, parents and kinds, and trees that hypothesis invents."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.captures.pci import lspci, pci_names
+from gputopo.errors import InputError
+from gputopo.machine import Hop, Machine
+from tests.captures import samples
+
+CAPTURE = Path(__file__).parents[4] / "shared/captures/other/lspci-tv_puget-wrx90-2gpu_stelline.txt"
+
+
+def read(text: str = samples.LSPCI_TREE) -> Machine:
+    return lspci.parse(text, origin="x")
+
+
+def test_every_function_stands_under_the_bridge_that_the_tree_draws() -> None:
+    machine = read()
+    assert {node.address: node.parent for node in machine.pci} == {
+        "0000:00:00.0": None,
+        "0000:00:02.0": None,
+        "0000:00:1f.0": None,
+        "0000:03:00.0": "0000:00:02.0",
+        "0000:04:08.0": "0000:03:00.0",
+        "0000:04:10.0": "0000:03:00.0",
+        "0000:04:11.0": "0000:03:00.0",
+        "0000:05:00.0": "0000:04:08.0",
+        "0000:05:00.1": "0000:04:08.0",
+        "0000:06:00.0": "0000:04:10.0",
+        "0000:06:00.1": "0000:04:10.0",
+        "0000:80:02.0": None,
+        "0000:80:03.0": None,
+        "0000:80:05.0": None,
+        "0000:85:00.0": "0000:80:02.0",
+        "0000:85:00.1": "0000:80:02.0",
+        "0000:86:00.0": "0000:80:03.0",
+    }
+    assert [gpu.pci_address for gpu in machine.gpus] == list(samples.GPUS)
+    assert [nic.pci_address for nic in machine.nics] == [samples.NIC]
+    assert machine.unread == ()
+
+
+def test_without_numa_numbers_two_roots_are_no_known_hop() -> None:
+    machine = read()
+    assert [link.hop for link in machine.links] == [Hop.PIX, None, None]
+    assert "links[0-2].hop" in machine.missing
+    assert machine.nics[0].hops == {"gpu:2": Hop.PHB}
+
+
+def test_a_tree_inside_a_document_reads_the_same() -> None:
+    indented = "user@host:~$ lspci -tv\n" + "".join(
+        f"    {line}\n" for line in samples.LSPCI_TREE.splitlines()
+    )
+    assert read(indented) == read()
+
+
+def test_a_public_tree_is_read_whole() -> None:
+    if not CAPTURE.is_file():
+        pytest.skip("the folder of public captures is not beside this checkout")
+    machine = read(CAPTURE.read_text(encoding="utf-8"))
+    assert len(machine.pci) == 113
+    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:c1:00.0", "0000:c2:00.0"]
+    assert [nic.pci_address for nic in machine.nics] == [
+        "0000:14:00.0",
+        "0000:14:00.1",
+        "0000:21:00.0",
+        "0000:21:00.1",
+    ]
+    assert [link.hop for link in machine.links] == [Hop.PHB]
+    assert machine.unread == ()
+    parents = {node.address: node.parent for node in machine.pci}
+    assert parents["0000:08:00.0"] == "0000:04:1c.0"
+    assert parents["0000:0a:0c.0"] == "0000:09:00.0"
+
+
+def test_one_root_and_numbers_in_brackets_are_read() -> None:
+    text = (
+        "-[0000:00]-+-00.0  Intel Corporation Device [8086:3ec2]\n"
+        "           \\-01.0-[01]----00.0  NVIDIA Corporation GP104 [GeForce GTX 1080] [10de:1b80]\n"
+    )
+    machine = read(text)
+    assert [(gpu.pci_address, gpu.pci_device_id) for gpu in machine.gpus] == [("0000:01:00.0", "1b80")]
+
+
+def test_a_line_that_hangs_on_nothing_is_listed() -> None:
+    first, *rest = samples.LSPCI_TREE.splitlines()
+    machine = read("\n".join([first, "     +-19.0  what is this", *rest]))
+    assert [unread.line for unread in machine.unread] == [2]
+
+
+def test_a_function_that_stands_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="twice"):
+        read(samples.LSPCI_TREE * 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA Corporation GA102 [GeForce RTX 3090]", "gpu"),
+        ("NVIDIA Corporation GH100 [H100 SXM5 80GB]", "gpu"),
+        ("NVIDIA Corporation G80 [GeForce 8800 GTX]", "gpu"),
+        ("NVIDIA Corporation GA102 High Definition Audio Controller", "other"),
+        ("NVIDIA Corporation TU102 USB Type-C UCSI Controller", "other"),
+        ("NVIDIA Corporation GA100 [A100 NVSwitch]", "other"),
+        ("NVIDIA Corporation Device 2684", "other"),
+        ("Mellanox Technologies MT28908 Family [ConnectX-6]", "nic"),
+        ("Intel Corporation Ethernet Controller X710 for 10GBASE-T", "nic"),
+        ("Samsung Electronics Co Ltd NVMe SSD Controller S4LV008[Pascal]", "other"),
+        ("Advanced Micro Devices, Inc. [AMD/ATI] Navi 21 [Radeon RX 6800]", "other"),
+    ],
+)
+def test_a_name_tells_what_a_function_is(name: str, kind: str) -> None:
+    assert pci_names.kind(name, [name]) == kind
+
+
+def test_an_unknown_number_is_a_gpu_only_beside_its_own_sound() -> None:
+    sound = "NVIDIA Corporation Device 22ba Audio"
+    assert pci_names.kind("NVIDIA Corporation Device 2684", ["x", sound]) == "gpu"
+
+
+Shape = list["Shape"] | None  # a bridge with what is behind it, or a device
+
+
+@given(
+    st.lists(st.recursive(st.none(), lambda inside: st.lists(inside, max_size=3), max_leaves=12), min_size=1)
+)
+def test_a_drawn_tree_is_read_as_it_was_drawn(shapes: list[Shape]) -> None:
+    shapes = shapes[:20]
+    drawn, parents = _draw(shapes)
+    machine = read(drawn)
+    assert {node.address: node.parent for node in machine.pci} == parents
+    assert machine.unread == ()
+
+
+def _draw(shapes: list[Shape]) -> tuple[str, dict[str, str | None]]:
+    """Draw a tree as lspci does, one root, and give the parents that it must be read as."""
+    parents: dict[str, str | None] = {}
+    buses = iter(range(1, 256))
+
+    def below(bus: int, inside: list[Shape], parent: str | None) -> list[str]:
+        """The block of lines of one bus; the first line goes on behind its bridge."""
+        lines: list[str] = []
+        for place, shape in enumerate(inside):
+            address = f"0000:{bus:02x}:{place:02x}.0"
+            parents[address] = parent
+            if shape is None:
+                block = [f"{place:02x}.0  Invented Device"]
+            else:
+                behind = next(buses)
+                head = f"{place:02x}.0-[{behind:02x}]-"
+                inner = below(behind, shape, address) or ["-"]
+                block = [head + inner[0], *(" " * len(head) + line for line in inner[1:])]
+            last = place == len(inside) - 1
+            if len(inside) == 1:
+                joint, under = "---", "   "
+            else:
+                joint = "-+-" if place == 0 else " \\-" if last else " +-"
+                under = "   " if last else " | "
+            lines += [joint + block[0], *(under + line for line in block[1:])]
+        return lines
+
+    block = below(0, shapes, None)
+    head = "-[0000:00]"
+    return "\n".join([head + block[0], *(" " * len(head) + line for line in block[1:])]) + "\n", parents

@@ -1,0 +1,94 @@
+"""lspci's lists: links, access control, drivers, memory nodes and the tree from the bridges' buses."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gputopo.captures.pci import lspci_verbose
+from gputopo.errors import InputError
+from gputopo.machine import Hop, Machine
+from tests.captures import samples
+
+CAPTURE = Path(__file__).parents[4] / "shared/captures/other/lspci-acsctl_puget-wrx90-2gpu_stelline.txt"
+
+
+def read(text: str = samples.LSPCI_VERBOSE) -> Machine:
+    return lspci_verbose.parse(text, origin="x")
+
+
+def test_every_fact_of_the_list_is_in_the_machine() -> None:
+    machine = read()
+    assert [gpu.pci_address for gpu in machine.gpus] == list(samples.GPUS)
+    assert [gpu.numa_node for gpu in machine.gpus] == [0, 0, 1]
+    assert [gpu.bar1_mib.total for gpu in machine.gpus] == [256] * 3
+    assert [(gpu.pcie.gen_now, gpu.pcie.width_now) for gpu in machine.gpus] == [(1, 16), (1, 8), (1, 16)]
+    assert [(gpu.pcie.gen_max, gpu.pcie.width_max) for gpu in machine.gpus] == [(3, 16), (3, 8), (3, 16)]
+    assert [gpu.pcie.limiting_hop for gpu in machine.gpus] == [None, "0000:04:10.0", None]
+    assert [link.hop for link in machine.links] == [Hop.PIX, Hop.SYS, Hop.SYS]
+    gpu = next(node for node in machine.pci if node.address == samples.GPUS[0])
+    assert (gpu.driver, gpu.class_code, gpu.vendor_id) == ("nvidia", "030000", "10de")
+    assert gpu.name == "NVIDIA Corporation GP104 [GeForce GTX 1070]"
+    assert machine.unread == ()
+
+
+def test_access_control_is_told_for_each_bridge_and_the_host() -> None:
+    machine = read()
+    assert {node.address: node.acs for node in machine.pci if node.kind == "bridge"} == {
+        "0000:00:02.0": True,
+        "0000:03:00.0": False,
+        "0000:04:08.0": False,
+        "0000:04:10.0": False,
+        "0000:80:02.0": False,
+    }
+    assert machine.host.acs == "on"
+    assert read(samples.LSPCI_VERBOSE.replace("Redir+", "Redir-")).host.acs == "off"
+
+
+def test_lines_of_access_control_alone_tell_the_host() -> None:
+    off = "ACSCtl: SrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
+    assert read(off * 3).host.acs == "off"
+    assert read(off + off.replace("ReqRedir-", "ReqRedir+")).host.acs == "on"
+    if not CAPTURE.is_file():
+        pytest.skip("the folder of public captures is not beside this checkout")
+    assert read(CAPTURE.read_text(encoding="utf-8")).host.acs == "off"
+
+
+def test_without_root_the_links_are_missing_with_the_reason() -> None:
+    hidden = re.sub(r"\t\tLnk.*\n|\t\tACS.*\n", "", samples.LSPCI_VERBOSE)
+    machine = read(hidden.replace("\tRegion 1", "\tCapabilities: <access denied>\n\tRegion 1"))
+    assert machine.host.acs is None
+    assert "as root" in machine.missing["host.acs"]
+    assert machine.missing[f"pci[{samples.GPUS[0]}].speed_gt_per_s"] == "lspci was not run as root"
+    assert [gpu.pcie.gen_now for gpu in machine.gpus] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "01:00.0 VGA compatible controller [0300]: NVIDIA Corporation GP104 [GeForce] [10de:1b81] (rev a1)",
+        "0000:01:00.0 3D controller [0302]: NVIDIA Corporation GP104 [Tesla] [10de:1b81] (rev a1)",
+        "01:00.0 0300: 10de:1b81 (rev a1)",
+    ],
+)
+def test_every_way_to_write_a_device_is_read(line: str) -> None:
+    (gpu,) = read(line + "\n").gpus
+    assert (gpu.pci_address, gpu.pci_device_id) == ("0000:01:00.0", "1b81")
+
+
+def test_without_bridges_no_hop_is_made_up() -> None:
+    lines = re.findall(r"^\S.*(?:VGA|Audio).*$", samples.LSPCI_VERBOSE, re.MULTILINE)
+    machine = read("\n".join(lines))
+    assert len(machine.gpus) == 3
+    assert [link.hop for link in machine.links] == [None] * 3
+
+
+def test_a_speed_that_lspci_does_not_know_is_none() -> None:
+    machine = read(samples.LSPCI_VERBOSE.replace("Speed 2.5GT/s (downgraded)", "Speed unknown"))
+    assert [gpu.pcie.gen_now for gpu in machine.gpus] == [None] * 3
+    assert [gpu.pcie.width_now for gpu in machine.gpus] == [16, 8, 16]
+
+
+def test_a_device_that_stands_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="twice"):
+        read(samples.LSPCI_VERBOSE * 2)

@@ -1,0 +1,73 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.events import CheckpointSaved, Event, ModelBuilt, PhaseBegun, PlacementChecked, Step, WarmupDone
+from gputopo.launch.supervision.watchdog import Patience, Watchdog
+
+PATIENCE = Patience(factor=10, least_s=5, phase_s=100)
+
+
+def step(seconds: float = 1.0, number: int = 1) -> Step:
+    return Step(time_s=0, step=number, seconds=seconds, images=8, loss=1.0, marks=())
+
+
+def after(*events: Event, now_s: float = 0.0) -> Watchdog:
+    watchdog = Watchdog(PATIENCE)
+    for event in events:
+        watchdog.heard(event, now_s)
+    return watchdog
+
+
+BUILT = ModelBuilt(time_s=0, parameters=1, parameter_bytes=4, import_s=1, build_s=1)
+CHECKED = PlacementChecked(time_s=0, variables={}, ops={}, first_step_s=1)
+SAVED = CheckpointSaved(time_s=0, path="c", steps=1, bytes=1, seconds=1)
+PHASE = PhaseBegun(time_s=0, phase="checkpoint")
+
+
+def test_building_and_compiling_may_take_any_time() -> None:
+    for events in ([], [BUILT], [BUILT, CHECKED], [BUILT, CHECKED, WarmupDone(time_s=0, steps=0, seconds=0)]):
+        watchdog = after(*events)
+        assert watchdog.deadline_s() is None
+        assert watchdog.verdict(1e9) is None
+
+
+def test_after_a_step_silence_of_many_steps_is_a_hang_with_its_numbers() -> None:
+    watchdog = after(step(2.0), now_s=100)
+    assert watchdog.deadline_s() == 120
+    assert watchdog.verdict(119.9) is None
+    assert watchdog.verdict(121) == "the worker hangs: nothing for 21 s in a step; a step usually takes 2 s"
+
+
+def test_short_steps_have_a_least_time() -> None:
+    assert after(step(0.001), now_s=100).deadline_s() == 105
+
+
+def test_one_slow_step_does_not_make_the_usual_one() -> None:
+    watchdog = after(*[step(1.0)] * 5, step(60.0), now_s=0)
+    assert watchdog.deadline_s() == 10
+
+
+def test_a_phase_has_its_own_time_and_steps_are_awaited_after_it() -> None:
+    watchdog = after(step(), PHASE)
+    assert watchdog.deadline_s() == 100
+    assert watchdog.verdict(101) is not None
+    watchdog.heard(SAVED, 50.0)
+    assert watchdog.deadline_s() == 60
+
+
+def test_a_phase_before_any_step_ends_without_a_deadline_for_compiling() -> None:
+    watchdog = after(PHASE, BUILT)
+    assert watchdog.deadline_s() is None
+
+
+@given(st.lists(st.floats(1e-4, 100), min_size=1, max_size=50))
+def test_every_word_of_the_worker_moves_the_deadline_on(seconds: list[float]) -> None:
+    watchdog = Watchdog(PATIENCE)
+    now = 0.0
+    for one in seconds:
+        now += one
+        watchdog.heard(step(one), now)
+        deadline = watchdog.deadline_s()
+        assert deadline is not None
+        assert deadline >= now + PATIENCE.least_s
+        assert watchdog.verdict(now) is None

@@ -1,0 +1,179 @@
+import io
+import itertools
+import sys
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from gputopo.events import CheckpointSaved, Event, LossNotFinite, PhaseBegun, RankFailed, RunStarted, Step
+from gputopo.report.runs.progress import Progress, RunState
+from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
+
+RUN = InventedRun(2, slow={1: 0.5}, noise=Noise(common=0.0, own=0.0, stalls=0.0))
+EVENTS: list[Event] = list(stream(gpu_devices(2), RUN.steps(20)))
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal() -> Console:
+    return Console(file=Terminal(), force_terminal=True, width=100, color_system=None)
+
+
+def text_of(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def drawn(state: RunState) -> str:
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(state.renderable())
+    return text_of(console)
+
+
+def plain(events: list[Event], every: int = 10) -> list[str]:
+    console = Console(file=io.StringIO(), width=20)
+    with Progress(console, display_every=every) as progress:
+        for event in events:
+            progress.event(event)
+    return text_of(console).splitlines()
+
+
+def test_piped_output_is_plain_lines_of_the_first_and_every_tenth_step() -> None:
+    told = plain(EVENTS)
+    assert all("\x1b" not in line and "\r" not in line for line in told)
+    # 16 images; tower 1 waits 10 ms and computes 200 ms: 76.2 images/sec.
+    assert [line for line in told if line.startswith("step ")] == [
+        "step 1: 76.2 images/sec, loss 1",
+        "step 10: 76.2 images/sec, loss 1",
+        "step 20: 76.2 images/sec, loss 1",
+    ]
+    assert "warm-up done (2 steps, 1.00 s)" in told
+    assert sum(line.startswith("step ") for line in plain(EVENTS, every=5)) == 5
+
+
+def test_what_must_be_said_is_said_first() -> None:
+    assert plain(list(stream(cpu_devices(2), RUN.steps(1), rehearsal=True)))[0] == SAYS
+
+
+def test_plain_lines_are_there_as_soon_as_their_event() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with Progress(console) as progress:
+        progress.event(EVENTS[0])
+        assert "starting TensorFlow" in text_of(console)
+
+
+def test_a_failure_is_shown_in_both_ways() -> None:
+    failure = RankFailed(time_s=1.0, kind="killed", cause="killed by [SIGKILL]", remedy="-", exit_code=137)
+    assert plain([*EVENTS[:9], failure])[-1] == "killed: killed by [SIGKILL]"
+    console = terminal()
+    with Progress(console) as progress:
+        progress.event(failure)
+    assert "killed: killed by [SIGKILL]" in text_of(console)
+
+
+def test_the_phases_follow_the_events() -> None:
+    state = RunState()
+    phases = [state.phase]
+    for event in EVENTS:
+        state.add(event)
+        phases.append(state.phase)
+    assert [phase for phase, _ in itertools.groupby(phases)] == [
+        "starting TensorFlow, building the model",
+        "first step (tracing)",
+        "warming up",
+        "training",
+        "ending",
+    ]
+
+
+def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
+    state = RunState()
+    for event in EVENTS[:-7]:
+        state.add(event)
+    assert [round(pace, 2) for _, pace in state.paces()] == [1.0, 0.52]  # 110 ms against 210 ms
+    lines = drawn(state).splitlines()
+    assert "76.2 images/sec now, 76.2 on average" in lines[0]
+    assert f"{state.running.steps} of 20" in lines[1]
+    assert lines[2].startswith("/GPU:0")
+    assert lines[2].rstrip().endswith("100 % of the best")
+    assert lines[3].rstrip().endswith("52 % of the best")
+    assert lines[2].count("━") > 1.8 * lines[3].count("━") > 0
+
+
+def test_a_time_budget_is_shown_by_the_clock_or_by_the_steps_whichever_is_ahead() -> None:
+    now = [0.0]
+    state = RunState(lambda: now[0])
+    started = EVENTS[0]
+    assert isinstance(started, RunStarted)
+    spec = {**started.spec, "num_batches": None, "time_budget_s": 40.0, "max_batches": 10}
+    state.add(RunStarted(time_s=0, host="", spec=spec, devices=started.devices, backend="gpu"))
+    for event in EVENTS[1:8]:
+        state.add(event)
+    assert state.running.steps == 1
+    now[0] = 10.0
+    assert state.fraction() == pytest.approx(0.25)
+    now[0] = 1.0
+    assert state.fraction() == pytest.approx(0.1)
+    now[0] = 99.0
+    assert state.fraction() == 1.0
+
+
+def test_every_moment_of_a_run_can_be_drawn() -> None:
+    state = RunState()
+    assert "starting TensorFlow" in drawn(state)
+    for event in EVENTS:
+        state.add(event)
+        assert state.phase in drawn(state)
+
+
+def test_the_terminal_is_given_back_when_something_breaks() -> None:
+    console, out, err = terminal(), sys.stdout, sys.stderr
+
+    def broken() -> None:
+        with Progress(console) as progress:
+            progress.event(EVENTS[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken()
+    text = text_of(console)
+    assert text.count(HIDE_CURSOR) == text.count(SHOW_CURSOR) == 1
+    assert text.index(HIDE_CURSOR) < text.index(SHOW_CURSOR)
+    assert (sys.stdout, sys.stderr) == (out, err)
+
+
+def test_data_on_standard_output_does_not_go_through_the_display() -> None:
+    # Under pytest standard output is no terminal, as in `gputopo run ... > log`.
+    before = sys.stdout
+    with Progress(terminal()):
+        assert sys.stdout is before
+
+
+def test_a_loss_that_is_no_number_is_said_once() -> None:
+    lost = LossNotFinite(time_s=1.0, step=5, value="nan", towers=(0,))
+    nan = [
+        msgspec.structs.replace(event, loss=None) if isinstance(event, Step) and event.step >= 5 else event
+        for event in EVENTS
+    ]
+    begin = next(number for number, event in enumerate(nan) if isinstance(event, Step) and event.step == 6)
+    told = plain([*nan[:begin], lost, *nan[begin:]])
+    assert len([line for line in told if "nan" in line or "not a number" in line]) == 1
+    assert any(line.startswith("step 20:") for line in told)
+
+
+def test_news_of_the_run_are_lines_as_they_come() -> None:
+    kept = CheckpointSaved(time_s=1.0, path="/kept/1", steps=10, bytes=2048, seconds=0.5)
+    told = plain([*EVENTS[:-1], kept, EVENTS[-1]])
+    assert "checkpoint after 10 steps: /kept/1 (2.0 KiB, 0.50 s)" in told
+
+
+def test_a_phase_without_steps_is_shown_as_what_it_is() -> None:
+    state = RunState()
+    for event in (*EVENTS[:-1], PhaseBegun(time_s=1.0, phase="evaluation")):
+        state.add(event)
+    assert state.phase == "evaluation"

@@ -1,0 +1,195 @@
+import re
+
+import msgspec
+import pytest
+
+from gputopo.events import Device, RankFailed, ReplicasCompared, RunStarted
+from gputopo.report import units
+from gputopo.report.layout import text_of
+from gputopo.report.runs.report import failure_lines, run_report, title, verdict_lines
+from gputopo.result import Result
+from gputopo.summary import summarise
+from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
+
+QUIET = Noise(own=0.01, stalls=0.0)
+
+
+def shown(result: Result, width: int = 80) -> str:
+    return text_of(run_report(result, width))
+
+
+def gpu_result(count: int, slow: dict[int, float] | None = None) -> Result:
+    return summarise(stream(gpu_devices(count), InventedRun(count, slow=slow or {}, noise=QUIET).steps(30)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 16])
+def test_the_report_fits_80_columns_and_hides_nothing(count: int) -> None:
+    devices = gpu_devices(count)
+    text = shown(gpu_result(count, {count - 1: 0.3} if count > 1 else {}))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for device in devices:
+        (row,) = re.findall(rf"^{device.device} .*$", text, re.MULTILINE)
+        assert "1700 (85)" in row
+        assert "3800 (95)" in row
+        assert row.split()[1] == str(device.gpu)
+
+
+def test_speeds_that_are_large_and_long_names_still_fit() -> None:
+    steps = [step(n, [(0.00001, 0.00005)] * 8, seconds=0.0001) for n in range(1, 20)]
+    text = shown(summarise(stream(gpu_devices(8, "NVIDIA A100-SXM4-80GB [engineering sample]"), steps)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert re.search(r"^ +\[engi", text, re.MULTILINE)  # folded, and not taken for markup
+
+
+def test_a_device_row_reads_as_it_was_measured() -> None:
+    steps = [step(n, [(0.02, 0.08), (0.0, 0.2)], seconds=0.25) for n in range(1, 20)]
+    text = shown(summarise(stream(cpu_devices(2), steps)))
+    rows = [line.split() for line in text.splitlines() if line.startswith("/CPU:")]
+    assert rows[0] == ["/CPU:0", "80.0", "100.0", "20.0", "80.0", "150.0", "local"]
+    assert rows[1] == ["/CPU:1", "40.0", "50.0", "0.00", "200.0", "50.0", "host", "!"]
+    # 16 images in 0.25 s each step.
+    assert "64.0 ± 0.00 (jitter 0.00), median 64.0, by wall time 64.0" in text
+    assert "16 images: 8 on each of 2 devices" in text
+    assert "235.9 MiB on /CPU:0" in text
+
+
+def test_a_slow_device_is_marked_in_its_row_and_named_below() -> None:
+    text = " ".join(shown(gpu_result(4, {2: 0.4})).split())
+    assert re.search(r"! GPU 2 \(NVIDIA GeForce GTX 1070\) computes \d+ % slower than its peers", text)
+    assert "No device is more than 5 %" not in text
+
+
+def test_only_what_is_slow_is_red() -> None:
+    slow, even = gpu_result(4, {2: 0.4}), gpu_result(4)
+    red = {text.strip() for pieces in run_report(slow) for text, style in pieces if "red" in style}
+    assert "/GPU:2" in red
+    assert "/GPU:1" not in red
+    assert not any("red" in style for pieces in run_report(even) for _, style in pieces)
+
+
+def test_an_even_run_says_that_nobody_is_slow_only_if_it_was_looked_at() -> None:
+    assert "No device is more than 5 % under its peers." in shown(gpu_result(4))
+    alone = shown(gpu_result(1))
+    assert "No device is" not in alone
+    assert "the check was not made: one device has no peer" in alone
+
+
+def test_a_check_that_left_a_device_out_says_so() -> None:
+    devices = (*gpu_devices(2), Device(tower=2, device="/GPU:2", gpu=2, gpu_name="GTX 1080"))
+    result = summarise(stream(devices, InventedRun(3, noise=QUIET).steps(20)))
+    lines = [line.plain for line in verdict_lines(result)]
+    assert lines == [
+        "No device is more than 5 % under its peers.",
+        "Slow devices: the check was made, but not for GPU 2 (GTX 1080): no peer of its kind.",
+    ]
+
+
+def test_a_rehearsal_says_so_in_the_title_and_in_its_own_words() -> None:
+    stand_ins = tuple(Device(tower=t, device=f"/CPU:{t}", gpu=t + 3, gpu_name="GTX 1070") for t in range(2))
+    result = summarise(stream(stand_ins, InventedRun(2, noise=QUIET).steps(20), rehearsal=True))
+    text = shown(result)
+    assert "rehearsal of 7gforce" in title(result)
+    assert SAYS in text
+    assert "stands for" in text
+    assert re.search(r"^/CPU:1 4 GTX 1070 ", text, re.MULTILINE)
+    assert "MHz" not in text
+
+
+def test_a_failure_tells_its_cause_what_to_do_and_the_last_lines() -> None:
+    events = list(stream(cpu_devices(2), InventedRun(2).steps(20)))[:12]
+    lost = RankFailed(
+        time_s=1.0,
+        kind="killed",
+        cause="the worker was killed by SIGKILL",
+        remedy="look at dmesg",
+        exit_code=137,
+        last_lines=("[bold]one[/bold]", "two"),
+    )
+    result = summarise([*events, lost])
+    assert failure_lines(result)[:2] == [
+        "Failed: the worker was killed by SIGKILL",
+        "What to do: look at dmesg",
+    ]
+    text = shown(result)
+    assert "failed after 6 steps" in title(result)
+    assert "  [bold]one[/bold]\n  two" in text
+    assert failure_lines(gpu_result(1)) == []
+
+
+@pytest.mark.parametrize("length", range(14))
+def test_every_beginning_of_a_run_can_be_shown(length: int) -> None:
+    events = list(stream(gpu_devices(2), InventedRun(2).steps(3)))
+    text = shown(summarise(events[:length]))
+    assert "Failed: the events of the run stop" in text
+
+
+@pytest.mark.parametrize(
+    ("mode", "difference", "says"),
+    [
+        ("replicated", 0.0, "all equal, as they must be"),
+        ("replicated", 0.5, "differ by 0.5 at most, and must be equal"),
+        ("independent", 0.5, "they drift apart"),
+    ],
+)
+def test_differences_between_copies_are_judged_by_the_mode(mode: str, difference: float, says: str) -> None:
+    events = list(stream(cpu_devices(2), InventedRun(2).steps(3)))
+    result = summarise([*events, ReplicasCompared(time_s=1.0, largest_difference=difference)])
+    result = msgspec.structs.replace(result, spec={**result.spec, "variable_update": mode})
+    assert says in " ".join(shown(result, width=120).split())
+
+
+def test_clocks_that_nobody_read_are_told_as_not_read() -> None:
+    result = gpu_result(2)
+    rows = tuple(msgspec.structs.replace(row, graphics_mhz=None, memory_mhz=None) for row in result.devices)
+    text = shown(msgspec.structs.replace(result, devices=rows))
+    assert "not read while the steps were counted" in text
+    (row,) = re.findall(r"^/GPU:0 .*$", text, re.MULTILINE)
+    assert row.split()[-3:] == [units.UNKNOWN, units.UNKNOWN, "local"]
+
+
+def test_a_loss_that_is_not_a_number_is_written_out() -> None:
+    steps = [step(n, [(0.0, 1.0)], loss=None) for n in range(1, 4)]
+    text = " ".join(shown(summarise(stream(cpu_devices(1), steps))).split())
+    assert "not a number → not a number" in text
+    assert "The loss is not a number from step 1 on" in text
+
+
+def test_ops_that_were_not_looked_at_are_told_as_not_checked() -> None:
+    looked = gpu_result(2)
+    assert "not checked" not in shown(looked)
+    assert "not checked: this TensorFlow" in shown(msgspec.structs.replace(looked, ops_on={}))
+
+
+def test_what_was_asked_and_what_ran_are_shown() -> None:
+    started, *rest = stream(cpu_devices(2), InventedRun(2).steps(30))
+    assert isinstance(started, RunStarted)
+    spec = {
+        **started.spec,
+        "asked": {"all_reduce": "xring", "async_": True, "trace": "3-4", "learning_rate": 0.25},
+        "all_reduce": "ring",
+        "grad_reduce": "mean",
+        "precision": {"compute": "fp16", "loss_scale": 128.0, "xla": True},
+    }
+    text = shown(summarise([msgspec.structs.replace(started, spec=spec), *rest]), width=200)
+    assert "--all-reduce xring, --async, --trace 3-4, --learning-rate 0.25" in text
+    assert "all-reduce ring (a ring of copies" in text
+    assert "fp16, NHWC, loss scale 128, XLA" in text
+
+
+def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
+    slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
+    even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
+    text = " ".join(shown(summarise(stream(cpu_devices(2), [*slow, *even])), width=200).split())
+    assert "with 8 steps that were counted: --num-warmup-batches 10 leaves them out" in text
+    assert "leaves them out" not in shown(summarise(stream(cpu_devices(2), even)), width=200)
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [("forward", "forward passes"), ("eval", "evaluation"), ("input", "the input alone")],
+)
+def test_the_title_tells_another_task_than_training(task: str, words: str) -> None:
+    result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
+    assert title(msgspec.structs.replace(result, spec={**result.spec, "task": task})).endswith(words)

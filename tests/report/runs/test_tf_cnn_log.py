@@ -1,0 +1,146 @@
+import re
+import statistics
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.events import Evaluated, Event, RunFinished, RunStarted, Step
+from gputopo.report.runs.tf_cnn_log import TfCnnLog, lines
+from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
+
+RUN = InventedRun(2, noise=Noise(own=0.1))
+EVENTS: list[Event] = list(stream(gpu_devices(2), RUN.steps(25)))
+
+# What scripts around tf_cnn_benchmarks look for.
+STEP_LINE = re.compile(
+    r"^(\d+)\timages/sec: ([0-9.]+) \+/- ([0-9.]+) \(jitter = ([0-9.]+)\)\t([0-9.]+|nan)$", re.MULTILINE
+)
+TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d\d)$", re.MULTILINE)
+
+
+def test_the_first_and_every_tenth_step_are_shown_in_the_known_form() -> None:
+    text = "\n".join(lines(EVENTS))
+    assert [int(number) for number, *_ in STEP_LINE.findall(text)] == [1, 10, 20]
+    assert [int(n) for n, *_ in STEP_LINE.findall("\n".join(lines(EVENTS, 5)))] == [1, 5, 10, 15, 20, 25]
+    assert "Step\tImg/sec\ttotal_loss" in text.splitlines()
+
+
+def test_a_step_line_holds_the_figures_of_the_steps_until_there() -> None:
+    seconds = [item.seconds for item in RUN.steps(25)][:20]
+    speeds = [16 / value for value in seconds]
+    middle = statistics.median(speeds)
+    _, mean, uncertainty, jitter, loss = STEP_LINE.findall("\n".join(lines(EVENTS)))[2]
+    assert mean == f"{16 / statistics.fmean(seconds):.1f}"
+    assert uncertainty == f"{statistics.pstdev(speeds) / 20**0.5:.1f}"
+    assert jitter == f"{1.4826 * statistics.median(abs(speed - middle) for speed in speeds):.1f}"
+    assert loss == "1.000"
+
+
+def test_the_total_stands_between_rules_at_the_end() -> None:
+    told = list(lines(EVENTS))
+    assert told[-3] == told[-1] == "-" * 64
+    total = 16 * 25 / sum(item.seconds for item in RUN.steps(25))
+    assert TOTAL_LINE.findall(told[-2]) == [f"{total:.2f}"]
+
+
+def test_the_header_comes_first_with_the_labels_at_their_places() -> None:
+    told = list(lines(EVENTS))
+    assert told[: told.index("==========")] == [
+        "TensorFlow:  2.21",
+        "Model:       alexnet",
+        "Dataset:     imagenet (synthetic)",
+        "Mode:        training",
+        "SingleSess:  False",
+        "Batch size:  16 global",
+        "             8 per device",
+        "Num batches: 25",
+        "Num epochs:  0.00",
+        "Devices:     ['/gpu:0', '/gpu:1']",
+        "NUMA bind:   False",
+        "Data format: NHWC",
+        "Optimizer:   sgd",
+        "Variables:   parameter_server",
+    ]
+    after = told[told.index("==========") + 1 :]
+    assert after[:3] == ["Running warm up", "Done warm up", "Step\tImg/sec\ttotal_loss"]
+
+
+def test_a_rehearsal_is_labelled_before_anything_else() -> None:
+    events = stream(cpu_devices(2), RUN.steps(3), rehearsal=True)
+    assert next(lines(events)) == SAYS
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted"])
+def test_a_run_that_broke_off_has_no_total_that_a_script_could_take_for_a_result(status: str) -> None:
+    text = "\n".join(lines(stream(cpu_devices(2), RUN.steps(12), status=status)))
+    assert len(STEP_LINE.findall(text)) == 2
+    assert "total images/sec" not in text
+    assert f"{status} after 12 steps" in text
+
+
+def test_lines_come_as_the_events_do() -> None:
+    log = TfCnnLog()
+    one_by_one = [log.lines(event) for event in EVENTS]
+    assert [line for some in one_by_one for line in some] == list(lines(EVENTS))
+    assert one_by_one[0] == []
+    assert one_by_one[1][0].startswith("TensorFlow:")
+    assert isinstance(EVENTS[-1], RunFinished)
+    assert len(one_by_one[-1]) == 3
+
+
+def test_a_loss_that_is_not_a_number_reads_nan() -> None:
+    text = "\n".join(lines(stream(cpu_devices(1), [step(1, [(0.0, 0.5)], loss=None)])))
+    assert STEP_LINE.findall(text) == [("1", "16.0", "0.0", "0.0", "nan")]
+
+
+def test_any_beginning_of_a_run_gives_the_beginning_of_its_log() -> None:
+    whole = list(lines(EVENTS))
+    for length in range(len(EVENTS)):
+        told = list(lines(EVENTS[:length]))
+        assert told == whole[: len(told)]
+
+
+def header_of(**spec: Any) -> list[str]:
+    started, *rest = EVENTS
+    assert isinstance(started, RunStarted)
+    told = list(lines([msgspec.structs.replace(started, spec={**started.spec, **spec}), *rest]))
+    return told[: told.index("==========")]
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ({"variable_update": "replicated", "all_reduce": "ring#2"}, "AllReduce:   ring#2"),
+        ({"exchange": {"staged": True}}, "Staged vars: True"),
+        ({"optimization": {"optimizer": "momentum"}}, "Optimizer:   momentum"),
+        ({"precision": {"compute": "fp16", "loss_scale": 128.0}}, "Precision:   fp16, loss scale 128"),
+        ({"precision": {"compute": "bf16", "xla": True}}, "Precision:   bf16, XLA"),
+        ({"task": "forward"}, "Mode:        forward only"),
+        ({"task": "eval"}, "Mode:        evaluation"),
+        ({"model": "resnet20"}, "Dataset:     cifar10 (synthetic)"),
+        ({"data": {"folder": "/d", "name": "imagenet"}}, "Dataset:     imagenet"),
+        ({"method": "kuza55"}, "Trainer:     kuza55"),
+        ({"model": "resnet20", "batch_size": 1000}, "Num epochs:  1.00"),
+    ],
+)
+def test_the_header_tells_what_is_not_plain(spec: dict[str, Any], line: str) -> None:
+    assert line in header_of(**spec)
+
+
+def test_accuracies_have_columns_where_they_were_asked_for() -> None:
+    started, *rest = EVENTS
+    assert isinstance(started, RunStarted)
+    asked = msgspec.structs.replace(started, spec={**started.spec, "lifecycle": {"training_accuracy": True}})
+    with_shares = [
+        msgspec.structs.replace(event, top1=0.25, top5=0.5) if isinstance(event, Step) else event
+        for event in rest
+    ]
+    told = list(lines([asked, *with_shares]))
+    assert "Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy" in told
+    assert sum(line.endswith("\t1.000\t0.250\t0.500") for line in told) == 3
+
+
+def test_an_evaluation_has_the_line_of_its_accuracy() -> None:
+    judged = Evaluated(time_s=1.0, examples=50, top1=0.5, top5=0.75, loss=1.0, seconds=1.0)
+    assert "Accuracy @ 1 = 0.5000 Accuracy @ 5 = 0.7500 [50 examples]" in lines([*EVENTS[:-1], judged])
