@@ -40,10 +40,15 @@ def test_the_two_links_stand_for_the_two_folders() -> None:
         assert SETTINGS["package-dir"][f"gputopo.{name}"] == name
 
 
-def test_data_files_travel_with_the_package() -> None:
-    patterns = SETTINGS["package-data"]["gputopo.data"]
+def test_data_files_travel_with_the_package_whose_folder_they_are_in() -> None:
+    # By the package of their own folder: setuptools takes a folder of data for a package that was forgotten.
+    travelling: set[Path] = set()
+    for package, patterns in SETTINGS["package-data"].items():
+        assert package in SETTINGS["packages"]
+        assert not any("/" in pattern for pattern in patterns)
+        folder = ROOT.joinpath(*package.split("."))
+        travelling |= {path for pattern in patterns for path in folder.glob(pattern)}
     data = ROOT / "gputopo" / "data"
-    travelling = {path for pattern in patterns for path in data.glob(pattern)}
     present = {path for path in data.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
     assert present
     assert present <= travelling
