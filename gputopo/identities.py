@@ -25,9 +25,12 @@ _PATTERNS = (
     re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-f:])", re.IGNORECASE),  # MAC
     re.compile(rf"(?<![0-9a-f:])(?:{_HEX4}:){{3,}}{_HEX4}(?![0-9a-f:])", re.IGNORECASE),  # InfiniBand, IPv6
     re.compile(r"(?<=\b[ew]nx)[0-9a-f]{12}\b|(?<=\bwlx)[0-9a-f]{12}\b", re.IGNORECASE),  # udev: name by MAC
-    re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+|(?<=\\Users\\)[^\\]+"),
+    # Windows: blanks belong to a name; in JSON each backslash is doubled.
+    re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+|(?<=\\Users\\)\\?[^\\]+", re.IGNORECASE),
 )
-_HOMES = ("home", "Users", "users")
+_HOMES = ("home", "users")
+_ON_WINDOWS = re.compile(r'"?(?:[a-z]:[\\/]|\\\\)', re.IGNORECASE)
+_WINDOWS_PROGRAM = re.compile(r'"?(?P<path>[^"]*?\.(?:exe|com|bat|cmd))(?=["\s]|$)', re.IGNORECASE)
 
 
 def scrubbed(text: str) -> str:
@@ -67,13 +70,17 @@ def program_name(command: str, user: str | None = None) -> str | None:
     """Give a process's program without folders and arguments: those tell about the person.
 
     None where nothing is left, where it is a user's name, and where a path with blanks was cut apart so that
-    the first part ends at a home folder (`/home/jane doe/bin/python`).
+    the first part ends at a home folder (`/home/jane doe/bin/python`). On Windows a path may have blanks: it
+    ends with `.exe` or the like, and None is given where the end cannot be told.
     """
-    if "\\" in command:
-        return command.rpartition("\\")[2].strip() or None
     first = next(iter(command.split()), "")
-    folder, _, name = first.rpartition("/")
-    if folder.rpartition("/")[2] in _HOMES or (user is not None and name == user):
+    if _ON_WINDOWS.match(command):
+        whole = _WINDOWS_PROGRAM.match(command)
+        if whole is None and first != command.strip():
+            return None
+        first = first if whole is None else whole["path"]
+    *folders, name = re.split(r"[\\/]+", first.strip('"'))
+    if (folders and folders[-1].lower() in _HOMES) or (user is not None and name == user):
         return None
     return scrubbed(name) or None
 

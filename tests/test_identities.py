@@ -34,6 +34,8 @@ UUID = "GPU-6d5cba85-0b1e-4d2f-a0b3-0f7f4c1d2e3f"
         ("enx525400abcdef", "enx[left out]"),
         ("/home/jane/topo.txt", "/home/[left out]/topo.txt"),
         (r"C:\Users\Jane Doe\smi.xml", r"C:\Users\[left out]\smi.xml"),
+        (r"c:\users\jane\smi.xml", r"c:\users\[left out]\smi.xml"),
+        (r'{"path": "C:\\Users\\jane\\smi.xml"}', r'{"path": "C:\\Users\[left out]\\smi.xml"}'),
     ],
 )
 def test_the_forms_that_identities_have_are_left_out(text: str, kept: str) -> None:
@@ -87,6 +89,14 @@ def test_other_lines_are_kept_and_scrubbed() -> None:
         ("/Users/jane", None, None),
         ("/opt/jane", "jane", None),
         (r"C:\Program Files\App\app.exe", None, "app.exe"),
+        (r"C:\App\app.exe --as jane C:\Users\jane\data", None, "app.exe"),
+        (r'"C:\Program Files\App\App.EXE" /user jane', None, "App.EXE"),
+        (r"\\server\jane doe\app.exe", None, "app.exe"),
+        (r"C:\Windows\app", None, "app"),
+        (r"C:\Users\Jane Doe\app", None, None),
+        (r"C:\Users\jane", None, None),
+        (r"python train.py --pattern a\b --as jane", None, "python"),
+        ("\\/", None, None),
         ("", None, None),
         ("   ", None, None),
         ("/usr/lib/xorg/Xorg", "root", "Xorg"),
@@ -101,7 +111,7 @@ def test_scrubbing_twice_changes_nothing_and_no_text_breaks_it(text: str) -> Non
     once = scrubbed(text)
     assert scrubbed(once) == once
     name = program_name(text)
-    assert name is None or "/" not in name
+    assert name is None or not {"/", "\\"} & set(name)
 
 
 def test_everything_that_can_hold_an_identity_is_cleared() -> None:

@@ -4,13 +4,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gputopo import captures
 from gputopo.machine import Gpu, Hop, Link, Machine, Mig
 from gputopo.plan import Plan
 from gputopo.planner import Request, plan
 from gputopo.schema import decode, encode
 from tests.matrices import DGX1_P100, DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, machine_of
 
-SEVEN_FILE = Path(__file__).parents[2] / "shared/captures/topo/7gforce_keras-multi-gpu.txt"
+SEVEN_FILE = Path(__file__).parents[3] / "shared/captures/topo/7gforce_keras-multi-gpu.txt"
 
 
 def says(found: Plan, words: str) -> bool:
@@ -35,9 +36,12 @@ def test_two_gpus_of_a_pix_island_hold_the_variables_on_the_first() -> None:
 def test_the_same_from_the_capture_of_that_machine() -> None:
     if not SEVEN_FILE.exists():
         pytest.skip(f"{SEVEN_FILE} is not here")
-    cells = [line.split()[1:8] for line in SEVEN_FILE.read_text().splitlines() if line.startswith("GPU")][1:]
-    machine = machine_of("\n".join(" ".join(row) for row in cells))
-    assert plan(machine, Request(num_gpus=2, prefer_pix=True)).choice.gpus == (0, 1)
+    machine = captures.load([str(SEVEN_FILE)])
+    assert machine.links == machine_of(SEVEN).links
+    request = Request(num_gpus=2, prefer_pix=True, model="alexnet")
+    found, invented = plan(machine, request), plan(machine_of(SEVEN), request)
+    assert (found.choice, found.candidates) == (invented.choice, invented.candidates)
+    assert (found.choice.gpus, found.choice.ps_device) == ((0, 1), "gpu:0")
 
 
 def test_candidates_are_listed_best_first_and_sets_that_are_alike_once() -> None:
