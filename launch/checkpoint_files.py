@@ -7,6 +7,7 @@ header as JSON in the member `checkpoint.json`. The zip's CRC-32 of every member
 |------------------------------|--------------------------------------------------------------------|
 | variables/PLACE/NAME         | a trained variable; one place, or one per tower where each trains alone |
 | slots/PLACE/NAME/NUMBER      | what the optimizer keeps beside it                                 |
+| shared/PLACE/NUMBER          | what it keeps for all variables together                           |
 | state/PLACE/NAME             | moving statistics                                                  |
 | carried/NUMBER               | what a strategy carries from one step to the next                  |
 | scale/NUMBER                 | the state of an automatic loss scale                               |
@@ -44,13 +45,15 @@ class DiskError(GputopoError):
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
     """What a checkpoint is of. `steps`: trained so far. `places`: sets of variables in it.
 
-    `arrays`: the shape of every array in the file.
+    `optimizer_of`: whose optimizer it is, gputopo's or Keras's (of `--method`): the numbers that the two keep
+    have the same shapes and other meanings. `arrays`: the shape of every array in the file.
     """
 
     steps: int
     model: str
     classes: int
     optimizer: str
+    optimizer_of: str = "gputopo"
     variable_update: str
     places: int = 1
     seed: int
@@ -166,6 +169,8 @@ def require_same(found: Checkpoint, wanted: Header) -> None:
         )
         if was != now
     ]
+    if header.optimizer_of != wanted.optimizer_of:
+        differs.append(f"the state of {_whose(header)}, not of {_whose(wanted)}")
     if (header.alone or wanted.alone) and (header.alone, header.places) != (wanted.alone, wanted.places):
         differs.append(f"{_towers(header)}, not {_towers(wanted)}")
     if differs:
@@ -231,6 +236,10 @@ def _header(path: Path) -> Header | None:
 def _verify(checkpoint: Checkpoint) -> None:
     for _ in checkpoint.arrays():
         pass
+
+
+def _whose(header: Header) -> str:
+    return "Keras's optimizer (--method)" if header.optimizer_of == "keras" else "gputopo's own optimizer"
 
 
 def _towers(header: Header) -> str:

@@ -95,6 +95,11 @@ class StrategyStep:
         """The updater's slots: [place][variable][slot]."""
         return self._updater.slots
 
+    @property
+    def own_slots(self) -> int:
+        """How many slots each variable has of its own."""
+        return self._updater.own_slots
+
     def __call__(self, number: int) -> StepOutcome:
         """Take one step."""
         fed = self.source.feed(number)

@@ -35,7 +35,11 @@ class Stepper(Protocol):
 
     @property
     def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
-        """The optimizer's variables, place by place: what a checkpoint holds beside `placement`."""
+        """The optimizer's variables, [place][variable][slot]: what a checkpoint holds beside `placement`."""
+
+    @property
+    def own_slots(self) -> int:
+        """How many slots each variable has of its own; what stands behind these belongs to all variables."""
 
     @property
     def source(self) -> Source:
@@ -89,6 +93,11 @@ class OwnTowers:
     def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
         """The updater's slots: [place][variable][slot]."""
         return self.step.updater.slots
+
+    @property
+    def own_slots(self) -> int:
+        """How many slots each variable has of its own."""
+        return self.step.updater.own_slots
 
     @property
     def scale_variables(self) -> Sequence[Sequence[Any]]:

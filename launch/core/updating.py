@@ -25,8 +25,8 @@ class Updater:
     """Holds the slots of every variable of a placement, and builds the ops of one step.
 
     `slots`: [place][variable][slot], each on its variable's device. What all variables of a device share
-    (Adam's powers) stands behind the slots of the first of them. `scale`: with an automatic loss scale a
-    step whose gradients are not all finite changes nothing but the scale.
+    (Adam's powers) stands behind the slots of the first of them: behind `own_slots` of its own. `scale`: with
+    an automatic loss scale a step whose gradients are not all finite changes nothing but the scale.
     """
 
     def __init__(
@@ -92,6 +92,11 @@ class Updater:
                 [_chosen(decision, variable, value) for variable, value in zip(held, new, strict=True)]
             )
         return kept
+
+    @property
+    def own_slots(self) -> int:
+        """How many slots each variable has of its own."""
+        return len(self._optimizer.slots)
 
     def report(self) -> ScaleReport | None:
         """Tell the loss scale and the steps left out, after a step; None where nothing is scaled."""

@@ -27,7 +27,7 @@ def optimizer_of(spec: Optimization, rate: float) -> keras.optimizers.Optimizer:
 class KerasUpdate:
     """Applies gradients to a Keras model's variables on one device, in a function of its own.
 
-    `slots`: [variable][slot] of the optimizer, the count of its steps behind those of the first.
+    `slots`: [variable][slot] of the optimizer, the count of its steps behind the `own_slots` of the first.
     """
 
     def __init__(self, serial: keras.Model, spec: Optimization, rate: float, server: str) -> None:
@@ -77,6 +77,7 @@ class KerasUpdate:
             and all(id(one) in own for one in kind)
         ]
         slots = [[kind[number].value for kind in kinds] for number in range(len(self._trained))]
+        self.own_slots = len(kinds)
         slots[0].append(self._optimizer.iterations.value)
         return slots
 

@@ -66,6 +66,11 @@ class MethodStep:
         """The optimizer's slots: one place."""
         return [self._update.slots]
 
+    @property
+    def own_slots(self) -> int:
+        """How many slots each variable has of its own."""
+        return self._update.own_slots
+
     def __call__(self, number: int) -> StepOutcome:
         """Take one step; there is one loss."""
         fed = self.source.feed(number)

@@ -36,19 +36,20 @@ class Checkpoints:
         """Bring the variables to where training begins; give the steps that they are trained for.
 
         With `resume`: the newest whole checkpoint; without one in the folder, from the start, and it is said.
-        Raises InputError for a checkpoint of another run, UsageError if a run would write among the
-        checkpoints of an earlier one, DiskError if the folder cannot be written.
+        Raises InputError for a checkpoint of another run, or where all are damaged; UsageError if a run would
+        write among the checkpoints of an earlier one; DiskError if the folder cannot be written.
         """
         if self._folder is None:
             return 0
         files.require_writable(self._folder)
         found, damaged = files.newest(self._folder)
+        if found is None and damaged and self._spec.lifecycle.resume:
+            raise _all_damaged(damaged)
         for says in damaged:
-            self._emit(Noticed(time_s=time.time(), says=says))
+            self._notice(says)
         if found is None:
             if self._spec.lifecycle.resume:
-                says = f"There is no checkpoint in {self._folder}: training begins at the start."
-                self._emit(Noticed(time_s=time.time(), says=says))
+                self._notice(f"There is no checkpoint in {self._folder}: training begins at the start.")
             return 0
         if not self._spec.lifecycle.resume:
             raise UsageError(
@@ -89,15 +90,15 @@ class Checkpoints:
     def _resume(self, found: Checkpoint) -> int:
         wanted = self._header(found.header.steps)
         files.require_same(found, wanted)
-        copies = self._copies()
-        carried = _carried(self._step)
+        copies, scale, carried = self._copies(), _scale(self._step), _carried(self._step)
         files.require_shapes(found, _shapes(copies))
-        known = _shapes(carried)
-        goes_on = {name: found.header.arrays.get(name) for name in known} == known
-        _restore(found, {**copies, **(carried if goes_on else {})})
-        if known and not goes_on:
+        keeps_scale, carries_on = _holds(found, scale), _holds(found, carried)
+        _restore(found, {**copies, **(scale if keeps_scale else {}), **(carried if carries_on else {})})
+        if not carries_on:
             self._step.placement.start_afresh()  # type: ignore[attr-defined]
             self._notice("What this mode carries from step to step is not in the checkpoint: it starts anew.")
+        if not keeps_scale:
+            self._notice("The automatic loss scale is not in the checkpoint: it starts anew.")
         if found.header.seed != self._spec.seed:
             self._notice(
                 f"The checkpoint was made with --seed {found.header.seed}, this run goes on with "
@@ -116,16 +117,19 @@ class Checkpoints:
     def _copies(self) -> Copies:
         copies = variables_of(self._model, self._spec, self._step.placement)
         names = files.names_of([one.name for one in self._model.variables])
+        own = self._step.own_slots
         for place, slots in _sets(self._spec, self._step.slots):
             for name, *of_places in zip(names, *slots, strict=True):
-                for number, same in enumerate(zip(*of_places, strict=True)):
+                for number, same in enumerate(zip(*(one[:own] for one in of_places), strict=True)):
                     copies[f"slots/{place}/{name}/{number}"] = list(same)
-        for number, scale in enumerate(_flat(getattr(self._step, "scale_variables", ()))):
-            copies[f"scale/{number}"] = [scale]
+            # Every device has a copy of these: how many devices there are is none of a checkpoint's business.
+            shared = [one[own:] for of_place in slots for one in of_place if len(one) > own]
+            for number, same in enumerate(zip(*shared, strict=True)):
+                copies[f"shared/{place}/{number}"] = list(same)
         return copies
 
     def _values(self) -> Iterator[tuple[str, Array]]:
-        for name, variables in {**self._copies(), **_carried(self._step)}.items():
+        for name, variables in {**self._copies(), **_scale(self._step), **_carried(self._step)}.items():
             yield name, variables[0].numpy()
 
 
@@ -139,6 +143,8 @@ def load_for_evaluation(
     """
     found, damaged = files.newest(folder)
     says = list(damaged)
+    if found is None and damaged:
+        raise _all_damaged(damaged)
     if found is None:
         raise InputError(
             f"there is no checkpoint in {folder}", "name the folder of a run's checkpoints with --checkpoints"
@@ -163,6 +169,7 @@ def header_of(model: Model, spec: RunSpec, *, steps: int) -> Header:
         model=spec.model,
         classes=model.classes,
         optimizer=spec.optimization.optimizer,
+        optimizer_of="gputopo" if spec.method is None else "keras",
         variable_update=spec.variable_update,
         places=len(spec.devices) if alone else 1,
         seed=spec.seed,
@@ -198,9 +205,25 @@ def _sets(
         yield 0, held
 
 
+def _all_damaged(damaged: Sequence[str]) -> InputError:
+    return InputError(
+        f"{damaged[0]}, and there is no other checkpoint",
+        "remove it to begin at the start, or name another folder with --checkpoints",
+    )
+
+
+def _scale(step: Stepper) -> Copies:
+    flat = _flat(getattr(step, "scale_variables", ()))
+    return {f"scale/{number}": [one] for number, one in enumerate(flat)}
+
+
 def _carried(step: Stepper) -> Copies:
     buffers = getattr(step.placement, "buffers", ())
     return {f"carried/{number}": [one] for number, one in enumerate(buffers)}
+
+
+def _holds(found: Checkpoint, copies: Copies) -> bool:
+    return all(found.header.arrays.get(name) == shape for name, shape in _shapes(copies).items())
 
 
 def _shapes(copies: Copies) -> dict[str, tuple[int, ...]]:

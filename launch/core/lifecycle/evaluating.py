@@ -44,6 +44,7 @@ class ForwardStep:
     """
 
     slots: Sequence[Sequence[Sequence[Any]]] = ()
+    own_slots = 0
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
         """Create the variables and the graph. Raises UsageError where somebody else takes the steps."""

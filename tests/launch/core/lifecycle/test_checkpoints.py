@@ -21,6 +21,7 @@ MODES: dict[str, Fields] = {
     "relaxed": {"variable_update": "replicated", "exchange": {"relaxed": True}},
     "staged": {"variable_update": "parameter_server", "exchange": {"staged": True}},
     "mirrored": {"variable_update": "replicated", "strategy": "mirrored"},
+    "kuza55": {"variable_update": "parameter_server", "method": "kuza55"},
 }
 OPTIMIZERS = {"momentum": {"optimizer": "momentum"}, "adam": {"optimizer": "adam"}}
 SCHEDULE = {"schedule": {"kind": "cosine", "decay_steps": 8, "warmup_steps": 3}}
@@ -28,7 +29,13 @@ FP16 = {"compute": "fp16", "auto_loss_scale": True, "loss_scale": 2.0**18, "loss
 CASES = {
     1: [("ps", "momentum"), ("ps", "adam"), ("independent", "adam")],
     2: [(mode, optimizer) for mode in ("ps", "replicated", "independent") for optimizer in OPTIMIZERS]
-    + [("relaxed", "momentum"), ("staged", "adam"), ("replicated", "fp16"), ("mirrored", "adam")],
+    + [
+        ("relaxed", "momentum"),
+        ("staged", "adam"),
+        ("replicated", "fp16"),
+        ("mirrored", "adam"),
+        ("kuza55", "adam"),
+    ],
 }
 
 
@@ -98,7 +105,7 @@ def test_resumed_weights_and_statistics_equal_uninterrupted_ones_to_the_last_bit
         name = "-".join(names)
         whole, second = runs[f"{name}-whole"].last, runs[f"{name}-second"].last
         assert set(whole) == set(second)
-        sets = 1 if names[0] in ("ps", "staged") else towers
+        sets = 1 if names[0] in ("ps", "staged", "kuza55") else towers
         assert len({key.split("/")[1] for key in whole if key.startswith("variables")}) == sets
         assert any(key.startswith("state") for key in whole)
         for key, array in whole.items():
@@ -127,7 +134,9 @@ def other(name: str, folder: Path, **fields: Any) -> Fields:
 def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]:
     """What goes wrong, and the checkpoints that are kept."""
     folder = tmp_path_factory.mktemp("odd")
-    kept, full, relaxed = folder / "kept", folder / "full", folder / "relaxed"
+    kept, full, relaxed, adam = (folder / name for name in ("kept", "full", "relaxed", "adam"))
+    by_adam: Fields = {"optimization": {"optimizer": "adam"}}
+    spread: Fields = {"ps_device": None, "exchange": {"ps_spread": True}}
     every = {"lifecycle": {"checkpoint_steps": 2, "keep_checkpoints": 2, "resume": False}}
     runs = [
         other("many", kept, num_batches=8, **every),  # nine steps: saved at 2, 4, 6, 8 and 9
@@ -144,7 +153,15 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]
         other("after_full", full),
         other("carried", relaxed, **MODES["replicated"], lifecycle={"resume": False}),
         other("carries", relaxed, **MODES["relaxed"]),
+        other("one_server", adam, **by_adam, lifecycle={"resume": False}),
+        other("spread", adam, **by_adam, **spread),
+        other("gathered", adam, **by_adam),
+        other("method", adam, **by_adam, method="kuza55"),
+        other("scaled", relaxed, **MODES["replicated"], precision=FP16),
+        other("damaged", folder / "damaged"),
     ]
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "checkpoint-00000007.npz").write_bytes(b"PK\x03\x04")
     return folder, run_all(folder, 2, runs)
 
 
@@ -203,6 +220,38 @@ def test_a_full_disk_ends_the_run_with_its_steps_told_and_the_last_checkpoint_in
     (resumed,) = odd[1]["after_full"].told(Resumed)
     assert resumed.steps == 2
     assert not list((odd[0] / "full").glob(".*"))
+
+
+def test_devices_that_share_variables_may_be_others_after_a_resume(
+    odd: tuple[Path, dict[str, Ran]],
+) -> None:
+    resumed = [odd[1][name].told(Resumed)[0].steps for name in ("spread", "gathered")]
+    assert resumed == [2, 4]
+    files = [odd[0] / "adam" / f"checkpoint-0000000{steps}.npz" for steps in (2, 4)]
+    with np.load(files[0]) as one, np.load(files[1]) as two:
+        assert one.files == two.files
+        # Adam's powers, from 1 on: once for each step.
+        assert one["shared/0/0"] == pytest.approx(0.9**3)
+        assert two["shared/0/0"] == pytest.approx(0.9**5)
+
+
+def test_the_state_of_keras_optimizers_is_not_taken_for_that_of_ours(
+    odd: tuple[Path, dict[str, Ran]],
+) -> None:
+    said = odd[1]["method"].error or ""
+    assert "the state of gputopo's own optimizer, not of Keras's optimizer (--method)" in said
+    assert odd[1]["method"].exit_code == ExitCode.USAGE
+
+
+def test_a_loss_scale_that_was_not_there_before_starts_anew(odd: tuple[Path, dict[str, Ran]]) -> None:
+    assert odd[1]["scaled"].error is None
+    assert any("loss scale is not in the checkpoint" in one.says for one in odd[1]["scaled"].told(Noticed))
+
+
+def test_to_resume_where_all_are_damaged_is_refused(odd: tuple[Path, dict[str, Ran]]) -> None:
+    assert "checkpoint-00000007.npz is damaged or cut short" in (odd[1]["damaged"].error or "")
+    assert odd[1]["damaged"].exit_code == ExitCode.USAGE
+    assert odd[1]["damaged"].told(Step) == []
 
 
 def test_what_a_mode_carries_starts_anew_from_a_checkpoint_of_a_plain_one(
