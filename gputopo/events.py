@@ -105,6 +105,7 @@ class ModelBuilt(_Event, frozen=True, tag="model_built"):
     versions: dict[str, str] = {}
     says: tuple[str, ...] = ()
 
+    input: dict[str, str | int | float | None] = {}
 
 class PlacementChecked(_Event, frozen=True, tag="placement"):
     """Where variables and ops really are, read after the first step.
@@ -164,7 +165,7 @@ class ReplicasCompared(_Event, frozen=True, tag="replicas"):
 class PhaseBegun(_Event, frozen=True, tag="phase"):
     """The worker begins something other than a step, in which no steps are to be expected.
 
-    `phase`: checkpoint, trace, export, comparison or evaluation.
+    `phase`: checkpoint, trace, export, comparison or evaluation; end: it was asked to end after its step.
     """
 
     phase: str

@@ -2,6 +2,8 @@
 
 It reads a frozen spec, writes events to the pipe that the parent gave it, and ends: 0 when the work is done,
 otherwise after a RankFailed that says why. Its standard output and error are the parent's to keep.
+
+SIGINT asks it to end after the step that it is in, and to keep what it has come to; SIGTERM ends it at once.
 """
 
 import faulthandler
@@ -19,12 +21,14 @@ from gputopo.events import Event, MemoryPeak, RankFailed, encode_line
 from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.op_errors import cause_and_remedy, first_line
 from gputopo.launch.spec import RunSpec
+from gputopo.launch.supervision.failure import asked_to_end
 
 
 def main(arguments: list[str]) -> int:
     """Train by the spec in the named file and give the exit code."""
     # Where a worker stands that is ended from outside, perhaps because it hangs, is in worker.log.
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+    stopped = _asked_by(signal.SIGINT)
     spec_file, events_fd = Path(arguments[0]), int(arguments[1])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
 
@@ -34,7 +38,7 @@ def main(arguments: list[str]) -> int:
             data = data[os.write(events_fd, data) :]
 
     try:
-        failure = _train(spec, emit)
+        failure = _work(spec, emit, stopped)
         if failure is None:
             return ExitCode.OK
         emit(failure)
@@ -43,7 +47,14 @@ def main(arguments: list[str]) -> int:
     return failure.exit_code
 
 
-def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
+def _asked_by(signum: signal.Signals) -> Callable[[], bool]:
+    """Give what tells whether the signal has come."""
+    came: list[int] = []
+    signal.signal(signum, lambda number, _: came.append(number))
+    return lambda: bool(came)
+
+
+def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bool]) -> RankFailed | None:
     began = time.perf_counter()
     try:
         import tensorflow as tf
@@ -61,12 +72,13 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
     import_s = time.perf_counter() - began
     try:
         devices.set_up(spec)
-        _work_of(spec)(
+        _task_of(spec)(
             models.build(spec.model, spec),
             spec,
             emit,
             import_s=import_s,
             versions=worker_versions() | devices.settings(spec),
+            **({} if spec.task == "input" else {"stopped": stopped}),
         )
         emit(_memory_peak(spec))
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
@@ -84,10 +96,10 @@ def _train(spec: RunSpec, emit: Callable[[Event], None]) -> RankFailed | None:
     except GputopoError as error:
         kind = "placement" if isinstance(error, HardwareError) else "error"
         return _failed(kind, error.what, error.hint, error.exit_code)
-    return None
+    return asked_to_end(signal.SIGINT, spec, time_s=time.time()) if stopped() else None
 
 
-def _work_of(spec: RunSpec) -> Callable[..., Any]:
+def _task_of(spec: RunSpec) -> Callable[..., Any]:
     """Give what does the spec's task; it loads with TensorFlow."""
     if spec.task == "train":
         from gputopo.launch.core.training import train

@@ -15,7 +15,14 @@ from gputopo.steadiness import MOST_STEPS, steady_from
 
 Emit = Callable[[Event], None]
 
+Stopped = Callable[[], bool]  # whether the run was asked to end after the step that it is in
+
 _LOOK_EVERY = 10  # steps of a warm-up between two looks for a steady state: a look takes a few ms
+
+
+def never() -> bool:
+    """Nobody asks this run to end."""
+    return False
 
 
 class Observer(Protocol):
@@ -35,7 +42,8 @@ class Loop:
     """Takes the steps of one run and tells them.
 
     Numbers: 1, 2, ... are counted; 0, -1, ... belong to the warm-up. `trained`: steps that the weights have
-    been trained for, which goes on from a checkpoint; it is what the step itself is called with.
+    been trained for, which goes on from a checkpoint; it is what the step itself is called with. `stopped` is
+    asked before each step but the first: no more are taken once it says so.
     """
 
     def __init__(
@@ -46,11 +54,13 @@ class Loop:
         observers: Sequence[Observer] = (),
         *,
         trained: int = 0,
+        stopped: Stopped = never,
     ) -> None:
         self._step = step
         self._spec = spec
         self._emit = emit
         self._observers = observers
+        self._stopped = stopped
         self.trained = trained
 
     def first_step(self, *, tell: bool = False) -> None:
@@ -89,6 +99,8 @@ class Loop:
         seconds: list[float] = []
         while len(seconds) < most:
             done = len(seconds)
+            if self._stopped():
+                return
             if done >= least and done % _LOOK_EVERY == 0 and steady_from(seconds) is not None:
                 break
             try:
@@ -109,7 +121,7 @@ class Loop:
         spec = self._spec
         began = time.perf_counter()
         number = 0
-        while number < (spec.num_batches or spec.max_batches) - already:
+        while number < (spec.num_batches or spec.max_batches) - already and not self._stopped():
             if spec.num_batches is None and spec.time_budget_s is not None and number:
                 used = time.perf_counter() - began
                 if used + used / number > spec.time_budget_s:

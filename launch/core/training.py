@@ -12,7 +12,7 @@ from gputopo.launch.core.lifecycle.checkpoints import Checkpoints
 from gputopo.launch.core.lifecycle.exporting import Export
 from gputopo.launch.core.lifecycle.tensorboard import Scalars
 from gputopo.launch.core.lifecycle.tracing import Tracer
-from gputopo.launch.core.loop import Loop, LossWatch, Observer
+from gputopo.launch.core.loop import Loop, LossWatch, Observer, Stopped, never
 from gputopo.launch.core.models import Model, parameter_count
 from gputopo.launch.core.placement.variables import largest_difference
 from gputopo.launch.core.scale_watch import ScaleWatch
@@ -30,9 +30,12 @@ def train(
     *,
     import_s: float = 0.0,
     versions: dict[str, str] | None = None,
+    stopped: Stopped = never,
 ) -> Held:
     """Train as the spec says, telling each event through `emit`; give the trained variables' placement.
 
+    Once `stopped` says so, training ends after the step that it is in: what it has come to is saved where
+    checkpoints are, and nothing else is done.
     Raises HardwareError if a reduction adds up wrongly or something is not where it should be, InputError for
     a checkpoint of another run, DiskError if something cannot be written, and whatever TensorFlow raises
     (`tf.errors.ResourceExhaustedError` when memory is out).
@@ -48,11 +51,13 @@ def train(
             report = getattr(step, "scale_report", None)
             if report is not None:
                 watching.append(ScaleWatch(report, emit))
-            loop = Loop(step, spec, emit, [*watching, _Saving(checkpoints)], trained=trained)
+            loop = Loop(step, spec, emit, [*watching, _Saving(checkpoints)], trained=trained, stopped=stopped)
             loop.first_step()
             loop.warm_up()
             loop.counted_steps()
         checkpoints.save(loop.trained)
+        if stopped():
+            return step.placement
         if len(step.placement.places) > 1:
             emit(PhaseBegun(time_s=time.time(), phase="comparison"))
             difference = largest_difference(step.placement.places)

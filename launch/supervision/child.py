@@ -53,6 +53,11 @@ class Child:
         """Its process id, which is also that of its group and session."""
         return self._process.pid
 
+    def signal(self, signum: int) -> None:
+        """Send a signal to the worker alone; a worker that has ended is fine."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signum)
+
     def signal_group(self, signum: int) -> None:
         """Send a signal to the worker and all that it started in its group; nobody left is fine."""
         with suppress(ProcessLookupError, PermissionError):

@@ -38,15 +38,18 @@ _SIGNAL_HINTS = {
 }
 
 
-def asked_to_end(signum: int, *, time_s: float) -> RankFailed:
-    """Tell that the launcher was told to end by a signal. What the worker printed has no part in it."""
+def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
+    """Tell that the run was told to end by a signal. What the worker printed has no part in it."""
     name = signal_name(signum)
     by_hand = signum == signal.SIGINT
+    saves = spec.task == "train" and spec.lifecycle.checkpoints is not None
     return RankFailed(
         time_s=time_s,
         kind="interrupted" if by_hand else "terminated",
         cause="stopped by Ctrl-C (SIGINT)" if by_hand else f"stopped by {name}",
-        remedy="start it again; fewer --num-batches make a shorter run",
+        remedy="start it again with --resume: it goes on from the latest checkpoint"
+        if saves
+        else "start it again; fewer --num-batches make a shorter run",
         exit_code=128 + signum,
         signal=name,
     )

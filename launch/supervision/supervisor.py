@@ -4,7 +4,9 @@ The launcher is the only writer of events.jsonl: RunStarted, what the worker tel
 first failure, RunFinished. One loop waits for all at once: pipes, signals, the worker's end, a deadline.
 
 Who ends whom: a signal to the launcher, a full disk or a broken protocol ends the worker's group with
-SIGTERM, and with SIGKILL after a grace or at a second Ctrl-C. However the worker ended, its group is killed
+SIGTERM, and with SIGKILL after a grace or at a second Ctrl-C. A worker that keeps something of its steps
+(checkpoints, scalars, a trace) and has begun with them is first asked, by SIGINT, to end after its step: as
+long as it makes progress it may, unless a second signal comes. However the worker ended, its group is killed
 and reaped. If the launcher itself is killed, the kernel kills the worker (see `tether`).
 """
 
@@ -22,7 +24,7 @@ from typing import Literal
 import msgspec
 
 from gputopo.errors import InputError
-from gputopo.events import Event, RankFailed, Step
+from gputopo.events import Event, Noticed, PhaseBegun, PlacementChecked, RankFailed, Step
 from gputopo.launch.runs import EventLog, RunFolder
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.supervision import batch_search, failure
@@ -45,7 +47,7 @@ class Limits:
 
     `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
     which TensorFlow takes itself down. `after_kill`: until it is given up as stuck in a driver call.
-    `patience`: how long a worker that has begun with its steps may say nothing.
+    `patience`: how long a worker may say nothing.
     """
 
     after_term: float = 5.0
@@ -117,7 +119,7 @@ def supervise(
 
 
 class _Supervision:
-    """The life of one worker: running, asked to end, killed; and what is waited for until when."""
+    """The life of one worker: running, finishing its step, told to end, killed; and what is awaited when."""
 
     def __init__(
         self,
@@ -134,8 +136,9 @@ class _Supervision:
         self._count_oom_kills = count_oom_kills
         self._oom_kills_before = count_oom_kills()
         self._lines = EventLines()
-        self._watchdog = Watchdog(limits.patience)
-        self._stage: Literal["running", "closing", "asked", "killed", "over"] = "running"
+        self._watchdog = Watchdog(limits.patience, time.monotonic())
+        self._stage: Literal["running", "finishing", "closing", "asked", "killed", "over"] = "running"
+        self._has_begun = False
         self._deadline: float | None = None
         self._child: Child
         self._selector: selectors.DefaultSelector
@@ -167,14 +170,18 @@ class _Supervision:
 
     def _loop(self) -> None:
         while self._stage != "over":
-            deadline = self._watchdog.deadline_s() if self._stage == "running" else self._deadline
+            deadline = self._watchdog.deadline_s() if self._is_watched else self._deadline
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             for key, _ in self._selector.select(left):
                 key.data()
-            if self._stage == "running":
+            if self._is_watched:
                 self._look_for_a_hang()
             elif self._deadline is not None and time.monotonic() >= self._deadline:
                 self._too_late()
+
+    @property
+    def _is_watched(self) -> bool:
+        return self._stage in ("running", "finishing")
 
     def _wait_for(self, handle: int, act: Callable[[], None]) -> None:
         self._selector.register(handle, selectors.EVENT_READ, act)
@@ -198,9 +205,11 @@ class _Supervision:
         try:
             for event in self._lines.take(data):
                 self._watchdog.heard(event, time.monotonic())
+                self._has_begun = self._has_begun or isinstance(event, PlacementChecked)
                 if isinstance(event, RankFailed):
                     _empty(self._child.output, self._output.take)
                     event = msgspec.structs.replace(event, last_lines=self._output.last_lines)
+                    self._say_what_is_lost(event)
                     self._expect_end()
                 self._record.tell(event)
         except NotAnEventError as error:
@@ -231,17 +240,31 @@ class _Supervision:
 
     def _signals_came(self, signals: int) -> None:
         for number in _read(signals) or b"":
-            hurry = number == signal.SIGINT and self._stage in ("asked", "killed")
-            self._record.tell(failure.asked_to_end(number, time_s=time.time()))
+            hurry = number == signal.SIGINT and self._stage in ("finishing", "asked", "killed")
+            self._record.tell(failure.asked_to_end(number, self._spec, time_s=time.time()))
             if hurry:
                 self._kill()
+            elif self._stage == "running" and self._has_begun and _keeps_something(self._spec):
+                self._ask_to_finish()
             else:
                 self._ask_to_end()
+
+    def _ask_to_finish(self) -> None:
+        self._child.signal(signal.SIGINT)
+        self._stage = "finishing"
+        self._record.tell(PhaseBegun(time_s=time.time(), phase="end"))
+
+    def _say_what_is_lost(self, told: RankFailed) -> None:
+        """The signal is why the run ended; that the worker could not do as asked is to be known too."""
+        if self._stage == "finishing" and told.kind != "interrupted":
+            self._record.tell(Noticed(time_s=time.time(), says=f"The last state is lost: {told.cause}"))
 
     def _look_for_a_hang(self) -> None:
         verdict = self._watchdog.verdict(time.monotonic())
         if verdict is not None:
-            self._record.tell(failure.hung(verdict, time_s=time.time(), last_lines=self._output.last_lines))
+            told = failure.hung(verdict, time_s=time.time(), last_lines=self._output.last_lines)
+            self._say_what_is_lost(told)
+            self._record.tell(told)
             self._ask_to_end()
 
     def _too_late(self) -> None:
@@ -258,18 +281,18 @@ class _Supervision:
 
     def _expect_end(self) -> None:
         """The worker has told all it has to tell: it may take itself down, but not for ever."""
-        if self._stage == "running":
+        if self._is_watched:
             self._stage = "closing"
             self._deadline = time.monotonic() + self._limits.after_last_event
 
     def _ask_to_end(self) -> None:
-        if self._stage in ("running", "closing"):
+        if self._stage in ("running", "finishing", "closing"):
             self._child.signal_group(signal.SIGTERM)
             self._stage = "asked"
             self._deadline = time.monotonic() + self._limits.after_term
 
     def _kill(self) -> None:
-        if self._stage in ("running", "closing", "asked"):
+        if self._stage in ("running", "finishing", "closing", "asked"):
             self._child.signal_group(signal.SIGKILL)
             self._stage = "killed"
             self._deadline = time.monotonic() + self._limits.after_kill
@@ -300,6 +323,13 @@ class _Supervision:
 
     def _broken(self, cause: str) -> RankFailed:
         return failure.broken(cause, time_s=time.time(), last_lines=self._output.last_lines)
+
+
+def _keeps_something(spec: RunSpec) -> bool:
+    """Whether what the worker has come to is worth the end of a step."""
+    kept = spec.lifecycle
+    saves = spec.task == "train" and kept.checkpoints is not None
+    return saves or kept.tensorboard is not None or bool(kept.trace_steps)
 
 
 def _empty(handle: int, take: Callable[[bytes], None]) -> None:

@@ -115,6 +115,41 @@ def hangs() -> None:
     hang()
 
 
+def awaits_sigint() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    tell("placement", variables={}, ops={}, first_step_s=1.0)
+    step(1)
+    signal.sigwait({signal.SIGINT})
+
+
+@behaviour
+def hangs_before_all() -> None:
+    hang()
+
+
+@behaviour
+def ends_as_asked() -> None:
+    awaits_sigint()
+    step(2)
+    tell("checkpoint_saved", path="c", steps=3, bytes=1, seconds=0.1)
+    failed("interrupted", "stopped by Ctrl-C (SIGINT)", "start it again")
+    sys.exit(130)
+
+
+@behaviour
+def ends_as_asked_on_a_full_disk() -> None:
+    awaits_sigint()
+    failed("checkpoint", "cannot write c: No space left on device", "free some space")
+    sys.exit(3)
+
+
+@behaviour
+def does_not_end_as_asked() -> None:
+    awaits_sigint()
+    tell("phase", phase="checkpoint")
+    hang()
+
+
 @behaviour
 def ignores_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

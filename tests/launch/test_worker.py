@@ -10,6 +10,7 @@ import pytest
 
 from gputopo import schema
 from gputopo.events import (
+    CheckpointSaved,
     Device,
     MemoryPeak,
     ModelBuilt,
@@ -20,7 +21,7 @@ from gputopo.events import (
     WarmupDone,
 )
 from gputopo.launch.spec import Lifecycle
-from tests.launch.worker_process import environment, run_worker, trivial_spec
+from tests.launch.worker_process import asked_to_end, environment, run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow
 
@@ -68,6 +69,29 @@ def test_a_time_budget_ends_the_steps_before_their_number(tmp_path: Path) -> Non
     code, events, stderr = run_worker(tmp_path, spec)
     assert code == 0, stderr
     assert [event.step for event in events if isinstance(event, Step) and event.step > 0] == [1]
+
+
+def test_a_worker_that_is_asked_to_end_takes_its_step_saves_and_exports_nothing(tmp_path: Path) -> None:
+    kept = Lifecycle(checkpoints=str(tmp_path / "kept"), export=str(tmp_path / "export"))
+    spec = trivial_spec(num_batches=1_000_000, lifecycle=kept)
+    events = asked_to_end(tmp_path, spec, after=Step, code=130)
+    *_, last, saved, memory, failed = events
+    assert isinstance(last, PhaseBegun)
+    assert isinstance(saved, CheckpointSaved)
+    assert isinstance(memory, MemoryPeak)
+    assert isinstance(failed, RankFailed)
+    assert (failed.kind, failed.exit_code) == ("interrupted", 130)
+    steps = [event for event in events if isinstance(event, Step)]
+    assert saved.steps == steps[-1].global_step
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_a_worker_that_is_asked_to_end_in_its_warm_up_saves_as_well(tmp_path: Path) -> None:
+    spec = trivial_spec(num_warmup_batches=1_000_000, lifecycle=Lifecycle(checkpoints=str(tmp_path / "kept")))
+    events = asked_to_end(tmp_path, spec, after=PlacementChecked, code=130)
+    (saved,) = (event for event in events if isinstance(event, CheckpointSaved))
+    assert saved.steps >= 1
+    assert not any(isinstance(event, WarmupDone) for event in events)
 
 
 def test_without_gpus_a_gpu_spec_fails_with_a_cause_and_a_remedy(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Runs the real worker for the tests of test_worker.py and gives its events."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from gputopo import schema
-from gputopo.events import Device, Event, read_events
+from gputopo.events import Device, Event, decode_line, read_events
 from gputopo.launch.spec import RunSpec
 
 
@@ -45,3 +46,27 @@ def run_worker(folder: Path, spec: RunSpec, **more: str) -> tuple[int, list[Even
         )
     with events.open("rb") as stream:
         return done.returncode, list(read_events(stream, origin="events.jsonl")), done.stderr
+
+
+def asked_to_end(folder: Path, spec: RunSpec, *, after: type[Event], code: int) -> list[Event]:
+    """Ask a worker by SIGINT to end once it has told an event of a kind; give all its events."""
+    file = folder / "spec.json"
+    schema.write(file, spec)
+    reading, writing = os.pipe()
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "gputopo.launch.worker", str(file), str(writing)],
+            pass_fds=[writing],
+            env=environment(),
+            stderr=subprocess.DEVNULL,
+        ) as worker,
+        open(reading, "rb") as lines,
+    ):
+        os.close(writing)
+        events: list[Event] = []
+        for line in lines:
+            events.append(decode_line(line))
+            if isinstance(events[-1], after):
+                worker.send_signal(signal.SIGINT)
+        assert worker.wait(60) == code
+    return events

@@ -9,6 +9,7 @@ from gputopo.events import (
     Exported,
     LossNotFinite,
     Noticed,
+    PhaseBegun,
     RankFailed,
     Resumed,
     Traced,
@@ -23,6 +24,8 @@ def news(event: Event) -> str | None:
             return event.says
         case RankFailed():
             return f"{event.kind}: {event.cause}"
+        case PhaseBegun(phase="end"):
+            return "ending after this step; Ctrl-C again ends it at once"
         case Resumed():
             return f"goes on after {units.counted(event.steps, 'step')}: {event.path}"
         case CheckpointSaved():

@@ -20,7 +20,7 @@ from gputopo.launch.core.accuracy import TOP, hits
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.core.lifecycle.checkpoints import load_for_evaluation
-from gputopo.launch.core.loop import Loop
+from gputopo.launch.core.loop import Loop, Stopped, never
 from gputopo.launch.core.marks import Marks, clock, row_of
 from gputopo.launch.core.models import Model, loss_of
 from gputopo.launch.core.placement import checking
@@ -137,6 +137,7 @@ def pass_forward(
     *,
     import_s: float = 0.0,
     versions: dict[str, str] | None = None,
+    stopped: Stopped = never,
 ) -> Held:
     """Time forward passes, as `training.train` times steps: nothing is trained, saved or exported."""
     began = time.perf_counter()
@@ -144,7 +145,7 @@ def pass_forward(
     with told(step.source, emit):
         tell_built(model, step, emit, began, import_s=import_s, versions=versions)
         with observers(spec, emit) as watching:
-            loop = Loop(step, spec, emit, watching)
+            loop = Loop(step, spec, emit, watching, stopped=stopped)
             loop.first_step()
             loop.warm_up()
             loop.counted_steps()
@@ -158,6 +159,7 @@ def evaluate(
     *,
     import_s: float = 0.0,
     versions: dict[str, str] | None = None,
+    stopped: Stopped = never,
 ) -> Held:
     """Evaluate the newest checkpoint of the folder that the spec names, and tell `Evaluated`.
 
@@ -183,9 +185,11 @@ def evaluate(
         batches = spec.num_batches or spec.max_batches
         rest = msgspec.structs.replace(spec, num_batches=batches, num_warmup_batches=0, time_budget_s=None)
         with observers(spec, emit) as watching:
-            loop = Loop(step, rest, emit, [*watching, tally])
+            loop = Loop(step, rest, emit, [*watching, tally], stopped=stopped)
             loop.first_step(tell=True)
             loop.counted_steps(already=1)
+    if stopped():
+        return step.placement
     emit(tally.evaluated(model, spec, steps=found.header.steps, checkpoint=str(found.path)))
     return step.placement
 

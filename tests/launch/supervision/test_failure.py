@@ -16,7 +16,7 @@ from tests.launch.specs import cpu_spec
     ],
 )
 def test_a_signal_to_the_launcher_has_its_kind_and_code(signum: int, kind: str, code: int) -> None:
-    told = failure.asked_to_end(signum, time_s=1.0)
+    told = failure.asked_to_end(signum, cpu_spec(), time_s=1.0)
     assert (told.kind, told.exit_code, told.signal) == (kind, code, signal.Signals(signum).name)
 
 

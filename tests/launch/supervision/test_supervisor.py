@@ -16,9 +16,11 @@ from gputopo.errors import InputError
 from gputopo.events import (
     Anomaly,
     BatchTried,
+    CheckpointSaved,
     Event,
     GpuSample,
     ModelBuilt,
+    Noticed,
     RankFailed,
     RunFinished,
     RunStarted,
@@ -27,6 +29,7 @@ from gputopo.events import (
     read_events,
 )
 from gputopo.launch.runs import EventLog, RunFolder
+from gputopo.launch.spec import Lifecycle, RunSpec
 from gputopo.launch.supervision.supervisor import Limits, Outcome, supervise
 from gputopo.launch.supervision.watchdog import Patience
 from gputopo.summary import summarise
@@ -49,12 +52,13 @@ class Run:
         self,
         behaviour: str,
         *,
+        spec: RunSpec | None = None,
         limits: Limits = LONG,
         environment: dict[str, str] | None = None,
         **more: object,
     ) -> Outcome:
-        def command(spec: Path, events_fd: int) -> Sequence[str]:
-            return (sys.executable, "-I", misbehave.__file__, behaviour, str(spec), str(events_fd))
+        def command(file: Path, events_fd: int) -> Sequence[str]:
+            return (sys.executable, "-I", misbehave.__file__, behaviour, str(file), str(events_fd))
 
         def on_event(event: Event) -> None:
             for child in psutil.Process().children():
@@ -64,7 +68,7 @@ class Run:
 
         parent = dict(os.environ) if environment is None else environment
         outcome = supervise(
-            cpu_spec(),
+            spec or cpu_spec(),
             self.folder,
             on_event,
             environment=parent,
@@ -95,6 +99,11 @@ def _a_hanging_test_fails() -> Iterator[None]:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
+
+
+def once(act: Callable[[], None]) -> Callable[[], None]:
+    left = [act]
+    return lambda: left.pop()() if left else None
 
 
 def failure(outcome: Outcome) -> RankFailed:
@@ -197,6 +206,13 @@ def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run)
     assert summarise(run.written()).status == "failed"
 
 
+def test_a_worker_that_never_comes_to_its_first_step_is_ended_with_the_reason(run: Run) -> None:
+    outcome = run("hangs_before_all", limits=Limits(after_term=60, patience=Patience(start_s=0.5)))
+    told = failure(outcome)
+    assert (told.kind, outcome.exit_code) == ("hung", 3)
+    assert told.cause.endswith("in starting TensorFlow and building the model")
+
+
 def test_the_first_failure_counts(run: Run) -> None:
     outcome = run("tells_two_failures")
     assert (failure(outcome).cause, outcome.exit_code) == ("the first", 3)
@@ -223,6 +239,61 @@ def test_a_signal_to_the_launcher_ends_the_worker_and_reports(
     assert (failure(outcome).kind, failure(outcome).signal, outcome.exit_code) == (kind, signum.name, code)
     result = summarise(run.written())
     assert (result.status, result.steps, result.exit_code) == ("interrupted", 1, code)
+
+
+SAVES = cpu_spec(lifecycle=Lifecycle(checkpoints="/c"))
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_worker_that_saves_is_asked_to_end_after_its_step_and_to_save(
+    run: Run, signum: signal.Signals, code: int
+) -> None:
+    run.on_step = once(lambda: os.kill(os.getpid(), signum))
+    outcome = run("ends_as_asked", spec=SAVES)
+    assert outcome.exit_code == code
+    assert failure(outcome).signal == signum.name
+    assert "--resume" in failure(outcome).remedy
+    result = summarise(run.written())
+    assert (result.status, result.steps, result.exit_code) == ("interrupted", 2, code)
+    assert [saved.steps for saved in result.checkpoints] == [3]
+
+
+def test_that_the_last_state_could_not_be_saved_is_said(run: Run) -> None:
+    run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    outcome = run("ends_as_asked_on_a_full_disk", spec=SAVES)
+    assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
+    (said,) = (event.says for event in outcome.events if isinstance(event, Noticed))
+    assert said == "The last state is lost: cannot write c: No space left on device"
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_worker_that_is_still_saving(run: Run, second: signal.Signals) -> None:
+    def in_turn() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), second)
+
+    run.on_step = in_turn
+    outcome = run("does_not_end_as_asked", spec=SAVES)
+    assert (failure(outcome).kind, outcome.exit_code) == ("interrupted", 130)
+    assert not any(isinstance(event, CheckpointSaved) for event in outcome.events)
+
+
+def test_a_worker_that_hangs_while_it_saves_is_ended_and_it_is_said(run: Run) -> None:
+    run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGINT))
+    limits = Limits(after_term=60, patience=Patience(phase_s=0.2))
+    outcome = run("does_not_end_as_asked", spec=SAVES, limits=limits)
+    assert (failure(outcome).kind, outcome.exit_code) == ("interrupted", 130)
+    (said,) = (event.says for event in outcome.events if isinstance(event, Noticed))
+    assert said.startswith("The last state is lost: the worker hangs: nothing for 0 s in the phase 'checkp")
+
+
+@pytest.mark.parametrize("behaviour", ["ends_as_asked", "hangs"])
+def test_a_worker_with_nothing_to_keep_or_no_step_yet_is_ended_at_once(run: Run, behaviour: str) -> None:
+    spec = cpu_spec() if behaviour == "ends_as_asked" else SAVES  # "hangs" never tells its placement
+    run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGINT))
+    outcome = run(behaviour, spec=spec)
+    assert outcome.exit_code == 130
+    assert summarise(run.written()).steps == 1
 
 
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(run: Run) -> None:

@@ -1,10 +1,11 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.events import CheckpointSaved, Event, ModelBuilt, PhaseBegun, PlacementChecked, Step, WarmupDone
 from gputopo.launch.supervision.watchdog import Patience, Watchdog
 
-PATIENCE = Patience(factor=10, least_s=5, phase_s=100)
+PATIENCE = Patience(factor=10, least_s=5, phase_s=100, start_s=1000)
 
 
 def step(seconds: float = 1.0, number: int = 1) -> Step:
@@ -12,7 +13,7 @@ def step(seconds: float = 1.0, number: int = 1) -> Step:
 
 
 def after(*events: Event, now_s: float = 0.0) -> Watchdog:
-    watchdog = Watchdog(PATIENCE)
+    watchdog = Watchdog(PATIENCE, now_s)
     for event in events:
         watchdog.heard(event, now_s)
     return watchdog
@@ -24,11 +25,24 @@ SAVED = CheckpointSaved(time_s=0, path="c", steps=1, bytes=1, seconds=1)
 PHASE = PhaseBegun(time_s=0, phase="checkpoint")
 
 
-def test_building_and_compiling_may_take_any_time() -> None:
-    for events in ([], [BUILT], [BUILT, CHECKED], [BUILT, CHECKED, WarmupDone(time_s=0, steps=0, seconds=0)]):
-        watchdog = after(*events)
-        assert watchdog.deadline_s() is None
-        assert watchdog.verdict(1e9) is None
+@pytest.mark.parametrize(
+    ("events", "during"),
+    [
+        ([], "starting TensorFlow and building the model"),
+        ([BUILT], "the first step, with its compiling"),
+        ([BUILT, CHECKED], "the first step, with its compiling"),
+        ([BUILT, CHECKED, WarmupDone(time_s=0, steps=0, seconds=0)], "the first step, with its compiling"),
+        ([BUILT, PHASE], "the phase 'checkpoint'"),
+    ],
+)
+def test_until_the_first_step_a_worker_has_long_and_not_for_ever(events: list[Event], during: str) -> None:
+    watchdog = after(*events, now_s=50)
+    assert watchdog.verdict(1049) is None
+    assert watchdog.verdict(1051) == f"the worker hangs: nothing for 1001 s in {during}"
+
+
+def test_the_time_until_the_first_step_is_long_enough_to_compile_for_a_new_gpu() -> None:
+    assert Watchdog(Patience(), 0.0).deadline_s() >= 3600
 
 
 def test_after_a_step_silence_of_many_steps_is_a_hang_with_its_numbers() -> None:
@@ -55,19 +69,17 @@ def test_a_phase_has_its_own_time_and_steps_are_awaited_after_it() -> None:
     assert watchdog.deadline_s() == 60
 
 
-def test_a_phase_before_any_step_ends_without_a_deadline_for_compiling() -> None:
-    watchdog = after(PHASE, BUILT)
-    assert watchdog.deadline_s() is None
+def test_a_phase_before_any_step_leaves_the_time_for_compiling() -> None:
+    assert after(PHASE, SAVED).deadline_s() == 1000
 
 
 @given(st.lists(st.floats(1e-4, 100), min_size=1, max_size=50))
 def test_every_word_of_the_worker_moves_the_deadline_on(seconds: list[float]) -> None:
-    watchdog = Watchdog(PATIENCE)
+    watchdog = Watchdog(PATIENCE, 0.0)
     now = 0.0
     for one in seconds:
         now += one
         watchdog.heard(step(one), now)
         deadline = watchdog.deadline_s()
-        assert deadline is not None
         assert deadline >= now + PATIENCE.least_s
         assert watchdog.verdict(now) is None
