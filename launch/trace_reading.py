@@ -4,10 +4,13 @@ What stands in a profile, by TensorFlow's own tracers (xla/backends/profiler/gpu
 seen on 2.21 for CPUs): a plane "/device:GPU:N" for each GPU, with a line "Stream #S(kinds)" for each CUDA
 stream, whose events are kernels by their name, MemcpyH2D, MemcpyD2H, MemcpyD2D, MemcpyP2P and Memset. The
 other lines of such a plane are derived from these and would count twice. The plane "/host:CPU" has a line for
-each thread, with an event "NAME:KIND" for each op that the thread ran, NAME as in the graph.
+each thread, with an event "NAME:KIND" for each op that the thread ran, NAME as in the graph. Ops that may end
+later (a call of a function, which is how XLA's programs are run) are events of one name with the facts `name`
+and `kernel_type`. Within these are the ops of the program, with the facts `hlo_op` and `hlo_module`.
 """
 
 import re
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +22,8 @@ Kind = Literal["compute", "to_device", "to_host", "peer", "none"]
 
 _GPU_PLANE = re.compile(r"/device:GPU:(\d+)")
 _TOWER_OP = re.compile(r"(?:^|/)tower_(\d+)/.*:(\w+)$")
+_MAY_END_LATER = "ExecutorState::ProcessAsync::Start"
+_COPY_OF_HLO = re.compile(r"(_\d+)?(\.\d+)*$")  # XLA numbers the ops of a program: Conv2D_1.11
 _OP = re.compile(r":(\w+)$")
 # The runtime's own: handing tensors from device to device, and reading variables where they live.
 _NOT_COMPUTING = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "ReadVariableOp"}
@@ -55,7 +60,7 @@ def device_times(planes: Iterable[Any], devices: Sequence[Device]) -> tuple[Devi
             found.append(_of_gpu(plane, name, towers.get(name)))
         elif plane.name == "/host:CPU":
             found += _of_cpus(plane, [device for device in devices if "CPU" in device.device])
-    return tuple(sorted(found, key=lambda times: times.device))
+    return tuple(sorted(found, key=lambda times: (len(times.device), times.device)))  # /GPU:2 before /GPU:10
 
 
 def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
@@ -99,16 +104,13 @@ def _of_gpu(plane: Any, device: str, tower: int | None) -> DeviceTimes:
 
 def _of_cpus(plane: Any, devices: Sequence[Device]) -> Iterator[DeviceTimes]:
     """Logical CPU devices share their threads: an op belongs to the tower in whose scope it was built."""
+    lines = [list(_spans(plane, line)) for line in plane.lines]
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     ops: dict[int, Counter[str]] = defaultdict(Counter)
-    for line in plane.lines:
-        for span in _spans(plane, line):
-            found = _TOWER_OP.search(span.name)
-            if found is None or found.group(2) in _NOT_COMPUTING:
-                continue
-            tower = int(found.group(1))
-            spans[tower].append((span.start_ps, span.end_ps))
-            ops[tower][found.group(2)] += span.end_ps - span.start_ps
+    for tower, kind, span in (*_tower_ops(lines), *_compiled_ops(lines)):
+        spans[tower].append((span.start_ps, span.end_ps))
+        if span.name != _MAY_END_LATER:  # what it does is told by the ops within
+            ops[tower][kind] += span.end_ps - span.start_ps
     for device in devices:
         if device.tower in spans:
             busy = _seconds(spans[device.tower])
@@ -119,6 +121,51 @@ def _of_cpus(plane: Any, devices: Sequence[Device]) -> Iterator[DeviceTimes]:
                 busy_s=busy,
                 ops_s=_longest(ops[device.tower]),
             )
+
+
+def _tower_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span]]:
+    """Give the ops of the graph that compute for a tower: its number, their kind, and when."""
+    for line in lines:
+        for span in line:
+            name = span.name
+            if name == _MAY_END_LATER:
+                name = f"{span.facts.get('name', '')}:{span.facts.get('kernel_type', '')}"
+            found = _TOWER_OP.search(name)
+            if found is not None and found.group(2) not in _NOT_COMPUTING:
+                yield int(found.group(1)), found.group(2), span
+
+
+def _compiled_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span]]:
+    """Give the ops of XLA's programs by tower: whose call they are within, on any thread.
+
+    A thread that helps has no call of its own: there the program tells the tower, if it is of one only.
+    """
+    towers: dict[str, set[int]] = defaultdict(set)
+    helped = []
+    for line in lines:
+        calls = sorted(
+            (span.start_ps, span.end_ps, tower)
+            for tower, _, span in _tower_ops([line])
+            if span.name == _MAY_END_LATER
+        )
+        starts = [start for start, _, _ in calls]
+        for span in line:
+            program = span.facts.get("hlo_module")
+            if not program:
+                continue
+            before = bisect_right(starts, span.start_ps) - 1
+            if before >= 0 and span.end_ps <= calls[before][1]:
+                towers[program].add(calls[before][2])
+                yield calls[before][2], _hlo_kind(span), span
+            else:
+                helped.append((program, span))
+    for program, span in helped:
+        if len(towers[program]) == 1:
+            yield next(iter(towers[program])), _hlo_kind(span), span
+
+
+def _hlo_kind(span: Span) -> str:
+    return _COPY_OF_HLO.sub("", span.facts.get("hlo_op", span.name))[:_LONGEST_NAME]
 
 
 def _kind(span: Span, own: str) -> Kind:

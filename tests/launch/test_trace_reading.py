@@ -155,6 +155,53 @@ def test_cpu_devices_are_told_apart_by_the_scope_of_their_ops() -> None:
     assert first.to_device_s is None, "a CPU has no copy engine: that is not zero"
 
 
+START = "ExecutorState::ProcessAsync::Start"
+
+
+def call(tower: int, start: float, end: float, kind: str = "PartitionedCall") -> tuple[Any, ...]:
+    return (START, start, end, {"name": f"tower_{tower}/PartitionedCall", "kernel_type": kind})
+
+
+def hlo(op: str, start: float, end: float, program: str) -> tuple[Any, ...]:
+    return (op, start, end, {"hlo_op": op, "hlo_module": program})
+
+
+def test_what_xla_compiled_belongs_to_the_tower_whose_call_it_is_within() -> None:
+    plane = (
+        Plane("/host:CPU")
+        .add(
+            "tf_Compute/1",
+            call(0, 0, 10),
+            hlo("Conv2D_1.11", 1, 7, "a_0"),
+            hlo("Conv2D.2", 7, 8, "a_0"),
+            hlo("transpose_copy_fusion.23", 8, 10, "a_0"),
+            call(0, 50, 90, kind="_Recv"),  # it waits
+        )
+        .add("tf_Compute/2", call(1, 4, 8), hlo("dot.3", 5, 8, "a_1"), ("tower_1/Cast:Cast", 9, 10))
+        .add("helper", hlo("Conv2D.2", 12, 14, "a_0"), hlo("dot.3", 20, 21, "a_2"))
+    )
+    first, second = device_times([plane], CPUS)
+    assert first.compute_s == pytest.approx(0.012)
+    assert first.ops_s == {"Conv2D": pytest.approx(0.009), "transpose_copy_fusion": pytest.approx(0.002)}
+    assert second.compute_s == pytest.approx(0.005)
+    assert second.ops_s == {"dot": pytest.approx(0.003), "Cast": pytest.approx(0.001)}
+
+
+def test_a_program_that_two_towers_run_is_told_apart_by_their_calls() -> None:
+    plane = (
+        Plane("/host:CPU")
+        .add("tf_Compute/1", call(0, 0, 4), hlo("dot", 0, 4, "same"), call(1, 5, 7), hlo("dot", 5, 7, "same"))
+        .add("helper", hlo("dot", 20, 30, "same"))
+    )
+    first, second = device_times([plane], CPUS)
+    assert (first.compute_s, second.compute_s) == (pytest.approx(0.004), pytest.approx(0.002))
+
+
+def test_ten_gpus_and_more_stand_in_their_order() -> None:
+    planes = [Plane(f"/device:GPU:{n}").add("Stream #1(Compute)", ("a", 0, 1)) for n in (10, 2, 0)]
+    assert [times.device for times in device_times(planes, GPUS)] == ["/GPU:0", "/GPU:2", "/GPU:10"]
+
+
 def test_the_host_says_nothing_of_gpus_and_what_is_not_traced_is_left_out() -> None:
     host = Plane("/host:CPU").add("tf_Compute/1", ("tower_0/conv/Conv2D:Conv2D", 0, 5))
     assert device_times([host], GPUS) == ()

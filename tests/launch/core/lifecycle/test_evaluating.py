@@ -54,6 +54,14 @@ def ran(folder: Path) -> dict[str, Ran]:
     (folder / "used" / "something").write_text("")
     runs = [
         {"name": "train", **base, "num_batches": STEPS - 1, "lifecycle": full, "optimization": momentum},
+        {
+            "name": "xla",
+            **base,
+            "batch_size": 2048,  # so that computing is more than TensorFlow's own part of a step
+            "num_batches": 4,
+            "precision": {"xla": True},
+            "lifecycle": {"trace": str(folder / "xla"), "trace_steps": [2, 3, 4]},
+        },
         {"name": "eval", **base, "task": "eval", "num_batches": 3, "lifecycle": kept},
         {
             "name": "eval_replicated",
@@ -255,6 +263,16 @@ def test_traces_of_chosen_steps_tell_what_each_device_did(ran: dict[str, Ran], f
             assert times.to_device_s is None
     said = [notice.says for notice in ran["train"].told(Noticed)]
     assert said == ["Not traced, for the run did not come to them: steps 90."]
+
+
+def test_a_trace_of_towers_that_xla_compiled_holds_what_they_computed(ran: dict[str, Ran]) -> None:
+    (told,) = ran["xla"].told(Traced)
+    steps = [step for step in ran["xla"].told(Step) if step.step in told.steps]
+    assert [times.device for times in told.devices] == ["/CPU:0", "/CPU:1"]
+    for times in told.devices:
+        marked = sum(step.marks[times.tower].compute_s for step in steps)
+        assert marked / 3 < times.compute_s < marked * 1.2
+        assert sum(times.ops_s.values()) > times.compute_s / 3, times.ops_s
 
 
 READ = """
