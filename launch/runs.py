@@ -75,7 +75,10 @@ def check_output(output: Path | None) -> None:
         return
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is not a folder", "name a new folder with --output")
-    held = next((name for name in _TRACES if (output / name).exists()), None)
+    try:
+        held = next((name for name in _TRACES if (output / name).exists()), None)
+    except OSError as error:
+        raise InputError(f"cannot look into {output}: {error.strerror}", "name another --output") from error
     if held is not None:
         raise InputError(f"{output} already holds a run ({held})", "name a new folder with --output")
 

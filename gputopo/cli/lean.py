@@ -1,9 +1,12 @@
 """Typer commands that start fast: what needs no conversion is not converted."""
 
 import types
+from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
+
+from gputopo.errors import UsageError
 
 _NO_THEME = "Options"
 
@@ -18,6 +21,20 @@ class LeanCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """Give the options, that of the help included, each with the shorter way to its value."""
         return _lean(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words. Raises UsageError for a program's word that no `--` stands before.
+
+        The parser takes any word that is no option for the program's, so that a forgotten or doubled value
+        (`--use_fp16 true`) would be run.
+        """
+        behind = len(args) - args.index("--") - 1 if "--" in args else 0
+        left: list[str] = super().parse_args(ctx, args)
+        for one in self.params:
+            words = ctx.params.get(one.name) or ()
+            if one.param_type_name == "argument" and one.nargs == -1 and len(words) > behind:
+                raise _without_dashes(ctx.command_path, words)
+        return left
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options of each theme under its heading; those that have none come first."""
@@ -49,6 +66,15 @@ def _lean(parameters: list[Any]) -> list[Any]:
         if hasattr(parameter, "type_descriptor"):
             vars(parameter)["process_value"] = types.MethodType(_process_value, parameter)
     return parameters
+
+
+def _without_dashes(command: str, words: Sequence[str]) -> UsageError:
+    from gputopo.cli.choices import shown
+
+    return UsageError(
+        f"{command} takes no argument {shown(words[0])}",
+        f"leave it out; a program of your own comes after --: {command} [options] -- PROGRAM",
+    )
 
 
 def _process_value(parameter: Any, context: Any, value: Any) -> Any:

@@ -5,12 +5,16 @@ import keyword
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from gputopo.cli.choices import shown
-from gputopo.errors import UsageError
+from gputopo.errors import InputError, UsageError
+
+MOST = 2**31 - 1  # TensorFlow's sizes and seeds are C ints
+MOST_FLOAT = 3.4e38  # TensorFlow computes with float32, where more is infinite
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -64,24 +68,49 @@ def with_offers(
 
 
 def at_least(lowest: int, offer: Offer, value: int | None) -> int | None:
-    """Give a whole number that is not below `lowest`; None stays. Raises UsageError."""
+    """Give a whole number from `lowest` to MOST; None stays. Raises UsageError."""
     if value is not None and value < lowest:
-        raise UsageError(f"{offer.option} cannot be {value}", f"give {lowest} or more")
+        raise UsageError(f"{offer.option} cannot be {shown(str(value))[1:-1]}", f"give {lowest} or more")
+    if value is not None and value > MOST:
+        raise UsageError(f"{offer.option} cannot be {shown(str(value))[1:-1]}", f"give {MOST} at most")
     return value
 
 
 def number(
-    offer: Offer, value: float | None, *, least: float = 0.0, above: bool = False, most: float = math.inf
+    offer: Offer, value: float | None, *, least: float = 0.0, above: bool = False, below: float = math.inf
 ) -> float | None:
-    """Give a finite number from `least` (or above it) to `most`; None stays. Raises UsageError."""
+    """Give a number from `least` (or above it), less than `below`, and one for float32; None stays.
+
+    Raises UsageError.
+    """
     if value is None:
         return None
     low = value <= least if above else value < least
-    if low or value > most or not math.isfinite(value):
+    if low or value >= below or not value <= MOST_FLOAT:
         lowest = f"above {least:g}" if above else f"from {least:g}"
-        highest = "" if math.isinf(most) else f" to {most:g}"
+        highest = f" to {MOST_FLOAT:g}" if math.isinf(below) else f", below {below:g}"
         raise UsageError(f"{offer.option} cannot be {value:g}", f"give a number {lowest}{highest}")
     return value
+
+
+def folder_of(offer: Offer, text: str) -> Path:
+    """Give the absolute path of a folder that is there or can be made: the worker runs elsewhere.
+
+    Raises UsageError for no name at all, InputError where something else has the name.
+    """
+    if not text.strip():
+        raise UsageError(f"{offer.option} names no folder: it is empty", "name a folder; . is this one")
+    try:
+        path = Path(text).expanduser().absolute()
+        taken = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError) as error:  # a name too long, a place that may not be seen, ~nobody
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"{offer.option} {shown(text)} cannot be looked at: {why}", "name another folder"
+        ) from error
+    if taken:
+        raise InputError(f"{offer.option} {text} is not a folder", "name a folder, or a place for a new one")
+    return path
 
 
 def whole(offer: Offer, text: str, lowest: int, also: str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gputopo.cli import run_options
-from gputopo.cli.offers import at_least, with_offers
+from gputopo.cli.offers import at_least, folder_of, with_offers
 from gputopo.cli.plan_options import (
     ExcludeOption,
     GpusOption,
@@ -72,26 +72,26 @@ def run(**typed: Any) -> int:
     printed = output.shape_of(typed["format"], json=typed["json"], tf_cnn_log=typed["tf_cnn_log"])
     worst = output.fail_on_of(typed["fail_on"])
     repeats = at_least(1, output.REPEATS, typed["repeats"]) or 1
+    folder = None if typed["output"] is None else folder_of(output.OUTPUT, typed["output"])
     fields = run_options.fields_of(typed)
     program: list[str] | None = typed["program"]
     if program:
-        _refuse_for_program(typed)
+        _refuse_for_program(typed, printed)
     elif typed["model"] is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program of your own after --")
-    chosen = _target_of(typed)
+    chosen = _target_of(typed, folder)
     if program:
         return _run_program(program, chosen, dry_run=typed["dry_run"], printed=printed)
     from gputopo.cli import training_run
 
     options = run_options.options_of(fields, chosen, model=typed["model"], num_gpus=typed["num_gpus"])
-    folder = None if typed["output"] is None else Path(typed["output"])
-    if typed["dry_run"]:
-        return training_run.show_only(chosen, options, folder, printed)
     wanted = training_run.Wanted(folder, printed, fail_on_anomaly=worst == "warning", repeats=repeats)
+    if typed["dry_run"]:
+        return training_run.show_only(chosen, options, wanted)
     return training_run.train(chosen, options, wanted)
 
 
-def _target_of(typed: dict[str, Any]) -> "Target":
+def _target_of(typed: dict[str, Any], folder: Path | None) -> "Target":
     """Plan for the machine, with what was asked of the plan."""
     plan_options = ("model", "num_gpus", "gpus", "exclude", "prefer_pix", "ps", "all_reduce")
     request = request_from(
@@ -101,7 +101,7 @@ def _target_of(typed: dict[str, Any]) -> "Target":
     from gputopo.launch import runs, target
 
     sources = typed["sources"] or ()
-    runs.check_output(None if typed["output"] is None else Path(typed["output"]))
+    runs.check_output(folder)
     return target.target_of(
         planned_machine(sources),
         request,
@@ -111,12 +111,17 @@ def _target_of(typed: dict[str, Any]) -> "Target":
     )
 
 
-def _refuse_for_program(typed: dict[str, Any]) -> None:
+def _refuse_for_program(typed: dict[str, Any], printed: str) -> None:
     stray = run_options.stray_for_program(typed)
     if stray is not None:
         raise UsageError(
             f"{stray.option} is for the built-in core, not for a program of your own",
             "leave it out, or give it to the program: what follows -- is the program's",
+        )
+    if printed == "json" and not typed["dry_run"]:
+        raise UsageError(
+            "JSON is the result of the built-in core, and a program of your own prints what it will",
+            "leave --json out, or add --dry-run for the plan as JSON",
         )
     if typed["sources"] and not typed["dry_run"]:
         raise UsageError(

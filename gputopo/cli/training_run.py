@@ -44,9 +44,8 @@ class Wanted:
 
 def train(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     """Train to the end, once or repeatedly, print the result as wanted, and give the exit code."""
-    spec = _checked(target, options)
+    spec = _checked(target, options, wanted.repeats)
     if wanted.repeats > 1:
-        _require_repeatable(spec)
         return _train_repeatedly(target, spec, wanted)
     result = _train_once(target, spec, wanted, wanted.output)
     _print(result, wanted.printed)
@@ -56,8 +55,13 @@ def train(target: "Target", options: RunOptions, wanted: Wanted) -> int:
 def _require_repeatable(spec: "RunSpec") -> None:
     """Raise UsageError for what the first repeat would leave in the way of the second."""
     kept = spec.lifecycle
-    for option, folder in (("--checkpoints", kept.checkpoints), ("--export", kept.export)):
-        if folder is not None and spec.task == "train":
+    saves = spec.task == "train"  # an evaluation only reads
+    for option, folder in (
+        ("--checkpoints", kept.checkpoints if saves else None),
+        ("--export", kept.export),
+        ("--tensorboard", kept.tensorboard),
+    ):
+        if folder is not None:
             raise UsageError(
                 f"--repeats does not go with {option}: all repeats would write to {folder}",
                 f"leave {option} out, or run once without --repeats",
@@ -120,11 +124,13 @@ def _exit_code(code: int, results: "Sequence[Result]", wanted: Wanted) -> int:
     return code
 
 
-def _checked(target: "Target", options: RunOptions) -> "RunSpec":
+def _checked(target: "Target", options: RunOptions, repeats: int) -> "RunSpec":
     """Give the spec, after the looks that are cheap here and would cost the worker's start."""
     from gputopo.launch.numerics import require_numerics
 
     spec = spec_of(target.plan, target.machine, options)
+    if repeats > 1:
+        _require_repeatable(spec)
     require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
     if spec.data.folder is not None:
         from gputopo.launch.data_folder import find
@@ -145,15 +151,15 @@ def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
     return spec
 
 
-def show_only(target: "Target", options: RunOptions, output: Path | None, printed: str) -> int:
+def show_only(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     """Print what `train` would do, and do nothing."""
     from gputopo.cli.dry_run import show_dry_run
 
-    spec = _checked(target, options)
+    spec = _checked(target, options, wanted.repeats)
     environment = env.worker_env(os.environ, spec, target.plan.environment)
-    place = _SPEC_OF_A_RUN_TO_COME if output is None else runs.RunFolder(output).spec
+    place = _SPEC_OF_A_RUN_TO_COME if wanted.output is None else runs.RunFolder(wanted.output).spec
     command = worker_command(place, _EVENTS_FD_TO_COME)
-    show_dry_run(target.plan, spec, env.changes(os.environ, environment), command, printed)
+    show_dry_run(target.plan, spec, env.changes(os.environ, environment), command, wanted.printed)
     return ExitCode.OK
 
 

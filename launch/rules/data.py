@@ -1,7 +1,7 @@
 """Rules of the data, of the numbers that are computed with, and of the runtime. Pure."""
 
 from gputopo.launch.model_data import data_of
-from gputopo.launch.rules.rule import Rule, replaced, to
+from gputopo.launch.rules.rule import Rule, needless, replaced, to, untyped
 from gputopo.launch.spec import Data, Precision, RunSpec, Runtime
 
 
@@ -17,6 +17,10 @@ def _real_only(data: Data) -> bool:
 
 def _synthetic(data: Data) -> Data:
     return Data(source=data.source, feed=data.feed, prefetch=data.prefetch)
+
+
+def _made_in_python(data: Data) -> bool:
+    return data.folder is None and data.source == "python"
 
 
 NUMBER_RULES: tuple[Rule, ...] = (
@@ -67,6 +71,18 @@ DATA_RULES: tuple[Rule, ...] = (
         "leave --data-dir out, or use --model resnet20",
         lambda spec: replaced(spec, data=Data()),
     ),
+    *needless(
+        ("data_name",),
+        lambda spec: spec.data.folder is None and data_of(spec.model) is None,
+        "does not go with --model {spec.model} without --data-dir: examples are made up in the model's shape",
+        "leave it out, or add --data-dir DIR",
+    ),
+    *needless(
+        ("data_format",),
+        lambda spec: data_of(spec.model) == "numbers",
+        "does not go with --model {spec.model}: it takes numbers, and images have a layout",
+        "leave it out",
+    ),
     Rule(
         _other_data,
         "--model {spec.model} does not take {spec.data.name} examples",
@@ -81,13 +97,10 @@ DATA_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: (
-            spec.data.folder is None
-            and spec.data.source == "gpu"
-            and (spec.data.private_threads, spec.data.prefetch) != (None, Data().prefetch)
+            spec.data.folder is None and spec.data.source == "gpu" and spec.data.prefetch != Data().prefetch
         ),
-        "--datasets-num-private-threads and --prefetch are for an input pipeline, and examples that are made "
-        "once on the devices need none",
-        "use --data-source cpu, or leave them out",
+        "--prefetch is for an input pipeline, and examples that are made once on the devices need none",
+        "use --data-source cpu, or leave it out",
         to("data", source="cpu"),
     ),
     Rule(
@@ -96,5 +109,29 @@ DATA_RULES: tuple[Rule, ...] = (
         "it is how examples come that Python makes",
         "use --data-source python, or leave --feed out",
         to("data", source="python"),
+    ),
+    *needless(
+        ("prefetch",),
+        lambda spec: _made_in_python(spec.data) and spec.data.feed == "sync",
+        "does not go with --feed sync: each batch is made when its step asks for it",
+        "use --feed queue, or leave --prefetch out",
+    ),
+    Rule(
+        lambda spec: _made_in_python(spec.data) and spec.data.feed != "sync" and spec.data.prefetch == 0,
+        "--prefetch 0 does not go with --feed {spec.data.feed}: that makes batches ahead",
+        "use --feed sync, without --prefetch",
+        lambda spec: untyped("prefetch")(replaced(spec, "data", feed="sync", prefetch=Data().prefetch)),
+    ),
+    *needless(
+        ("resize_method", "cache"),
+        lambda spec: spec.data.folder is not None and spec.data.name == "cifar10",
+        "does not go with CIFAR-10: its pictures are taken in their own size, and all are held in memory",
+        "leave it out",
+    ),
+    *needless(
+        ("distortions", "cache"),
+        lambda spec: spec.task == "eval",
+        "does not go with --eval: it takes every picture once, and as it is",
+        "leave it out",
     ),
 )

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gputopo.launch.rules.rule import Rule, replaced, to
+from gputopo.launch.rules.rule import Rule, replaced, to, typed, untyped
 from gputopo.launch.spec import RunSpec
 
 
@@ -89,6 +89,13 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
         "nothing is reduced between replicas",
         "use --variable-update replicated",
         _to_copies,
+    ),
+    Rule(
+        lambda spec: typed(spec, "agg_small_grads_max_group") and not spec.exchange.small_bytes,
+        "--agg-small-grads-max-group says how many small gradients go together, and none are small: "
+        "no size is named",
+        "add --agg-small-grads-max-bytes B, or leave it out",
+        untyped("agg_small_grads_max_group"),
     ),
     Rule(
         lambda spec: bool(spec.exchange.repacking) and bool(spec.exchange.small_bytes),

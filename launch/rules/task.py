@@ -1,7 +1,24 @@
 """Rules of a run's task and of what is kept of it. Pure."""
 
-from gputopo.launch.rules.rule import Rule, moves_gradients, replaced, to
+from gputopo.launch.rules.rule import Rule, moves_gradients, needless, replaced, to
 from gputopo.launch.spec import Exchange, Lifecycle, RunSpec
+
+# Options by their names in RunSpec.asked.
+_OF_AN_UPDATE = (
+    "all_reduce",
+    "agg_small_grads_max_group",
+    "optimizer",
+    "learning_rate",
+    "scale_learning_rate",
+    "learning_rate_schedule",
+    "learning_rate_warmup_steps",
+    "weight_decay",
+    "gradient_clip",
+    "gradient_clip_norm",
+    "loss_scale",
+)
+_OF_A_MODEL = ("ps", "variable_update", "precision", "xla")
+_OF_COUNTED_STEPS = ("num_warmup_batches", "keep_checkpoints")
 
 
 def _plain_exchange(spec: RunSpec) -> RunSpec:
@@ -47,6 +64,18 @@ TASK_RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        lambda spec: spec.task == "input" and spec.data.folder is None and spec.data.source == "gpu",
+        "--input-only has nothing to measure: examples that are made once on the devices need no input",
+        "name an input: --data-dir DIR, --data-source cpu or --data-source python",
+        to("data", source="cpu"),
+    ),
+    *needless(
+        _OF_A_MODEL,
+        lambda spec: spec.task == "input",
+        "does not go with --input-only: it has no model",
+        "leave it out, or use --forward-only",
+    ),
+    Rule(
         lambda spec: spec.task == "input" and bool(spec.extra_forward),
         "--input-only makes no forward pass, so --add-work has none to add to",
         "leave --add-work out, or use --forward-only",
@@ -57,6 +86,18 @@ TASK_RULES: tuple[Rule, ...] = (
         "--task {spec.task} makes no gradients, so none are exchanged",
         "leave the options of the exchange out, or use --task train",
         _plain_exchange,
+    ),
+    *needless(
+        _OF_AN_UPDATE,
+        lambda spec: spec.task != "train",
+        "does not go with --task {spec.task}: no weights are changed",
+        "leave it out, or use --task train",
+    ),
+    *needless(
+        _OF_COUNTED_STEPS,
+        lambda spec: spec.task == "eval",
+        "does not go with --eval: every example is judged, and nothing is written",
+        "leave it out",
     ),
     Rule(
         lambda spec: spec.task in ("forward", "eval") and _writes(spec.lifecycle),

@@ -1,7 +1,7 @@
 """Rules of the trainers beside our own towers: Keras methods and tf.distribute's strategies. Pure."""
 
-from gputopo.launch.rules.rule import Rule, moves_gradients, replaced, to
-from gputopo.launch.spec import Exchange, Precision, RunSpec
+from gputopo.launch.rules.rule import Rule, moves_gradients, needless, replaced, to
+from gputopo.launch.spec import Exchange, RunSpec
 from gputopo.launch.strategy_names import read
 
 
@@ -57,6 +57,12 @@ TRAINER_RULES: tuple[Rule, ...] = (
         "such as mirrored:one",
         _to_own_exchange,
     ),
+    *needless(
+        ("ps", "variable_update"),
+        lambda spec: spec.strategy is not None and not _is(spec, kind="central"),
+        "does not go with --strategy {spec.strategy}: the variables are where the strategy has them",
+        "leave it out, or use --strategy central, which has one set of variables on --ps",
+    ),
     Rule(
         lambda spec: _other(spec) and spec.exchange != Exchange(),
         "--ps gpu:spread does not go with a --method or --strategy: their variables are in one place",
@@ -68,24 +74,6 @@ TRAINER_RULES: tuple[Rule, ...] = (
         "--grad-reduce sum does not go with --method {spec.method}: it has one loss, a mean",
         "leave --grad-reduce out",
         to(grad_reduce="mean"),
-    ),
-    Rule(
-        lambda spec: _other(spec) and spec.precision.xla,
-        "--xla does not go with a --method or --strategy: it compiles each of our own towers",
-        "leave --xla out",
-        to("precision", xla=False),
-    ),
-    Rule(
-        lambda spec: _other(spec) and spec.precision.auto_loss_scale,
-        "--loss-scale auto does not go with a --method or --strategy: our own towers adapt it",
-        "use --precision bf16, which needs no scale",
-        to("precision", auto_loss_scale=False, loss_scale=1.0, compute="bf16"),
-    ),
-    Rule(
-        lambda spec: spec.method is not None and spec.precision.loss_scale != Precision().loss_scale,
-        "--precision fp16 does not go with --method {spec.method}: it has no loss scale",
-        "use --precision bf16, which needs none",
-        to("precision", compute="bf16", loss_scale=1.0),
     ),
     Rule(
         lambda spec: _other(spec) and bool(spec.extra_forward),

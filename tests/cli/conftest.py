@@ -1,14 +1,16 @@
 import contextlib
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli import run_command
+from gputopo.cli import run_command, training_run
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
+from tests.kit_workers import misbehave
 
 
 class Called(NamedTuple):
@@ -22,8 +24,12 @@ Call = Callable[..., Called]
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keeps what commands file away from the user's folder, and what was filed there away from commands."""
+    """Keeps what commands file away from the user's folder, and what was filed there away from commands.
+
+    The caller's choice of GPUs is kept away too.
+    """
     monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path / "home"
 
 
@@ -37,6 +43,19 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
         return Called(code, captured.out, captured.err)
 
     return called
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a pretending worker in the place of the core."""
+
+    def behaves(behaviour: str) -> None:
+        def command(spec: Path, events_fd: int) -> Sequence[str]:
+            return (sys.executable, "-I", misbehave.__file__, behaviour, str(spec), str(events_fd))
+
+        monkeypatch.setattr(training_run, "worker_command", command)
+
+    return behaves
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 import contextlib
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_without_any_option_the_spec_is_plain() -> None:
 GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"task": "forward"}, "task", "forward"),
     ({"forward_only": True}, "task", "forward"),
-    ({"input_only": True}, "task", "input"),
+    ({"input_only": True, "data_source": "cpu"}, "task", "input"),
     ({"eval": True, "checkpoints": "/kept"}, "task", "eval"),
     ({"method": "kuza55"}, "method", "kuza55"),
     ({"strategy": "mirrored:one"}, "strategy", "mirrored:one"),
@@ -142,16 +143,35 @@ def test_every_option_that_changes_a_spec_is_tried_above_or_needs_more() -> None
 
 def test_options_of_real_data_come_to_the_spec(tmp_path: Path) -> None:
     made = spec(
-        "resnet20",
+        "resnet50",
         data_dir=str(tmp_path),
         distortions=True,
         resize_method="area",
-        cache=True,
+        cache="decoded",
         bad_records="skip",
         datasets_num_private_threads=2,
     ).data
-    assert (made.folder, made.name, made.private_threads) == (str(tmp_path), "cifar10", 2)
-    assert (made.distortions, made.resize, made.cache, made.bad_records) == (True, "area", True, "skip")
+    assert (made.folder, made.name, made.private_threads) == (str(tmp_path), "imagenet", 2)
+    assert (made.distortions, made.resize, made.cache, made.bad_records) == (True, "area", "decoded", "skip")
+
+
+def test_a_folder_whose_name_no_run_could_write_down_is_refused(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"bad\xff")).mkdir()
+    with pytest.raises(InputError, match="is no UTF-8"):
+        spec("resnet50", data_dir=str(tmp_path / os.fsdecode(b"bad\xff")))
+
+
+@pytest.mark.parametrize("name", ["seed", "num_batches", "batch_size", "num_inter_threads"])
+def test_the_largest_number_is_one_that_tensorflow_takes(name: str) -> None:
+    largest: dict[str, Any] = {name: 2**31 - 1}
+    assert spec(**largest).asked == largest
+
+
+def test_what_was_typed_of_the_plan_is_among_what_was_asked() -> None:
+    words = typed(num_gpus=2, gpus="0,1", exclude=None, prefer_pix=True, ps="cpu", batch_size=4)
+    assert run_options.asked_of(words) == {
+        "num_gpus": 2, "gpus": "0,1", "prefer_pix": True, "ps": "cpu", "batch_size": 4
+    }  # fmt: skip
 
 
 def test_the_schedule_of_a_models_authors_knows_the_batch() -> None:
@@ -202,6 +222,25 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gradient_clip": 0.0}, "--gradient-clip"),
     ({"optimizer": "momentum", "momentum": 1.5}, "--momentum"),
     ({"learning_rate": float("inf")}, "--learning-rate"),
+    ({"learning_rate": float("nan")}, "--learning-rate"),
+    ({"learning_rate": 1e39}, "--learning-rate"),
+    ({"optimizer": "momentum", "momentum": 1.0}, "below 1"),
+    ({"optimizer": "adam", "adam_beta1": 1.0}, "below 1"),
+    ({"optimizer": "adam", "adam_beta2": 1.0}, "below 1"),
+    ({"precision": "fp16", "loss_scale": "1e300"}, "--loss-scale cannot be 1e+300"),
+    ({"seed": 2**31}, "2147483647 at most"),
+    ({"num_batches": 10**30}, "--num-batches cannot be 1000"),
+    ({"batch_size": 10**30}, "--batch-size cannot be 1000"),
+    ({"agg_small_grads_max_group": 5}, "--agg-small-grads-max-bytes"),
+    ({"checkpoints": ""}, "--checkpoints names no folder"),
+    ({"export": " "}, "--export names no folder"),
+    ({"tensorboard": "x" * 5000}, "File name too long"),
+    ({"data_dir": ""}, "--data-dir names no folder"),
+    ({"cache": "yes"}, "--cache cannot be 'yes'"),
+    ({"data_dir": "~nobody-of-this-name/x"}, "--data-dir"),
+    ({"task": "forward", "optimizer": "adam"}, "--optimizer does not go with --task forward"),
+    ({"input_only": True, "data_source": "cpu", "xla": True}, "--xla does not go with --input-only"),
+    ({"strategy": "mirrored", "ps": "cpu"}, "--ps does not go with --strategy mirrored"),
     ({"learning_rate_schedule": "cosin:5"}, "--learning-rate-schedule"),
     ({"precision": "fp8"}, "--precision"),
     ({"precision": "fp16", "loss_scale": "0"}, "--loss-scale"),

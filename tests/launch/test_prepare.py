@@ -6,7 +6,7 @@ import pytest
 from gputopo.errors import UsageError
 from gputopo.launch.cpu_plan import cpu_plan
 from gputopo.launch.prepare import CPU_MAX_BATCHES, CPU_TIME_BUDGET_S, RunOptions, spec_of
-from gputopo.launch.spec import Exchange, RunSpec
+from gputopo.launch.spec import Data, Exchange, RunSpec
 from gputopo.machine import ClockMhz, ClocksMhz
 from gputopo.workload import require
 from tests.launch.specs import machine, plan_for
@@ -239,7 +239,8 @@ def test_the_rate_of_a_residual_network_follows_the_batch_of_all_devices() -> No
     [("forward", "Forward passes on 2 GPUs"), ("input", "Measuring the input on 2 GPUs")],
 )
 def test_the_first_line_tells_the_task(task: str, said: str) -> None:
-    asked = RunOptions(model="alexnet", backend="gpu", task=task)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"task": task, "data": Data(source="cpu")}
+    asked = RunOptions(model="alexnet", backend="gpu", **options)
     assert spec_of(plan_for((0, 1), "cpu"), machine(), asked).says[0].startswith(said)
 
 

@@ -42,8 +42,9 @@ def fields_of(typed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def asked_of(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the options of the training that were typed, by their names, as they were typed."""
-    placed = {name: typed[name] for name in ("ps", "variable_update") if typed[name] != "auto"}
+    """Give the options of plan and training that were typed, by their names, as they were typed."""
+    planned = ("num_gpus", "gpus", "exclude", "prefer_pix", "ps", "variable_update")
+    placed = {name: typed[name] for name in planned if typed.get(name) not in (None, False, "auto")}
     return {**placed, **{offer.name: _plain(typed[offer.name]) for offer in given(_TRAINING, typed)}}
 
 

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from gputopo.cli.choices import shown
-from gputopo.cli.offers import Offer, at_least
-from gputopo.errors import InputError, UsageError
+from gputopo.cli.offers import Offer, at_least, folder_of
+from gputopo.errors import UsageError
 from gputopo.launch.spec import Lifecycle
 
 MOST_TRACED = 100  # a profile of more steps than this does not fit into memory. Ours.
@@ -63,11 +62,5 @@ def parse_steps(text: str) -> tuple[int, ...]:
 
 
 def _folder(offer: Offer, typed: Mapping[str, Any]) -> str | None:
-    """Give the folder's absolute path: the worker runs elsewhere."""
     text = typed[offer.name]
-    if text is None:
-        return None
-    path = Path(text).expanduser().absolute()
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{offer.option} {text} is not a folder", "name a folder, or a place for a new one")
-    return str(path)
+    return None if text is None else str(folder_of(offer, text))

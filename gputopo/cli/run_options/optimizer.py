@@ -63,7 +63,7 @@ def optimization_of(typed: Mapping[str, Any]) -> Optimization:
     numbers = {
         offer.name: number(offer, typed[offer.name], above=True)
         if offer in _EPSILONS
-        else number(offer, typed[offer.name], most=1.0)
+        else number(offer, typed[offer.name], below=1.0)
         for offers in _OWN.values()
         for offer in offers
         if offer is not NESTEROV

@@ -36,8 +36,8 @@ DATA = st.builds(
     folder=st.sampled_from([None, "/data"]),
     name=st.sampled_from(["imagenet", "cifar10"]),
     distortions=st.booleans(),
-    cache=st.booleans(),
-    prefetch=st.sampled_from([1, 3]),
+    cache=st.sampled_from([None, "raw"]),
+    prefetch=st.sampled_from([0, 1, 3]),
     bad_records=st.sampled_from(["stop", "skip"]),
 )
 LIVES = st.builds(
@@ -54,6 +54,18 @@ RUNTIMES = st.builds(
     Runtime,
     gpu_thread_mode=st.sampled_from(["gpu_private", "global"]),
     memory_limit_mib=st.sampled_from([None, 1024]),
+)
+ASKED = st.dictionaries(
+    st.sampled_from(
+        [
+            *("all_reduce", "agg_small_grads_max_group", "optimizer", "learning_rate", "scale_learning_rate"),
+            *("learning_rate_schedule", "learning_rate_warmup_steps", "weight_decay", "gradient_clip"),
+            *("gradient_clip_norm", "loss_scale", "ps", "variable_update", "precision", "xla", "batch_size"),
+            *("num_warmup_batches", "keep_checkpoints", "data_name", "data_format"),
+        ]
+    ),
+    st.just(1),
+    max_size=12,
 )
 
 
@@ -88,6 +100,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
         lifecycle=draw(LIVES),
         runtime=draw(RUNTIMES),
         extra_forward=draw(st.sampled_from([{}, {0: 2}])),
+        asked=draw(ASKED),
     )
 
 
@@ -129,6 +142,8 @@ def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
     check(cpu_spec(task="eval", lifecycle=Lifecycle(checkpoints="/kept")))
 
 
+CIFAR = {"model": "resnet20", "data": Data(folder="/d", name="cifar10")}
+JUDGED = {"task": "eval", "lifecycle": Lifecycle(checkpoints="/kept")}
 REPLICATED = {"variable_update": "replicated", "ps_device": None, "all_reduce": "copy"}
 
 
@@ -148,8 +163,14 @@ REPLICATED = {"variable_update": "replicated", "ps_device": None, "all_reduce": 
         ({"lifecycle": Lifecycle(resume=True)}, "--resume", "--checkpoints"),
         ({"data": Data(distortions=True)}, "--distortions", "--data-dir"),
         ({"data": Data(feed="queue")}, "--feed queue", "--data-source python"),
+        ({"data": Data(source="python"), "asked": {"prefetch": 3}}, "--prefetch", "--feed queue"),
+        ({"data": Data(source="python", feed="queue", prefetch=0)}, "--prefetch 0", "--feed sync"),
+        ({**CIFAR, "asked": {"resize_method": "area"}}, "--resize-method", "leave it out"),
+        ({**CIFAR, "asked": {"cache": "raw"}}, "--cache", "leave it out"),
+        ({**JUDGED, "asked": {"distortions": True}}, "--distortions", "leave it out"),
         ({"runtime": Runtime(memory_limit_mib=1024)}, "--gpu-memory-limit", "--num-intra-threads"),
         ({"exchange": Exchange(repacking=4, small_bytes=64), **REPLICATED}, "--gradient-repacking", "leave"),
+        ({"task": "input"}, "--input-only has nothing to measure", "--data-source cpu"),
     ],
 )
 def test_a_refusal_names_the_option_and_what_works(changes: dict[str, object], what: str, use: str) -> None:
@@ -157,6 +178,40 @@ def test_a_refusal_names_the_option_and_what_works(changes: dict[str, object], w
         check(cpu_spec(**changes))
     assert what in refused.value.what
     assert use in refused.value.hint
+
+
+FED = Data(source="python")
+
+
+@pytest.mark.parametrize(
+    ("option", "changes"),
+    [
+        ("optimizer", {"task": "forward"}),
+        ("learning_rate", {"task": "eval", "lifecycle": Lifecycle(checkpoints="/kept")}),
+        ("gradient_clip", {"task": "input", "data": FED}),
+        ("all_reduce", {"task": "forward", **REPLICATED}),
+        ("precision", {"task": "input", "data": FED}),
+        ("ps", {"task": "input", "data": FED}),
+        ("num_warmup_batches", {"task": "eval", "lifecycle": Lifecycle(checkpoints="/kept")}),
+        ("ps", {"strategy": "mirrored"}),
+        ("variable_update", {"strategy": "mirrored:one"}),
+        ("agg_small_grads_max_group", REPLICATED),
+        ("data_name", {"model": "keras:ResNet50"}),
+        ("data_format", {"model": "mlp"}),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused_where_it_was_typed(
+    option: str, changes: dict[str, object]
+) -> None:
+    check(cpu_spec(**changes))
+    with pytest.raises(UsageError) as refused:
+        check(cpu_spec(**changes, asked={option: 1}))
+    assert refused.value.what.startswith(f"--{option.replace('_', '-')} ")
+    assert "leave it out" in refused.value.hint
+
+
+def test_a_central_strategy_has_its_variables_where_ps_says() -> None:
+    check(cpu_spec(strategy="central", ps_device="/CPU:1", asked={"ps": "gpu:1"}))
 
 
 def test_every_rule_can_apply() -> None:

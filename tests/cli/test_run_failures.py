@@ -1,0 +1,102 @@
+"""Runs that fail or are interrupted: the reason, the exit code, and what was measured until then."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputopo import schema
+from gputopo.launch import runs
+from gputopo.result import Result
+from tests.cli.conftest import Call
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "said"),
+    [
+        ("tells_out_of_memory", 3, "--batch-size"),
+        ("killed", 137, "SIGKILL"),
+        ("traceback", 3, "ValueError"),
+    ],
+)
+@pytest.mark.parametrize("printed", ["table", "--json", "--tf-cnn-log"])
+def test_a_run_that_fails_tells_why_and_what_was_measured(
+    call: Call,
+    without_gpu: None,
+    worker: Callable[[str], None],
+    behaviour: str,
+    code: int,
+    said: str,
+    printed: str,
+) -> None:
+    worker(behaviour)
+    done = call("run", "--model", "alexnet", *(() if printed == "table" else (printed,)))
+    assert done.code == code
+    assert said in done.out + done.err
+    if printed == "--json":
+        result = schema.decode(done.out, Result, origin="stdout")
+        assert (result.status, result.exit_code, result.steps) == ("failed", code, 1)
+    if printed == "--tf-cnn-log":
+        assert "total images/sec" not in done.out
+
+
+def test_a_result_that_cannot_be_written_is_still_shown(
+    call: Call,
+    without_gpu: None,
+    worker: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    own_home: Path,
+) -> None:
+    def full(folder: runs.RunFolder, result: Result) -> None:
+        raise schema._unwritable(folder.result, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    worker("works")
+    monkeypatch.setattr(runs, "write_result", full)
+    done = call("run", "--model", "alexnet")
+    assert done.code == 3
+    assert "No space left on device" in done.out
+    assert "3 counted" in done.out
+    assert not list(own_home.glob("runs/*/result.json"))
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from gputopo.cli import run_command, training_run
+from tests.kit_workers import misbehave
+training_run.worker_command = lambda spec, fd: (
+    sys.executable, "-I", misbehave.__file__, "hangs", str(spec), str(fd))
+sys.exit(run_command(["run", "--model", "alexnet", "--json", "--output", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_command_reports_what_was_measured(
+    tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
+    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
+    environment = {**os.environ, "GPUTOPO_ROOT": str(tmp_path / "root")}
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path / "out")],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stderr is not None
+        while not command.stderr.readline().startswith("step 1:"):
+            assert command.poll() is None
+        command.send_signal(signum)
+        out, _ = command.communicate(timeout=60)
+    assert command.returncode == code
+    result = schema.decode(out, Result, origin="stdout")
+    assert (result.status, result.steps, result.exit_code) == ("interrupted", 1, code)
+    assert schema.decode((tmp_path / "out/result.json").read_bytes(), Result, origin="file") == result

@@ -1,0 +1,98 @@
+"""What `gputopo run` refuses before anything starts: two lines, the right exit code, nothing left behind."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ((), "nothing to run"),
+        (("--model", "alexnt"), "alexnt"),
+        (("--model", "alexnet", "--batch-size", "0"), "--batch-size cannot be 0"),
+        (("--model", "alexnet", "--batch-size", "-4"), "--batch-size cannot be -4"),
+        (("--model", "alexnet", "--num-batches", "0"), "--num-batches cannot be 0"),
+        (("--model", "alexnet", "--num-warmup-batches", "-1"), "--num-warmup-batches cannot be -1"),
+        (("--model", "alexnet", "--num-gpus", "0"), "--num-gpus cannot be 0"),
+        (("--model", "alexnet", "--num-gpus", "1000"), "--num-gpus cannot be 1000"),
+        (("--model", "alexnet", "--gpus", "0"), "--gpus names GPUs, and there is none"),
+        (("--model", "alexnet", "--ps", "gpu:7"), "--ps gpu:7"),
+        (("--model", "alexnet", "--data-format", "NHCW"), "--data-format"),
+        (("--model", "alexnet", "--grad-reduce", "median"), "--grad-reduce"),
+        (("--model", "alexnet", "--learning-rate", "nan"), "--learning-rate"),
+        (("--model", "alexnet", "--seed", "-1"), "--seed"),
+        (("--model", "alexnet", "--add-work", "1"), "--add-work"),
+        (("--model", "alexnet", "--add-work", "5:1"), "tower 5"),
+        (("--model", "alexnet", "--add-work", "1:1", "--add-work", "1:2"), "twice"),
+        (("--model", "alexnet", "--fail-on", "info"), "--fail-on"),
+        (("--model", "alexnet", "--json", "--tf-cnn-log"), "--tf-cnn-log"),
+        (("--model", "alexnet", "--output", "/proc/nowhere"), "cannot make the run folder"),
+        (("--model", "alexnet", "--output", "/dev/null"), "is not a folder"),
+        (("--model", "alexnet", "--output", ""), "--output names no folder"),
+        (("--model", "alexnet", "--seed", "9" * 30), "--seed cannot be 999"),
+        (("--model", "alexnet", "--use_fp16", "true"), "takes no argument 'true'"),
+        (("train.py",), "takes no argument 'train.py'"),
+        (("train.py", "--", "python", "x.py"), "takes no argument 'train.py'"),
+        (("--json", "--", "true"), "JSON is the result of the built-in core"),
+        (("--batch-size", "4", "--", "true"), "--batch-size is for the built-in core"),
+        (("--from", "7gforce", "--", "true"), "--from plans for another machine"),
+        (("--", "no-such-program-here"), "there is no program"),
+        (("--from", "7gforce", "--model", "alexnet", "--num-gpus", "8"), "8"),
+        (("--from", "7gforce", "--model", "alexnet", "--require-gpu"), "contradict"),
+    ],
+)
+def test_bad_usage_is_two_lines_and_leaves_nothing_behind(
+    call: Call, without_gpu: None, own_home: Path, options: tuple[str, ...], what: str
+) -> None:
+    done = call("run", *options)
+    assert (done.code, done.out) == (2, "")
+    assert what in done.err
+    assert len(done.err.splitlines()) == 2
+    assert not own_home.exists()
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_anything_starts(
+    call: Call, without_gpu: None, tmp_path: Path
+) -> None:
+    (tmp_path / "events.jsonl").write_text("")
+    done = call("run", "--model", "alexnet", "--output", tmp_path)
+    assert (done.code, len(done.err.splitlines())) == (2, 2)
+    assert "already holds a run" in done.err
+
+
+@pytest.mark.parametrize("what", [("--model", "alexnet"), ("--", "true")])
+def test_a_broken_driver_is_exit_code_3_with_the_finding(
+    call: Call, with_broken_driver: None, own_home: Path, what: tuple[str, ...]
+) -> None:
+    done = call("run", *what)
+    assert done.code == 3
+    assert "no GPU of this machine can be used" in done.err
+    assert not own_home.exists()
+
+
+@pytest.mark.parametrize("what", [("--model", "alexnet"), ("--", "true")])
+def test_a_required_gpu_that_is_absent_is_exit_code_3(
+    call: Call, without_gpu: None, own_home: Path, what: tuple[str, ...]
+) -> None:
+    assert call("run", "--require-gpu", *what).code == 3
+    assert not own_home.exists()
+
+
+@pytest.mark.parametrize("mode", ["distributed_replicated", "collective_all_reduce", "horovod"])
+def test_modes_of_several_hosts_are_refused_with_what_to_use(call: Call, mode: str) -> None:
+    done = call("run", "--model", "alexnet", "--variable_update", mode)
+    assert done.code == 2
+    assert mode in done.err.splitlines()[0]
+    assert "--variable-update replicated" in done.err.splitlines()[1]
+
+
+def test_a_folder_without_records_is_refused_before_tensorflow_starts(
+    call: Call, without_gpu: None, tmp_path: Path
+) -> None:
+    done = call("run", "--model", "resnet20", "--data-dir", tmp_path)
+    assert done.code == 2
+    assert str(tmp_path) in done.err
+    assert len(done.err.splitlines()) == 2
