@@ -95,7 +95,8 @@ class RunStarted(_Event, frozen=True, tag="run_started"):
 class ModelBuilt(_Event, frozen=True, tag="model_built"):
     """The model stands: its size, and how long import, building and tracing took.
 
-    `says`: what was assumed of it, and what runs where that is not just what was asked.
+    `says`: what was assumed of it, and what runs where that is not just what was asked. `input`: how the
+    examples come, as the input itself tells it: where they are made and held, files, threads, batches ahead.
     """
 
     parameters: int
@@ -104,8 +105,8 @@ class ModelBuilt(_Event, frozen=True, tag="model_built"):
     build_s: float
     versions: dict[str, str] = {}
     says: tuple[str, ...] = ()
-
     input: dict[str, str | int | float | None] = {}
+
 
 class PlacementChecked(_Event, frozen=True, tag="placement"):
     """Where variables and ops really are, read after the first step.
@@ -129,8 +130,9 @@ class WarmupDone(_Event, frozen=True, tag="warmup_done"):
 class Step(_Event, frozen=True, tag="step"):
     """One training step of all towers. `step` counts from 1 after the warm-up, and below 1 within it.
 
-    `images`: of all towers together. `loss`: mean of the towers; NaN is written as null. `global_step`: steps
-    that the weights have been trained for after this one, those before a resumed checkpoint included.
+    `images`: of all towers together. `loss`: mean of the towers; NaN is written as null. `waited_s`: the part
+    of `seconds` in which all towers waited for their examples. `global_step`: steps that the weights have
+    been trained for after this one, those before a resumed checkpoint included.
     `top1`, `top5`: share of this step's examples, from 0 to 1, whose label was the first guess, or among the
     first five; None where it was not asked for.
     """
@@ -140,6 +142,7 @@ class Step(_Event, frozen=True, tag="step"):
     images: int
     loss: float | None
     marks: tuple[TowerMarks, ...]
+    waited_s: float | None = None
     global_step: int | None = None
     top1: float | None = None
     top5: float | None = None

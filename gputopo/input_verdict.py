@@ -1,52 +1,92 @@
-"""Whether the input holds a run back, from this run and an earlier one of the same work. Pure.
+"""Whether the input holds a run back, from this run and, where there is one, an earlier one. Pure.
 
-One run cannot tell: its steps wait for the input and compute at the same time. The input alone
-(`--input-only`) and training on data that is made on the devices are two runs, and here they meet.
+The input alone (`--input-only`) says nothing of training, so it is held against an earlier training on data
+that is made on the devices. Training tells by itself: between two steps its devices do nothing but wait for
+examples, and that time is measured. Its own rate says nothing: it is never above that of its input.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gputopo.errors import UsageError
-from gputopo.input_bound import judge
+from gputopo.input_bound import NOISE, InputBound, judge, judge_waiting
+from gputopo.ran import what_ran
 from gputopo.result import InputVerdict, Result
 
-# What two runs must have in common to be the same work at the same place.
+# What two runs must have in common to be the same work at the same place. How a training computed is told in
+# words: a run of the input alone has no say in that.
 _SAME = ("model", "batch_size", "backend", "rehearsal_of")
+# Some batches are ready before the first counted step: so many steps show that more come as fast.
+FEWEST_STEPS = 10
 
 
 def verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
-    """Judge by the first of the earlier runs that is the other half; None where there is none.
+    """Judge a run; None where there is nothing to judge, or nothing to judge it by.
 
-    `earlier`: where they lie and what they gave, latest first. Of training on data that costs nothing there
-    is nothing to judge.
+    `earlier`: where other runs lie and what they gave, latest first. Of training on data that costs nothing
+    there is nothing to judge.
     """
-    if result.status != "complete" or result.throughput is None:
+    rate = _rate(result)
+    if rate is None:
         return None
-    alone = result.spec.get("task") == "input"
-    if not alone and (result.spec.get("task") != "train" or _is_free(result.spec)):
-        return None
-    for where, other in earlier:
-        if other.throughput is None or other.status != "complete" or not _same_place(result.spec, other.spec):
-            continue
-        if alone and other.spec.get("task") == "train" and _is_free(other.spec):
-            return _judged(result.throughput.mean, other.throughput.mean, where)
-        if not alone and other.spec.get("task") == "input" and _data(other.spec) == _data(result.spec):
-            return _judged(other.throughput.mean, result.throughput.mean, where)
+    if result.spec.get("task") == "input":
+        return _of_the_input(result, rate, earlier)
+    if result.spec.get("task") == "train" and not _is_free(result.spec):
+        return _of_training(result, rate, earlier)
     return None
 
 
-def _judged(input_rate: float, training_rate: float, where: str) -> InputVerdict | None:
-    try:
-        found = judge(input_rate, training_rate)
-    except UsageError:  # a run without any speed
+def _of_the_input(result: Result, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+    for where, other, training in _rated(earlier):
+        plain = other.spec.get("task") == "train" and not other.spec.get("extra_forward")
+        if plain and _is_free(other.spec) and _same(result.spec, other.spec):
+            return _told(judge(rate, training, _how(other.spec)), where)
+    return None
+
+
+def _of_training(result: Result, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+    share = result.input_waited_share
+    if share is None or (share < NOISE and result.steps < FEWEST_STEPS):
         return None
+    for where, other, alone in _rated(earlier):
+        of_the_input = other.spec.get("task") == "input" and _data(other.spec) == _data(result.spec)
+        if of_the_input and _same(result.spec, other.spec):
+            return _told(judge_waiting(share, rate, alone), where)
+    return _told(judge_waiting(share, rate), None)
+
+
+def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, Result, float]]:
+    for where, other in earlier:
+        rate = _rate(other)
+        if rate is not None:
+            yield where, other, rate
+
+
+def _rate(result: Result) -> float | None:
+    """Give a run's images/sec; None where it has none that could be compared."""
+    if result.status != "complete" or result.throughput is None:
+        return None
+    rate = result.throughput.mean
+    return rate if rate > 0 and math.isfinite(rate) else None
+
+
+def _told(found: InputBound, where: str | None) -> InputVerdict:
     return InputVerdict(verdict=found.verdict, headroom=found.headroom, says=found.says, other=where)
 
 
-def _same_place(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    same = all(a.get(name) == b.get(name) for name in _SAME)
-    return same and len(a.get("devices", ())) == len(b.get("devices", ()))
+def _how(spec: Mapping[str, Any]) -> str:
+    ran = what_ran(spec)
+    return ", ".join(str(ran[name]) for name in ("trainer", "variable_update", "precision") if name in ran)
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return all(a.get(name) == b.get(name) for name in _SAME) and _cards(a) == _cards(b)
+
+
+def _cards(spec: Mapping[str, Any]) -> list[Any]:
+    """Give the GPU of every device, None for one that is a CPU."""
+    devices = spec.get("devices", ())
+    return [device.get("gpu") if isinstance(device, Mapping) else device for device in devices]
 
 
 def _data(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -66,11 +66,22 @@ def data_words(spec: Mapping[str, Any]) -> str:
         return ""
     if data.get("folder"):
         distorted = ", distorted" if data.get("distortions") else ""
-        cached = ", cached" if data.get("cache") else ""
-        return f"{data.get('name') or 'examples'} from {data['folder']}{distorted}{cached}"
-    made = {"gpu": "made once on the device", "cpu": "made on the CPU", "python": "made in Python"}
+        cached = f", cached {_form(data['cache'])}".rstrip() if data.get("cache") else ""
+        return f"{data.get('name') or 'examples'} from {data['folder']}{distorted}{cached}{_joint(spec)}"
+    made = {"cpu": "made on the CPU", "python": "made in Python"}
+    made["gpu"] = "made once" if spec.get("method") else "made once on the device"
     feed = f", {data.get('feed')}" if data.get("source") == "python" else ""
-    return f"synthetic, {made.get(str(data.get('source')), 'made')}{feed}"
+    return f"synthetic, {made.get(str(data.get('source')), 'made')}{feed}{_joint(spec)}"
+
+
+def _form(cache: object) -> str:
+    """Give the form in which records are kept; older specs say only that they are."""
+    return str(cache) if isinstance(cache, str) else ""
+
+
+def _joint(spec: Mapping[str, Any]) -> str:
+    """Say where the batch is when a step begins, if that is not on its device."""
+    return ", held on the host as one batch" if spec.get("method") else ""
 
 
 def _numbers(spec: Mapping[str, Any]) -> dict[str, Any]:

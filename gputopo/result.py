@@ -57,12 +57,15 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds a run back: see `gputopo.input_bound.InputBound`. `other`: the run it was compared with."""
+    """What holds a run back: see `gputopo.input_bound.InputBound`.
+
+    `other`: the run it was compared with, None where this one tells by itself.
+    """
 
     verdict: str  # input, close, enough
-    headroom: float
+    headroom: float | None
     says: str
-    other: str
+    other: str | None
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
@@ -73,8 +76,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
     (`gputopo.steadiness`), None where `steady` says why not. Times apart: `import_s`, `build_s`,
     `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run.
-    `checkpoints`: those that are there. `input_verdict`: from this run and an earlier one, all else from this
-    run's events.
+    `checkpoints`: those that are there. `input`: how the examples came, as the input told it;
+    `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited for examples.
+    `input_verdict`: from this run and an earlier one, all else from this run's events.
     """
 
     status: str
@@ -120,4 +124,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     traces: tuple[Traced, ...] = ()
     memory: MemoryPeak | None = None
     loss_not_finite: LossNotFinite | None = None
+    input: dict[str, str | int | float | None] = {}
+    input_waited_share: float | None = None
     input_verdict: InputVerdict | None = None

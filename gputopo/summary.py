@@ -23,6 +23,7 @@ from gputopo.events import (
     Step,
     WarmupDone,
 )
+from gputopo.input_bound import waited_share
 from gputopo.life import Life
 from gputopo.ran import what_ran
 from gputopo.result import Result
@@ -128,6 +129,7 @@ class Summary:
             "batch_size": batch or None,
             "global_batch_size": batch * len(self._started.devices) if self._started and batch else None,
             "counted_s": sum(step.seconds for step in counted) if counted else None,
+            "input_waited_share": _waited_share(counted),
             "steady_steps": found.steps,
             "steady_s": found.seconds,
             "steady": found.says,
@@ -169,6 +171,7 @@ class Summary:
                 "parameters": built.parameters,
                 "import_s": built.import_s,
                 "build_s": built.build_s,
+                "input": built.input,
             }
         if placement:
             told |= {
@@ -227,6 +230,12 @@ class Summary:
         if window is None:
             return []
         return [sample for sample in self._samples if window[0] <= sample.time_s <= window[1]]
+
+
+def _waited_share(counted: Sequence[Step]) -> float | None:
+    told = [(step.waited_s, step.seconds) for step in counted if step.waited_s is not None]
+    seconds = sum(of_step for _, of_step in told)
+    return waited_share(sum(waited for waited, _ in told), seconds) if seconds > 0 else None
 
 
 def _says_by_tower(anomalies: Iterable[Anomaly]) -> Mapping[int, str]:

@@ -18,7 +18,7 @@ NAMES: tuple[str, ...] = get_args(DataName)
 # ones are followed as they are read.
 WALKED_BYTES = 1 << 30
 _MAKE = "gputopo make-data writes a small valid folder"
-_SHARD = re.compile(r"^(train|validation)-(\d+)-of-(\d+)$")
+_SHARD = re.compile(r"(train|validation)-([0-9]{1,9})-of-([0-9]{1,9})")
 _CIFAR: dict[Form, dict[Subset, tuple[str, ...]]] = {
     "binary": {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "validation": ("test_batch.bin",)},
     "python": {"train": tuple(f"data_batch_{n}" for n in range(1, 6)), "validation": ("test_batch",)},
@@ -53,22 +53,23 @@ class DataFolder:
 def find(folder: Path, name: str | None = None) -> DataFolder:
     """Tell which data set lies in a folder. `name`: which one is asked for; None: any.
 
-    Raises InputError if the folder is not there, holds no data set, or another one than asked for.
+    Where it holds both and none is asked for, it is imagenet. Raises InputError if the folder is not there,
+    holds no data set, or another one than asked for.
     """
     listed = _listing(folder)
-    found = _imagenet(folder, listed) or _cifar10(folder, listed)
-    if found is None:
-        for inner in _INNER:
-            if inner in listed and (folder / inner).is_dir():
-                found = found or _cifar10(folder / inner, _listing(folder / inner))
-    if found is None:
+    held = [found for found in (_imagenet(folder, listed), _cifar10(folder, listed)) if found is not None]
+    if not held:
+        inner = [folder / one for one in _INNER if one in listed and (folder / one).is_dir()]
+        held = [found for path in inner if (found := _cifar10(path, _listing(path))) is not None]
+    if not held:
         raise _nothing(folder, listed, name)
-    if name is not None and found.name != name:
+    fitting = [found for found in held if name in (None, found.name)]
+    if not fitting:
         raise InputError(
-            f"{folder} holds {found.name}, not {name}",
-            f"give a folder of {name}, or choose a model for {found.name}",
+            f"{folder} holds {held[0].name}, not {name}",
+            f"give a folder of {name}, or choose a model for {held[0].name}",
         )
-    return found
+    return fitting[0]
 
 
 def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
@@ -121,7 +122,7 @@ def _listing(folder: Path) -> list[str]:
 
 
 def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
-    matches = [found for found in map(_SHARD.match, listed) if found]
+    matches = [found for found in map(_SHARD.fullmatch, listed) if found]
     if not matches:
         return None
     files: dict[Subset, tuple[Path, ...]] = {"train": (), "validation": ()}
@@ -129,9 +130,14 @@ def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
     for subset in files:
         own = [found for found in matches if found[1] == subset]
         files[subset] = tuple(folder / found[0] for found in own)
-        of = max((int(found[3]) for found in own), default=0)
-        if of > len(own) > 0:
-            says.append(f"{folder} has {len(own)} of {of} {subset} files: the others' images are left out.")
+        totals = sorted({int(found[3]) for found in own})
+        if len(totals) > 1:
+            sets = " and ".join(f"-of-{total:05d}" for total in totals)
+            says.append(f"{folder} has {subset} files of several sets ({sets}): all of them are read.")
+        elif totals and totals[0] > len(own):
+            says.append(
+                f"{folder} has {len(own)} of {totals[0]} {subset} files: the others' images are left out."
+            )
     return DataFolder("imagenet", "tfrecord", folder, files, tuple(says))
 
 

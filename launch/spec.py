@@ -15,6 +15,7 @@ ScheduleName = Literal["constant", "piecewise", "exponential", "cosine"]
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 DataSource = Literal["gpu", "cpu", "python"]
 Feed = Literal["sync", "queue", "dataset", "staged"]
+CacheForm = Literal["raw", "decoded"]
 ResizeMethod = Literal["crop", "nearest", "bilinear", "bicubic", "area", "round_robin"]
 Task = Literal["train", "forward", "eval", "input"]
 Method = Literal["kuza55", "avolkov1", "fchollet"]
@@ -104,8 +105,10 @@ class Data(_Part, frozen=True):
     """Where examples come from. `folder` None: synthetic ones, made at `source` and given by `feed`.
 
     `name`: imagenet (TFRecords) or cifar10 (binaries) in the folder. `bad_records`: skip or stop. `cache`:
-    records are kept in memory after the first pass, as they are in the files or as decoded pictures.
-    `prefetch`: batches that are ready on the devices ahead of the step. `private_threads`: of the pipeline.
+    records are kept in memory after the first pass, raw as they are in the files or as decoded pictures; the
+    first pass is in the same order with and without, later ones are not.
+    `prefetch`: batches that are ready on the devices ahead of the step; 0: one, on the host.
+    `private_threads`: of the pipeline.
     """
 
     source: DataSource = "gpu"
@@ -115,8 +118,7 @@ class Data(_Part, frozen=True):
     distortions: bool = False
     resize: ResizeMethod = "bilinear"
     private_threads: int | None = None
-    cache: bool = False
-    cache_form: Literal["raw", "decoded"] = "raw"
+    cache: CacheForm | None = None
     prefetch: int = 1
     bad_records: Literal["stop", "skip"] = "stop"
 
@@ -165,8 +167,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     `extra_forward` (for trying out the anomaly report) adds forward passes to a tower: {1: 2} makes
     tower 1 run its forward pass two times more in each step. `max_clocks_mhz`: the most that each GPU of the
     machine can do, {0: {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
-    `asked`: the training options that were typed. `versions`: what the launcher knows of the machine's
-    software and the worker does not.
+    `asked`: the options of plan and training that were typed, by name (`num_gpus`). `versions`: what the
+    launcher knows of the machine's software and the worker does not.
     """
 
     model: str

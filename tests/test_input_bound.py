@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.errors import UsageError
-from gputopo.input_bound import ENOUGH, NOISE, judge, waited_share
+from gputopo.input_bound import ENOUGH, NOISE, judge, judge_waiting, waited_share
 
 RATES = st.floats(1e-3, 1e9)
 
@@ -28,9 +28,8 @@ def test_the_words_hold_both_rates_and_what_is_lost() -> None:
 
 
 @given(RATES, RATES)
-def test_nothing_runs_faster_than_the_slower_of_the_two(input_rate: float, training_rate: float) -> None:
+def test_the_headroom_decides_alone(input_rate: float, training_rate: float) -> None:
     found = judge(input_rate, training_rate)
-    assert found.at_most == min(input_rate, training_rate)
     assert found.headroom == pytest.approx(input_rate / training_rate)
     assert (found.verdict == "input") == (found.headroom < 1 - NOISE)
     assert (found.verdict == "enough") == (found.headroom >= ENOUGH)
@@ -56,3 +55,28 @@ def test_the_share_of_waiting_is_of_all_the_time() -> None:
     assert waited_share(3.0, 2.0) == 1.0
     with pytest.raises(UsageError, match="took no time"):
         waited_share(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("share", "alone", "verdict"),
+    [
+        (0.5, None, "input"),
+        (0.5, 101.0, "input"),  # training runs as fast as its input lets it
+        (0.05, 1000.0, "input"),
+        (0.04, None, "enough"),
+        (0.0, 119.0, "close"),
+        (0.0, 121.0, "enough"),
+    ],
+)
+def test_training_is_judged_by_its_waiting_and_not_by_its_own_rate(
+    share: float, alone: float | None, verdict: str
+) -> None:
+    found = judge_waiting(share, 100.0, alone)
+    assert found.verdict == verdict
+    assert f"{100 * share:.1f} % of the steps' time" in found.says
+    assert found.headroom == (None if alone is None else alone / 100)
+
+
+def test_an_input_that_is_fast_only_when_it_is_alone_is_said_to_share_the_cores() -> None:
+    assert "alone it gave 300.0 images/sec, beside training 100.0" in judge_waiting(0.4, 100.0, 300.0).says
+    assert "share the cores" not in judge_waiting(0.4, 100.0, 110.0).says

@@ -19,7 +19,7 @@ def run(task: str, rate: float, data: dict[str, Any] | None = None, **changes: A
         "model": "alexnet",
         "batch_size": 8,
         "backend": "cpu",
-        "devices": [0, 1],
+        "devices": [{"tower": 0, "device": "/CPU:0"}, {"tower": 1, "device": "/CPU:1"}],
         "data": data or {"source": "gpu", "folder": None},
     }
     throughput = msgspec.structs.replace(PLAIN.throughput, mean=rate)
@@ -35,12 +35,53 @@ def test_an_input_that_is_slower_than_training_alone_is_the_bottleneck() -> None
     assert "bottleneck" in found.says
 
 
-def test_training_is_judged_by_the_input_of_the_same_data() -> None:
+def test_how_the_other_training_computed_is_told() -> None:
+    other = run("train", 100.0, spec={"precision": {"compute": "bf16"}, "variable_update": "replicated"})
+    found = verdict(run("input", 50.0, PYTHON), [("/runs/1", other)])
+    assert found is not None
+    assert "100.0 of training alone (own towers, replicated, bf16)" in found.says
+
+
+def test_training_at_the_rate_of_its_input_waits_for_it_and_is_not_said_to_keep_up() -> None:
+    # A disk of 50 images/sec before devices that could do 100.
+    earlier = [("/runs/2", run("input", 50.0, PYTHON)), ("/runs/1", run("train", 100.0))]
+    found = verdict(run("train", 50.0, PYTHON, input_waited_share=0.5), earlier)
+    assert found is not None
+    assert (found.verdict, found.other) == ("input", "/runs/2")
+    assert "50.0 % of the steps' time" in found.says
+
+
+def test_a_slow_model_is_not_blamed_on_its_input() -> None:
+    # Beside an input of the same 50 images/sec, devices that can do no more.
+    found = verdict(
+        run("train", 50.0, PYTHON, input_waited_share=0.01), [("/runs/1", run("input", 51.0, PYTHON))]
+    )
+    assert found is not None
+    assert found.verdict == "close"
+
+
+def test_training_is_judged_by_the_input_of_the_same_data_or_by_its_waiting_alone() -> None:
     other = {**PYTHON, "feed": "dataset"}
     earlier = [("/runs/2", run("input", 10.0, other)), ("/runs/1", run("input", 900.0, PYTHON))]
-    found = verdict(run("train", 100.0, PYTHON), earlier)
+    trained = run("train", 100.0, PYTHON, input_waited_share=0.0)
+    found = verdict(trained, earlier)
     assert found is not None
     assert (found.verdict, found.other) == ("enough", "/runs/1")
+    alone = verdict(trained, [])
+    assert alone is not None
+    assert (alone.verdict, alone.headroom, alone.other) == ("enough", None, None)
+
+
+def test_few_steps_without_waiting_say_nothing_and_with_waiting_they_do() -> None:
+    # Some batches were ready before the first counted step.
+    assert verdict(run("train", 100.0, PYTHON, input_waited_share=0.0, steps=9), []) is None
+    found = verdict(run("train", 100.0, PYTHON, input_waited_share=0.3, steps=2), [])
+    assert found is not None
+    assert found.verdict == "input"
+
+
+def test_a_run_that_did_not_tell_its_waiting_is_not_judged() -> None:
+    assert verdict(run("train", 100.0, PYTHON), [("/runs/1", run("input", 900.0, PYTHON))]) is None
 
 
 @pytest.mark.parametrize(
@@ -52,7 +93,9 @@ def test_training_is_judged_by_the_input_of_the_same_data() -> None:
         run("train", 100.0, throughput=None),
         run("train", 100.0, spec={"model": "vgg16"}),
         run("train", 100.0, spec={"batch_size": 4}),
-        run("train", 100.0, spec={"devices": [0]}),
+        run("train", 100.0, spec={"devices": [{"tower": 0, "device": "/CPU:0"}]}),
+        run("train", 100.0, spec={"devices": [{"gpu": 0}, {"gpu": 3}]}),
+        run("train", 100.0, spec={"extra_forward": {"1": 2}}),  # slowed down on purpose
         run("train", 0.0),
     ],
 )
@@ -62,6 +105,6 @@ def test_other_work_or_a_failed_run_judges_nothing(other: Result) -> None:
 
 def test_training_on_data_that_cost_nothing_and_other_tasks_are_not_judged() -> None:
     earlier = [("/runs/1", run("input", 50.0))]
-    assert verdict(run("train", 100.0), earlier) is None
-    assert verdict(run("forward", 100.0, PYTHON), earlier) is None
+    assert verdict(run("train", 100.0, input_waited_share=0.9), earlier) is None
+    assert verdict(run("forward", 100.0, PYTHON, input_waited_share=0.9), earlier) is None
     assert verdict(run("input", 50.0, PYTHON, status="failed"), [("/runs/1", run("train", 100.0))]) is None

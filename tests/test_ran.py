@@ -1,11 +1,11 @@
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec import Data, Exchange, Precision
+from gputopo.launch.spec import Data, DataSource, Exchange, Precision
 from gputopo.ran import exchange_words, what_ran
 from tests.launch.specs import cpu_spec
 
@@ -73,6 +73,16 @@ def test_the_loss_scale_belongs_to_fp16_and_data_tell_where_they_come_from() -> 
     assert what_ran(real)["data"] == "imagenet from /d, distorted"
     fed = json_of(data=Data(source="python", feed="queue"))
     assert what_ran(fed)["data"] == "synthetic, made in Python, queue"
+    cached = json_of(data=Data(folder="/d", name="imagenet", cache="decoded"))
+    assert what_ran(cached)["data"] == "imagenet from /d, cached decoded"
+    assert what_ran({"task": "train", "data": {"folder": "/d", "cache": True}})["data"].endswith("/d, cached")
+
+
+@pytest.mark.parametrize("source", get_args(DataSource))
+def test_a_keras_method_is_not_said_to_have_its_examples_on_the_device(source: DataSource) -> None:
+    told = what_ran(json_of(method="kuza55", data=Data(source=source)))["data"]
+    assert "on the device" not in told
+    assert told.endswith(", held on the host as one batch")
 
 
 JSON = st.recursive(

@@ -5,15 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputopo.cli.choices import require_choice
+from gputopo.cli.choices import require_choice, shown
 from gputopo.cli.printing import emit
-from gputopo.errors import UsageError
+from gputopo.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gputopo.launch.data_folder import DataName
 
 NAMES: "tuple[DataName, ...]" = ("imagenet", "cifar10")
-_MOST_FILES = 99_999  # their names have five digits
+_RANGES = {
+    "--images": (2, 10_000_000),  # ImageNet has 1.3 million
+    "--files": (1, 99_999),  # their names have five digits
+    "--side": (8, 8192),
+    "--seed": (0, 2**31 - 1),  # as that of run
+}
 
 
 def make_data(
@@ -28,32 +35,56 @@ def make_data(
             "--from", help="Take the images of this folder, one folder a class. Default: draw them."
         ),
     ] = None,
-    images: Annotated[int, typer.Option("--images", help="How many to draw.")] = 256,
-    files: Annotated[int, typer.Option("--files", help="Training files of ImageNet.")] = 4,
-    side: Annotated[int, typer.Option("--side", help="Shorter side of drawn images in pixels.")] = 256,
-    seed: Annotated[int, typer.Option("--seed", help="Of drawn images, and of the order.")] = 1234,
+    images: Annotated[int | None, typer.Option("--images", help="How many to draw. Default: 256.")] = None,
+    files: Annotated[
+        int | None, typer.Option("--files", help="Training files of ImageNet. Default: 4.")
+    ] = None,
+    side: Annotated[
+        int | None, typer.Option("--side", help="Shorter side of drawn images in pixels. Default: 256.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of drawn images, and of the order.")] = None,
 ) -> None:
     """Write a small valid data folder: TFRecords of ImageNet or the binary files of CIFAR-10.
 
-    Exit codes: 0 fine; 2 bad input, or it cannot be written (then nothing is left behind).
+    Exit codes: 0 fine; 2 bad input; 3 it cannot be written. Then nothing is left behind.
     """
     chosen = require_choice("--data-name", name, NAMES)
-    for option, value, least, most in (
-        ("--images", images, 2, None),
-        ("--files", files, 1, _MOST_FILES),
-        ("--side", side, 8, 8192),
-        ("--seed", seed, 0, None),
-    ):
-        if value < least or (most is not None and value > most):
-            rule = f"{least} or more" if most is None else f"{least} to {most}"
-            raise UsageError(f"{option} cannot be {value}", f"give {rule}")
+    given = {"--images": images, "--files": files, "--side": side, "--seed": seed}
+    for option, (least, most) in _RANGES.items():
+        value = given[option]
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"{option} cannot be {shown(str(value))[1:-1]}", f"give {least} to {most}")
+    _refuse_needless(given, chosen, drawn=source is None)
     from gputopo.launch.core.inputs.make_data import Wish, make
 
-    wish = Wish(name=chosen, images=source, count=images, files=files, side=side, seed=seed)
-    done = make(folder.absolute(), wish)
+    asked = {"count": images, "files": files, "side": side, "seed": seed}
+    wish = Wish(chosen, source, **{field: value for field, value in asked.items() if value is not None})
+    done = make(_place(folder), wish)
     emit(
         f"{done.folder}: {done.train} images to train with and {done.validation} for validation, "
         f"{done.bytes / 2**20:.1f} MiB.\n"
         f"Train with them: gputopo run --model {'resnet20' if chosen == 'cifar10' else 'resnet50'} "
         f"--data-dir {done.folder}\n"
     )
+
+
+def _refuse_needless(given: "Mapping[str, int | None]", name: str, *, drawn: bool) -> None:
+    """Raise UsageError for an option that would do nothing."""
+    for option in ("--images", "--side"):
+        if given[option] is not None and not drawn:
+            raise UsageError(
+                f"{option} does not go with --from: it is of images that are drawn", f"leave {option} out"
+            )
+    if given["--files"] is not None and name == "cifar10":
+        raise UsageError(
+            "--files does not go with --data-name cifar10: that has five training files",
+            "leave --files out, or use --data-name imagenet",
+        )
+
+
+def _place(folder: Path) -> Path:
+    """Give the absolute path, `~` read as the shell does. Raises InputError for a home that is not known."""
+    try:
+        return folder.expanduser().absolute()
+    except RuntimeError as error:
+        raise InputError(f"{folder} cannot be found: {error}", "name the folder by its path") from error

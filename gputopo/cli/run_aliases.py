@@ -32,7 +32,7 @@ _SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "--use-xla-compile": (("--xla",), ()),
     "--use-nccl": (("--all-reduce", "nccl"), ()),
     "--hierarchical-copy": (("--all-reduce", "hierarchical"), ()),
-    "--datasets-use-caching": (("--cache",), ()),
+    "--datasets-use-caching": (("--cache", "raw"), ()),
     "--cross-replica-sync": ((), ("--async",)),
 }
 # Where variables are, or with copies on every device where their gradients are added.

@@ -167,6 +167,7 @@ class Loop:
                 TowerMarks(tower=tower, start_s=start, weights_s=weights, compute_s=compute)
                 for tower, (start, weights, compute) in enumerate(marks_of(outcome))
             ),
+            waited_s=self._step.source.waited_s,
             global_step=self.trained,
             top1=None if shares is None else float(shares[0]),
             top5=None if shares is None else float(shares[1]),

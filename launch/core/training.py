@@ -86,6 +86,7 @@ def tell_built(
             build_s=time.perf_counter() - began,
             versions=versions or {},
             says=(*step.says, *step.source.says),
+            input=dict(step.source.describe()),
         )
     )
 

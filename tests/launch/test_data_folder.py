@@ -110,3 +110,36 @@ def test_a_binary_cifar_file_that_is_cut_is_seen(tmp_path: Path) -> None:
         ("data_batch_1.bin", 2, "the file ends within record 2"),
         ("data_batch_2.bin", 0, "the file is empty"),
     ]
+
+
+def test_a_folder_of_both_data_sets_is_read_as_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    shard(tmp_path, "train-00000-of-00001", b"a")
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073))
+    assert find(tmp_path, "cifar10").name == "cifar10"
+    assert find(tmp_path, "imagenet").name == find(tmp_path).name == "imagenet"
+
+
+def test_files_of_two_sets_in_one_folder_are_told(tmp_path: Path) -> None:
+    for name in ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"):
+        shard(tmp_path, name, b"a")
+    (says,) = find(tmp_path).says
+    assert "files of several sets (-of-00001 and -of-00002)" in says
+
+
+@pytest.mark.parametrize(
+    "name", ["train-0-of-1\n", "train-\u0663-of-\u0664", "train-00000-of-00001.gz", "Train-0-of-1"]
+)
+def test_names_that_only_look_like_a_shards_are_none(tmp_path: Path, name: str) -> None:
+    shard(tmp_path, name, b"a")
+    with pytest.raises(InputError, match="holds no data set"):
+        find(tmp_path)
+
+
+def test_a_folder_in_a_files_place_and_a_link_to_nowhere_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train-00000-of-00002").mkdir()
+    with pytest.raises(InputError, match="train-00000-of-00002 cannot be read: Is a directory"):
+        check(find(tmp_path), "train")
+    (tmp_path / "train-00000-of-00002").rmdir()
+    (tmp_path / "train-00001-of-00002").symlink_to("nowhere")
+    with pytest.raises(InputError, match="train-00001-of-00002 cannot be read: No such file"):
+        check(find(tmp_path), "train")

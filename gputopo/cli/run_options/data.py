@@ -4,31 +4,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from gputopo.cli.choices import require_choice
+from gputopo.cli.choices import require_choice, shown
 from gputopo.cli.offers import Offer, at_least
 from gputopo.errors import InputError
-from gputopo.launch.spec import Data, DataSource, Feed, ResizeMethod
+from gputopo.launch.spec import CacheForm, Data, DataSource, Feed, ResizeMethod
 
 SOURCES: tuple[DataSource, ...] = get_args(DataSource)
 FEEDS: tuple[Feed, ...] = get_args(Feed)
 RESIZES: tuple[ResizeMethod, ...] = get_args(ResizeMethod)
+CACHE_FORMS: tuple[CacheForm, ...] = get_args(CacheForm)
 BAD_RECORDS = ("stop", "skip")
 
 DATA_SOURCE = Offer(
     "--data-source",
     str,
     "|".join(SOURCES),
-    "Synthetic examples: made once on the device, on the CPU in TensorFlow, in Python. Default: gpu.",
+    "Synthetic examples: made once on the device, each step on the CPU in TensorFlow, or in Python. "
+    "Default: gpu.",
 )
 FEED = Offer("--feed", str, "|".join(FEEDS), "How what Python makes comes to the devices. Default: sync.")
 DATA_DIR = Offer("--data-dir", str, "DIR", "Real examples: ImageNet's TFRecords or CIFAR-10's binaries.")
-DISTORTIONS = Offer("--distortions", bool, None, "Distort the colours of real images too.")
-RESIZE_METHOD = Offer("--resize-method", str, "NAME", f"{', '.join(RESIZES)}. Default: bilinear.")
+DISTORTIONS = Offer(
+    "--distortions", bool, None, "Distort real images: colours of ImageNet's, place and side of CIFAR-10's."
+)
+RESIZE_METHOD = Offer("--resize-method", str, "NAME", f"ImageNet: {', '.join(RESIZES)}. Default: bilinear.")
 PRIVATE_THREADS = Offer(
     "--datasets-num-private-threads", int, "N", "Threads of the input pipeline. Default: by the cores."
 )
-CACHE = Offer("--cache", bool, None, "Keep the decoded records in memory.")
-PREFETCH = Offer("--prefetch", int, "N", "Batches made ahead. Default: 1.")
+CACHE = Offer(
+    "--cache",
+    str,
+    "|".join(CACHE_FORMS),
+    "Keep ImageNet's records in memory after the first pass: raw as in the files, or decoded.",
+)
+PREFETCH = Offer(
+    "--prefetch",
+    int,
+    "N",
+    "Batches ready on the devices ahead of their step; 0: one, on the host. Default: 1.",
+)
 BAD_RECORD = Offer("--bad-records", str, "|".join(BAD_RECORDS), "At a damaged record. Default: stop.")
 
 OFFERS = (
@@ -52,6 +66,7 @@ def data_of(typed: Mapping[str, Any]) -> Data:
         "feed": _choice(FEED, typed, FEEDS, plain.feed),
         "resize": _choice(RESIZE_METHOD, typed, RESIZES, plain.resize),
         "bad_records": _choice(BAD_RECORD, typed, BAD_RECORDS, plain.bad_records),
+        "cache": _choice(CACHE, typed, CACHE_FORMS, plain.cache),
     }
     prefetch = at_least(0, PREFETCH, typed["prefetch"])
     return Data(
@@ -59,19 +74,26 @@ def data_of(typed: Mapping[str, Any]) -> Data:
         folder=None if typed["data_dir"] is None else _folder(typed["data_dir"]),
         distortions=typed["distortions"],
         private_threads=at_least(1, PRIVATE_THREADS, typed["datasets_num_private_threads"]),
-        cache=typed["cache"],
         prefetch=plain.prefetch if prefetch is None else prefetch,
     )
 
 
-def _choice(offer: Offer, typed: Mapping[str, Any], choices: tuple[Any, ...], default: str) -> Any:
+def _choice(offer: Offer, typed: Mapping[str, Any], choices: tuple[Any, ...], default: str | None) -> Any:
     value = typed[offer.name]
     return default if value is None else require_choice(offer.option, value, choices)
 
 
 def _folder(text: str) -> str:
-    """Give the folder's absolute path: the worker runs elsewhere."""
     path = Path(text).expanduser().absolute()
     if not path.is_dir():
-        raise InputError(f"--data-dir {text} is not a folder", "name the folder that holds the records")
+        raise InputError(
+            f"--data-dir {shown(text)} is not a folder", "name the folder that holds the records"
+        )
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"--data-dir {shown(text)} is no UTF-8, in which a run is written down",
+            "give the folder another name, or a symbolic link with one",
+        ) from error
     return str(path)

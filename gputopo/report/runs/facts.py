@@ -106,7 +106,8 @@ def _training(result: Result) -> Iterator[Fact]:
     if result.input_verdict is not None:
         held_back = result.input_verdict.verdict == "input"
         yield "input", Text(result.input_verdict.says, style="yellow" if held_back else "")
-        yield "", f"compared with {result.input_verdict.other}"
+        if result.input_verdict.other is not None:
+            yield "", f"compared with {result.input_verdict.other}"
     for evaluated in result.evaluations:
         yield "evaluation", evaluated_words(evaluated)
 

@@ -17,32 +17,43 @@ class BadRecords:
         self._policy = policy
         self._found: dict[tuple[Path, int], str] = {}
         self._again = 0
+        self.took_places = False
         self.error: InputError | None = None
+
+    @property
+    def skips(self) -> bool:
+        """Whether they are left out, and the run goes on."""
+        return self._policy == "skip"
 
     @property
     def count(self) -> int:
         """How many different records were left out."""
         return len(self._found)
 
-    def note(self, path: Path, record: int, why: str) -> None:
+    def note(self, path: Path, record: int, why: str, *, in_order: bool = False) -> None:
         """Take note of record `record` (from 0) of a file.
 
+        `in_order`: it has a place in the order of the examples, so that `took_places` from now on.
         Raises InputError where one stops the run, or where hardly any record is good.
         """
         if self._policy == "stop":
-            self.error = InputError(
+            raise self._failed(
                 f"{path}, record {record}: {why}",
                 "get the file anew, or leave such records out with --bad-records skip",
             )
-            raise self.error
+        self.took_places = self.took_places or in_order
         self._again += (path, record) in self._found
         self._found.setdefault((path, record), why)
         if self._again > _PASSES * self.count:
-            self.error = InputError(
+            raise self._failed(
                 f"{path.parent} gives no batch: {self.says[0]}",
                 "get the files anew, or use a smaller --batch-size",
             )
-            raise self.error
+
+    def _failed(self, what: str, hint: str) -> InputError:
+        """Give the first error: TensorFlow may read on after it, and find more."""
+        self.error = self.error or InputError(what, hint)
+        return self.error
 
     def batch_made(self) -> None:
         """Take note that good records came."""

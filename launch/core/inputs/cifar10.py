@@ -65,13 +65,18 @@ class Cifar10:
 def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
     """Read files of either version; give images [n, 32, 32, 3] and labels [n] of the good records.
 
-    Raises InputError for a file that is none of CIFAR-10's, for a bad record that stops the run, or if
+    Raises InputError for a file that is none of CIFAR-10's or a bad record where such stop the run, or if
     nothing good is left.
     """
     parts = []
     for path in paths:
         try:
             held = cifar_files.read(path)
+        except InputError as error:
+            if not bad.skips:
+                raise
+            bad.note(path, 0, error.what.removeprefix(f"{path} "))
+            continue
         except OSError as error:
             raise InputError(
                 f"{path} cannot be read: {error.strerror}", "check its owner and permissions"
@@ -83,9 +88,9 @@ def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
             bad.note(path, number, f"its label {held.labels[number]} is none of 0 to 9")
         good = np.delete(np.arange(len(held.labels)), wrong)
         parts.append(cifar_files.CifarFile(held.images[good], held.labels[good]))
-    images, labels = cifar_files.joined(parts)
-    if not len(labels):
+    if not any(len(part.labels) for part in parts):
         raise InputError(
             f"{paths[0].parent} holds no records", "gputopo make-data writes a small valid folder"
         )
+    images, labels = cifar_files.joined(parts)
     return cifar_files.to_pixels(images), labels

@@ -25,15 +25,18 @@ class Box:
 
 @dataclass(frozen=True)
 class LabelledImage:
-    """One image: `encoded` as JPEG, `label` from 1, height and width in pixels."""
+    """One image: `encoded` as JPEG, `label` from 1, height and width in pixels.
+
+    `text` and `filename`: names as the disk has them, which need be of no encoding.
+    """
 
     encoded: bytes
     label: int
     height: int
     width: int
-    text: str
+    text: bytes
     synset: str
-    filename: str
+    filename: bytes
     boxes: tuple[Box, ...] = ()
 
 
@@ -46,14 +49,14 @@ def example(image: LabelledImage) -> bytes:
         "image/channels": (int, [3]),
         "image/class/label": (int, [image.label]),
         "image/class/synset": (bytes, [image.synset.encode()]),
-        "image/class/text": (bytes, [image.text.encode()]),
+        "image/class/text": (bytes, [image.text]),
         "image/object/bbox/xmin": (float, [box.xmin for box in image.boxes]),
         "image/object/bbox/xmax": (float, [box.xmax for box in image.boxes]),
         "image/object/bbox/ymin": (float, [box.ymin for box in image.boxes]),
         "image/object/bbox/ymax": (float, [box.ymax for box in image.boxes]),
         "image/object/bbox/label": (int, [image.label] * len(image.boxes)),
         "image/format": (bytes, [b"JPEG"]),
-        "image/filename": (bytes, [image.filename.encode()]),
+        "image/filename": (bytes, [image.filename]),
         "image/encoded": (bytes, [image.encoded]),
     }
     return _message(1, _features(fields))

@@ -21,6 +21,7 @@ from gputopo.launch.spec import RunSpec
 Tensor = Any
 Batch = Sequence[Any]  # images and labels of tower 0, of tower 1, ...: arrays or tensors
 Made = Callable[[int], Batch]
+HOST = "/CPU:0"
 THREAD_NAME = "gputopo-input"
 _PER_TOWER = 2  # images and labels
 # What making a batch in Python may raise for bad data; all else is a fault of ours, or no memory.
@@ -172,7 +173,7 @@ class FedSource:
 
 def on_host(batch: Batch) -> list[Tensor]:
     """Make tensors of arrays, on the host; tensors stay where they are."""
-    with tf.device("/CPU:0"):
+    with tf.device(HOST):
         return [one if tf.is_tensor(one) else tf.constant(one) for one in batch]
 
 
@@ -201,6 +202,12 @@ class Staged(Ahead):
 def _copied(part: Batch, device: str) -> Batch:
     with tf.device(device):
         return [tf.identity(one) for one in part]
+
+
+def readiness(spec: RunSpec, ahead: int) -> dict[str, Fact]:
+    """Tell how many batches `staged` has ready, and on which devices."""
+    on_devices = ", ".join(device.device for device in spec.devices)
+    return {"ahead": max(ahead, 1), "ready_on": on_devices if ahead else HOST}
 
 
 def staged(maker: Maker, spec: RunSpec, *, ahead: int) -> Taken:

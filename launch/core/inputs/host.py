@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.core.inputs.feeds import Batch, FedSource, staged
+from gputopo.launch.core.inputs.feeds import Batch, FedSource, readiness, staged
 from gputopo.launch.core.inputs.source import Fact, Shape, rows_of
 from gputopo.launch.core.inputs.synthetic import examples
 from gputopo.launch.spec import RunSpec
@@ -15,8 +15,8 @@ Tensor = Any
 def host_source(model: Shape, spec: RunSpec) -> FedSource:
     """Give the source: a thread makes the next batch and copies it to the devices while a step runs."""
     maker = HostMaker(model, spec)
-    ahead = max(spec.data.prefetch, 1)
-    facts: dict[str, Fact] = {"data": "synthetic", "source": "cpu", "ahead": ahead}
+    ahead = spec.data.prefetch
+    facts: dict[str, Fact] = {"data": "synthetic", "source": "cpu", **readiness(spec, ahead)}
     return FedSource(
         model, spec, maker, staged(maker, spec, ahead=ahead), facts, made_format=spec.data_format
     )

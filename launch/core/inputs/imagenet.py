@@ -12,6 +12,7 @@ from gputopo.launch.core.inputs.bad_records import BadRecords
 from gputopo.launch.core.inputs.pipeline import NO_LABEL, with_threads
 from gputopo.launch.core.inputs.preprocessing import Recipe, decode, decoded_picture, picture
 from gputopo.launch.core.inputs.tfrecords import walk
+from gputopo.launch.core.inputs.wrong_examples import LABEL, PICTURE, SIDES, wrong_fields, wrong_picture
 
 Dataset = Any
 Tensor = Any
@@ -79,8 +80,12 @@ class ImageNet:
         return self._placed(kept, first).map(self._of_record, num_parallel_calls=self.threads)
 
     def _with_care(self, files: Dataset, first: int) -> Dataset:
-        """Give the same examples; decoded pictures are not kept, as one may not decode."""
-        records = reading.careful(self.paths, files, self.bad)
+        """Give the same examples; decoded pictures are not kept, as one may not decode.
+
+        What can be seen without decoding is left out before the records get their places in the order, so
+        that going on at an image is exact.
+        """
+        records = reading.careful(self.paths, files, self.bad).flat_map(self._labelled)
         kept = records if self.cache is None else records.cache()
         return self._placed(kept, first).interleave(
             lambda place, held: self._tried(place, *held),
@@ -101,9 +106,9 @@ class ImageNet:
         return self.recipe.seed if self.reaches(first) else self.recipe.seed + first
 
     def _mean_bytes(self) -> int:
-        """Give the mean size of the first records."""
-        sample = walk(self.paths[0], most=_SAMPLED_RECORDS)
-        return max(sample.bytes // max(sample.records, 1), 1)
+        """Give the mean size of the first records of the first file that has any."""
+        samples = (walk(path, most=_SAMPLED_RECORDS) for path in self.paths)
+        return next((sample.bytes // sample.records for sample in samples if sample.records), 1)
 
     def _of_record(self, place: Tensor, record: Tensor) -> tuple[Tensor, Tensor]:
         encoded, label, boxes = _parsed(record)
@@ -114,31 +119,54 @@ class ImageNet:
     ) -> tuple[Tensor, Tensor]:
         return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
 
-    def _tried(self, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
-        """Give one example, or none: a dataset can go on after an error, a function cannot."""
-        one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
-        nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNDECODED, tf.int64)
+    def _labelled(self, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+        """Give the record, or none if it is no example with a label of the model's.
+
+        A dataset can go on after an error, a function cannot.
+        """
+        labels = tf.data.Dataset.from_tensors(record).map(_label_of).ignore_errors()
+        label = labels.concatenate(tf.data.Dataset.from_tensors(tf.constant(_UNREAD, tf.int64))).take(1)
         low, high = self._range
+
+        def good(stored: Tensor) -> Tensor:
+            taken = stored - self._shift
+            return tf.cond(
+                tf.logical_and(taken >= low, taken <= high),
+                lambda: True,
+                lambda: tf.numpy_function(self._note_labels, [file, number, record], tf.bool),
+            )
+
+        return label.filter(good).map(lambda _: (file, number, record))
+
+    def _tried(self, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+        """Give one example, or none if its picture cannot be made."""
+        one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
+        nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNREAD, tf.int64)
 
         def good(_: Tensor, label: Tensor) -> Tensor:
             return tf.cond(
-                tf.logical_and(label >= low, label <= high),
+                label > _UNREAD,
                 lambda: True,
-                lambda: tf.numpy_function(self._note, [file, number, label], tf.bool),
+                lambda: tf.numpy_function(self._note_picture, [file, number, record], tf.bool),
             )
 
         return one.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).filter(good)
 
-    def _note(self, file: np.int64, number: np.int64, label: np.int64) -> np.bool_:
+    def _note_labels(self, file: np.int64, number: np.int64, record: bytes) -> np.bool_:
         """Tell what is wrong with a record; give False. Raises InputError where that stops the run."""
-        stored = int(label) + self._shift
-        if label == _UNDECODED:
-            why = "it holds no JPEG image that can be decoded"
-        elif stored == NO_LABEL:
-            why = "it has no label"
-        else:
-            why = f"its label {stored} is none of {LABELS[0]} to {self._range[1] + self._shift}"
+        low, high = self._range
+        stored = wrong_fields(record)
+        why = (
+            stored
+            if isinstance(stored, str)
+            else (f"its label {stored} is none of {low + self._shift} to {high + self._shift}")
+        )
         self.bad.note(self.paths[int(file)], int(number), why)
+        return np.bool_(False)
+
+    def _note_picture(self, file: np.int64, number: np.int64, record: bytes) -> np.bool_:
+        """The same for a record with a label, of which no picture can be made."""
+        self.bad.note(self.paths[int(file)], int(number), wrong_picture(record), in_order=True)
         return np.bool_(False)
 
     @property
@@ -151,20 +179,25 @@ class ImageNet:
         return LABELS[0] - self._shift, min(LABELS[1] - self._shift, self.classes - 1)
 
 
-_UNDECODED = np.iinfo(np.int64).min  # stands for a label where there is no picture
+_UNREAD = np.iinfo(np.int64).min  # stands for a label where there is no example
 
 
 def _parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Give the JPEG, the label as stored, and the boxes [n, 4] of a serialized Example."""
-    sides = [f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax")]
     wanted = {
-        "image/encoded": tf.io.FixedLenFeature((), tf.string, ""),
-        "image/class/label": tf.io.FixedLenFeature((), tf.int64, NO_LABEL),
-        **{side: tf.io.VarLenFeature(tf.float32) for side in sides},
+        PICTURE: tf.io.FixedLenFeature((), tf.string, ""),
+        LABEL: tf.io.FixedLenFeature((), tf.int64, NO_LABEL),
+        **{side: tf.io.VarLenFeature(tf.float32) for side in SIDES},
     }
     found = tf.io.parse_single_example(record, wanted)
-    boxes = tf.stack([found[side].values for side in sides], axis=1)
-    return found["image/encoded"], found["image/class/label"], boxes
+    boxes = tf.stack([found[side].values for side in SIDES], axis=1)
+    return found[PICTURE], found[LABEL], boxes
+
+
+def _label_of(record: Tensor) -> Tensor:
+    """Give the label as stored, of an example without a picture _UNREAD."""
+    encoded, label, _ = _parsed(record)
+    return tf.where(tf.strings.length(encoded) > 0, label, tf.constant(_UNREAD, tf.int64))
 
 
 def _decoded(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:

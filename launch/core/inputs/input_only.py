@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo import workload
 from gputopo.events import Event, ModelBuilt, Step, TowerMarks, WarmupDone
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import Fact, Shape, Source, source_of
@@ -16,11 +15,6 @@ from gputopo.launch.spec import RunSpec
 
 Tensor = Any
 Emit = Callable[[Event], None]
-
-
-def run_input_only(spec: RunSpec, emit: Emit) -> Mapping[str, Fact]:
-    """Measure the input of a model of the catalogue without building the model: see `measure_input`."""
-    return measure_input(workload.require(spec.model), spec, emit)
 
 
 def measure_input(
@@ -49,6 +43,7 @@ def measure_input(
                 build_s=time.perf_counter() - began,
                 versions=versions or {},
                 says=source.says,
+                input=dict(source.describe()),
             )
         )
         _run(arrival, spec, emit)
@@ -122,6 +117,7 @@ def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> 
             seconds=time.perf_counter() - began,
             images=spec.batch_size * len(spec.devices),
             loss=None,
+            waited_s=max((waited for waited, _ in times), default=None),
             marks=tuple(
                 TowerMarks(tower=tower, start_s=0.0, weights_s=waited, compute_s=arrived)
                 for tower, (waited, arrived) in enumerate(times)

@@ -3,6 +3,8 @@
 A folder is written beside its place and moved there when it is whole: a full disk leaves nothing behind.
 """
 
+import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gputopo.errors import InputError
+from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.core.inputs import cifar_files, pictures
 from gputopo.launch.core.inputs.examples_proto import Box, LabelledImage, example
 from gputopo.launch.core.inputs.pictures import Picture
@@ -55,32 +58,65 @@ class Written:
 def make(folder: Path, wish: Wish) -> Written:
     """Write a data folder. It must not be there yet, or be empty.
 
-    Raises InputError if it holds something, the images cannot be read or are of too many classes, or the
-    disk is full; then nothing is left behind.
+    Raises InputError if it holds something, or the images cannot be read or are of too many classes,
+    DiskError if it cannot be written; then nothing is left behind.
     """
     count, each = _pictures(wish)
     if count < 2:
         raise InputError("a data set needs two images at least", "give more of them")
     writer = _imagenet if wish.name == "imagenet" else _cifar10
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        there = folder.exists()
+        if there and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} is there already", "give a new folder, or remove it first")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        # An empty folder stays what it is: it may be a mount point, a link, or where the user's shell stands.
+        beside = folder if there else folder.parent
+        made = _made(beside)
+        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished.", dir=beside))
         try:
             unfinished.chmod(0o755)  # mkdtemp makes it readable for its owner alone
             train, validation = writer(unfinished, wish, count, each)
             size = sum(file.stat().st_size for file in unfinished.iterdir())
-            unfinished.rename(folder)
+            if there:
+                _emptied_into(unfinished, folder)
+            else:
+                unfinished.rename(folder)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
+            _remove(made)
             raise
     except OSError as error:
-        raise InputError(
+        raise DiskError(
             f"{folder} cannot be written: {error.strerror or error}; nothing was left behind",
             "choose a folder on a disk with room for it that you may write to",
         ) from error
     return Written(folder, train, validation, size)
+
+
+def _made(folder: Path) -> list[Path]:
+    """Make a folder and those above it; give those that were not there, innermost first."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _remove(made: Iterable[Path]) -> None:
+    for folder in made:
+        with contextlib.suppress(OSError):  # somebody else put something there
+            folder.rmdir()
+
+
+def _emptied_into(unfinished: Path, folder: Path) -> None:
+    """Move all files up into an empty folder, or none of them."""
+    moved = []
+    try:
+        for file in sorted(unfinished.iterdir()):
+            moved.append(file.rename(folder / file.name))
+        unfinished.rmdir()
+    except BaseException:
+        for file in moved:
+            file.unlink(missing_ok=True)
+        raise
 
 
 def _pictures(wish: Wish) -> tuple[int, Callable[[Iterable[int]], Iterable[Picture]]]:
@@ -130,9 +166,9 @@ def _labelled(picture: Picture, *, boxes: bool) -> LabelledImage:
         label=picture.klass + 1,  # 0 is the background, which no image has
         height=height,
         width=width,
-        text=picture.class_name,
+        text=os.fsencode(picture.class_name),
         synset=f"n{picture.klass + 1:08d}",
-        filename=picture.origin,
+        filename=os.fsencode(picture.origin),
         boxes=(_BOX,) if boxes else (),
     )
 

@@ -1,6 +1,9 @@
 """Pictures to make data sets of: read from a folder of images, or drawn. Needs Pillow, not TensorFlow."""
 
 import io
+import os
+import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +14,9 @@ import numpy as np
 from gputopo.errors import InputError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+# What Pillow raises for damaged files of one format or another.
+_NO_IMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error, zlib.error)
+_JPEG_MOST = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 JPEG_QUALITY = 90  # near the mean of ImageNet's files: about 110 KB at 500x375
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -30,11 +36,16 @@ class Picture:
     jpeg: bytes | None = None
 
     def encoded(self) -> bytes:
-        """Give the picture as JPEG."""
+        """Give the picture as JPEG. Raises InputError for one that is too large for that."""
         if self.jpeg is not None:
             return self.jpeg
         from PIL import Image
 
+        if max(self.pixels.shape[:2]) > _JPEG_MOST:
+            raise InputError(
+                f"{self.origin} has a side of over {_JPEG_MOST} pixels: no JPEG can hold it",
+                "take it out of the folder",
+            )
         out = io.BytesIO()
         Image.fromarray(self.pixels).save(out, "JPEG", quality=JPEG_QUALITY)
         return out.getvalue()
@@ -67,7 +78,7 @@ def listed(folder: Path) -> list[tuple[Path, int, str]]:
     hint = f"give --from a folder of images ({', '.join(SUFFIXES)}), one folder a class"
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}", hint)
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    files = sorted(path for path in _found(folder) if path.suffix.lower() in SUFFIXES and path.is_file())
     if not files:
         raise InputError(f"{folder} holds no image", hint)
     owners = [path.relative_to(folder).parts[0] if path.parent != folder else "" for path in files]
@@ -77,9 +88,25 @@ def listed(folder: Path) -> list[tuple[Path, int, str]]:
     ]
 
 
+def _found(folder: Path) -> Iterator[Path]:
+    """Give all files under a folder, behind links too. Raises InputError for a folder that cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(
+            f"{error.filename} cannot be read: {error.strerror}", "check its owner and permissions"
+        )
+
+    for place, inner, names in os.walk(folder, onerror=refuse, followlinks=True):
+        above = Path(place).parent.resolve()
+        if Path(place).is_symlink() and above.is_relative_to(Path(place).resolve()):  # it leads up again
+            inner.clear()
+            continue
+        yield from (Path(place, name) for name in names)
+
+
 def read(files: Sequence[tuple[Path, int, str]]) -> Iterator[Picture]:
     """Read image files one by one. Raises InputError that names a file which is no image."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     for path, klass, name in files:
         try:
@@ -87,8 +114,10 @@ def read(files: Sequence[tuple[Path, int, str]]) -> Iterator[Picture]:
             with Image.open(io.BytesIO(data)) as image:
                 keep = data if image.format == "JPEG" and image.mode == "RGB" else None
                 pixels = np.asarray(image.convert("RGB"))
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
+        except _NO_IMAGE as error:
             raise InputError(f"{path} cannot be read as an image", "take it out of the folder") from error
+        except Image.DecompressionBombError as error:
+            raise InputError(f"{path} is too large: {error}", "take it out of the folder") from error
         yield Picture(pixels, klass, name, path.name, keep)
 
 

@@ -67,11 +67,12 @@ class PipelineMaker:
         # The first batch that there is not, and why. A thread that works ahead asks for later ones too.
         self._stopped: tuple[int, Exception] | None = None
         self._restart: tuple[str, ...] = ()
+        self._began = 0
 
     @property
     def says(self) -> tuple[str, ...]:
         """What was assumed, and what was left out so far."""
-        return (*self._pipeline.says, *self._restart, *self._pipeline.bad.says)
+        return (*self._pipeline.says, *self._restart, *self._pipeline.bad.says, *self._inexact())
 
     def make(self, number: int) -> Batch:
         """Make the batch of a step. A step out of order starts the pipeline at its place.
@@ -99,7 +100,8 @@ class PipelineMaker:
         except StopIteration:
             if not self._pipeline.endless:
                 raise
-            raise InputError("there is not one good record", "get the files anew") from None
+            found = "".join(f": {said}" for said in self._pipeline.bad.says)
+            raise InputError(f"there is not one good record{found}", "get the files anew") from None
         self._pipeline.bad.batch_made()
         self._next = number + 1
         return batch
@@ -147,8 +149,17 @@ class PipelineMaker:
         first = str(error).splitlines()[0]
         return InputError(f"the input cannot be read: {first}", "see worker.log in the run's folder")
 
+    def _inexact(self) -> tuple[str, ...]:
+        if self._began == 0 or not self._pipeline.bad.took_places:
+            return ()
+        return (
+            f"The input went on at record {self._began} of the order, where pictures that cannot be decoded "
+            "have places too: some examples from before the interruption came again.",
+        )
+
     def _started(self, number: int) -> Iterator[Sequence[Any]]:
         first = number * self._joint
+        self._began = first
         if not self._pipeline.reaches(first):
             self._restart = (
                 f"The input goes on at image {first} in another order than without the interruption: reading "

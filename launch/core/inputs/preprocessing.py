@@ -49,21 +49,30 @@ class Recipe:
 
 
 def decode(encoded: Tensor) -> Tensor:
-    """Decode a JPEG to uint8 [height, width, 3]."""
+    """Decode a JPEG, a PNG or a GIF of one picture to uint8 [height, width, 3]."""
     return tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_FAST")
 
 
 def picture(recipe: Recipe, encoded: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
     """Turn a JPEG into float32 [height, width, 3], normalised. `boxes`: [n, 4] as ymin, xmin, ymax, xmax.
 
-    Only the part of a JPEG that is needed is decoded.
+    Only the part of a JPEG that is needed is decoded. ImageNet has a PNG under a JPEG's name: it and a GIF of
+    one picture are decoded whole.
     """
     if not recipe.training or recipe.resize == "crop":
         return decoded_picture(recipe, decode(encoded), boxes, place)
-    shape = tf.image.extract_jpeg_shape(encoded)
-    begin, size = _random_box(recipe, shape, boxes, place)
-    window = tf.concat([begin[:2], size[:2]], 0)
-    part = tf.io.decode_and_crop_jpeg(encoded, window, channels=3, dct_method="INTEGER_FAST")
+
+    def part_of_jpeg() -> Tensor:
+        begin, size = _random_box(recipe, tf.image.extract_jpeg_shape(encoded), boxes, place)
+        window = tf.concat([begin[:2], size[:2]], 0)
+        return tf.io.decode_and_crop_jpeg(encoded, window, channels=3, dct_method="INTEGER_FAST")
+
+    def part_of_other() -> Tensor:
+        pixels = decode(encoded)
+        return tf.slice(pixels, *_random_box(recipe, tf.shape(pixels), boxes, place))
+
+    part = tf.cond(tf.io.is_jpeg(encoded), part_of_jpeg, part_of_other)
+    part.set_shape((None, None, 3))
     return _finished(recipe, part, place)
 
 

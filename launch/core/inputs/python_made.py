@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.core.inputs.feeds import FAILURES, Ahead, AtOnce, Batch, FedSource, Maker, Taken, staged
+from gputopo.launch.core.inputs.feeds import (
+    FAILURES,
+    HOST,
+    Ahead,
+    AtOnce,
+    Batch,
+    FedSource,
+    Maker,
+    Taken,
+    readiness,
+    staged,
+)
 from gputopo.launch.core.inputs.source import Fact, Shape
 from gputopo.launch.spec import RunSpec
 
@@ -23,7 +34,8 @@ def python_source(model: Shape, spec: RunSpec) -> FedSource:
     """Give the source with the feed that the spec names."""
     pool = Pool(model, spec)
     ahead = max(spec.data.prefetch, 1)
-    facts: dict[str, Fact] = {"data": "synthetic", "source": "python", "feed": spec.data.feed, "ahead": ahead}
+    facts: dict[str, Fact] = {"data": "synthetic", "source": "python", "feed": spec.data.feed}
+    facts |= {"ahead": ahead, "ready_on": HOST}
     taken: Taken
     match spec.data.feed:
         case "sync":
@@ -34,6 +46,7 @@ def python_source(model: Shape, spec: RunSpec) -> FedSource:
             taken = Generated(pool, spec, model.input_shape, ahead)
         case "staged":
             taken = staged(pool, spec, ahead=ahead)
+            facts |= readiness(spec, ahead)
     return FedSource(model, spec, pool, taken, facts, made_format=spec.data_format)
 
 
@@ -108,6 +121,8 @@ class Generated:
         self._iterator = None
 
     def _started(self, number: int) -> Iterator[Sequence[Any]]:
+        self._failed = None  # of an earlier pipeline
+
         def batches() -> Iterator[Batch]:
             step = number
             while True:

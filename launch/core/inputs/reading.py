@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.core.inputs.bad_records import BadRecords
-from gputopo.launch.core.inputs.tfrecords import Framing, walk
+from gputopo.launch.core.inputs.tfrecords import Framing, walk, wrong_record
 
 Dataset = Any
 Tensor = Any
@@ -94,12 +94,19 @@ class _Ends:
         framing = self._framings[key]
         if at < framing.records:
             self._starts[key] = at + 1
-            self._bad.note(self._paths[key], at, "its checksum does not match its bytes")
+            self._bad.note(self._paths[key], at, _why(self._paths[key], at))
         else:
             self._starts[key] = _END
             if framing.damage is not None:
                 self._bad.note(self._paths[key], framing.records, framing.damage)
         return np.bool_(False)
+
+
+def _why(path: Path, record: int) -> str:
+    try:
+        return wrong_record(path, record)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
 
 
 def _side_by_side(order: Dataset, of: Any, files: int) -> Dataset:

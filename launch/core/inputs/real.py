@@ -2,24 +2,24 @@
 
 import os
 from pathlib import Path
-from typing import Literal
 
 from gputopo import workload
 from gputopo.errors import UsageError
 from gputopo.launch import data_folder
 from gputopo.launch.core.inputs.bad_records import BadRecords
 from gputopo.launch.core.inputs.cifar10 import Cifar10, read
-from gputopo.launch.core.inputs.feeds import FedSource, staged
+from gputopo.launch.core.inputs.feeds import FedSource, readiness, staged
 from gputopo.launch.core.inputs.imagenet import ImageNet
 from gputopo.launch.core.inputs.pipeline import Pipeline, PipelineMaker
 from gputopo.launch.core.inputs.preprocessing import NORMALISATION, Recipe
 from gputopo.launch.core.inputs.source import Fact, Shape
 from gputopo.launch.core.inputs.threads import private_threads
 from gputopo.launch.core.placement.devices import turn_width
-from gputopo.launch.data_folder import DataFolder, Subset
-from gputopo.launch.spec import RunSpec
+from gputopo.launch.data_folder import DataFolder, DataName, Subset
+from gputopo.launch.spec import Data, RunSpec
 
 _COLOURS = 3
+_FEWEST_CLASSES: dict[DataName, int] = {"imagenet": 2, "cifar10": 10}  # ImageNet's 0 is the background
 
 
 def real_source(model: Shape, spec: RunSpec) -> FedSource:
@@ -30,6 +30,11 @@ def real_source(model: Shape, spec: RunSpec) -> FedSource:
     """
     found = data_folder.find(Path(spec.data.folder or ""), spec.data.name)
     require_fit(found, model, spec.model)
+    if found.name == "cifar10" and (spec.data.cache or spec.data.resize != Data().resize):
+        raise UsageError(
+            f"{found.folder} holds CIFAR-10, whose pictures are taken in their own size and held in memory",
+            "leave --resize-method and --cache out",
+        )
     subset: Subset = "validation" if spec.task == "eval" else "train"
     bad = BadRecords(spec.data.bad_records)
     for path, record, why in data_folder.check(found, subset):
@@ -54,8 +59,8 @@ def real_source(model: Shape, spec: RunSpec) -> FedSource:
 def require_fit(found: DataFolder, model: Shape, name: str) -> None:
     """Raise UsageError if a data set is not what a model is made for.
 
-    A model of the catalogue names its data set. Another model must have three colours, and for CIFAR-10 ten
-    classes at least; its labels are checked as they come.
+    A model of the catalogue names its data set. Another model must have three colours and enough classes;
+    its labels are checked as they come.
     """
     known = workload.require(name).data_name if name in workload.names() else None
     if known is not None and known != found.name:
@@ -64,9 +69,10 @@ def require_fit(found: DataFolder, model: Shape, name: str) -> None:
             f"give --data-dir a folder of {known}, or choose a model for {found.name}",
         )
     colours = model.input_shape[2]
-    if colours != _COLOURS or (found.name == "cifar10" and model.classes < 10):
+    if colours != _COLOURS or model.classes < _FEWEST_CLASSES[found.name]:
+        has = "1 class" if model.classes == 1 else f"{model.classes} classes"
         raise UsageError(
-            f"{name} takes {colours} colours and has {model.classes} classes: {found.name} does not fit it",
+            f"{name} takes {colours} colours and has {has}: {found.name} does not fit it",
             f"choose a model for {found.name}, or leave --data-dir out for synthetic images",
         )
 
@@ -87,8 +93,7 @@ def _pipeline(
     paths = found.of(subset)
     if found.name == "cifar10":
         return Cifar10(*read(paths, bad), recipe, spec.batch_size, threads, bad, says)
-    kept: Literal["raw", "decoded"] | None = spec.data.cache_form if spec.data.cache else None
-    return ImageNet(paths, recipe, model.classes, spec.batch_size, threads, kept, bad, says)
+    return ImageNet(paths, recipe, model.classes, spec.batch_size, threads, spec.data.cache, bad, says)
 
 
 def _said(found: DataFolder, subset: Subset, threads: int) -> str:
@@ -109,10 +114,10 @@ def _facts(
         "subset": subset,
         "images": images,
         "threads": threads,
-        "ahead": spec.data.prefetch,
+        **readiness(spec, spec.data.prefetch),
         "resize": spec.data.resize,
         "distortions": str(spec.data.distortions).lower(),
-        "cache": spec.data.cache_form if spec.data.cache else None,
+        "cache": spec.data.cache,
         "bad_records": spec.data.bad_records,
         "normalisation": NORMALISATION,
     }

@@ -23,6 +23,7 @@ class SyntheticSource:
     says: tuple[str, ...] = ()
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
+        self._on = ", ".join(device.device for device in spec.devices)
         self._held = []
         for rows, device in zip(rows_of(spec), spec.devices, strict=True):
             made = examples(model, rows, seed=spec.seed, data_format=spec.data_format)
@@ -31,7 +32,7 @@ class SyntheticSource:
 
     def describe(self) -> Mapping[str, Fact]:
         """Say that the examples are made up, and where."""
-        return {"data": "synthetic", "source": "gpu"}
+        return {"data": "synthetic", "source": "gpu", "ready_on": self._on}
 
     def feed(self, number: int) -> Sequence[Tensor]:
         """Nothing: all is on the devices."""

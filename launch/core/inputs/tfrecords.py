@@ -60,6 +60,23 @@ def walk(path: Path, *, most: int | None = None) -> Framing:
         return Framing(records, None, offset)
 
 
+def wrong_record(path: Path, number: int) -> str:
+    """Say what is wrong with whole record `number` of a file that could not be used. Raises OSError."""
+    offset = 0
+    with path.open("rb") as file:
+        for _ in range(number):
+            offset = file.tell()
+            (length,) = struct.unpack("<Q", file.read(8))
+            file.seek(offset + HEADER_BYTES + length + FOOTER_BYTES)
+        (length,) = struct.unpack("<Q", file.read(8))
+        file.seek(HEADER_BYTES - 8, 1)
+        data = file.read(length)
+        (checksum,) = struct.unpack("<I", file.read(FOOTER_BYTES))
+    if masked_crc(data) != checksum:
+        return "its checksum does not match its bytes"
+    return "it is empty" if length == 0 else "it could not be read, and its checksum is right"
+
+
 def frame(data: bytes) -> bytes:
     """Give a record as it stands in a file."""
     length = struct.pack("<Q", len(data))

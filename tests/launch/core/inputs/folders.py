@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gputopo.launch.core.inputs import cifar_files
-from gputopo.launch.core.inputs.examples_proto import LabelledImage, example
+from gputopo.launch.core.inputs import cifar_files, examples_proto
+from gputopo.launch.core.inputs.examples_proto import Box, LabelledImage, example
 from gputopo.launch.core.inputs.make_data import Wish, make
 from gputopo.launch.core.inputs.tfrecords import FOOTER_BYTES, HEADER_BYTES, frame
 
@@ -51,13 +51,60 @@ def photographs(folder: Path) -> Path:
 
 def record(label: int | None, *, encoded: bytes | None = None) -> bytes:
     """Give an example whose picture's grey is ten times its label."""
-    out = io.BytesIO()
-    Image.new("RGB", (40, 40), (10 * (label or 1) % 256,) * 3).save(out, "JPEG")
-    image = LabelledImage(encoded or out.getvalue(), label or 0, 40, 40, "", "", "")
+    image = LabelledImage(encoded or jpeg(label or 1), label or 0, 40, 40, b"", "", b"")
     made = example(image)
     if label is None:  # a field of another name
         made = made.replace(b"image/class/label", b"image/class/lab-l")
     return made
+
+
+def forms() -> dict[str, bytes]:
+    """Give pictures of one red that data sets hold beside usual JPEGs; grey ones of a grey."""
+
+    def encoded(image: Image.Image, form: str, **settings: Any) -> bytes:
+        out = io.BytesIO()
+        image.save(out, form, **settings)
+        return out.getvalue()
+
+    red = Image.new("RGB", (40, 50), (200, 10, 10))
+    return {
+        "progressive": encoded(red, "JPEG", progressive=True),
+        "grey": encoded(Image.new("L", (40, 50), 200), "JPEG"),
+        "cmyk": encoded(red.convert("CMYK"), "JPEG"),
+        "png": encoded(red, "PNG"),
+        "grey png": encoded(Image.new("L", (40, 50), 200), "PNG"),
+        "png with alpha": encoded(red.convert("RGBA"), "PNG"),
+        "gif": encoded(red.convert("P", palette=Image.Palette.ADAPTIVE), "GIF"),
+        "one pixel": encoded(Image.new("RGB", (1, 1), (200, 10, 10)), "JPEG"),
+        "a line": encoded(Image.new("RGB", (1, 3000), (200, 10, 10)), "JPEG"),
+    }
+
+
+def schemas() -> dict[str, bytes]:
+    """Give records of other schemas, each wrong in one way."""
+    sound, encoded = record(3), {"image/encoded": (bytes, [jpeg(3)])}
+    boxed = example(LabelledImage(jpeg(3), 3, 40, 40, b"", "", b"", (Box(0.1, 0.2, 0.8, 1.5),)))
+    return {
+        "no message": b"\x07 this is no example",
+        "no picture": sound.replace(b"image/encoded", b"image/encodes"),
+        "empty picture": of_fields({"image/encoded": (bytes, [b""]), "image/class/label": (int, [3])}),
+        "label of text": of_fields({**encoded, "image/class/label": (bytes, [b"3"])}),
+        "two labels": of_fields({**encoded, "image/class/label": (int, [3, 4])}),
+        "odd boxes": boxed.replace(b"image/object/bbox/xmax", b"image/object/bbox/XMAX"),
+        "boxes outside": boxed,
+    }
+
+
+def of_fields(fields: dict[str, Any]) -> bytes:
+    """Give an Example of any fields."""
+    return examples_proto._message(1, examples_proto._features(fields))
+
+
+def jpeg(label: int) -> bytes:
+    """Give a picture whose grey is ten times its label."""
+    out = io.BytesIO()
+    Image.new("RGB", (40, 40), (10 * label % 256,) * 3).save(out, "JPEG")
+    return out.getvalue()
 
 
 def with_records(folder: Path, records: Sequence[bytes]) -> Path:
@@ -122,6 +169,16 @@ def cut_cifar(folder: Path) -> Path:
     path = folder / "data_batch_1.bin"
     cifar_files.write_binary(path, np.zeros((3, cifar_files.PIXELS), np.uint8), np.zeros(3, np.uint8))
     path.write_bytes(path.read_bytes()[:-1])
+    return folder
+
+
+def broken_cifar(folder: Path) -> Path:
+    """Write a sound training file of the Python version, one that ends in the middle, and an empty one."""
+    folder.mkdir(parents=True)
+    held = {b"data": np.zeros((3, cifar_files.PIXELS), np.uint8), b"labels": [0, 1, 2]}
+    data = pickle.dumps(held, protocol=2)
+    for number, size in ((1, len(data)), (2, 500), (3, 0)):
+        (folder / f"data_batch_{number}").write_bytes(data[:size])
     return folder
 
 

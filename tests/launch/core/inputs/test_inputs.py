@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.launch.core.inputs.cases.feeding import LONG_S
+from tests.launch.core.inputs.cases.given import FEEDS
+from tests.launch.core.inputs.cases.pictures import PICTURES
 from tests.launch.core.inputs.folders import (
     COLOURS,
     DAMAGE,
     DAMAGED_FILE,
     DAMAGED_RECORD,
     SEEN_EACH_IN_ITS_OWN_WAY,
+    forms,
 )
-from tests.launch.core.inputs.process import FEEDS, LONG_S, PICTURES
 
 pytestmark = pytest.mark.tensorflow
 
@@ -30,11 +33,11 @@ WHY = {
     "checksum": "its checksum does not match its bytes",
     "truncated": "the file ends within record 1",
     "length": "the checksum of a length is wrong",
-    "picture": "it holds no JPEG image that can be decoded",
+    "picture": "it holds no picture that can be decoded",
     "label": "its label 2000 is none of 1 to 1000",
     "unlabelled": "it has no label",
-    "example": "it holds no JPEG image that can be decoded",
-    "empty_record": "its checksum does not match its bytes",
+    "example": "it is no Example message",
+    "empty_record": "it is empty",
 }
 # float32 sums of eight rows in another order
 SAME_LOSS = 1e-5
@@ -105,6 +108,29 @@ def test_the_joint_batch_is_the_same_for_any_number_of_towers(
     assert given["feeds"][one] == pytest.approx(given["feeds"][other], rel=SAME_LOSS)
 
 
+@pytest.mark.parametrize("towers", [1, 2, 3])
+@pytest.mark.parametrize("way", ["gpu", "cpu", *FEEDS])
+def test_every_way_has_its_batches_where_it_says_and_gives_them_to_every_device(
+    given: dict[str, Any], way: str, towers: int
+) -> None:
+    found = given["ways"][f"{way}-{towers}"]
+    devices = [f"/CPU:{tower}" for tower in range(towers)]
+    on_devices = way in ("gpu", "cpu", "staged")
+    assert found["told"]["ready_on"] == (", ".join(devices) if on_devices else "/CPU:0")
+    assert found["told"].get("feed", way) == way
+    held = [device for device in devices for _ in ("images", "labels")]
+    assert found["fed"] == ([] if way == "gpu" else held if on_devices else ["/CPU:0"] * 2 * towers)
+    assert found["losses"] == pytest.approx(given["ways"][f"{way}-1"]["losses"], rel=SAME_LOSS)
+    assert len(set(found["losses"])) == 3
+
+
+def test_feeds_are_ways_of_the_same_batches_and_sources_are_not(given: dict[str, Any]) -> None:
+    losses = {way: given["ways"][f"{way}-3"]["losses"] for way in ("gpu", "cpu", *FEEDS)}
+    for feed in FEEDS:
+        assert losses[feed] == pytest.approx(losses["sync"], rel=SAME_LOSS)
+    assert len({losses["gpu"][0], losses["cpu"][1], losses["sync"][0]}) == 3
+
+
 def test_python_batches_let_the_model_learn_and_host_batches_are_new_each_step(given: dict[str, Any]) -> None:
     python, host = given["feeds"]["sync-2-NHWC"], given["feeds"]["cpu-2-NHWC"]
     assert python[-1] < python[0] / 2  # the same eight examples come again
@@ -118,14 +144,31 @@ def test_one_pass_holds_every_image_once_over_all_towers(given: dict[str, Any]) 
     assert order["second_pass"] != order["first"]
 
 
-def test_the_seed_gives_the_order_and_a_cache_does_not_change_it(given: dict[str, Any]) -> None:
+def test_the_seed_gives_the_order_and_a_cache_does_not_change_that_of_the_first_pass(
+    given: dict[str, Any],
+) -> None:
     order = given["order"]
-    assert order["again"] == order["first"] == order["cached"]
+    assert order["again"] == order["first"] == order["cached"] == order["decoded"]
     assert order["other_seed"] != order["first"]
 
 
 def test_a_run_that_goes_on_at_a_step_gets_what_it_would_have_got(given: dict[str, Any]) -> None:
     assert given["order"]["from_three"] == given["order"]["first"][30:]
+
+
+@pytest.mark.parametrize("kind", ["label", "unlabelled", "example", "empty"])
+def test_going_on_is_exact_where_bad_records_are_left_out(given: dict[str, Any], kind: str) -> None:
+    found = given["gone_on"][kind]
+    assert found["rest"] == found["whole"]
+    assert found["says"].startswith("1 bad record was left out")
+
+
+def test_going_on_past_pictures_that_cannot_be_decoded_is_not_exact_and_says_so(
+    given: dict[str, Any],
+) -> None:
+    found = given["gone_on"]["picture"]
+    assert found["rest"] != found["whole"]
+    assert "The input went on at record 16 of the order" in found["says"]
 
 
 def test_what_is_too_far_to_read_up_to_begins_in_another_order_and_says_so(given: dict[str, Any]) -> None:
@@ -171,8 +214,50 @@ def test_training_goes_round_without_the_damaged_record_and_counts_it_once(
     assert found["says"][-1].startswith("1 bad record was left out: train-00001-of-00003 record 1")
 
 
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("no message", "it is no Example message"),
+        ("no picture", "it has no image/encoded, but image/channels, image/class/label, "),
+        ("empty picture", "its image/encoded is empty"),
+        ("label of text", "its image/class/label is not one whole number"),
+        ("two labels", "its image/class/label is not one whole number"),
+    ],
+)
+def test_records_of_another_schema_are_told_by_what_is_other(
+    given: dict[str, Any], kind: str, why: str
+) -> None:
+    for task in ("train", "eval"):
+        what, _ = given["schemas"][f"{kind}-{task}"]
+        assert f", record 0: {why}" in what
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("odd boxes", "its boxes have not all four sides"),
+        ("boxes outside", "its boxes are not within its picture"),
+    ],
+)
+def test_wrong_boxes_are_told_where_boxes_are_used(given: dict[str, Any], kind: str, why: str) -> None:
+    assert why in given["schemas"][f"{kind}-train"][0]
+    assert given["schemas"][f"{kind}-eval"] is None
+
+
+@pytest.mark.parametrize("use", ["train-bilinear", "train-crop", "eval-bilinear"])
+@pytest.mark.parametrize("form", list(forms()))
+def test_pictures_of_other_forms_are_decoded_alike(given: dict[str, Any], form: str, use: str) -> None:
+    colour = (200, 200, 200) if form.startswith("grey") else (200, 10, 10)
+    found, labels = given["forms"][f"{form}-{use}"]
+    # CMYK and JPEG keep a flat colour to within four steps of 255.
+    assert found == pytest.approx([value / 127.5 - 1 for value in colour], abs=4 / 127.5)
+    assert labels == [3, 3]
+
+
 def test_a_folder_without_one_good_record_ends_with_an_error_and_not_never(given: dict[str, Any]) -> None:
-    what, _ = given["nothing_good"]
+    what, _ = given["nothing_good"]["example"]
+    assert what.startswith("there is not one good record: 5 bad records were left out: train-00000-of-00001")
+    what, _ = given["nothing_good"]["picture"]
     assert "gives no batch: 5 bad records were left out" in what
 
 
@@ -243,6 +328,13 @@ def test_damaged_cifar_files_are_named(given: dict[str, Any]) -> None:
     assert "has 1 of 5 training files" in found["skipped"][0]
 
 
+def test_files_of_cifar_that_cannot_be_read_are_named_or_left_out_as_asked(given: dict[str, Any]) -> None:
+    assert "data_batch_3, record 0: the file is empty" in given["cifar"]["broken"][0]
+    says = given["cifar"]["broken_skipped"][-1]
+    assert says.startswith("2 bad records were left out: data_batch_3 record 0 (the file is empty), ")
+    assert "data_batch_2 record 0 (is no batch of CIFAR-10, or is damaged: " in says
+
+
 @pytest.mark.parametrize(
     ("case", "says"),
     [
@@ -300,6 +392,9 @@ def test_the_input_alone_says_what_it_does_and_what_it_left_out(given: dict[str,
     assert "pixel / 127.5 - 1" in found["says"][0]
     assert found["noticed"][0].startswith("1 bad record was left out")
     assert found["describes"]["threads"] >= 1
+    assert found["told"] == found["describes"]
+    assert found["told"]["ready_on"] == "/CPU:0, /CPU:1"
+    assert all(found["waited"])
 
 
 def test_the_input_alone_ends_with_the_data(given: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Small data folders: written whole, or not at all."""
 
+import os
 import resource
 import signal
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from PIL import Image
 from gputopo import cli
 from gputopo.errors import InputError
 from gputopo.launch import data_folder
+from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.core.inputs import cifar_files, pictures
 from gputopo.launch.core.inputs.make_data import Wish, make
 from gputopo.launch.core.inputs.tfrecords import walk
+from gputopo.launch.data_folder import DataName
 
 
 @contextmanager
@@ -92,9 +95,24 @@ def test_images_of_a_folder_keep_their_bytes_if_they_are_jpeg(tmp_path: Path) ->
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    with small_disk(20_000), pytest.raises(InputError, match="nothing was left behind"):
-        make(tmp_path / "data", Wish(name="imagenet", count=20, files=1, side=64))
-    assert list(tmp_path.iterdir()) == []
+    wish = Wish(name="imagenet", count=20, files=1, side=64)
+    (tmp_path / "empty").mkdir()
+    for place in ("data", "new/and/deeper", "empty"):
+        with small_disk(20_000), pytest.raises(DiskError, match="nothing was left behind") as full:
+            make(tmp_path / place, wish)
+        assert full.value.exit_code == 3
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+@pytest.mark.parametrize("name", ["imagenet", "cifar10"])
+def test_an_empty_folder_is_filled_and_stays_the_same_folder(tmp_path: Path, name: DataName) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    before = (tmp_path / "real").stat().st_ino
+    make(tmp_path / "link", Wish(name=name, count=12, side=16))
+    assert (tmp_path / "real").stat().st_ino == before
+    assert data_folder.find(tmp_path / "real").name == name
+    assert not [path for path in (tmp_path / "real").iterdir() if path.name.startswith(".")]
 
 
 def test_a_picture_that_is_none_leaves_nothing_behind_and_is_named(tmp_path: Path) -> None:
@@ -121,6 +139,30 @@ def test_too_many_classes_for_a_data_set_are_refused(tmp_path: Path) -> None:
         make(tmp_path / "data", Wish(name="cifar10", images=tmp_path / "images"))
 
 
+def test_names_of_no_encoding_and_links_are_read(tmp_path: Path) -> None:
+    odd = tmp_path / "images" / os.fsdecode(b"class \xff")
+    (tmp_path / "elsewhere").mkdir()
+    odd.mkdir(parents=True)
+    for place in (odd, tmp_path / "elsewhere"):
+        Image.new("RGB", (20, 30)).save(place / "a.png")
+        (place / "a.png").rename(place / os.fsdecode(b"\xfe.png"))
+    (tmp_path / "images" / "linked").symlink_to(tmp_path / "elsewhere")
+    (odd / "again").symlink_to(tmp_path / "images")
+    done = make(tmp_path / "data", Wish(name="imagenet", images=tmp_path / "images"))
+    assert done.train + done.validation == 2
+    held = b"".join(path.read_bytes() for path in (tmp_path / "data").iterdir())
+    assert b"class \xff" in held
+    assert b"linked" in held
+
+
+def test_a_picture_that_no_jpeg_can_hold_is_named(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for name, width in (("a.png", 8), ("long.png", 65_501)):
+        Image.new("L", (width, 1)).save(tmp_path / "images" / name)
+    with pytest.raises(InputError, match=r"long\.png has a side of over 65500 pixels"):
+        make(tmp_path / "data", Wish(name="imagenet", images=tmp_path / "images"))
+
+
 @pytest.mark.parametrize(("images", "why"), [("none", "there is no folder"), ("empty", "holds no image")])
 def test_a_folder_without_images_is_refused(tmp_path: Path, images: str, why: str) -> None:
     (tmp_path / "empty").mkdir()
@@ -142,7 +184,18 @@ def test_the_command_writes_a_folder_and_says_what_to_do_with_it(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--images", "1"], ["--files", "0"], ["--side", "7"], ["--data-name", "coco"], ["--from", "/no/folder"]],
+    [
+        ["--images", "1"],
+        ["--files", "0"],
+        ["--side", "7"],
+        ["--data-name", "coco"],
+        ["--from", "/no/folder"],
+        ["--seed", "9" * 50],
+        ["--images", "9" * 50],
+        ["--from", ".", "--images", "4"],
+        ["--from", ".", "--side", "16"],
+        ["--data-name", "cifar10", "--files", "2"],
+    ],
 )
 def test_the_command_refuses_what_cannot_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]

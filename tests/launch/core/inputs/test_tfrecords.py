@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.core.inputs.tfrecords import Framing, crc32c, frame, masked_crc, walk
+from gputopo.launch.core.inputs.tfrecords import Framing, crc32c, frame, masked_crc, walk, wrong_record
 
 
 def bit_by_bit(data: bytes) -> int:
@@ -88,3 +88,16 @@ def test_another_file_is_told_from_a_damaged_one(tmp_path: Path) -> None:
     assert walk(path) == Framing(1, "the checksum of a length is wrong")
     path.write_bytes(b"")
     assert walk(path) == Framing(0, "the file is empty")
+
+
+def test_what_is_wrong_with_a_record_is_told_from_its_own_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    damaged = bytearray(frame(b"three"))
+    damaged[13] ^= 1
+    path.write_bytes(frame(b"one") + frame(b"") + bytes(damaged) + frame(b"four"))
+    assert [wrong_record(path, number) for number in range(4)] == [
+        "it could not be read, and its checksum is right",
+        "it is empty",
+        "its checksum does not match its bytes",
+        "it could not be read, and its checksum is right",
+    ]
