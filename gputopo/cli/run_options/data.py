@@ -1,11 +1,10 @@
 """Where the examples come from."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 from gputopo.cli.choices import require_choice, shown
-from gputopo.cli.offers import Offer, at_least
+from gputopo.cli.offers import Offer, at_least, folder_of
 from gputopo.errors import InputError
 from gputopo.launch.spec import CacheForm, Data, DataSource, Feed, ResizeMethod
 
@@ -84,7 +83,7 @@ def _choice(offer: Offer, typed: Mapping[str, Any], choices: tuple[Any, ...], de
 
 
 def _folder(text: str) -> str:
-    path = Path(text).expanduser().absolute()
+    path = folder_of(DATA_DIR, text)
     if not path.is_dir():
         raise InputError(
             f"--data-dir {shown(text)} is not a folder", "name the folder that holds the records"
