@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gputopo.captures import bundled, merge, recording, sysfs
+from gputopo.captures import bundled, merge, parts, recording, sysfs
 from gputopo.captures.bandwidths import single_device
+from gputopo.captures.line_marks import without_marks
 from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.errors import InputError
 from gputopo.machine import Machine
@@ -91,30 +92,58 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
 
 
 def read_text(text: str, *, origin: str) -> Machine:
-    """Read the text of one capture, whatever its format. Raises InputError.
+    """Read the text of one file, whatever its format. Raises InputError.
 
-    A text may hold the outputs of several bandwidth tests, and with them one of another format.
+    A text may hold several captures of one machine, as a bug report does: they are merged.
     """
-    from gputopo.captures import pasted
-
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
-    kind = _kind_of(text)
-    if kind is None:
+    if not text.lstrip().startswith(("{", "[{")):
+        text = without_marks(text, origin=origin)
+    return merge.merge(_machines(text, origin))
+
+
+def _machines(text: str, origin: str) -> list[Machine]:
+    """Read each capture in a text, the surest format first; a bandwidth test's lines are taken out first."""
+    from gputopo.captures import pasted
+
+    if _kind_of(text) is not pasted:
+        if machines := _parts(text, origin):
+            return machines
         raise _unknown(text, origin)
-    if kind is not pasted:
-        return kind.parse(text, origin=origin)
     try:
         machine, rest = pasted.take(text, origin=origin)
     except InputError:
-        other = _kind_of(text, but=pasted)  # one that only speaks of a bandwidth test
-        if other is None:
-            raise
-        return other.parse(text, origin=origin)
-    other = _kind_of(rest)
-    if other is None or other is pasted:
-        return pasted.with_unread(machine, rest)
-    return merge.merge([other.parse(rest, origin=origin), machine])
+        if machines := _parts(text, origin, but=pasted):  # that only speaks of a bandwidth test
+            return machines
+        raise
+    others = _parts(rest, origin, but=pasted)
+    return [*others, machine] if others else [pasted.with_unread(machine, rest)]
+
+
+def _parts(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:
+    """Read the parts of a text that are of a format."""
+    told = parts.of(text, stackable()) if not text.lstrip().startswith("{") else [text]
+    kinds = [(part, kind) for part in told if (kind := _kind_of(part, but=but)) is not None]
+    return [kind.parse(part, origin=origin) for part, kind in kinds]
+
+
+def stackable() -> tuple[parts.Starting, ...]:
+    """Give the formats of lines, of which several may stand in one text."""
+    from gputopo.captures import nvlink_status, smi_csv, smi_text, tensorflow_log
+    from gputopo.captures.pci import lspci, lspci_verbose
+    from gputopo.captures.topo import p2p as topo_p2p
+
+    return (
+        topo_matrix,
+        smi_text,
+        topo_p2p,
+        nvlink_status,
+        lspci,
+        lspci_verbose,
+        tensorflow_log,
+        smi_csv,
+    )
 
 
 def _kind_of(text: str, *, but: Format | None = None) -> Format | None:

@@ -8,6 +8,7 @@ GB/s are those of one direction. Where NVML refuses, its words are the reason in
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -44,6 +45,11 @@ def recognise(text: str) -> bool:
         return False
     lines = text.splitlines()
     return any(_LINK.match(line) or (_REFUSED.match(line) and "NVLink" in line) for line in lines)
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Tell whether a line is a GPU's with a link's below it."""
+    return _GPU.match(lines[0]) is not None and recognise("\n".join(lines[:2]))
 
 
 def parse(text: str, *, origin: str) -> Machine:

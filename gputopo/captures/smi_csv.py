@@ -53,6 +53,11 @@ def recognise(text: str) -> bool:
     return any(_is_header(line) for line in lines) or _is_headless(lines)
 
 
+def begins(lines: Sequence[str]) -> bool:
+    """Tell whether a line names the columns."""
+    return any(map(_is_header, _lines(lines[0])))
+
+
 def parse(text: str, *, origin: str) -> Machine:
     """Read the GPUs, a line each. Raises InputError if no line fits the columns, or two have one index."""
     lines = list(_lines(text))

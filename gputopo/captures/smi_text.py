@@ -49,6 +49,11 @@ def recognise(text: str) -> bool:
     return facts and (headed or _sections(lines) >= 2)
 
 
+def begins(lines: Sequence[str]) -> bool:
+    """Tell whether a line is the one above each output."""
+    return _LOG.search(lines[0]) is not None
+
+
 def parse(text: str, *, origin: str) -> Machine:
     """Read the outputs in a text. Raises InputError if it tells of no GPU."""
     lines = list(_lines(text))

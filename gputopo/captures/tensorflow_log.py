@@ -6,7 +6,7 @@ calls the same number `coreClock`. It is filed as that. The matrix of Y and N is
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import combinations
@@ -62,6 +62,11 @@ class _Reading:
 def recognise(text: str) -> bool:
     """Tell whether the text has a line in which TensorFlow names a GPU."""
     return any(found.search(text) for found in (_FOUND, _CREATED, _ADDRESS))
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Tell whether TensorFlow names a GPU in a line."""
+    return recognise(lines[0])
 
 
 def parse(text: str, *, origin: str) -> Machine:

@@ -6,6 +6,7 @@ function of the same card stands beside it.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -42,6 +43,11 @@ class _Place:
 def recognise(text: str) -> bool:
     """Tell whether a line of the text begins such a tree."""
     return _FIRST.search(text) is not None
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Tell whether a line is the first of such a tree."""
+    return _FIRST.match(lines[0]) is not None
 
 
 def parse(text: str, *, origin: str) -> Machine:

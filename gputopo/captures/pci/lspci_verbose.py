@@ -6,6 +6,7 @@ Only GPUs, NICs and bridges are kept.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -50,6 +51,11 @@ _CLASSES = {
 def recognise(text: str) -> bool:
     """Tell whether the text has a device's line as lspci writes it, or lines of `grep ACSCtl`."""
     return _HEAD.search(text) is not None or _ACS.search(text) is not None
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Tell whether a line is a device's, or one of `grep ACSCtl`."""
+    return recognise(lines[0])
 
 
 def parse(text: str, *, origin: str) -> Machine:

@@ -89,6 +89,20 @@ def header_words(text: str) -> Head | None:
     return devices, tuple(found)
 
 
+def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:
+    """Tell what stands in the first row below a header, the first of these lines; None where it is none."""
+    head = header_words(lines[0].translate(_BLANKS))
+    if head is None:
+        return None
+    for line in lines[1:]:
+        words = words_of(line.translate(_BLANKS))
+        start = row_start(words, head[0])
+        if start is not None:
+            statuses = any(word[0] in PEER_STATUS for word in words[start + 1 : start + 1 + len(head[0])])
+            return "statuses" if statuses else "hops"
+    return None
+
+
 def read_lines(text: str) -> list[Line]:
     """Undo escapes and wrapping. What a terminal put on the next line is one more segment of its line."""
     lines: list[Line] = []

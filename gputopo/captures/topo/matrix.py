@@ -8,11 +8,11 @@ contradicts itself is refused.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gputopo.captures.topo import table
 from gputopo.captures.topo.affinity import Affinities, read_affinities
-from gputopo.captures.topo.lines import CELL, GPU
+from gputopo.captures.topo.lines import CELL, GPU, cells_below
 from gputopo.captures.topo.table import Matrix, Reading, Row
 from gputopo.errors import InputError
 from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, Unread
@@ -28,6 +28,11 @@ _UNTOLD = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w",
 def recognise(text: str) -> bool:
     """Tell whether the text holds such a matrix, or at least a part that can only come from one."""
     return re.search(r"GPU\d", text) is not None and bool(_candidates(table.read(text)))
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Tell whether a line is the command, or a header with a row of such cells below it."""
+    return table.COMMAND.search(lines[0]) is not None or cells_below(lines) == "hops"
 
 
 def parse(text: str, *, origin: str) -> Machine:

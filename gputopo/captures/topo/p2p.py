@@ -6,11 +6,12 @@ that this is not certain. The tables of NVLink, atomics and proprietary P2P have
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from gputopo.captures.topo.lines import GPU, PEER_STATUS, Head, header_words, label_of
+from gputopo.captures.topo.lines import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.errors import InputError
 from gputopo.machine import Contradiction, Gpu, Link, Machine, Unread
 
@@ -52,6 +53,11 @@ def recognise(text: str) -> bool:
     cells = {cell for table in tables for _, row in table.rows.values() for cell in row}
     said = _PEER_LEGEND.search(text) is not None or any(table.capability for table in tables)
     return bool(cells & PEER_STATUS) or (said and bool(tables))
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Tell whether a line is the command, or a header with a row of such cells below it."""
+    return _COMMAND.search(lines[0]) is not None or cells_below(lines) == "statuses"
 
 
 def parse(text: str, *, origin: str) -> Machine:

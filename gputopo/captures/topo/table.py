@@ -31,7 +31,7 @@ _GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
 _LEGEND = re.compile(r"\bLegend:|(?<!\w)(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
 _NIC_LEGEND = re.compile(r"(?:^|\s)(NIC\d+)\s*:\s*(\S{0,60}[\d_]\S{0,60})$", re.ASCII)
 _PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
-_COMMAND = re.compile(r"\btopo\s+(?:-m|--matrix)\b")
+COMMAND = re.compile(r"\btopo\s+(?:-m|--matrix)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def read(text: str) -> Reading:
     remarks: list[tuple[int, str]] = []
     for line in read_lines(text):
         shown = line.text.strip()
-        if not shown or _LEGEND.search(shown) or _COMMAND.search(shown):
+        if not shown or _LEGEND.search(shown) or COMMAND.search(shown):
             continue
         if legend := _NIC_LEGEND.search(shown):
             names[legend[1]] = legend[2]
