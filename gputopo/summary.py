@@ -92,6 +92,8 @@ class Summary:
 
     def check(self) -> AnomalyCheck:
         """Compare the devices by the steps so far."""
+        if self._is_input_alone():
+            return AnomalyCheck(verdict="not made: the input was measured alone, without work for a device")
         return find_anomalies(self._started.devices if self._started else (), self._steps)
 
     def result(self) -> Result:
@@ -211,7 +213,7 @@ class Summary:
 
     def _loss_says(self) -> tuple[str, ...]:
         lost = next((step for step in self._steps if step.loss is None), None)
-        if lost is None or self._has_no_loss():
+        if lost is None or self._is_input_alone():
             return ()
         since = "from the warm-up on" if lost.warmup else f"from step {lost.step} on"
         told = self._life.loss_not_finite
@@ -221,8 +223,8 @@ class Summary:
             "a lower --learning-rate may help.",
         )
 
-    def _has_no_loss(self) -> bool:
-        """Whether the run measures the input alone: there is no model, so no loss was lost."""
+    def _is_input_alone(self) -> bool:
+        """Whether there is no model: then no loss was lost, and no device is slow at its work."""
         return self._started is not None and self._started.spec.get("task") == "input"
 
     def _samples_of_counted_steps(self) -> list[Sample]:

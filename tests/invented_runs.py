@@ -161,7 +161,10 @@ def stream(
     for counted in steps:
         now += counted.seconds
         yield Step(
-            **{name: getattr(counted, name) for name in ("step", "seconds", "images", "loss", "marks")},
+            **{
+                name: getattr(counted, name)
+                for name in ("step", "seconds", "images", "loss", "marks", "waited_s")
+            },
             time_s=now,
         )
         if gpu:

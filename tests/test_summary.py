@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -261,6 +262,26 @@ def test_the_input_alone_has_no_loss_to_lose() -> None:
     alone = RunStarted(time_s=1.0, host="h", devices=started.devices, backend="cpu", spec={"task": "input"})
     assert not any("loss" in said for said in summarise([alone, *rest]).says)
     assert any("loss" in said for said in summarise([started, *rest]).says)
+
+
+def test_the_input_alone_has_no_slow_device() -> None:
+    slow = [step(n, [(0.0, 0.1), (0.0, 0.2)], loss=None) for n in range(1, 30)]
+    started, *rest = stream(cpu_devices(2), slow)
+    assert isinstance(started, RunStarted)
+    alone = RunStarted(time_s=1.0, host="h", devices=started.devices, backend="cpu", spec={"task": "input"})
+    assert summarise([started, *rest]).anomalies
+    found = summarise([alone, *rest])
+    assert (found.anomalies, found.anomaly_check[:8]) == ((), "not made")
+
+
+def test_the_share_of_waiting_is_of_the_counted_steps_that_tell_it() -> None:
+    steps = [step(n, [(0.0, 0.1)] * 2) for n in range(5)]
+    told = [
+        msgspec.structs.replace(one, seconds=0.2, waited_s=waited)
+        for one, waited in zip(steps, (0.2, 0.1, 0.0, None, 0.1), strict=True)
+    ]
+    assert summarise(stream(cpu_devices(2), told)).input_waited_share == pytest.approx(1 / 3)
+    assert summarise(stream(cpu_devices(2), steps)).input_waited_share is None
 
 
 def test_what_the_model_assumes_is_said_with_the_result() -> None:

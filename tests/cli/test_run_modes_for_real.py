@@ -67,7 +67,7 @@ def test_the_input_alone_is_judged_by_the_training_before_it(tmp_path: Path) -> 
     assert result_of(tmp_path).input_verdict is None
     alone = result_of(tmp_path, "--input-only", "--data-source", "python", "--feed", "queue")
     assert alone.input_verdict is not None
-    assert alone.input_verdict.other.startswith(str(tmp_path / "home"))
+    assert str(alone.input_verdict.other).startswith(str(tmp_path / "home"))
     assert alone.parameters == 0
 
 

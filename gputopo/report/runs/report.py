@@ -67,7 +67,9 @@ def device_table(result: Result) -> Table:
     named = any(row.device.gpu is not None or row.device.gpu_name for row in result.devices)
     if named:
         table.add_column("GPU" if gpu_run else "stands for", overflow="fold", min_width=8)
-    for header in ("images\n/sec", "% of\nbest", "weights\nms", "compute\nms", "other\nms"):
+    # Without a model the marks are those of the batch: waited for on the host, then brought to the device.
+    parts = ("batch", "copy") if result.spec.get("task") == "input" else ("weights", "compute")
+    for header in ("images\n/sec", "% of\nbest", *(f"{part}\nms" for part in (*parts, "other"))):
         table.add_column(header, justify="right", no_wrap=True)
     if gpu_run:
         table.add_column("core MHz\n(% max)", justify="right", no_wrap=True)

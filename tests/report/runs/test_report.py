@@ -186,6 +186,14 @@ def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
     assert "leaves them out" not in shown(summarise(stream(cpu_devices(2), even)), width=200)
 
 
+def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
+    result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
+    alone = shown(msgspec.structs.replace(result, spec={**result.spec, "task": "input"}), width=200)
+    assert "weights" not in alone
+    assert " batch" in alone
+    assert " copy" in alone
+
+
 @pytest.mark.parametrize(
     ("task", "words"),
     [("forward", "forward passes"), ("eval", "evaluation"), ("input", "the input alone")],

@@ -53,7 +53,7 @@ def ways(root: Path) -> Any:
     told: dict[str, Any] = {}
     for way in ("gpu", "cpu", *FEEDS):
         for towers in (1, 2, 3):
-            fields = {"source": "python", "feed": way} if way in FEEDS else {"source": way}
+            fields: dict[str, Any] = {"source": "python", "feed": way} if way in FEEDS else {"source": way}
             spec = spec_of(towers=towers, batch=6 // towers, ps_device="/CPU:0", learning_rate=0.3, **fields)
             events: list[Any] = []
             training.train(SmallModel(), spec, events.append)
