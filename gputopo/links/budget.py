@@ -19,8 +19,8 @@ QUICK_SECONDS = 48.0
 # is to be judged. 20 ms on one lane of Gen3.
 MIN_BYTES = LARGE_BYTES
 FEWEST_REPEATS = 3
-# No window copies more, however fast the way: the engine goes round in its buffers.
-MOST_BYTES = 1024 * MIB
+# No window copies more, however fast the way: so much the engine can compare, every byte.
+MOST_BYTES = 512 * MIB
 
 # Before anything is known: about eight lanes of Gen3. A wrong guess costs one warm-up window.
 _GUESS_GB_PER_S = 6.0

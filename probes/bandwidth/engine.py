@@ -49,10 +49,18 @@ class Engine(Protocol):
     Nothing raises for what the hardware does: in `measure` that is a Failure of its way.
     """
 
+    @property
+    def unreturned(self) -> Sequence[Failure]:
+        """Give the copies that were under way at an interruption and did not come back."""
+        ...
+
     def measure(
         self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
     ) -> Window:
-        """Run one window, verified. `sizes`: bytes of each way; `while_running` is called while it runs."""
+        """Run one window, verified. `while_running` is called while it runs.
+
+        `sizes`: bytes of each way, which may be fewer where the job does not name them.
+        """
         ...
 
     def peer_access(self, a: int, b: int) -> bool:

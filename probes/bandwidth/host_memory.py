@@ -6,6 +6,7 @@ blocks past the caches, so the bytes are those of STREAM's copy: each read once 
 """
 
 import ctypes
+import errno
 import mmap
 import os
 import statistics
@@ -120,7 +121,7 @@ def placings_of(
 def buffer_bytes(root: Path, most_bytes: int = MOST_BYTES) -> tuple[int, tuple[str, ...]]:
     """Give the size of one buffer, and what must be said of it: four caches, if there is room for that."""
     cache = last_level_cache_bytes(root)
-    available = _available_bytes(root)
+    available = available_bytes(root)
     limit = most_bytes if available is None else min(most_bytes, int(available * _SHARE_OF_AVAILABLE))
     size = max(limit // 2, LEAST_BYTES // 2)
     if cache:
@@ -168,7 +169,7 @@ def _size(text: str | None) -> int | None:
     return int(text[:-1]) * {"K": 1024, "M": MIB}.get(text[-1], 0)
 
 
-def _available_bytes(root: Path) -> int | None:
+def available_bytes(root: Path = Path("/")) -> int | None:
     """Give the bytes that can be had now: of the machine, and of the control group this process is in."""
     found: list[int] = []
     for line in (read_text(root / "proc/meminfo") or "").splitlines():
@@ -217,7 +218,11 @@ def _mapped(size: int) -> Iterator[int]:
 def _together(
     tasks: Sequence[Callable[[], tuple[float, float]]], cpus: frozenset[int]
 ) -> list[tuple[float, float]]:
-    """Run tasks at once, each in a thread bound to `cpus`, and give what they gave. Raises their OSError."""
+    """Run tasks at once, each in a thread bound to `cpus`, and give what they gave.
+
+    Raises their OSError, and one where the system gives no more threads. All of them have ended by then, also
+    after an interruption: what they copy in is given back next.
+    """
     results: list[tuple[float, float]] = []
     errors: list[OSError] = []
     start = threading.Barrier(len(tasks))
@@ -227,17 +232,38 @@ def _together(
             os.sched_setaffinity(0, cpus)  # of this thread alone
         except OSError as error:
             errors.append(error)
-        start.wait()
+        try:
+            start.wait()
+        except threading.BrokenBarrierError:
+            return
         results.append(task())
 
     threads = [threading.Thread(target=bound, args=(task,), daemon=True) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        _join(threads)
+    except RuntimeError as error:  # "can't start new thread": a limit of processes
+        errors.append(OSError(errno.EAGAIN, f"the system gives no more threads: {error}"))
+    finally:
+        start.abort()  # who is not there yet does not begin
+        _join(threads)
     if errors:
         raise errors[0]
     return results
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    """Wait until all have ended, and raise an interruption only then."""
+    interruption: KeyboardInterrupt | None = None
+    for thread in threads:
+        while thread.is_alive():
+            try:
+                thread.join()
+            except KeyboardInterrupt as error:
+                interruption = error
+    if interruption is not None:
+        raise interruption
 
 
 def _fill(at: tuple[int, int], size: int) -> tuple[float, float]:

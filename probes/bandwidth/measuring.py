@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gputopo.bandwidth import Bandwidth, NotMeasured
+from gputopo.bandwidth import Bandwidth, Level, NotMeasured
 from gputopo.captures.cpulist import parse
 from gputopo.errors import HardwareError, UsageError
 from gputopo.links.budget import QUICK_SECONDS
@@ -20,7 +20,13 @@ from gputopo.machine import Machine
 from gputopo.probes.bandwidth.conditions import Meter, Sampler
 from gputopo.probes.bandwidth.devices import Matched, match, wanted_gpus
 from gputopo.probes.bandwidth.engine import Engine
-from gputopo.probes.bandwidth.host_memory import MIB, REPEATS, HostMemory, measure_host_memory
+from gputopo.probes.bandwidth.host_memory import (
+    MIB,
+    REPEATS,
+    HostMemory,
+    available_bytes,
+    measure_host_memory,
+)
 from gputopo.probes.bandwidth.session import INTERRUPTED, Progress, Results, Session, Tell
 from gputopo.probes.bandwidth.waking import wake
 from gputopo.probes.cuda.calling import NoCudaError
@@ -30,8 +36,13 @@ __all__ = ["Doors", "NoGpuMeasuredError", "Progress", "measure"]
 
 _QUICK_HOST_BYTES = 256 * MIB
 _QUICK_HOST_REPEATS = 5
-# The engine takes two buffers of 256 MiB, and never more than nine tenths of what is free.
-_AMPLE_BYTES = 600 * MIB
+# The engine takes 768 MiB of a GPU, and never more than nine tenths of what is free.
+_AMPLE_BYTES = 860 * MIB
+# Page-locked memory for all GPUs. A quick session is to stay well under 1.5 GiB, host memory's own measuring,
+# pageable memory and Python included; a full one holds 512 MiB for what is received on each of two nodes.
+_QUICK_PINNED_BYTES = 768 * MIB
+_FULL_PINNED_BYTES = 1152 * MIB
+_SHARE_OF_AVAILABLE = 0.25
 _KERNEL = "kernel_read"
 
 
@@ -53,11 +64,11 @@ def _open_cuda() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _open_engine(
-    cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]]
+    cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
 ) -> Iterator[Engine]:
     from gputopo.probes.cuda.engine import Engine as CudaEngine
 
-    with CudaEngine(cuda, ordinals, node_cpus) as engine:
+    with CudaEngine(cuda, ordinals, node_cpus, pinned_bytes=pinned_bytes) as engine:
         yield engine
 
 
@@ -67,7 +78,7 @@ class Doors:
 
     open_cuda: Callable[[], AbstractContextManager[Any]] = _open_cuda
     open_engine: Callable[
-        [Any, Mapping[int, int], Mapping[int, Sequence[int]]], AbstractContextManager[Engine]
+        [Any, Mapping[int, int], Mapping[int, Sequence[int]], int], AbstractContextManager[Engine]
     ] = _open_engine
     open_sampler: Callable[[int], Sampler] = lambda gpu: Monitor([gpu])
     host_memory: Callable[[Machine, Request], HostMemory] = lambda machine, request: _host_memory(
@@ -143,7 +154,9 @@ def _measure_gpus(
                 what = "CUDA shows none of the GPUs that were to be measured"
                 return what, "; ".join(f"{one.what}: {one.reason}" for one in matched.not_measured)
             with (
-                doors.open_engine(cuda, matched.ordinals, _node_cpus(machine)) as engine,
+                doors.open_engine(
+                    cuda, matched.ordinals, _node_cpus(machine), _pinned_bytes(request.level)
+                ) as engine,
                 Meter(matched.ordinals, open_sampler=doors.open_sampler, now=doors.now) as meter,
             ):
                 _run(machine, request, matched, engine, meter, tell, doors, begun, results)
@@ -172,12 +185,23 @@ def _run(
         results.not_measured.append(NotMeasured(what=gpu_place(gpu), reason=reason))
     if not setting.gpus:
         return
-    tell(Progress(done=0, total=1, seconds_left=None, now="waking the GPUs up"))
-    said = wake(engine, meter, setting, doors.now)
-    if said:
-        results.notes.append(said)
     deadline = begun + QUICK_SECONDS if request.level == "quick" else None
-    Session(engine, meter, setting, deadline_s=deadline, tell=tell, now=doors.now, results=results).run()
+    session = Session(engine, meter, setting, deadline_s=deadline, tell=tell, now=doors.now, results=results)
+    tell(Progress(done=0, total=1, seconds_left=None, now="waking the GPUs up"))
+    try:
+        said = wake(engine, meter, setting, doors.now)
+        if said:
+            results.notes.append(said)
+        session.run()
+    finally:
+        results.failures += engine.unreturned
+
+
+def _pinned_bytes(level: Level) -> int:
+    """Give how much host memory may be page-locked: no large part of what is free, here or in a container."""
+    available = available_bytes()
+    most = _QUICK_PINNED_BYTES if level == "quick" else _FULL_PINNED_BYTES
+    return most if available is None else min(most, int(available * _SHARE_OF_AVAILABLE))
 
 
 def _unusable(gpus: Mapping[int, int], engine: Engine, results: Results) -> dict[int, str]:
@@ -191,7 +215,8 @@ def _unusable(gpus: Mapping[int, int], engine: Engine, results: Results) -> dict
             continue
         if free < _AMPLE_BYTES:
             results.notes.append(
-                f"{gpu_place(gpu)} has only {free // MIB} MiB of its memory free: its copies go round in less"
+                f"{gpu_place(gpu)} has only {free // MIB} MiB of its memory free: large copies go round in"
+                " less, and only their last round is compared"
             )
     return given_up
 

@@ -1,20 +1,20 @@
-"""What the engine holds on one GPU: buffers, streams, events, kernels, host memory. Taken once, reused."""
+"""What the engine holds on one GPU: buffers, streams, events, kernels. Taken once, reused."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from gputopo.probes.cuda.binding import bound_to
 from gputopo.probes.cuda.calling import CudaError, Event, Kernel, Stream
 from gputopo.probes.cuda.device import CudaDevice
 from gputopo.probes.cuda.door import Cuda
-from gputopo.probes.cuda.host_memory import HostArea, PageableArea, PinnedArea
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
-# Two buffers of this, and some small ones: below 1 GiB of a GPU. More than any chip's cache (H200: 60 MB).
-BUFFER_BYTES = 256 * 2**20
-_SHARE_OF_FREE = 0.45  # of each buffer, at most: other programs may need memory as well
+# Together below 1 GiB of a GPU, and each more than any chip's cache (H200: 60 MB). What is received must fit
+# whole, or only the last round over it can be compared: 512 MiB is the largest copy of a sweep.
+SOURCE_BYTES = 256 * 2**20
+DESTINATION_BYTES = 512 * 2**20
+_SHARE_OF_FREE = 0.9  # of both, at most: other programs may need memory as well
 SMALL_BYTES = 2 * 2**20 + BLOCK_BYTES  # a chain of pointers, and a block for counters
 CHAIN_BYTES = 2 * 2**20
 
@@ -28,14 +28,13 @@ class Card:
         self.unusable: CudaError | None = None
         self.kernels: Mapping[str, Kernel] | None = None
         self.no_kernels: CudaError | None = None
-        self.source = self.destination = self.small = self.room = 0
+        self.source = self.destination = self.small = 0
+        self.source_room = self.destination_room = 0
         self._module: Any = None
         self._streams: dict[int, Stream] = {}
         self._events: list[Event] = []
         self._used = self._flowing = 0
-        self._pinned: dict[int | None, PinnedArea] = {}
-        self._pageable: dict[int | None, PageableArea] = {}
-        self._scratch: PinnedArea | None = None
+        self._scratch = 0
         self.has_chain = False
 
     @property
@@ -46,13 +45,13 @@ class Card:
     @property
     def device_bytes(self) -> int:
         """Bytes of device memory that are taken."""
-        return 2 * self.room + SMALL_BYTES if self.room else 0
+        rooms = self.source_room + self.destination_room
+        return rooms + SMALL_BYTES if rooms else 0
 
     @property
     def pinned_bytes(self) -> int:
-        """Bytes of page-locked host memory that are taken."""
-        areas = (*self._pinned.values(), self._scratch)
-        return sum(2 * area.room for area in areas if area is not None)
+        """Bytes of page-locked host memory that are taken for it alone."""
+        return BLOCK_BYTES if self._scratch else 0
 
     def use(self) -> None:
         """Make this GPU the current one. Raises CudaError."""
@@ -61,25 +60,26 @@ class Card:
     def take_buffers(self) -> None:
         """Take the device memory, less where less is free or given. Raises CudaError if too little is."""
         self.use()
-        if self.room:
+        if self.source_room:
             return
-        free, _ = self.cuda.free_and_total()
-        room = min(BUFFER_BYTES, int(free * _SHARE_OF_FREE)) // BLOCK_BYTES * BLOCK_BYTES
+        free = int(self.cuda.free_and_total()[0] * _SHARE_OF_FREE)
+        source, destination = min(SOURCE_BYTES, free // 3), min(DESTINATION_BYTES, free * 2 // 3)
         self.small = self.small or self.cuda.allocate(SMALL_BYTES)
         while True:
+            source, destination = _whole_blocks(source), _whole_blocks(destination)
             taken: list[int] = []
             try:
-                taken.append(self.cuda.allocate(max(room, BLOCK_BYTES)))
-                taken.append(self.cuda.allocate(max(room, BLOCK_BYTES)))
+                taken.append(self.cuda.allocate(source))
+                taken.append(self.cuda.allocate(destination))
             except CudaError as error:
                 for address in taken:
                     self.cuda.release(address)
-                if error.reason != "CUDA_ERROR_OUT_OF_MEMORY" or room // 2 < BLOCK_BYTES:
+                if error.reason != "CUDA_ERROR_OUT_OF_MEMORY" or destination == BLOCK_BYTES:
                     raise
-                room = room // 2 // BLOCK_BYTES * BLOCK_BYTES
+                source, destination = source // 2, destination // 2
             else:
                 self.source, self.destination = taken
-                self.room = max(room, BLOCK_BYTES)
+                self.source_room, self.destination_room = source, destination
                 return
 
     def take_kernels(self) -> Mapping[str, Kernel] | None:
@@ -91,6 +91,11 @@ class Card:
             except CudaError as error:
                 self.no_kernels = error
         return self.kernels
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """All streams that were made; none where copies are not tried any more."""
+        return () if self.unusable is not None else tuple(self._streams.values())
 
     def stream(self, number: int) -> Stream:
         """Give a stream; the same one for the same number. 0 is for what is not timed."""
@@ -116,33 +121,11 @@ class Card:
         self._flowing += 1
         return self.stream(self._flowing)
 
-    def pinned(self, node: int | None, cpus: Sequence[int] | None) -> PinnedArea:
-        """Give the page-locked memory on a node (None: wherever it comes to lie). Raises CudaError."""
-        self.use()
-        if node not in self._pinned:
-            with bound_to(cpus):
-                self._pinned[node] = PinnedArea(self.cuda)
-        return self._pinned[node]
-
-    def pageable(self, node: int | None) -> HostArea:
-        """Give plain host memory; the thread that first writes to it decides where it lies."""
-        if node not in self._pageable:
-            self._pageable[node] = PageableArea()
-        return self._pageable[node]
-
-    def keep_host_memory(self, nodes: Set[int | None]) -> None:
-        """Give host memory on all other nodes back, so that one GPU holds one area. Raises CudaError."""
-        kinds: tuple[dict[int | None, Any], ...] = (self._pinned, self._pageable)
-        for areas in kinds:
-            for node in set(areas) - nodes:
-                self.use()
-                areas.pop(node).close()
-
     def scratch(self) -> int:
         """Give the address of one block (256 KiB) of page-locked memory. Raises CudaError."""
         self.use()
-        self._scratch = self._scratch or PinnedArea(self.cuda, BLOCK_BYTES)
-        return self._scratch.send
+        self._scratch = self._scratch or self.cuda.allocate_host(BLOCK_BYTES)
+        return self._scratch
 
     def close(self, *, host_memory: bool = True) -> None:
         """Give all back that can be given back; host memory not where a copy of it may still be under way."""
@@ -153,11 +136,12 @@ class Card:
         undo += [partial(self.cuda.release, address) for address in held]
         if self._module is not None:
             undo.append(partial(self.cuda.unload_kernels, self._module))
-        if host_memory:
-            areas: list[HostArea] = [*self._pinned.values(), *self._pageable.values()]
-            if self._scratch is not None:
-                areas.append(self._scratch)
-            undo += [area.close for area in areas]
+        if host_memory and self._scratch:
+            undo.append(partial(self.cuda.release_host, self._scratch))
         for step in undo:
             with contextlib.suppress(CudaError):
                 step()
+
+
+def _whole_blocks(size: int) -> int:
+    return max(1, size // BLOCK_BYTES) * BLOCK_BYTES

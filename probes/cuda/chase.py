@@ -28,6 +28,7 @@ class Chase(Transfer):
 
     def prepare(self, waiter: Waiter) -> None:
         """Lay the chain once, and clear the result. Raises CudaError."""
+        assert self.streams  # made now, as those of other copies
         owner = self.origin.card
         if not owner.has_chain:
             _lay(owner, waiter)

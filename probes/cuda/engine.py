@@ -4,15 +4,18 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
+from gputopo.bandwidth import Failure
 from gputopo.links.copies import Job, Way
 from gputopo.probes.cuda.binding import bound_to
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card
 from gputopo.probes.cuda.door import Cuda
-from gputopo.probes.cuda.hold import Hold
-from gputopo.probes.cuda.layout import acting_gpu, gpus_of, host_gpu, transfer
+from gputopo.probes.cuda.hold import NOT_HELD, Hold
+from gputopo.probes.cuda.host_memory import PINNED_BYTES, HostMemory
+from gputopo.probes.cuda.layout import Places, acting_gpu, gpus_of, host_nodes, places, transfer
 from gputopo.probes.cuda.pattern import seed_of
 from gputopo.probes.cuda.peers import Peers
+from gputopo.probes.cuda.pieces import fitting
 from gputopo.probes.cuda.transfer import PageableTransfer, Transfer
 from gputopo.probes.cuda.waiting import PATIENCE_S, TIMED_OUT, Waiter
 from gputopo.probes.cuda.window import WayTime, Window, failure, times
@@ -20,6 +23,7 @@ from gputopo.probes.cuda.window import WayTime, Window, failure, times
 __all__ = ["Engine", "WayTime", "Window"]
 
 _REFUSED_PEER = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+_NOT_HELD_SAYS = "the driver did not take all copies of the window while they were held back"
 
 
 class _NotUsedError(CudaError):
@@ -31,7 +35,9 @@ class Engine:
 
     `ordinals`: CUDA's number of each GPU of the machine. `node_cpus`: the CPUs of each memory node, to which
     the thread is bound while host memory of that node is taken and copied. `patience_s`: what a window may
-    take beside the time of its bytes at 50 MB/s. `hung`: a copy did not come back; its GPU is not used again.
+    take beside the time of its bytes at 50 MB/s. `pinned_bytes`: page-locked host memory that it may take.
+    `hung`: a copy did not come back; its GPU is not used again.
+    `unreturned`: the copies that were under way at an interruption and did not come back.
     """
 
     def __init__(
@@ -40,6 +46,7 @@ class Engine:
         ordinals: Mapping[int, int],
         node_cpus: Mapping[int, Sequence[int]] | None = None,
         patience_s: float = PATIENCE_S,
+        pinned_bytes: int = PINNED_BYTES,
     ) -> None:
         devices = {device.ordinal: device for device in cuda.devices}
         self._cuda = cuda
@@ -47,11 +54,13 @@ class Engine:
             gpu: Card(cuda, devices[ordinal]) for gpu, ordinal in ordinals.items() if ordinal in devices
         }
         self._node_cpus = dict(node_cpus or {})
-        self._hold = Hold(cuda)
+        self._host = HostMemory(cuda, pinned_bytes, len(self._node_cpus))
+        self._hold = Hold(cuda, patience_s)
         self._peers = Peers(cuda)
         self._waiter = Waiter(cuda, patience_s)
         self._windows = 0
         self.hung = False
+        self.unreturned: list[Failure] = []
 
     def __enter__(self) -> "Engine":
         return self
@@ -62,6 +71,7 @@ class Engine:
         self._hold.release()
         if not self.hung:
             self._peers.keep(set())
+            self._host.close()
         for card in self._cards.values():
             if card.unusable is None or card.unusable.reason != TIMED_OUT:
                 card.close(host_memory=not self.hung)
@@ -76,7 +86,7 @@ class Engine:
     @property
     def pinned_bytes(self) -> int:
         """Bytes of page-locked host memory that are taken for all GPUs."""
-        return sum(card.pinned_bytes for card in self._cards.values())
+        return self._host.pinned_bytes + sum(card.pinned_bytes for card in self._cards.values())
 
     def peer_access(self, a: int, b: int) -> bool:
         """Tell whether GPU `a` can be let to the memory of GPU `b`; not where the driver gives no answer."""
@@ -120,25 +130,29 @@ class Engine:
     ) -> Window:
         """Run all ways of a job at once, `sizes[i]` bytes by way i, and check what arrived.
 
-        What goes wrong is a failure of its way, and the others go on. `while_running` is called again and
-        again while the copies run. Raises ValueError where there is not one size a way.
+        Where the job does not name its bytes, all ways get fewer if a buffer is smaller than one of them, so
+        that every byte is checked. What goes wrong is a failure of its way, and the others go on.
+        `while_running` is called again and again while the copies run. Interrupted, it waits for what is
+        under way. Raises ValueError where there is not one size a way.
         """
         if len(sizes) != len(job.ways):
             raise ValueError(f"{len(job.ways)} ways and {len(sizes)} sizes")
         self._windows += 1
         wrong: dict[int, CudaError] = {}
         ends: dict[int, list[float]] = {}
+        ready: dict[int, Transfer] = {}
         with bound_to(self._cpus(job.ways)):
             try:
-                ready = self._prepare(job, sizes, wrong)
+                self._prepare(job, sizes, ready, wrong)
                 self._run(ready, wrong, while_running)
-            finally:
-                self._hold.release()
-            for number, one in ready.items():
-                if number not in wrong:
-                    with self._of(number, one.way, wrong):
-                        ends[number] = one.ends()
-                        one.verify(self._waiter)
+                for number, one in ready.items():
+                    if number not in wrong:
+                        with self._of(number, one.way, wrong):
+                            ends[number] = one.ends()
+                            one.verify(self._waiter)
+            except BaseException:
+                self._settle(job, sum(sizes))
+                raise
         good = {number: ends[number] for number in ends if number not in wrong}
         done = times(job, ready, good)
         return Window(
@@ -148,22 +162,31 @@ class Engine:
             )
         )
 
-    def _prepare(self, job: Job, sizes: Sequence[int], wrong: dict[int, CudaError]) -> dict[int, Transfer]:
+    def _prepare(
+        self, job: Job, sizes: Sequence[int], ready: dict[int, Transfer], wrong: dict[int, CudaError]
+    ) -> None:
         """Take buffers, open the ways between peers, write the patterns."""
-        ready: dict[int, Transfer] = {}
         seed = seed_of(self._windows)
         for card in self._cards.values():
             card.begin_window()
         self._peers.keep({pair for way in job.ways for pair in self._peers_of(way)})
+        if not self.hung:  # giving host memory back waits for every GPU
+            with contextlib.suppress(CudaError):
+                self._host.make_room(host_nodes(job.ways, pinned=True), host_nodes(job.ways, pinned=False))
+        found: dict[int, Places] = {}
         for number, way in enumerate(job.ways):
             with self._of(number, way, wrong):
                 self._must_be_usable(way)
-                self._keep_near(way, job)
                 self._open_peers(way)
-                one = transfer(job, number, sizes[number], seed, self._cards, self._node_cpus)
+                found[number] = places(job, number, self._cards, self._host, self._node_cpus)
+        counts = [sizes[number] for number in found]
+        if job.bytes is None and job.kind != "latency":
+            counts = fitting(counts, [there.target.room for there in found.values()])
+        for (number, there), size in zip(found.items(), counts, strict=True):
+            with self._of(number, job.ways[number], wrong):
+                one = transfer(job, number, size, seed, there)
                 one.prepare(self._waiter)
                 ready[number] = one
-        return ready
 
     def _run(
         self,
@@ -172,7 +195,9 @@ class Engine:
         while_running: Callable[[], None] | None,
     ) -> None:
         """Enqueue all ways behind the hold, release them, and wait for them."""
-        self._hold.begin()
+        held = any(not isinstance(one, PageableTransfer) for one in ready.values())
+        if held:
+            self._hold.begin()
         broken: list[Transfer] = []
         for number, one in ready.items():
             with self._of(number, one.way, wrong):
@@ -183,10 +208,19 @@ class Engine:
             if number in wrong:
                 broken.append(one)
         self._hold.release()
-        last = {n: one.last for n, one in ready.items() if n not in wrong and one.last is not None}
+        if held and self._hold.gave_up:
+            for number in ready:
+                wrong.setdefault(number, CudaError(NOT_HELD, _NOT_HELD_SAYS))
+            broken = list(ready.values())
         size = sum(sum(one.sizes) for one in ready.values())
-        for number, error in self._waiter.each(last, size, while_running).items():
-            wrong[number] = error
+        lasts = {
+            (number, place): event
+            for number, one in ready.items()
+            if number not in wrong
+            for place, event in enumerate(one.lasts)
+        }
+        for (number, _), error in sorted(self._waiter.each(lasts, size, while_running).items()):
+            wrong.setdefault(number, error)
             self._blame(gpus_of(ready[number].way), error)
         self._drain(broken)
 
@@ -196,10 +230,41 @@ class Engine:
             if any(self._cards[gpu].unusable is not None for gpu in gpus_of(one.way)):
                 continue
             try:
-                for card, stream in one.streams:
-                    self._waiter.stream(stream, card.event(), sum(one.sizes))
+                self._wait_for(one)
             except CudaError as error:
                 self._blame(gpus_of(one.way), error)
+
+    def _settle(self, job: Job, size: int) -> None:
+        """After an interruption: let go, and wait until nothing is under way in memory to be given back.
+
+        What does not come back is told in `unreturned`; interrupted again, that is all of it.
+        """
+        self._hold.release()
+        error = CudaError(TIMED_OUT, "it was under way at the interruption, and was not waited for")
+        waiting = {gpu for way in job.ways for gpu in gpus_of(way) if gpu in self._cards}
+        while waiting:
+            gpu = min(waiting)
+            try:
+                for stream in self._cards[gpu].streams:
+                    self._waiter.stream(stream, self._cards[gpu].event(), size)
+            except CudaError as found:
+                self._give_up(job, {gpu}, found)
+            except BaseException:
+                self._give_up(job, waiting, error)
+                raise
+            waiting.remove(gpu)
+
+    def _give_up(self, job: Job, gpus: set[int], error: CudaError) -> None:
+        self._blame(gpus, error)
+        if error.reason == TIMED_OUT:
+            self.unreturned += [
+                failure(job, way, error) for way in job.ways if not gpus.isdisjoint(gpus_of(way))
+            ]
+
+    def _wait_for(self, one: Transfer) -> None:
+        for card, stream in one.streams:
+            if card.unusable is None:
+                self._waiter.stream(stream, card.event(), sum(one.sizes))
 
     @contextlib.contextmanager
     def _of(self, number: int, way: Way, wrong: dict[int, CudaError]) -> Iterator[None]:
@@ -223,6 +288,7 @@ class Engine:
                 card.unusable = error
                 self._cuda.abandon(card.ordinal)
                 self._peers.forget(card.ordinal)
+                self._host.abandon()
                 continue
             try:
                 card.use()
@@ -230,6 +296,8 @@ class Engine:
                 self._cuda.record(card.event(), card.stream(0))
             except CudaError as refused:
                 card.unusable = refused
+                if not self.hung:
+                    self._host.forget(card.ordinal)
 
     def _must_be_usable(self, way: Way) -> None:
         for gpu in gpus_of(way):
@@ -239,12 +307,6 @@ class Engine:
             if card.unusable is not None:
                 says = f"GPU {gpu} is not used any more since: {card.unusable.says}"
                 raise _NotUsedError(card.unusable.reason, says)
-
-    def _keep_near(self, way: Way, job: Job) -> None:
-        gpu = host_gpu(way)
-        if gpu is not None and not self.hung:  # giving host memory back waits for every GPU
-            nodes = {other.numa_node for other in job.ways if host_gpu(other) == gpu}
-            self._cards[gpu].keep_host_memory(nodes)
 
     def _peers_of(self, way: Way) -> list[tuple[int, int]]:
         """Give the permissions of a direct way, (acts, is reached), the one that it needs first."""

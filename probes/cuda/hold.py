@@ -7,8 +7,13 @@ import threading
 from gputopo.probes.cuda.calling import ABSENT, CudaError, Event, Stream
 from gputopo.probes.cuda.door import Cuda
 
+NOT_HELD = "NOT_HELD"
+
 _CANNOT = {"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_NOT_FOUND", ABSENT}
 _WORD_BYTES = 4096
+# Giving a window's work to the streams takes milliseconds. A driver whose queue is full lets the call that
+# adds more wait for the work before it, which waits for the release: after so long the streams are let go.
+PATIENCE_S = 5.0
 # A host function that waits gives up by itself, so that no thread of the driver waits for ever.
 _LONGEST_S = 120.0
 
@@ -17,26 +22,38 @@ class Hold:
     """The word on which streams wait; for devices that cannot, a gate.
 
     A gate is one stream with a host function that waits; the others wait for the event behind it. So one host
-    function is under way at most: the driver runs them one after another.
+    function is under way at most: the driver runs them one after another. It is on the first device of the
+    window that needs it, so that no device depends on one that is lost.
     """
 
-    def __init__(self, cuda: Cuda) -> None:
+    def __init__(self, cuda: Cuda, patience_s: float = PATIENCE_S) -> None:
         self._cuda = cuda
+        self._patience_s = patience_s
         self._address: int | None = None
         self._window = 0
         self._by_gate: set[int] = set()
         self._open = threading.Event()
         self._waiter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._wait)
-        self._gate: tuple[int, Stream, Event] | None = None
-        self._shut = False
+        self._gates: dict[int, tuple[Stream, Event]] = {}
+        self._shut: Event | None = None  # the event behind this window's gate
+        self._timer: threading.Timer | None = None
+        self.gave_up = False
 
     def begin(self) -> None:
-        """Begin a window: what is held from now on waits for the next release."""
+        """Begin a window: what is held from now on waits for the next release.
+
+        Where that does not come in time, since a call of the driver does not come back, the streams are let
+        go all the same: `gave_up`.
+        """
         self._window = self._window % 0x40000000 + 1
         if self._window == 1 and self._address is not None:
             ctypes.c_uint32.from_address(self._address).value = 0
         self._open.clear()
-        self._shut = False
+        self._shut = None
+        self.gave_up = False
+        self._timer = threading.Timer(self._patience_s, self._give_up)
+        self._timer.daemon = True
+        self._timer.start()
 
     def hold(self, ordinal: int, stream: Stream) -> None:
         """Hold a stream of a device (the current one) until the release. Raises CudaError."""
@@ -52,41 +69,51 @@ class Hold:
 
     def release(self) -> None:
         """Let all streams go."""
-        if self._address is not None:
-            ctypes.c_uint32.from_address(self._address).value = self._window
-        self._open.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()  # so that it cannot let go of the next window's streams
+            self._timer = None
+        self._let_go()
 
     def close(self) -> None:
         """Give all back."""
         self.release()
-        with contextlib.suppress(CudaError):
-            if self._gate is not None:
-                ordinal, stream, event = self._gate
+        for ordinal, (stream, event) in self._gates.items():
+            with contextlib.suppress(CudaError):
                 self._cuda.use(ordinal)
                 self._cuda.end_stream(stream)
                 self._cuda.end_event(event)
         with contextlib.suppress(CudaError):
             if self._address is not None:
                 self._cuda.release_host(self._address)
-        self._gate = self._address = None
+        self._gates.clear()
+        self._address = None
+
+    def _let_go(self) -> None:
+        if self._address is not None:
+            ctypes.c_uint32.from_address(self._address).value = self._window
+        self._open.set()
+
+    def _give_up(self) -> None:
+        self.gave_up = True
+        self._let_go()
 
     def _word(self) -> int:
         if self._address is None:
-            self._address = self._cuda.allocate_host(_WORD_BYTES, mapped=True)
-            ctypes.c_uint32.from_address(self._address).value = 0
+            address = self._cuda.allocate_host(_WORD_BYTES, mapped=True)
+            ctypes.c_uint32.from_address(address).value = 0
+            self._address = address
         return self._address
 
     def _behind_gate(self, ordinal: int) -> Event:
-        if self._gate is None:
-            self._gate = (ordinal, self._cuda.new_stream(), self._cuda.new_event())
-        at, stream, event = self._gate
-        if not self._shut:
-            self._cuda.use(at)
+        if self._shut is None:
+            if ordinal not in self._gates:
+                self._gates[ordinal] = (self._cuda.new_stream(), self._cuda.new_event())
+            stream, event = self._gates[ordinal]
             self._cuda.call_host(stream, int(ctypes.cast(self._waiter, ctypes.c_void_p).value or 0))
             self._cuda.record(event, stream)
-            self._cuda.use(ordinal)
-            self._shut = True
-        return event
+            self._shut = event
+        return self._shut
 
     def _wait(self, _: object) -> None:
         self._open.wait(_LONGEST_S)

@@ -1,23 +1,36 @@
-"""Host memory for copies: page-locked or pageable, one area for sending and one for receiving."""
+"""Host memory for copies, page-locked or pageable: one area on each memory node, shared by all GPUs."""
 
+import contextlib
 import ctypes
 import mmap
+from collections.abc import Sequence, Set
 from typing import Protocol
 
+from gputopo.probes.cuda.binding import bound_to
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
-# Of each half. Eight GPUs: 512 MiB page-locked, and as much pageable where that is measured.
-HALF_BYTES = 32 * 2**20
+MIB = 2**20
+# What is sent is only read, so that all copies may read the same bytes again. What is received must fit
+# whole, or only the last round over it can be compared: 512 MiB is the largest copy of a sweep.
+SEND_BYTES = 64 * MIB
+RECEIVE_BYTES = 512 * MIB
+# Copies of pageable memory run one at a time, at 6 to 12 GB/s.
+PAGEABLE_RECEIVE_BYTES = 128 * MIB
+# Page-locked memory in all, unless an engine is told otherwise; and the least that one area is given.
+PINNED_BYTES = 2 * (SEND_BYTES + RECEIVE_BYTES)
+LEAST_BYTES = 32 * MIB
+_OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 class HostArea(Protocol):
-    """Two halves of `room` bytes each."""
+    """Memory to send from and memory to receive in, with the bytes of each."""
 
     send: int
+    send_room: int
     receive: int
-    room: int
+    receive_room: int
 
     def close(self) -> None:
         """Give the memory back. Raises CudaError."""
@@ -26,18 +39,19 @@ class HostArea(Protocol):
 class PinnedArea:
     """Page-locked memory; smaller where the system refuses so much. Raises CudaError if it refuses all."""
 
-    def __init__(self, cuda: Cuda, wanted: int = HALF_BYTES) -> None:
+    def __init__(self, cuda: Cuda, send: int = SEND_BYTES, receive: int = RECEIVE_BYTES) -> None:
         self._cuda = cuda
-        self.room = wanted
+        self.send_room, self.receive_room = _blocks(send), _blocks(receive)
         while True:
             try:
-                self.send = cuda.allocate_host(2 * self.room)
+                self.send = cuda.allocate_host(self.send_room + self.receive_room)
                 break
             except CudaError as error:
-                if error.reason != "CUDA_ERROR_OUT_OF_MEMORY" or self.room // 2 < BLOCK_BYTES:
+                if error.reason != _OUT_OF_MEMORY or self.receive_room <= 2 * BLOCK_BYTES:
                     raise
-                self.room //= 2
-        self.receive = self.send + self.room
+                self.send_room = _blocks(self.send_room // 2)
+                self.receive_room = _blocks(self.receive_room // 2)
+        self.receive = self.send + self.send_room
 
     def close(self) -> None:
         """Give the memory back. Raises CudaError."""
@@ -45,16 +59,118 @@ class PinnedArea:
 
 
 class PageableArea:
-    """Memory as any program has it."""
+    """Memory as any program has it. Raises CudaError where the system has none."""
 
-    def __init__(self, wanted: int = HALF_BYTES) -> None:
-        self._map = mmap.mmap(-1, 2 * wanted)
+    def __init__(self, send: int = SEND_BYTES, receive: int = PAGEABLE_RECEIVE_BYTES) -> None:
+        self.send_room, self.receive_room = _blocks(send), _blocks(receive)
+        try:
+            self._map = mmap.mmap(-1, self.send_room + self.receive_room)
+        except OSError as error:
+            raise CudaError(_OUT_OF_MEMORY, f"no host memory: {error.strerror}") from error
         self._bytes = ctypes.c_char.from_buffer(self._map)
-        self.room = wanted
         self.send = ctypes.addressof(self._bytes)
-        self.receive = self.send + wanted
+        self.receive = self.send + self.send_room
 
     def close(self) -> None:
         """Give the memory back."""
         del self._bytes
         self._map.close()
+
+
+class HostMemory:
+    """The areas that are taken, by memory node (None: wherever the memory comes to lie).
+
+    `most_bytes`: page-locked memory in all, that of GPUs that hang included. `nodes`: how many the machine
+    has: areas on two of them are kept at once, so that copies that take turns do not take memory anew.
+    """
+
+    def __init__(self, cuda: Cuda, most_bytes: int = PINNED_BYTES, nodes: int = 1) -> None:
+        self._cuda = cuda
+        self._most = most_bytes
+        self._kept = min(max(nodes, 1), 2)
+        self._pinned: dict[int | None, PinnedArea] = {}
+        self._owners: dict[int | None, int] = {}  # in whose context an area was taken
+        self._pageable: dict[int | None, PageableArea] = {}
+        self._abandoned: list[object] = []
+        self._abandoned_bytes = 0
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of page-locked memory that are taken."""
+        return sum(map(_size, self._pinned.values())) + self._abandoned_bytes
+
+    def make_room(self, pinned: Set[int | None], pageable: Set[int | None]) -> None:
+        """Give back what copies on these nodes do not need, where all would be too much. Raises CudaError.
+
+        Giving page-locked memory back waits for every GPU, so not where one hangs.
+        """
+        for node in set(self._pageable) - pageable:
+            self._pageable.pop(node).close()
+        missing = pinned - set(self._pinned)
+        if not missing or self._abandoned:
+            return
+        each = self._most // max(len(pinned), self._kept)
+        if self.pinned_bytes + len(missing) * each > self._most:
+            self._close_pinned(set(self._pinned) - pinned)
+        if self.pinned_bytes + len(missing) * each > self._most:
+            self._close_pinned(set(self._pinned))
+
+    def pinned(
+        self, ordinal: int, node: int | None, cpus: Sequence[int] | None, at_once: int = 1
+    ) -> PinnedArea:
+        """Give the page-locked memory on a node, taken by a device if it is not there. Raises CudaError.
+
+        `at_once`: on how many nodes the copies of this window are.
+        """
+        self._cuda.use(ordinal)
+        if node not in self._pinned:
+            share = self._most // max(at_once, self._kept)
+            room = max(min(share, self._most - self.pinned_bytes), LEAST_BYTES)
+            send = min(SEND_BYTES, room // 4)
+            with bound_to(cpus):
+                self._pinned[node] = PinnedArea(self._cuda, send, min(room - send, RECEIVE_BYTES))
+            self._owners[node] = ordinal
+        return self._pinned[node]
+
+    def pageable(self, node: int | None) -> PageableArea:
+        """Give plain memory; the thread that first writes to it decides where it lies. Raises CudaError."""
+        if node not in self._pageable:
+            self._pageable[node] = PageableArea()
+        return self._pageable[node]
+
+    def forget(self, ordinal: int) -> None:
+        """Take no more of what a device took that answers no more."""
+        for node in [node for node, owner in self._owners.items() if owner == ordinal]:
+            with contextlib.suppress(CudaError):
+                self._close_pinned({node})
+
+    def abandon(self) -> None:
+        """Leave all as it is, since a copy is still under way in it, and take other memory from now on."""
+        self._abandoned_bytes = self.pinned_bytes
+        self._abandoned += [*self._pinned.values(), *self._pageable.values()]
+        self._pinned.clear()
+        self._owners.clear()
+        self._pageable.clear()
+
+    def close(self) -> None:
+        """Give all back but what was abandoned."""
+        areas: list[HostArea] = [*self._pinned.values(), *self._pageable.values()]
+        self._pinned.clear()
+        self._owners.clear()
+        self._pageable.clear()
+        for area in areas:
+            with contextlib.suppress(CudaError):
+                area.close()
+
+    def _close_pinned(self, nodes: Set[int | None]) -> None:
+        for node in nodes:
+            self._owners.pop(node, None)
+            self._pinned.pop(node).close()
+
+
+def _blocks(size: int) -> int:
+    return max(1, size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _size(area: PinnedArea) -> int:
+    return area.send_room + area.receive_room

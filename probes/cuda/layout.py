@@ -1,14 +1,16 @@
 """Which buffers each way of a window uses, and how it is cut: ways that share a buffer get parts of it."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from gputopo.bandwidth import gpu_of
 from gputopo.links.copies import Job, Way
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card
 from gputopo.probes.cuda.chase import STEPS, Chase
+from gputopo.probes.cuda.host_memory import HostArea, HostMemory
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
-from gputopo.probes.cuda.pieces import Piece, piece_at_once, piece_staged, pieces
+from gputopo.probes.cuda.pieces import Piece, messages, piece_at_once, piece_staged, pieces
 from gputopo.probes.cuda.transfer import PageableTransfer, StagedTransfer, Transfer
 from gputopo.probes.cuda.verify import Span
 
@@ -50,19 +52,34 @@ def parts(ways: Sequence[Way]) -> tuple[dict[int, Part], dict[int, Part]]:
         if gpu_of(way.destination) is not None:
             device.setdefault(way.destination, []).append(number)
         if way.kind in ("d2h", "p2p_staged"):
-            host.setdefault((host_gpu(way), way.pinned is False), []).append(number)
+            host.setdefault((way.numa_node, way.pinned is False), []).append(number)
     return _numbered(device), _numbered(host)
 
 
-def transfer(
+class Places(NamedTuple):
+    """The memory that one way uses. `through`: host memory that a staged way goes through."""
+
+    acting: Card
+    origin: Span
+    target: Span
+    through: Span | None = None
+
+
+def host_nodes(ways: Sequence[Way], *, pinned: bool) -> set[int | None]:
+    """Give the nodes on which ways need host memory, None for one that is not told."""
+    return {
+        way.numa_node for way in ways if host_gpu(way) is not None and (way.pinned is not False) == pinned
+    }
+
+
+def places(
     job: Job,
     number: int,
-    size: int,
-    seed: int,
     cards: Mapping[int, Card],
+    host: HostMemory,
     node_cpus: Mapping[int, Sequence[int]],
-) -> Transfer:
-    """Lay out one way of a job; takes the buffers it needs. Raises CudaError."""
+) -> Places:
+    """Take the memory that one way of a job needs. Raises CudaError."""
     way = job.ways[number]
     used = [cards[gpu] for gpu in gpus_of(way)]
     for card in used:
@@ -71,50 +88,66 @@ def transfer(
     if way.method != "copy_engine" and acting.take_kernels() is None:
         assert acting.no_kernels is not None
         raise acting.no_kernels
-    size = max(8, size // 8 * 8)
     on_device, on_host = parts(job.ways)
     source, target = used[0], used[-1]
-    origin = Span(source, source.source, source.room, False)
-    room, shift = _part(target.room, on_device.get(number, (0, 1)))
+    origin = Span(source, source.source, source.source_room, False)
+    room, shift = _part(target.destination_room, on_device.get(number, (0, 1)))
     destination = Span(target, target.destination + shift, room, False)
+    if host_gpu(way) is None:
+        return Places(acting, origin, destination)
+    area: HostArea
+    if way.pinned is False:
+        area = host.pageable(way.numa_node)
+    else:
+        cpus = None if way.numa_node is None else node_cpus.get(way.numa_node)
+        at_once = len(host_nodes(job.ways, pinned=True))
+        area = host.pinned(source.ordinal, way.numa_node, cpus, at_once)
+    if way.kind == "h2d":
+        return Places(acting, Span(source, area.send, area.send_room, True), destination)
+    room, shift = _part(area.receive_room, on_host.get(number, (0, 1)))
+    received = Span(source, area.receive + shift, room, True)
+    if way.kind == "d2h":
+        return Places(acting, origin, received)
+    return Places(acting, origin, destination, received)
+
+
+def transfer(job: Job, number: int, size: int, seed: int, there: Places) -> Transfer:
+    """Cut one way of a job into pieces of the memory that it has. Raises CudaError."""
+    way = job.ways[number]
+    size = max(8, size // 8 * 8)
     if job.kind == "latency" and way.method != "copy_engine":
-        return _chase(way, acting, (origin, destination), seed)
-    host = _host_span(way, source, on_host.get(number, (0, 1)), node_cpus)
+        return _chase(way, there, seed)
     if way.kind == "p2p_staged":
-        assert host is not None
-        return _staged(job, number, acting, (origin, destination), host, size, seed)
-    if host is not None:
-        origin, destination = (host, destination) if way.kind == "h2d" else (origin, host)
-    return _plain(job, number, acting, (origin, destination), size, seed)
+        return _staged(job, way, size, seed, there)
+    return _plain(job, way, size, seed, there)
 
 
-def _chase(way: Way, acting: Card, spans: tuple[Span, Span], seed: int) -> Transfer:
+def _chase(way: Way, there: Places, seed: int) -> Transfer:
     if way.method != "kernel_read":
         raise CudaError("CUDA_ERROR_NOT_SUPPORTED", "a latency is that of reading; a write is not waited for")
-    found = Chase(way, acting, spans, (Piece(0, 8),), seed)
+    found = Chase(way, there.acting, (there.origin, there.target), (Piece(0, 0, 8),), seed)
     found.repeats = STEPS
     return found
 
 
-def _staged(
-    job: Job, number: int, acting: Card, spans: tuple[Span, Span], host: Span, size: int, seed: int
-) -> Transfer:
-    half, second = _part(host.room, (1, 2))
-    bounce = (host.address, host.address + second)
+def _staged(job: Job, way: Way, size: int, seed: int, there: Places) -> Transfer:
+    assert there.through is not None
+    half, second = _part(there.through.room, (1, 2))
+    bounce = (there.through.address, there.through.address + second)
+    rooms = there.origin.room, there.target.room
     latency = job.kind == "latency"
     if latency:
-        cut = (Piece(0, size),) * _LATENCY_COPIES_STAGED
+        cut = messages(size, min(*rooms, half), _LATENCY_COPIES_STAGED)
     else:
-        cut = pieces(size, min(spans[0].room, spans[1].room), piece_staged(size, half))
-    way = job.ways[number]
-    found = StagedTransfer(way, acting, spans, cut, seed, bounce, overlap=not latency)
+        cut = pieces(size, *rooms, piece_staged(size, half))
+    spans = there.origin, there.target
+    found = StagedTransfer(way, there.acting, spans, cut, seed, bounce, overlap=not latency)
     found.repeats = len(cut) if latency else 1
     return found
 
 
-def _plain(job: Job, number: int, acting: Card, spans: tuple[Span, Span], size: int, seed: int) -> Transfer:
-    way = job.ways[number]
-    room = min(spans[0].room, spans[1].room)
+def _plain(job: Job, way: Way, size: int, seed: int, there: Places) -> Transfer:
+    rooms = there.origin.room, there.target.room
     pageable = way.pinned is False
     if pageable and len(job.ways) > 1:
         raise CudaError(
@@ -127,27 +160,12 @@ def _plain(job: Job, number: int, acting: Card, spans: tuple[Span, Span], size: 
     elif len(job.ways) == 1 and size < _SMALL_BYTES:
         repeats = _SMALL_REPEATS
     if repeats > 1:
-        cut = (Piece(0, min(size, room)),) * repeats
+        cut = messages(size, min(rooms), repeats)
     else:
-        cut = pieces(size, room, piece_at_once(size) if len(job.ways) > 1 else None)
-    found = kind(way, acting, spans, cut, seed)
+        cut = pieces(size, *rooms, piece_at_once(size) if len(job.ways) > 1 else None)
+    found = kind(way, there.acting, (there.origin, there.target), cut, seed)
     found.repeats = repeats
     return found
-
-
-def _host_span(way: Way, card: Card, part: Part, node_cpus: Mapping[int, Sequence[int]]) -> Span | None:
-    """Give the host side: for sending the whole half, shared by all; for receiving a part of it."""
-    if host_gpu(way) is None:
-        return None
-    if way.pinned is False:
-        area = card.pageable(way.numa_node)
-    else:
-        cpus = None if way.numa_node is None else node_cpus.get(way.numa_node)
-        area = card.pinned(way.numa_node, cpus)
-    if way.kind == "h2d":
-        return Span(card, area.send, area.room, True)
-    room, shift = _part(area.room, part)
-    return Span(card, area.receive + shift, room, True)
 
 
 def _part(room: int, part: Part) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from gputopo.links.numbers import LARGE_BYTES
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
 # A held stream takes about a thousand commands before the call that adds one waits (CUDA drivers keep 1024);
@@ -25,30 +26,50 @@ _COVERED = 0.5
 
 
 class Piece(NamedTuple):
-    """A piece of a copy: where it begins in the buffer, and its bytes."""
+    """A piece of a copy: where it begins in the buffer of either side, and its bytes."""
 
-    offset: int
+    source: int
+    target: int
     size: int
 
 
-def pieces(size: int, room: int, piece: int | None = None) -> tuple[Piece, ...]:
-    """Cut `size` bytes into pieces that go round in a buffer of `room` bytes.
+def fitting(sizes: Sequence[int], rooms: Sequence[int]) -> list[int]:
+    """Give sizes that the rooms hold, all made smaller by the same part, so that all ways end together.
 
-    `piece`: bytes of each, all of `room` if None. Every round begins at 0, and pieces at multiples of the
-    pattern's 256 KiB. No more than MOST_PIECES: what is beyond is left out. Raises ValueError for no room.
+    None is made smaller than what is needed to show a link (LARGE_BYTES), or than it was.
     """
+    part = min((room / size for size, room in zip(sizes, rooms, strict=True)), default=1.0)
+    if part >= 1:
+        return list(sizes)
+    return [max(int(size * part) // BLOCK_BYTES * BLOCK_BYTES, min(size, LARGE_BYTES)) for size in sizes]
+
+
+def pieces(size: int, source_room: int, target_room: int, piece: int | None = None) -> tuple[Piece, ...]:
+    """Cut `size` bytes into pieces that go round in a buffer of each side, and begin again at 0.
+
+    `piece`: bytes of each, as many as both buffers hold if None. Rooms and `piece` are multiples of the
+    pattern's 256 KiB, so that both sides are always at the same place of the pattern. No more than
+    MOST_PIECES: what is beyond is left out. Raises ValueError for no room.
+    """
+    room = min(source_room, target_room)
     if room <= 0 or size <= 0:
         raise ValueError(f"cannot copy {size} bytes in a buffer of {room}")
-    whole = room if size > room else size
-    step = whole if piece is None else max(1, min(piece, whole))
+    step = room if piece is None else max(1, min(piece, room))
     found: list[Piece] = []
-    left, offset = size, 0
+    left, source, target = size, 0, 0
     while left > 0 and len(found) < MOST_PIECES:
-        part = min(step, left, whole - offset)
-        found.append(Piece(offset, part))
+        part = min(step, left, source_room - source, target_room - target)
+        found.append(Piece(source, target, part))
         left -= part
-        offset = (offset + part) % whole
+        source, target = (source + part) % source_room, (target + part) % target_room
     return tuple(found)
+
+
+def messages(size: int, room: int, count: int) -> tuple[Piece, ...]:
+    """Give the same message `count` times, each behind the one before, so that all can be compared."""
+    size = min(size, room)
+    places = (number % (room // size) * size for number in range(count))
+    return tuple(Piece(place, place, size) for place in places)
 
 
 def piece_at_once(size: int) -> int:

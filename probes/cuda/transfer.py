@@ -38,7 +38,7 @@ class Transfer:
         self.repeats = 1
         self.marks: list[Event] = []
         self.start: Event | None = None
-        self.last: Event | None = None  # when this has happened, all is done
+        self.last: Event | None = None
 
     @property
     def sizes(self) -> list[int]:
@@ -47,9 +47,19 @@ class Transfer:
         return [sum(sizes)] if len(self.marks) == 1 else sizes
 
     @property
-    def reached(self) -> int:
-        """Bytes of the buffers that the pieces touch."""
-        return max(piece.offset + piece.size for piece in self.pieces)
+    def read_bytes(self) -> int:
+        """Bytes of the source's buffer that the pieces touch."""
+        return max(piece.source + piece.size for piece in self.pieces)
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the destination's buffer that the pieces touch."""
+        return max(piece.target + piece.size for piece in self.pieces)
+
+    @property
+    def lasts(self) -> list[Event]:
+        """The last event of each stream: when they have happened, all is done."""
+        return [] if self.last is None else [self.last]
 
     @cached_property
     def streams(self) -> list[tuple[Card, Stream]]:
@@ -57,9 +67,13 @@ class Transfer:
         return [(self.acting, self.acting.next_stream())]
 
     def prepare(self, waiter: Waiter) -> None:
-        """Write the pattern at the source, and other bytes at the destination. Raises CudaError."""
-        fill(self.origin, self.reached, self.seed, waiter)
-        clear(self.target, self.reached, waiter)
+        """Make the streams, write the pattern at the source, other bytes at the destination.
+
+        Raises CudaError.
+        """
+        assert self.streams  # made now: behind a hold, making one might wait
+        fill(self.origin, self.read_bytes, self.seed, waiter)
+        clear(self.target, self.written_bytes, waiter)
 
     def enqueue(self, hold: Hold) -> None:
         """Give all to the stream, behind the hold. Raises CudaError."""
@@ -79,7 +93,7 @@ class Transfer:
     def move(self, piece: Piece, stream: Stream) -> None:
         """Give one piece to the stream. Raises CudaError."""
         cuda, kind, method = self.acting.cuda, self.way.kind, self.way.method
-        source, target = self.origin.address + piece.offset, self.target.address + piece.offset
+        source, target = self.origin.address + piece.source, self.target.address + piece.target
         if kind == "h2d":
             cuda.upload(target, source, piece.size, stream)
         elif kind == "d2h":
@@ -102,8 +116,8 @@ class Transfer:
         return [self.acting.cuda.seconds_between(self.start, mark) for mark in self.marks]
 
     def verify(self, waiter: Waiter) -> None:
-        """Look at what arrived (in the last round over the buffer). Raises CudaError."""
-        check(self.target, self.reached, self.seed, waiter)
+        """Look at all that arrived; where the buffer is smaller, at the last round. Raises CudaError."""
+        check(self.target, self.written_bytes, self.seed, waiter)
 
     def _mark(self, card: Card, stream: Stream) -> None:
         self.last = card.event()
@@ -133,12 +147,18 @@ class StagedTransfer(Transfer):
         super().__init__(way, acting, spans, pieces, seed)
         self._bounce = bounce
         self._slots = 2 if overlap else 1
+        self._full: Event | None = None  # when the last piece had left the source
 
     @cached_property
     def streams(self) -> list[tuple[Card, Stream]]:
         """The source's stream, and the destination's."""
         source, target = self.origin.card, self.target.card
         return [(source, source.next_stream()), (target, target.next_stream())]
+
+    @property
+    def lasts(self) -> list[Event]:
+        """The last event of each stream: an error of the way out shows at its own only."""
+        return [event for event in (self._full, self.last) if event is not None]
 
     def enqueue(self, hold: Hold) -> None:
         """Give all to both streams, each behind the hold. Raises CudaError."""
@@ -152,14 +172,14 @@ class StagedTransfer(Transfer):
         cuda.record(self.start, into)
         for index, piece in enumerate(self.pieces):
             host = self._bounce[index % self._slots]
-            full = source.event()
+            self._full = full = source.event()
             if index >= self._slots:
                 cuda.wait_for_event(out, self.marks[index - self._slots])
-            cuda.download(host, self.origin.address + piece.offset, piece.size, out)
+            cuda.download(host, self.origin.address + piece.source, piece.size, out)
             cuda.record(full, out)
             target.use()
             cuda.wait_for_event(into, full)
-            cuda.upload(self.target.address + piece.offset, host, piece.size, into)
+            cuda.upload(self.target.address + piece.target, host, piece.size, into)
             self._mark(target, into)
 
 

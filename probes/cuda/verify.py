@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import CHAIN_BYTES, Card
+from gputopo.probes.cuda.in_parts import in_parts
 from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.cuda.pattern import BLOCK_BYTES, block
 from gputopo.probes.cuda.waiting import Waiter
@@ -30,8 +31,7 @@ class Span(NamedTuple):
 def fill(span: Span, size: int, seed: int, waiter: Waiter) -> None:
     """Write the pattern. Raises CudaError."""
     if span.on_host:
-        for offset in range(0, size, BLOCK_BYTES):
-            _write_block(span.address + offset, min(BLOCK_BYTES, size - offset), seed)
+        in_parts(size, lambda offset, part: _write_blocks(span.address + offset, part, seed))
         return
     card = span.card
     kernels = card.take_kernels()
@@ -42,7 +42,7 @@ def fill(span: Span, size: int, seed: int, waiter: Waiter) -> None:
         card.cuda.launch(kernels["gputopo_fill"], stream, (span.address, words, seed), threads)
     else:
         scratch = card.scratch()
-        _write_block(scratch, BLOCK_BYTES, seed)
+        _write_blocks(scratch, BLOCK_BYTES, seed)
         for offset in range(0, size, BLOCK_BYTES):
             card.cuda.upload(span.address + offset, scratch, min(BLOCK_BYTES, size - offset), stream)
     waiter.stream(stream, event, size)
@@ -51,7 +51,7 @@ def fill(span: Span, size: int, seed: int, waiter: Waiter) -> None:
 def clear(span: Span, size: int, waiter: Waiter) -> None:
     """Overwrite what an earlier copy left. Raises CudaError."""
     if span.on_host:
-        ctypes.memset(span.address, _CLEARED, size)
+        in_parts(size, lambda offset, part: _clear(span.address + offset, part))
         return
     stream, event = span.card.stream(0), span.card.event()
     span.card.cuda.set_bytes(span.address, _CLEARED, size, stream)
@@ -61,7 +61,7 @@ def clear(span: Span, size: int, waiter: Waiter) -> None:
 def check(span: Span, size: int, seed: int, waiter: Waiter) -> None:
     """Look for the pattern. Raises CudaError: WRONG_DATA, which names the first wrong byte, or a refusal."""
     if span.on_host:
-        _compare(span.address, 0, size, size, seed)
+        in_parts(size, lambda offset, part: _compare(span.address + offset, offset, part, size, seed))
         return
     card = span.card
     card.use()
@@ -113,8 +113,14 @@ def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> Non
             )
 
 
-def _write_block(address: int, size: int, seed: int) -> None:
-    ctypes.memmove(address, _address_of_block(seed), size)
+def _clear(address: int, size: int) -> None:
+    ctypes.memset(address, _CLEARED, size)
+
+
+def _write_blocks(address: int, size: int, seed: int) -> None:
+    right = _address_of_block(seed)
+    for offset in range(0, size, BLOCK_BYTES):
+        ctypes.memmove(address + offset, right, min(BLOCK_BYTES, size - offset))
 
 
 def _address_of_block(seed: int) -> int:

@@ -1,10 +1,13 @@
 """Waiting for events without ever waiting for ever."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
 
 from gputopo.probes.cuda.calling import CudaError, Event, Stream
 from gputopo.probes.cuda.door import Cuda
+
+Key = TypeVar("Key", bound=Hashable)
 
 TIMED_OUT = "TIMED_OUT"
 
@@ -26,10 +29,10 @@ class Waiter:
         return self._patience_s + size / _SLOWEST_BYTES_PER_S
 
     def each(
-        self, events: dict[int, Event], size: int, while_running: Callable[[], None] | None = None
-    ) -> dict[int, CudaError]:
+        self, events: Mapping[Key, Event], size: int, while_running: Callable[[], None] | None = None
+    ) -> dict[Key, CudaError]:
         """Wait for all events; give by their keys those that went wrong: CudaError, or TIMED_OUT."""
-        pending, wrong = dict(events), dict[int, CudaError]()
+        pending, wrong = dict(events), dict[Key, CudaError]()
         end = time.monotonic() + self.seconds_for(size)
         while pending:
             late = time.monotonic() > end

@@ -17,7 +17,7 @@ PathKind = Literal[
 PATH_KINDS: tuple[PathKind, ...] = get_args(PathKind)
 HOST_KINDS: tuple[PathKind, ...] = ("h2d", "d2h", "h2d_pageable", "d2h_pageable")
 
-FaultKind = Literal["wrong", "fail", "late", "hang"]
+FaultKind = Literal["wrong", "once", "fail", "late", "hang"]
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class Route:
 
 @dataclass(frozen=True)
 class Fault:
-    """`wrong`: a byte differs; `fail`: the call returns `code`; `late`: the event does; `hang`: never done.
+    """What goes wrong on a way, after the first `after` copies, which go well.
 
-    `a` and `b` as in `CudaSpec.routes`; None: any. The first `after` copies go well.
+    `wrong`: a byte differs; `once`: of one copy only; `fail`: the call returns `code`; `late`: the event
+    does; `hang`: never done. `a` and `b` as in `CudaSpec.routes`; None: any.
     """
 
     what: FaultKind
@@ -78,6 +79,7 @@ class Settings:
     poll_us: float = 1.0
     polls: int = 2
     block_s: float = 5.0
+    depth: int = 0  # commands that a stream takes before the next call waits; 0: any number
     spare_bytes: int = 0  # faults of ways leave smaller copies alone
     lacks: tuple[str, ...] = ()  # calls that this driver does not have yet
 
@@ -129,7 +131,7 @@ class CudaSpec:
 def _settings(settings: Settings) -> list[str]:
     lines = [f"driver {settings.driver}", f"init {settings.init_code}", f"polls {settings.polls}"]
     lines += [f"launch_us {settings.launch_us}", f"poll_us {settings.poll_us}", f"block_s {settings.block_s}"]
-    lines.append(f"spare {settings.spare_bytes}")
+    lines += [f"spare {settings.spare_bytes}", f"depth {settings.depth}"]
     return [*lines, f"lacks {' '.join(settings.lacks)}"] if settings.lacks else lines
 
 

@@ -6,6 +6,7 @@ way: `h2d:3`, `d2h:3` (pinned and pageable), `local:3`, `memory:3`, `p2p:0-5` (c
 access). Without the GPU, `h2d`, it is the way of all GPUs.
 
 - `wrong@WAY[=N]`: one byte of each copy arrives wrong, after N copies that are right;
+  `once@WAY[=N]`: of one copy only;
 - `fail@WAY=CODE[,N]`: the call returns the code; `late@WAY=CODE[,N]`: the event does, not the call;
 - `hang@WAY[=N]`: the copy never ends;
 - `slow@WAY=PART`, `rate@WAY=GB/s`: of one copy alone; `far=PART`: of host memory on another node;
@@ -14,7 +15,8 @@ access). Without the GPU, `h2d`, it is the way of all GPUs.
 - `nop2p[@A-B]`: no peer access, both ways; `nowaitvalue[@GPU]`: the card has no cuStreamWaitValue32;
 - `wakeup[@GPU]=N` or `=Nms`: the first N (6) copies, or milliseconds, are slow, as of a card that wakes up;
 - `oldsymbols[=NAME,...]`: a driver without calls (cuStreamWaitValue32); `nodevice`, `init=CODE`: of cuInit;
-- `reversed`: CUDA counts the cards from the last one; `polls=N`, `launch=US`, `block=S`: see `Settings`;
+- `reversed`: CUDA counts the cards from the last one;
+- `polls=N`, `launch=US`, `block=S`, `depth=N`: see `Settings`;
 - `spare=BYTES`: faults of ways leave smaller copies alone, as those by which a program reads its results.
 """
 
@@ -201,6 +203,7 @@ def _reversed(spec: CudaSpec, word: _Word) -> CudaSpec:
 
 _CHANGES: dict[str, Callable[[CudaSpec, _Word], CudaSpec]] = {
     "wrong": _fault("wrong"),
+    "once": _fault("once"),
     "fail": _fault("fail"),
     "late": _fault("late"),
     "hang": _fault("hang"),
@@ -220,6 +223,7 @@ _CHANGES: dict[str, Callable[[CudaSpec, _Word], CudaSpec]] = {
     "polls": _setting("polls", int),
     "launch": _setting("launch_us", float),
     "block": _setting("block_s", float),
+    "depth": _setting("depth", int),
     "spare": _setting("spare_bytes", int),
     "reversed": _reversed,
 }

@@ -62,6 +62,7 @@ class EngineDouble:
     asked: list[tuple[Job, tuple[int, ...]]] = field(default_factory=list)
     hung: set[int] = field(default_factory=set)
     hang_on: tuple[str, str] | None = None
+    unreturned: list[Failure] = field(default_factory=list)
 
     def measure(
         self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
@@ -187,7 +188,7 @@ def doors(
 
     @contextmanager
     def open_engine(
-        cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]]
+        cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
     ) -> Iterator[EngineDouble]:
         yield engine
 

@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from gputopo.links.copies import Job, Way
+from gputopo.probes.cuda.host_memory import PINNED_BYTES
+from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario
 from tests.kit.cuda.layouts import named
 from tests.kit.cuda.scenario import CudaSpec
@@ -16,15 +19,17 @@ from tests.kit.cuda.session import environment
 from tests.kit.cuda.words import spoilt
 from tests.probes.cuda.engine_worker import Report, Task
 
+needs_gcc = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
 MIB = 2**20
 ROOT = Path(__file__).parents[3]
 # What is copied is kept in memory by the double, so cards are small here; the time that passes is virtual.
-SMALL_CARDS = f"memory={96 * MIB}"
+SMALL_CARDS = 96 * MIB
 
 
-def box(name: str, *words: str) -> CudaSpec:
-    """Give a machine of the kit with faults, and small cards."""
-    return spoilt(from_scenario(named(name)), (SMALL_CARDS, *words))
+def box(name: str, *words: str, memory: int = SMALL_CARDS) -> CudaSpec:
+    """Give a machine of the kit with faults, and cards with so much memory at most."""
+    return spoilt(from_scenario(named(name)), (f"memory={memory}", *words))
 
 
 def measure(
@@ -35,6 +40,8 @@ def measure(
     ordinals: Mapping[int, int] | None = None,
     node_cpus: Mapping[int, tuple[int, ...]] | None = None,
     patience_s: float = 5.0,
+    pinned_bytes: int = PINNED_BYTES,
+    interrupts: Sequence[int] = (),
 ) -> Report:
     """Run jobs, each way `size` bytes (latencies: 8)."""
     task = Task(
@@ -43,6 +50,8 @@ def measure(
         ordinals=ordinals or {},
         node_cpus=node_cpus or {},
         patience_s=patience_s,
+        pinned_bytes=pinned_bytes,
+        interrupts=tuple(interrupts),
     )
     with tempfile.TemporaryDirectory() as folder:
         return run(task, environment(spec, Path(folder)))

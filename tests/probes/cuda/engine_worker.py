@@ -1,23 +1,32 @@
 """A process that measures with the real engine on whatever libcuda.so.1 it finds; JSON in, JSON out."""
 
+import contextlib
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
+from gputopo.bandwidth import Failure
 from gputopo.links.copies import Job
-from gputopo.probes.cuda.door import NoCudaError, open_cuda
+from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError, open_cuda
 from gputopo.probes.cuda.engine import Engine, Window
+from gputopo.probes.cuda.host_memory import PINNED_BYTES
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be measured: jobs and the bytes of each way, in turn. `ordinals` empty: as CUDA counts."""
+    """What is to be measured: jobs and the bytes of each way, in turn. `ordinals` empty: as CUDA counts.
+
+    `interrupts`: jobs during whose copies Ctrl-C is pressed; after it, what there is is reported.
+    """
 
     jobs: tuple[Job, ...] = ()
     sizes: tuple[int, ...] = ()
     ordinals: Mapping[int, int] = {}
     node_cpus: Mapping[int, tuple[int, ...]] = {}
     patience_s: float = 5.0
+    pinned_bytes: int = PINNED_BYTES
+    interrupts: tuple[int, ...] = ()
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +38,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[Window, ...] = ()
     asked: tuple[int, ...] = ()  # how often each window called while_running
     hung: bool = False
+    interrupted: bool = False
+    unreturned: tuple[Failure, ...] = ()
+    left: Mapping[int, int] = {}  # free bytes of each GPU after the engine gave everything back
     device_bytes: Mapping[int, int] = {}
     pinned_bytes: int = 0
     free_bytes: Mapping[int, int] = {}
@@ -52,25 +64,45 @@ def measured(task: Task) -> Report:
     asked: list[int] = []
     with open_cuda() as cuda:
         ordinals = task.ordinals or {device.ordinal: device.ordinal for device in cuda.devices}
-        with Engine(cuda, ordinals, task.node_cpus, task.patience_s) as engine:
-            for job, size in zip(task.jobs, task.sizes, strict=True):
-                calls: list[None] = []
-                windows.append(
-                    engine.measure(job, [size] * len(job.ways), lambda calls=calls: calls.append(None))  # type: ignore[misc]
-                )
-                asked.append(len(calls))
-            return Report(
+        with Engine(cuda, ordinals, task.node_cpus, task.patience_s, task.pinned_bytes) as engine:
+            interrupted = False
+            try:
+                for number, (job, size) in enumerate(zip(task.jobs, task.sizes, strict=True)):
+                    asked.append(0)
+                    sizes = [size] * len(job.ways)
+                    windows.append(engine.measure(job, sizes, partial(_asked, task, asked, number)))
+            except KeyboardInterrupt:
+                interrupted = True
+            report = Report(
                 driver_version=cuda.driver_version,
                 devices=tuple((d.ordinal, d.pci_address, d.name, d.memory_bytes) for d in cuda.devices),
                 windows=tuple(windows),
                 asked=tuple(asked),
                 hung=engine.hung,
+                interrupted=interrupted,
+                unreturned=tuple(engine.unreturned),
                 device_bytes=engine.device_bytes,
                 pinned_bytes=engine.pinned_bytes,
                 free_bytes={gpu: engine.free_bytes(gpu) for gpu in ordinals},
                 kernels={gpu: engine.supports(gpu, "kernel_read") for gpu in ordinals},
                 peers=tuple((a, b) for a in ordinals for b in ordinals if engine.peer_access(a, b)),
             )
+        return msgspec.structs.replace(report, left=_left(cuda, ordinals))
+
+
+def _asked(task: Task, asked: list[int], number: int) -> None:
+    asked[number] += 1
+    if number in task.interrupts:
+        raise KeyboardInterrupt
+
+
+def _left(cuda: Cuda, ordinals: Mapping[int, int]) -> dict[int, int]:
+    left: dict[int, int] = {}
+    for gpu, ordinal in ordinals.items():
+        with contextlib.suppress(CudaError):
+            cuda.use(ordinal)
+            left[gpu] = cuda.free_and_total()[0]
+    return left
 
 
 if __name__ == "__main__":

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from gputopo.probes.cuda import door
-from tests.kit.cuda.build import why_not
 from tests.kit.cuda.session import environment
-from tests.probes.cuda.doubled import MIB, box, measure, run
+from tests.probes.cuda.doubled import MIB, box, measure, needs_gcc, run
 from tests.probes.cuda.engine_worker import Task
-
-needs_gcc = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
 def _has_driver() -> bool:

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from gputopo.bandwidth import Failure
+from gputopo.links.copies import Job
 from gputopo.probes.cuda.engine import WayTime
-from tests.kit.cuda.build import why_not
 from tests.probes.cuda.doubled import (
     MIB,
     alone,
@@ -18,6 +18,7 @@ from tests.probes.cuda.doubled import (
     latency,
     local,
     measure,
+    needs_gcc,
     read,
     staged,
     together,
@@ -25,7 +26,7 @@ from tests.probes.cuda.doubled import (
 )
 from tests.probes.cuda.engine_worker import Report
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+pytestmark = needs_gcc
 
 
 def _failed(way: WayTime) -> Failure:
@@ -167,3 +168,88 @@ def test_a_driver_too_old_to_hold_streams_at_all_is_told_in_words() -> None:
     assert _failed(report.windows[0].ways[0]).reason == "FUNCTION_NOT_FOUND"
     assert "cuLaunchHostFunc" in _failed(report.windows[0].ways[0]).says
     _good(report.windows[1].ways[0])
+
+
+LARGE = 2 << 30
+
+
+@pytest.mark.parametrize(
+    ("fault", "job"),
+    [
+        ("once@h2d:0", alone(h2d(0), 512 * MIB)),
+        ("once@d2h:0", alone(d2h(0), 200 * MIB)),
+        ("once@local:0", alone(local(0), 512 * MIB)),
+        ("once@engine:0-1", alone(direct(0, 1), 512 * MIB)),
+        ("once@write:0-1", alone(write(0, 1), 512 * MIB)),
+        ("once@h2d:1=3", alone(staged(0, 1), 512 * MIB)),
+        ("once@h2d:0=1", alone(h2d(0, pinned=False), 100 * MIB)),
+        ("once@h2d:0=5", alone(h2d(0), 4096)),
+        ("once@h2d:0=9", latency(h2d(0))),
+        ("once@d2h:1", both(h2d(1), d2h(1))),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.kind,
+)
+def test_one_wrong_byte_anywhere_in_a_large_copy_is_found(fault: str, job: Job) -> None:
+    report = measure(box("2x4", fault, memory=LARGE), [job, job], 64 * MIB)
+    first = [way.failure for way in report.windows[0].ways if way.failure]
+    assert [failure.reason for failure in first] == ["WRONG_DATA"]
+    for way in report.windows[1].ways:
+        assert way.failure is None
+
+
+def test_copies_are_made_to_fit_where_no_size_is_asked_for() -> None:
+    jobs = [together(d2h(0), d2h(1), d2h(2)), alone(d2h(0), 64 * MIB)]
+    report = measure(box("2x4", memory=LARGE), jobs, 100 * MIB, pinned_bytes=192 * MIB)
+    sizes = [way.bytes for way in report.windows[0].ways]
+    assert len(set(sizes)) == 1
+    assert 32 * MIB < sizes[0] <= 192 * MIB / 3
+    assert report.windows[1].ways[0].bytes == 64 * MIB
+    assert report.pinned_bytes <= 193 * MIB
+
+
+def test_an_error_on_the_way_out_of_a_staged_copy_is_told_there_and_not_later() -> None:
+    jobs = [alone(staged(0, 1), 16 * MIB), alone(h2d(0)), alone(local(0)), alone(h2d(1))]
+    first, *rest = measure(box("2x4", "late@d2h:0=719", "spare=4096"), jobs).windows
+    assert _failed(first.ways[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
+    for window in rest:
+        _good(window.ways[0])
+
+
+def test_a_driver_that_does_not_take_all_copies_behind_a_hold_is_told_and_does_not_hang() -> None:
+    spec = box("2x4", "depth=8")
+    jobs = [latency(h2d(0)), together(h2d(0), h2d(1)), alone(h2d(0)), alone(h2d(0, pinned=False))]
+    report = measure(spec, jobs, 32 * MIB, patience_s=0.3)
+    assert _failed(report.windows[0].ways[0]).reason == "NOT_HELD"
+    assert {_failed(way).reason for way in report.windows[1].ways} == {"NOT_HELD"}
+    _good(report.windows[2].ways[0])
+    _good(report.windows[3].ways[0])
+    assert not report.hung
+
+
+@pytest.mark.parametrize("words", [(), ("nowaitvalue",)])
+def test_an_interruption_gives_everything_back_and_keeps_what_was_measured(words: tuple[str, ...]) -> None:
+    spec = box("2x4", "polls=5", *words)
+    jobs = [alone(h2d(0)), both(staged(0, 1), staged(1, 0)), alone(h2d(2))]
+    report = measure(spec, jobs, interrupts=[1])
+    assert report.interrupted
+    assert len(report.windows) == 1
+    _good(report.windows[0].ways[0])
+    assert (report.hung, report.unreturned) == (False, ())
+    assert report.left == dict.fromkeys(range(8), 96 * MIB)
+
+
+def test_a_copy_that_does_not_come_back_after_an_interruption_is_told() -> None:
+    report = measure(box("2x4", "hang@d2h:1"), [together(d2h(0), d2h(1))], patience_s=0.2, interrupts=[0])
+    assert report.interrupted
+    assert [(one.source, one.reason) for one in report.unreturned] == [("gpu:1", "TIMED_OUT")]
+    assert report.hung
+    assert report.left[0] == 96 * MIB
+
+
+def test_streams_are_held_where_the_gpu_that_held_them_before_is_lost() -> None:
+    spec = box("2x4", "nowaitvalue", "lost@0=719,2")
+    report = measure(spec, [*[alone(h2d(0))] * 3, alone(h2d(1)), together(h2d(1), h2d(4))])
+    assert _failed(report.windows[2].ways[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
+    for window in report.windows[3:]:
+        for way in window.ways:
+            _good(way)

@@ -11,6 +11,8 @@ from gputopo.probes.cuda.pieces import (
     MOST_PIECES,
     Piece,
     common_window,
+    fitting,
+    messages,
     piece_at_once,
     piece_staged,
     pieces,
@@ -21,31 +23,59 @@ from gputopo.probes.cuda.pieces import (
 _MIB = 2**20
 
 
-@given(
-    st.integers(1, 2**31), st.integers(1, 1024).map(lambda n: n * BLOCK_BYTES), st.integers(1, 64) | st.none()
-)
-def test_pieces_are_all_bytes_in_order_and_inside_the_buffer(
-    size: int, room: int, blocks: int | None
+_ROOMS = st.integers(1, 1024).map(lambda n: n * BLOCK_BYTES)
+
+
+@given(st.integers(1, 2**31), _ROOMS, _ROOMS, st.integers(1, 64) | st.none())
+def test_pieces_are_all_bytes_in_order_and_inside_the_buffers(
+    size: int, source_room: int, target_room: int, blocks: int | None
 ) -> None:
-    cut = pieces(size, room, None if blocks is None else blocks * BLOCK_BYTES)
+    cut = pieces(size, source_room, target_room, None if blocks is None else blocks * BLOCK_BYTES)
     total = sum(piece.size for piece in cut)
     assert total == size or (total < size and len(cut) == MOST_PIECES)
-    assert all(piece.offset >= 0 and piece.offset + piece.size <= room and piece.size > 0 for piece in cut)
+    for piece in cut:
+        assert piece.size > 0
+        assert 0 <= piece.source <= source_room - piece.size
+        assert 0 <= piece.target <= target_room - piece.size
+        assert (piece.source - piece.target) % BLOCK_BYTES == 0  # the same place of the pattern
     for before, after in pairwise(cut):
-        assert after.offset in (before.offset + before.size, 0)
-        assert after.offset % BLOCK_BYTES == 0
+        assert after.source in (before.source + before.size, 0)
+        assert after.target in (before.target + before.size, 0)
+        assert after.target % BLOCK_BYTES == 0
 
 
-def test_a_copy_larger_than_the_buffer_goes_round_in_it() -> None:
-    assert pieces(10 * _MIB, 4 * _MIB) == (Piece(0, 4 * _MIB), Piece(0, 4 * _MIB), Piece(0, 2 * _MIB))
-    assert pieces(3 * _MIB, 4 * _MIB) == (Piece(0, 3 * _MIB),)
+@given(st.integers(1, 2**29), _ROOMS)
+def test_a_copy_that_fits_at_its_destination_comes_by_no_place_twice(size: int, source_room: int) -> None:
+    cut = pieces(size, source_room, 512 * _MIB)
+    places = sorted((piece.target, piece.size) for piece in cut)
+    assert all(before[0] + before[1] <= after[0] for before, after in pairwise(places))
+
+
+def test_a_copy_larger_than_the_buffers_goes_round_in_them() -> None:
+    four, two = 4 * _MIB, 2 * _MIB
+    assert pieces(10 * _MIB, four, four) == (Piece(0, 0, four), Piece(0, 0, four), Piece(0, 0, two))
+    assert pieces(8 * _MIB, two, four) == tuple(Piece(0, n % 2 * two, two) for n in range(4))
+    assert pieces(3 * _MIB, four, four) == (Piece(0, 0, 3 * _MIB),)
+
+
+def test_messages_lie_one_behind_the_other_as_long_as_there_is_room() -> None:
+    assert messages(16, 40, 3) == (Piece(0, 0, 16), Piece(16, 16, 16), Piece(0, 0, 16))
+    assert messages(100, 40, 2) == (Piece(0, 0, 40), Piece(0, 0, 40))
+
+
+def test_sizes_are_made_to_fit_by_the_same_part_and_not_below_what_shows_a_link() -> None:
+    assert fitting([100 * _MIB, 50 * _MIB], [512 * _MIB, 512 * _MIB]) == [100 * _MIB, 50 * _MIB]
+    assert fitting([400 * _MIB, 200 * _MIB], [512 * _MIB, 100 * _MIB]) == [200 * _MIB, 100 * _MIB]
+    assert fitting([400 * _MIB, 8 * _MIB], [100 * _MIB, 100 * _MIB]) == [100 * _MIB, 8 * _MIB]
+    assert fitting([64 * _MIB], [1 * _MIB]) == [16 * _MIB]
+    assert fitting([], []) == []
 
 
 def test_nothing_to_copy_or_nowhere_to_put_it_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot copy"):
-        pieces(0, _MIB)
+        pieces(0, _MIB, _MIB)
     with pytest.raises(ValueError, match="cannot copy"):
-        pieces(1, 0)
+        pieces(1, _MIB, 0)
 
 
 @given(st.integers(8, 2**33), st.integers(1, 512).map(lambda n: n * BLOCK_BYTES))

@@ -92,13 +92,13 @@ static int read_path(const char *line)
 
 static int read_fault(const char *line)
 {
-    static const char *const names[] = {"wrong", "fail", "late", "hang"};
+    static const char *const names[] = {"wrong", "once", "fail", "late", "hang"};
     char what[16], kind[32];
     struct fault fault;
     if (sscanf(line, "%15s %31s %d %d %d %d", what, kind, &fault.a, &fault.b, &fault.code, &fault.after) != 6)
         return -1;
     fault.kind = kind_named(kind);
-    for (int index = 0; index < 4; index++)
+    for (int index = 0; index < 5; index++)
         if (!strcmp(names[index], what) && fault.kind != KINDS && box.faults < MAX_FAULTS) {
             fault.what = (enum fault_kind)index;
             box.fault[box.faults++] = fault;
@@ -149,6 +149,8 @@ static int read_setting(const char *word, const char *rest)
         box.init_code = atoi(rest);
     else if (!strcmp(word, "polls"))
         box.polls = atoi(rest);
+    else if (!strcmp(word, "depth"))
+        box.depth = atoi(rest);
     else if (!strcmp(word, "launch_us"))
         box.launch = atof(rest) * 1e-6;
     else if (!strcmp(word, "poll_us"))

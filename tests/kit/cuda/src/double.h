@@ -50,7 +50,7 @@ struct path {
     double weight[MAX_HOPS]; /* how often a byte crosses the resource */
 };
 
-enum fault_kind { WRONG, FAIL, LATE, HANG };
+enum fault_kind { WRONG, ONCE, FAIL, LATE, HANG };
 
 struct fault {
     enum fault_kind what;
@@ -80,6 +80,7 @@ struct box {
     bool read;
     int gpus, nodes, resources, faults;
     int driver, init_code, polls;
+    int depth; /* commands that a stream takes before the call that adds one waits; 0: any number */
     uint64_t spare; /* faults of ways leave smaller copies alone */
     double launch, poll, block; /* block: seconds of real time until a wait for ever is given up */
     struct gpu gpu[MAX_GPUS];
@@ -192,6 +193,7 @@ struct stream {
     int gpu;
     struct op *first, *last;
     struct stream *next;
+    int length; /* commands that are not done */
     int error;
     int polls;
     bool destroyed;

@@ -62,14 +62,16 @@ int begin_move(struct stream *stream, struct op *op)
         box.gpu[op->b].copies++;
     for (int index = 0; index < box.faults && op->bytes >= box.spare; index++) {
         struct fault *fault = &box.fault[index];
-        if (!matches(fault, op->kind, op->a, op->b) || fault->after-- > 0)
+        if (!matches(fault, op->kind, op->a, op->b) || fault->after < 0 || fault->after-- > 0)
             continue;
         fault->after = 0;
         if (fault->what == FAIL)
             return fault->code;
         if (fault->what == LATE)
             op->error = fault->code;
-        op->wrong |= fault->what == WRONG;
+        op->wrong |= fault->what == WRONG || fault->what == ONCE;
+        if (fault->what == ONCE)
+            fault->after = -1;
         op->hang |= fault->what == HANG;
     }
     return OK;

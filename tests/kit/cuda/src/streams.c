@@ -163,6 +163,7 @@ static bool step_all(void)
             stream->first = op->next;
             if (!stream->first)
                 stream->last = NULL;
+            stream->length--;
             free(op);
             moved = true;
         }
@@ -208,8 +209,19 @@ void pass(double seconds)
         ;
 }
 
+static bool has_room(const void *stream)
+{
+    return ((const struct stream *)stream)->length < box.depth;
+}
+
+static int wait_until(bool (*there)(const void *), const void *what);
+
+/* As a driver whose queue is full: the call waits until a command before it is done. */
 void issue(struct stream *stream, struct op *op)
 {
+    if (box.depth)
+        wait_until(has_room, stream);
+    stream->length++;
     op->issued = now;
     if (stream->last)
         stream->last->next = op;
