@@ -76,7 +76,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Raises InputError where the place cannot be written, or holds a folder or a device, which a rename would
     replace; what stood there before is left as it was.
     """
-    if path.exists() and not path.is_file():
+    try:
+        taken = path.exists() and not path.is_file()
+    except OSError as error:  # a folder that may not be looked into, a name that is too long
+        raise _unwritable(path, error) from error
+    if taken:
         raise InputError(
             f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or a pipe'}",
             "name a new file, or one that may be replaced",

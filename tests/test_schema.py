@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from pathlib import Path
@@ -94,4 +95,17 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(InputError, match="cannot write"):
         schema.write(folder, BOX)
+    with pytest.raises(InputError, match=r"cannot write .*: File name too long"):
+        schema.write(tmp_path / ("x" * 300), BOX)
     assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_folder_that_may_not_be_looked_into_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:  # what pathlib does on EACCES; root, who runs CI, is never refused
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(InputError, match=r"cannot write .*: Permission denied"):
+        schema.write(tmp_path / "box.json", BOX)

@@ -61,24 +61,26 @@ def test_every_network_is_checked() -> None:
     assert set(ARCHITECTURES) == set(PARAMETERS)
 
 
-# From the static table of a CPU benchmark of tf_cnn_benchmarks, which took it from convnet-burden: MiB of
-# features and 10^9 multiply-accumulates per image, at 1000 classes.
+# From the static table of a CPU benchmark of tf_cnn_benchmarks (103, 155, 219, 89 and 63 MB), which took it
+# from convnet-burden: MiB of features (convolutions, norms, pools, dense layers, sums and concatenations;
+# ReLU in place) and 10^9 multiply-accumulates per image, at 1000 classes. Of inception3 the table counts the
+# four inner concatenations of its last two blocks too, which tf_cnn_benchmarks does not make.
 @pytest.mark.parametrize(
     ("name", "feature_mib", "giga_products"),
     [
-        ("resnet50", 103, 3.86),
-        ("resnet101", 155, 7.57),
-        ("resnet152", 219, 11.28),
-        ("inception3", 89, 5.71),
-        ("vgg19", 63, 19.63),
+        ("resnet50", 102.6, 3.86),
+        ("resnet101", 154.7, 7.57),
+        ("resnet152", 219.0, 11.28),
+        ("inception3", 89.0 - 4 * 4 * 8 * 8 * 768 / 2**20, 5.71),
+        ("vgg19", 62.5, 19.63),
     ],
 )
 def test_features_and_products_are_those_of_the_published_table(
-    name: str, feature_mib: int, giga_products: float
+    name: str, feature_mib: float, giga_products: float
 ) -> None:
     load = workload_of(ARCHITECTURES[name])
-    assert load.feature_bytes / 2**20 == pytest.approx(feature_mib, rel=0.01)
-    assert load.multiply_accumulates / 1e9 == pytest.approx(giga_products, rel=0.002)
+    assert load.feature_bytes / 2**20 == pytest.approx(feature_mib, abs=0.05)
+    assert load.multiply_accumulates / 1e9 == pytest.approx(giga_products, abs=0.005)
 
 
 def test_blocks_add_up_to_the_whole() -> None:

@@ -15,16 +15,19 @@ ASYMMETRIC = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tSYS\t X \n"
 UNKNOWN_GPU = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \nGPU7\tPHB\tPHB\n"
 
 
-def says(done: Called, *words: str) -> None:
-    """Checks that it is a refusal in two lines, the words in them."""
+def refusal(done: Called) -> str:
+    """Gives the two lines of a refusal; anything else fails the test."""
     lines = done.err.splitlines()
     assert (done.code, done.out, len(lines)) == (2, "", 2), done
     assert lines[0].startswith("gputopo: ")
     assert lines[1].startswith("  ")
     assert len(lines[1].strip()) > 10
-    assert "Traceback" not in done.err
-    for word in words:
-        assert word in done.err
+    return done.err
+
+
+def lacks(text: str, words: tuple[str, ...]) -> list[str]:
+    """Gives the words that are not in the text."""
+    return [word for word in words if word not in text]
 
 
 @pytest.mark.parametrize("command", [["inspect"], ["plan", "--model", "alexnet"]])
@@ -53,16 +56,16 @@ def test_a_capture_that_cannot_be_read(
 ) -> None:
     capture = tmp_path / "capture.txt"
     capture.write_bytes(content)
-    says(call(*command, "--from", capture), "capture.txt")
+    assert "capture.txt" in refusal(call(*command, "--from", capture))
 
 
 def test_a_file_that_is_not_there_and_a_folder(call: Call, tmp_path: Path) -> None:
-    says(call("inspect", "--from", tmp_path / "nowhere"), "nowhere")
-    says(call("inspect", "--from", tmp_path))
+    assert "nowhere" in refusal(call("inspect", "--from", tmp_path / "nowhere"))
+    assert str(tmp_path) in refusal(call("inspect", "--from", tmp_path))
 
 
 def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
-    says(call("inspect", "--from", "dgx1-v10"), "dgx1-v100")
+    assert "dgx1-v100" in refusal(call("inspect", "--from", "dgx1-v10"))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
 def test_an_option_or_value_that_is_not_known(
     arguments: list[str], words: tuple[str, ...], call: Call
 ) -> None:
-    says(call(*arguments), *words)
+    assert lacks(refusal(call(*arguments)), words) == []
 
 
 @pytest.mark.parametrize(
@@ -119,25 +122,28 @@ def test_an_option_or_value_that_is_not_known(
 def test_a_plan_that_the_machine_cannot_fulfil(
     options: list[str], words: tuple[str, ...], call: Call
 ) -> None:
-    says(call("plan", "--model", "alexnet", "--from", "7gforce", *options), *words)
+    done = call("plan", "--model", "alexnet", "--from", "7gforce", *options)
+    assert lacks(refusal(done), words) == []
 
 
 def test_a_recording_that_cannot_be_written_leaves_nothing(call: Call, tmp_path: Path) -> None:
     place = tmp_path / "not" / "there.json"
-    says(call("inspect", "--from", "7gforce", "--record", place), "there.json", "folder")
+    done = call("inspect", "--from", "7gforce", "--record", place)
+    assert lacks(refusal(done), ("there.json", "folder")) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_recording_does_not_replace_a_folder_or_a_device(call: Call, tmp_path: Path) -> None:
-    says(call("inspect", "--from", "7gforce", "--record", tmp_path), "it is a folder")
-    says(call("inspect", "--from", "7gforce", "--record", "/dev/null"), "it is a device")
+    inspect = ("inspect", "--from", "7gforce", "--record")
+    assert "it is a folder" in refusal(call(*inspect, tmp_path))
+    assert "it is a device" in refusal(call(*inspect, "/dev/null"))
     assert Path("/dev/null").is_char_device()
 
 
 def test_a_recording_that_fails_leaves_the_old_one(call: Call, tmp_path: Path, without_gpu: None) -> None:
     place = tmp_path / "machine.json"
     place.write_text("the old one")
-    says(call("inspect", "--from", tmp_path / "nowhere", "--record", place), "nowhere")
+    assert "nowhere" in refusal(call("inspect", "--from", tmp_path / "nowhere", "--record", place))
     assert place.read_text() == "the old one"
 
 

@@ -19,7 +19,12 @@ class Terminal(io.StringIO):
 
 
 class Closed(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried: list[str] = []
+
     def write(self, text: str) -> int:
+        self.tried.append(text)
         raise BrokenPipeError
 
 
@@ -51,7 +56,9 @@ def test_a_terminal_gets_one_line_that_is_drawn_again_and_taken_away(monkeypatch
     assert max(len(part.replace("\x1b[K", "")) for part in text.split("\r")) <= 30
 
 
-def test_a_stderr_that_nobody_reads_does_not_end_the_measuring() -> None:
-    with ProgressLine(Closed()) as line:
-        line.tell(Step(0, 2, None, "copy"))
-        line.tell(Step(1, 2, None, "copy"))
+def test_a_stderr_that_nobody_reads_does_not_end_the_measuring_and_is_not_written_to_again() -> None:
+    stream = Closed()
+    with ProgressLine(stream) as line:
+        for done in range(4):
+            line.tell(Step(done, 4, None, "copy"))
+    assert stream.tried == ["gputopo: measuring 1 of 4: copy\n"]

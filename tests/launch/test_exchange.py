@@ -101,4 +101,13 @@ def test_what_does_not_go_together_is_refused_with_the_reason_and_what_works(
     ],
 )
 def test_what_goes_together_passes(asked: RunSpec) -> None:
-    require_exchange(asked)
+    assert refused(asked) is None
+
+
+def refused(asked: RunSpec) -> str | None:
+    """Says why a spec is refused; None where it is not."""
+    try:
+        require_exchange(asked)
+    except UsageError as error:
+        return error.what
+    return None

@@ -131,12 +131,16 @@ def _assert_supported(machine: Machine, text: str) -> None:
 @example("GPU0 GPU1\nGPU0 X")
 @example("GPU0\nGPU0 X GPU0 X")
 @settings(deadline=None)
-def test_no_text_at_all_ends_in_a_traceback(text: str) -> None:
-    if topo_matrix.recognise(text):
-        try:
-            topo_matrix.parse(text, origin="paste")
-        except GputopoError:
-            return
+def test_any_text_is_refused_in_a_line_or_gives_only_what_is_in_it(text: str) -> None:
+    refused = ""
+    try:
+        machine = topo_matrix.parse(text, origin="paste")
+    except GputopoError as error:
+        refused = error.what
+    else:
+        _assert_supported(machine, text)
+        assert machine.gpus
+    assert len(refused.splitlines()) <= 1
 
 
 def test_every_hop_name_of_any_driver_is_read() -> None:
