@@ -7,6 +7,7 @@ no are read too: `--staged_vars=true`, `--nostaged_vars`.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from gputopo.errors import UsageError
 
@@ -21,6 +22,7 @@ _RENAMED = {
     "--datasets-prefetch-buffer-size": "--prefetch",
     "--per-gpu-batch-size": "--batch-size",
     "--batch": "--batch-size",
+    "--tf-random-seed": "--seed",
     "--gpu": "--gpus",
 }
 # Flags that are yes or no there, and what they are here: words for yes, words for no.
@@ -53,35 +55,86 @@ _VALUES: dict[str, dict[str, tuple[str, ...]]] = {
         "python-dataset": ("--data-source", "python", "--feed", "dataset"),
     },
 }
-# What gputopo does not have, and why or what does it.
-_REFUSED = {
-    "--trace-file": "give the steps to profile: --trace 10",
-    "--display-every": "leave it out: every tenth step is shown, and events.jsonl holds all",
-    "--device": "leave it out: --num-gpus N takes CPU devices where there is no GPU",
-    "--fp16-vars": "leave it out: variables stay fp32; --precision fp16 computes in fp16",
-    "--job-name": "leave it out: gputopo trains on one host",
-    "--worker-hosts": "leave it out: gputopo trains on one host",
-    "--ps-hosts": "leave it out: gputopo trains on one host",
-    "--network-topology": "leave it out: --all-reduce hierarchical takes its groups from the machine's links",
+# What gputopo does not have, by what to do in its place.
+_ELSEWHERE = {
+    "give the steps to profile: --trace 10": ("trace_file", "use_chrome_trace_format", "tfprof_file"),
+    "leave it out: every tenth step is shown, and events.jsonl holds all": ("display_every",),
+    "leave it out: --num-gpus N takes CPU devices where there is no GPU": ("device", "horovod_device"),
+    "leave it out: variables stay fp32; --precision fp16 computes in fp16": ("fp16_vars",),
+    "leave it out: gputopo trains on one host": (
+        *("job_name", "worker_hosts", "ps_hosts", "controller_host", "task_index", "server_protocol", "job"),
+    ),
+    "leave it out: --all-reduce hierarchical takes its groups from the machine's links": (
+        "network_topology",
+    ),
+    "leave it out: examples come by tf.data, --prefetch N batches ahead of the step": (
+        *("use_datasets", "datasets_use_prefetch", "batch_group_size", "input_preprocessor"),
+        *("datasets_parallel_interleave_cycle_length", "datasets_parallel_interleave_prefetch"),
+        *("datasets_sloppy_parallel_interleave", "multi_device_iterator_max_buffer_size"),
+        *("fuse_decode_and_crop", "datasets_repeat_cached_sample"),
+    ),
+    "leave it out: colours are distorted without YIQ, which TensorFlow 2 lacks": ("distort_color_in_yiq",),
+    "leave it out: it is always so in TensorFlow 2": ("use_resource_vars", "use_tf_layers"),
+    "leave it out: TensorFlow brings its own oneDNN; --num-intra-threads bounds its threads": (
+        *("mkl", "kmp_blocktime", "kmp_affinity", "kmp_settings"),
+    ),
+    "leave it out: a GPU's memory is taken as needed, up to --gpu-memory-limit": (
+        *("allow_growth", "gpu_memory_frac_for_testing", "use_unified_memory", "force_gpu_compatible"),
+    ),
+    "say it in steps: --learning-rate-schedule piecewise:30=0.1,60=0.01": (
+        *("piecewise_learning_rate_schedule", "num_epochs_per_decay", "learning_rate_decay_factor"),
+        "minimum_learning_rate",
+    ),
+    "say it in steps: --learning-rate-warmup-steps N": ("num_learning_rate_warmup_epochs",),
+    "say it in steps: --num-batches N": ("num_epochs", "num_eval_batches", "num_eval_epochs"),
+    "say it in steps: --checkpoint-steps N": ("save_model_secs",),
+    "leave it out: the scale doubles after 1000 good steps": ("fp16_inc_loss_scale_every_n",),
+    "train with --checkpoints DIR, then judge them with --eval": (
+        *("eval_interval_secs", "eval_dir", "eval_batch_size", "stop_at_top_1_accuracy"),
+        *("eval_during_training_every_n_steps", "eval_during_training_every_n_epochs"),
+        *("eval_during_training_at_specified_steps", "eval_during_training_at_specified_epochs"),
+    ),
+    "name a folder of checkpoints and go on from it: --checkpoints DIR --resume": (
+        *("backbone_model_path", "load", "reset_optimizer_state"),
+    ),
+    "name a folder for TensorBoard: --tensorboard DIR": ("summary_verbosity", "save_summaries_steps"),
+    "name the run's folder with --output DIR: it holds all figures as JSON": (
+        *("benchmark_log_dir", "benchmark_test_id", "result_storage"),
+    ),
+    "choose them with --gpus LIST": ("gpu_indices",),
+    "set it in the environment: TF_ENABLE_WINOGRAD_NONFUSED=1": ("winograd_nonfused",),
+    "set it in the environment: TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=1": ("batchnorm_persistent",),
+    "set it in the environment: TF_AUTOTUNE_THRESHOLD=N": ("autotune_threshold",),
+    "set it in the environment: TF_SYNC_ON_FINISH=1": ("sync_on_finish",),
 }
+_REFUSED = {f"--{flag.replace('_', '-')}": hint for hint, flags in _ELSEWHERE.items() for flag in flags}
 _YES, _NO = ("true", "1", "yes", "t"), ("false", "0", "no", "f")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A word or a few in gputopo's spelling, and the `flag` that was typed for them; "" for a bare word."""
+
+    flag: str
+    words: tuple[str, ...]
 
 
 def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
     """Give the arguments in gputopo's spelling, up to a `--`; what follows it belongs to a program.
 
     `flags`: gputopo's own options that take no value. Raises UsageError for a flag of tf_cnn_benchmarks that
-    gputopo does not have, and for a value that it cannot have.
+    gputopo does not have, for a value that it cannot have, and for two flags that are one option here and do
+    not agree.
     """
     own, rest = _before_program(arguments)
     known = frozenset(flags)
-    words: list[str] = []
+    pieces: list[_Piece] = []
     position = 0
     while position < len(own):
         word = own[position]
         position += 1
         if not word.startswith("--"):
-            words.append(word)
+            pieces.append(_Piece("", (word,)))
             continue
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
@@ -92,39 +145,60 @@ def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
                 value = own[position]
                 position += 1
             values = _places(own) if name == _PARAMETER_DEVICE else _VALUES[name]
-            words += _by_value(name, value, values)
+            pieces.append(_Piece(name, _by_value(name, value, values)))
         else:
-            words = _taken(words, name, value if equals else None, known)
-    return [*words, *rest]
+            pieces = _taken(pieces, name, value if equals else None, known)
+    _require_agreement(pieces)
+    return [*(word for piece in pieces for word in piece.words), *rest]
 
 
-def _taken(words: list[str], name: str, value: str | None, flags: frozenset[str]) -> list[str]:
-    """Give the words with one option more. A switch that is turned off takes back what it turned on."""
-    if name in _REFUSED:
-        raise UsageError(
-            f"{name} is an option of tf_cnn_benchmarks that gputopo does not have", _REFUSED[name]
-        )
+def _taken(pieces: list[_Piece], name: str, value: str | None, flags: frozenset[str]) -> list[_Piece]:
+    """Give the pieces with one option more. A switch that is turned off takes back what it turned on."""
     negated = f"--{name[4:]}" if name.startswith("--no") else ""
-    if negated.startswith("--") and (negated in _SWITCHES or negated in flags) and name not in flags:
-        return _switched(words, negated, on=False)
+    refused = next((flag for flag in (name, negated) if flag in _REFUSED and name not in flags), None)
+    if refused is not None:
+        raise UsageError(
+            f"{name} is an option of tf_cnn_benchmarks that gputopo does not have", _REFUSED[refused]
+        )
+    if (negated in _SWITCHES or negated in flags) and name not in flags:
+        return _switched(pieces, negated, on=False)
     if name in _SWITCHES or (name in flags and value is not None and value.lower() in (*_YES, *_NO)):
-        return _switched(words, name, on=_is_yes(name, value))
+        return _switched(pieces, name, on=_is_yes(name, value))
     renamed = _RENAMED.get(name, name)
-    return [*words, renamed if value is None else f"{renamed}={value}"]
+    return [*pieces, _Piece(name, (renamed if value is None else f"{renamed}={value}",))]
 
 
-def _switched(words: list[str], name: str, *, on: bool) -> list[str]:
+def _switched(pieces: list[_Piece], name: str, *, on: bool) -> list[_Piece]:
     yes, no = _SWITCHES.get(name, ((name,), ()))
-    return [*_without(words, no if on else yes), *(yes if on else no)]
+    put, taken_back = (yes, no) if on else (no, yes)
+    kept = [piece for piece in pieces if piece.words != taken_back]
+    return [*kept, _Piece(name, put)] if put else kept
 
 
-def _without(words: list[str], taken_back: tuple[str, ...]) -> list[str]:
-    """Give the words without the last run of them that is `taken_back`."""
-    length = len(taken_back)
-    for begin in range(len(words) - length, -1, -1):
-        if length and tuple(words[begin : begin + length]) == taken_back:
-            return words[:begin] + words[begin + length :]
-    return words
+def _require_agreement(pieces: Sequence[_Piece]) -> None:
+    """Raise UsageError where two flags of other programs are one option here, with two values."""
+    seen: dict[str, tuple[str, str]] = {}
+    for number, piece in enumerate(pieces):
+        after = (
+            pieces[number + 1].words[0] if number + 1 < len(pieces) and not pieces[number + 1].flag else ""
+        )
+        for option, value in _settings(piece, after):
+            other, before = seen.setdefault(option, (piece.flag, value))
+            if piece.flag != other and value != before:
+                raise UsageError(
+                    f"{other} and {piece.flag} both are {option} here, with two values",
+                    f"leave one of them out, or write {option} alone",
+                )
+
+
+def _settings(piece: _Piece, after: str) -> Iterable[tuple[str, str]]:
+    """Give the options of a piece with their values; `after`: the bare word behind it."""
+    words = piece.words if piece.flag else ()
+    for number, word in enumerate(words):
+        if word.startswith("--"):
+            option, equals, value = word.partition("=")
+            following = words[number + 1] if number + 1 < len(words) else after
+            yield option, value if equals else following
 
 
 def _is_yes(name: str, value: str | None) -> bool:

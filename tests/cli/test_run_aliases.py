@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from gputopo.cli.run_aliases import translate
 from gputopo.errors import UsageError
 
-FLAGS = ("--xla", "--staged-vars", "--distortions", "--async", "--cache", "--fp16-transfer", "--forward-only")
+FLAGS = ("--xla", "--staged-vars", "--distortions", "--async", "--fp16-transfer", "--forward-only")
 
 
 def read(line: str) -> str:
@@ -41,6 +41,13 @@ def read(line: str) -> str:
         ("--init_learning_rate=0.1", "--learning-rate=0.1"),
         ("--fake-location python-dataset", "--data-source python --feed dataset"),
         ("--distortions=False", ""),
+        ("--datasets_use_caching", "--cache raw"),
+        ("--datasets_use_caching=false", ""),
+        ("--datasets_use_caching --nodatasets_use_caching", ""),
+        ("--staged_vars --staged_vars --nostaged_vars", ""),
+        ("--use_fp16 --precision fp16", "--precision fp16 --precision fp16"),
+        ("--batch_size 4 --batch_size 8", "--batch-size 4 --batch-size 8"),  # the last counts, as everywhere
+        ("--tf_random_seed=3", "--seed=3"),
     ],
 )
 def test_flags_of_other_programs_become_options_that_mean_the_same(theirs: str, ours: str) -> None:
@@ -64,7 +71,39 @@ def test_what_belongs_to_a_program_is_left_alone() -> None:
     )
 
 
-@pytest.mark.parametrize("line", ["--trace_file=/x", "--worker_hosts=a", "--fp16_vars", "--display_every=5"])
+@pytest.mark.parametrize(
+    ("line", "flags", "option"),
+    [
+        ("--use_nccl --hierarchical_copy", ("--use-nccl", "--hierarchical-copy"), "--all-reduce"),
+        ("--all_reduce_spec xring --use_nccl", ("--all-reduce-spec", "--use-nccl"), "--all-reduce"),
+        ("--fp16_loss_scale=64 --fp16_enable_auto_loss_scale", ("--fp16-loss-scale",), "--loss-scale"),
+        ("--precision bf16 --use_fp16", ("--precision", "--use-fp16"), "--precision"),
+        ("--local_parameter_device cpu --ps gpu:1", ("--local-parameter-device", "--ps"), "--ps"),
+        ("--fake-location=python --feed staged", ("--fake-location", "--feed"), "--feed"),
+        ("--train_dir=/a --checkpoints /b", ("--train-dir", "--checkpoints"), "--checkpoints"),
+    ],
+)
+def test_two_flags_that_are_one_option_here_must_agree(
+    line: str, flags: tuple[str, ...], option: str
+) -> None:
+    with pytest.raises(UsageError, match=f"both are {option} here") as refused:
+        read(line)
+    assert all(flag in refused.value.what for flag in flags)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--trace_file=/x",
+        "--worker_hosts=a",
+        "--fp16_vars",
+        "--display_every=5",
+        "--use_datasets=false",
+        "--nouse_datasets",
+        "--allow_growth=true",
+        "--piecewise_learning_rate_schedule=0.1;10;0.01",
+    ],
+)
 def test_what_gputopo_does_not_have_is_named_with_what_to_do(line: str) -> None:
     with pytest.raises(UsageError, match="gputopo does not have") as refused:
         read(line)
