@@ -160,18 +160,24 @@ def _work_said(tower: int, passes: int) -> str:
 
 
 def _steps(options: RunOptions, model: str, count: int) -> dict[str, Any]:
-    """Give the batch of a device and how many steps there are, by count or by the clock."""
+    """Give the batch of a device and how many steps there are: by count, by the clock, or all examples."""
     known = model_names.defaults(model)
     on_cpu = options.backend == "cpu"
     fixed = not on_cpu or options.num_batches is not None
     batches = _or(options.num_batches, GPU_BATCHES)
+    if options.task == "eval" and options.data.folder is not None and options.num_batches is None:
+        counted: dict[str, Any] = {"num_batches": None, "time_budget_s": None, "max_batches": None}
+    else:
+        counted = {
+            "num_batches": batches if fixed else None,
+            "time_budget_s": None if fixed else CPU_TIME_BUDGET_S,
+            "max_batches": batches if fixed else CPU_MAX_BATCHES,
+        }
     return {
+        **counted,
         "batch_size": _or(
             options.batch_size, _cpu_batch(known.cpu_batch, count) if on_cpu else known.gpu_batch
         ),
-        "num_batches": batches if fixed else None,
-        "time_budget_s": None if fixed else CPU_TIME_BUDGET_S,
-        "max_batches": batches if fixed else CPU_MAX_BATCHES,
         "num_warmup_batches": _or(
             options.num_warmup_batches, CPU_WARMUP_BATCHES if on_cpu else GPU_WARMUP_BATCHES
         ),

@@ -162,7 +162,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     `devices`: a tower each, in order. `ps_device` is the TensorFlow device that holds the variables
     (`/CPU:0`, `/GPU:1`), None where every tower has its own copy or they are spread. `batch_size` is per
     device.
-    `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up, `max_batches` at most.
+    `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: however long it
+    takes), `max_batches` at most (None: to the end of the data).
     `detect_warmup`: the warm-up ends by the rule of gputopo.steadiness, `num_warmup_batches` at least.
     `extra_forward` (for trying out the anomaly report) adds forward passes to a tower: {1: 2} makes
     tower 1 run its forward pass two times more in each step. `max_clocks_mhz`: the most that each GPU of the
@@ -184,7 +185,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     batch_size: int
     num_batches: int | None = None
     time_budget_s: float | None = None
-    max_batches: int = 100
+    max_batches: int | None = 100
     num_warmup_batches: int = 10
     detect_warmup: bool = False
     data_format: DataFormat = "NHWC"
@@ -202,3 +203,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     asked: dict[str, Any] = {}
     versions: dict[str, str] = {}
     says: tuple[str, ...] = ()
+
+    @property
+    def most_batches(self) -> int | None:
+        """How many steps are counted at most; None: to the end of the data."""
+        return self.num_batches or self.max_batches

@@ -113,24 +113,26 @@ class Loop:
         took = time.perf_counter() - began
         self._emit(WarmupDone(time_s=time.time(), steps=len(seconds), seconds=took))
 
-    def counted_steps(self, *, already: int = 0) -> None:
+    def counted_steps(self, *, already: int = 0) -> bool:
         """Run the counted steps: so many, as many as fit into the time budget, or to the end of the data.
 
-        `already`: how many of them were taken in another way.
+        `already`: how many of them were taken in another way. Tell whether the data came to their end.
         """
         spec = self._spec
+        limit = math.inf if spec.most_batches is None else spec.most_batches - already
         began = time.perf_counter()
         number = 0
-        while number < (spec.num_batches or spec.max_batches) - already and not self._stopped():
+        while number < limit and not self._stopped():
             if spec.num_batches is None and spec.time_budget_s is not None and number:
                 used = time.perf_counter() - began
                 if used + used / number > spec.time_budget_s:
-                    return
+                    return False
             number += 1
             try:
                 self._one(number)
             except StopIteration:
-                return
+                return True
+        return False
 
     def _one(self, number: int) -> float:
         """Take a step and give its seconds."""

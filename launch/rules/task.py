@@ -141,15 +141,18 @@ KEPT_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: (
             bool(spec.lifecycle.trace_steps)
-            and max(spec.lifecycle.trace_steps) > (spec.num_batches or spec.max_batches)
+            and spec.most_batches is not None
+            and max(spec.lifecycle.trace_steps) > spec.most_batches
         ),
-        "--trace names a step that the run does not have: it counts {spec.max_batches} at most",
+        "--trace names a step that the run does not have: it counts {spec.most_batches} at most",
         "name earlier ones with --trace, or give more steps with --num-batches",
         lambda spec: replaced(
             spec,
             "lifecycle",
             trace_steps=tuple(
-                step for step in spec.lifecycle.trace_steps if step <= (spec.num_batches or spec.max_batches)
+                step
+                for step in spec.lifecycle.trace_steps
+                if spec.most_batches is None or step <= spec.most_batches
             ),
         ),
     ),

@@ -6,7 +6,7 @@ import pytest
 from gputopo.errors import UsageError
 from gputopo.launch.cpu_plan import cpu_plan
 from gputopo.launch.prepare import CPU_MAX_BATCHES, CPU_TIME_BUDGET_S, RunOptions, spec_of
-from gputopo.launch.spec import Data, Exchange, RunSpec
+from gputopo.launch.spec import Data, Exchange, Lifecycle, RunSpec
 from gputopo.machine import ClockMhz, ClocksMhz
 from gputopo.workload import require
 from tests.launch.specs import machine, plan_for
@@ -123,6 +123,17 @@ def test_the_cpu_defaults_end_by_the_clock_and_the_gpu_defaults_by_count() -> No
     on_gpu = spec((0, 1))
     assert (on_gpu.num_batches, on_gpu.time_budget_s) == (100, None)
     assert (on_gpu.batch_size, on_gpu.num_warmup_batches, on_gpu.data_format) == (load.gpu_batch, 10, "NCHW")
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_an_evaluation_of_a_folder_goes_over_all_of_it_unless_told_otherwise(backend: str) -> None:
+    gpus = () if backend == "cpu" else (0, 1)
+    judge: dict[str, Any] = {"backend": backend, "task": "eval", "lifecycle": Lifecycle(checkpoints="/c")}
+    folder = Data(folder="/data")
+    whole = spec(gpus, **judge, data=folder)
+    assert (whole.num_batches, whole.time_budget_s, whole.most_batches) == (None, None, None)
+    assert spec(gpus, **judge, data=folder, num_batches=7).most_batches == 7
+    assert spec(gpus, **judge).most_batches is not None, "examples that are made have no end"
 
 
 def test_more_cpu_devices_share_the_default_batch_and_never_get_none() -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -12,15 +13,18 @@ from gputopo import schema
 from gputopo.events import (
     CheckpointSaved,
     Device,
+    Evaluated,
     MemoryPeak,
     ModelBuilt,
+    Noticed,
     PhaseBegun,
     PlacementChecked,
     RankFailed,
     Step,
     WarmupDone,
 )
-from gputopo.launch.spec import Lifecycle
+from gputopo.launch.spec import Data, Lifecycle
+from tests.launch.core.inputs import folders
 from tests.launch.worker_process import asked_to_end, environment, run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow
@@ -139,6 +143,25 @@ def test_a_worker_whose_parent_closed_the_pipe_ends_without_a_traceback(tmp_path
     os.close(writer)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+
+
+def test_an_evaluation_of_a_folder_judges_every_example_once_or_says_how_many_it_left_out(
+    tmp_path: Path,
+) -> None:
+    data = Data(folder=str(folders.cifar(tmp_path / "data")[0]), name="cifar10")
+    kept = Lifecycle(checkpoints=str(tmp_path / "kept"))
+    trained = trivial_spec(model="trivial-cifar10", num_batches=1, num_warmup_batches=0, lifecycle=kept)
+    assert run_worker(tmp_path, trained)[0] == 0
+    judge = msgspec.structs.replace(trained, task="eval", data=data, batch_size=3)
+    found = []
+    for batches, most in ((None, None), (2, 2)):
+        spec = msgspec.structs.replace(judge, num_batches=batches, max_batches=most)
+        code, events, stderr = run_worker(tmp_path, spec)
+        assert code == 0, stderr
+        (evaluated,) = (event for event in events if isinstance(event, Evaluated))
+        found.append((evaluated.examples, [event.says for event in events if isinstance(event, Noticed)]))
+    assert found[0] == (7, [])
+    assert found[1] == (6, ["Judged by 6 of 7 examples, as --num-batches asks: without it, by all."])
 
 
 def test_a_folder_for_checkpoints_that_cannot_be_written_is_told_before_training(tmp_path: Path) -> None:

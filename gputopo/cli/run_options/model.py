@@ -28,7 +28,12 @@ STRATEGY = Offer(
     "Train by tf.distribute, to compare: mirrored[:nccl|hierarchical|one], central, one-device.",
 )
 BATCH_SIZE = Offer("--batch-size", int, "N", "Images per device and step. Default: by the model.")
-NUM_BATCHES = Offer("--num-batches", int, "N", "Counted steps. Default: 100; on CPU devices by the clock.")
+NUM_BATCHES = Offer(
+    "--num-batches",
+    int,
+    "N",
+    "Counted steps. Default: 100; on CPU devices by the clock; --eval of --data-dir: all.",
+)
 NUM_WARMUP_BATCHES = Offer(
     "--num-warmup-batches",
     str,

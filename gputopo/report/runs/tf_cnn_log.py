@@ -127,11 +127,12 @@ def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
 
 def _batches(spec: dict[str, Any], devices: int) -> list[tuple[str, Any]]:
     batch, steps = spec.get("batch_size"), spec.get("num_batches")
+    most = "all examples" if spec.get("max_batches") is None else f"{spec['max_batches']} at most"
     joint = batch * devices if isinstance(batch, int) else None
     fields: list[tuple[str, Any]] = [
         ("Batch size:", f"{joint} global"),
         ("", f"{batch} per device"),
-        ("Num batches:", f"{spec.get('max_batches')} at most" if steps is None else steps),
+        ("Num batches:", most if steps is None else steps),
     ]
     if isinstance(steps, int) and joint is not None:
         fields.append(

@@ -1,5 +1,6 @@
 """The input without a model: how many images per second reach the devices."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.events import Event, ModelBuilt, Step, TowerMarks, WarmupDone
+from gputopo.events import Event, ModelBuilt, Noticed, Step, TowerMarks, WarmupDone
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import Fact, Shape, Source, source_of
 from gputopo.launch.core.placement.devices import HOST
@@ -46,7 +47,9 @@ def measure_input(
                 input=dict(source.describe()),
             )
         )
-        _run(arrival, spec, emit)
+        images = _run(arrival, spec, emit) * spec.batch_size * len(spec.devices)
+        for said in _read_again(source, spec, images):
+            emit(Noticed(time_s=time.time(), says=said))
         return source.describe()
 
 
@@ -86,22 +89,36 @@ class Arrival:
             return tf.stack(marks), tf.add_n(probes)
 
 
-def _run(arrival: Arrival, spec: RunSpec, emit: Emit) -> None:
-    """Warm up, then count steps, as many as the spec says or fit into its time."""
+def _read_again(source: Source, spec: RunSpec, images: int) -> tuple[str, ...]:
+    """Say if more images were taken than there are: from the second pass on no disk is measured."""
+    known = source.images_per_epoch
+    if spec.data.folder is None or not known or images <= known:
+        return ()
+    return (
+        f"The {known} images were taken {images / known:.1f} times over: after the first time they come from "
+        "the host's memory, so this rate says little of the disk.",
+    )
+
+
+def _run(arrival: Arrival, spec: RunSpec, emit: Emit) -> int:
+    """Warm up, then count steps, as many as the spec says or fit into its time; give how many were taken."""
     first = 1 - max(spec.num_warmup_batches, 1)  # the first step compiles
     began = time.perf_counter()
     for taken, step in enumerate(range(first, 1)):
         if not _one(arrival, taken, step, spec, emit):
-            return
+            return taken
     emit(WarmupDone(time_s=time.time(), steps=1 - first, seconds=time.perf_counter() - began))
     began = time.perf_counter()
-    for step in range(1, (spec.num_batches or spec.max_batches) + 1):
+    for step in itertools.count(1):
+        if spec.most_batches is not None and step > spec.most_batches:
+            break
         used = time.perf_counter() - began
         budget = spec.time_budget_s if spec.num_batches is None and step > 1 else None
         if budget is not None and used + used / (step - 1) > budget:
-            return
+            break
         if not _one(arrival, step - first, step, spec, emit):
-            return
+            break
+    return step - first
 
 
 def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> bool:

@@ -163,8 +163,8 @@ def evaluate(
 ) -> Held:
     """Evaluate the newest checkpoint of the folder that the spec names, and tell `Evaluated`.
 
-    Over `num_batches` batches of every device, or to the end of the data. Raises UsageError without a folder,
-    InputError without a checkpoint or for one of another model.
+    Over all examples of the data, or so many batches of every device as the spec says. Raises UsageError
+    without a folder, InputError without a checkpoint or for one of another model.
     """
     if spec.lifecycle.checkpoints is None:
         raise UsageError(
@@ -182,14 +182,18 @@ def evaluate(
         emit(PhaseBegun(time_s=time.time(), phase="evaluation"))
         tally = Tally()
         # The first pass, which compiles, is a batch of the data as well: one fewer is to come.
-        batches = spec.num_batches or spec.max_batches
-        rest = msgspec.structs.replace(spec, num_batches=batches, num_warmup_batches=0, time_budget_s=None)
+        rest = msgspec.structs.replace(
+            spec, num_batches=spec.most_batches, num_warmup_batches=0, time_budget_s=None
+        )
         with observers(spec, emit) as watching:
             loop = Loop(step, rest, emit, [*watching, tally], stopped=stopped)
             loop.first_step(tell=True)
-            loop.counted_steps(already=1)
-    if stopped():
-        return step.placement
+            ended = loop.counted_steps(already=1)
+        if stopped():
+            return step.placement
+        left_out = None if ended else tally.left_out(step.source.images_per_epoch)
+        if left_out is not None:
+            emit(Noticed(time_s=time.time(), says=left_out))
     emit(tally.evaluated(model, spec, steps=found.header.steps, checkpoint=str(found.path)))
     return step.placement
 
@@ -218,6 +222,14 @@ class Tally:
 
     def close(self) -> None:
         """Nothing to do."""
+
+    def left_out(self, images: int | None) -> str | None:
+        """Say that there are more examples than were judged, of so many in the data (None: not known)."""
+        if images is None or images <= self._examples:
+            return None
+        return (
+            f"Judged by {self._examples:.0f} of {images} examples, as --num-batches asks: without it, by all."
+        )
 
     def evaluated(self, model: Model, spec: RunSpec, *, steps: int, checkpoint: str) -> Evaluated:
         """Tell the whole: shares and the mean loss over all examples."""
