@@ -116,7 +116,6 @@ def _of_options(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
             f"leave --variable-update out (it is {update})",
         ),
         (spec.task != "train", f"does not go with the task {spec.task}", leave),
-        (spec.precision.auto_loss_scale, "does not go with an automatic loss scale", leave),
         (spec.lifecycle.training_accuracy, "does not go with --training-accuracy", leave),
         (bool(spec.extra_forward), "does not go with --add-work", leave),
     ]

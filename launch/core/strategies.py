@@ -17,10 +17,13 @@ from gputopo.launch.core.placement import checking
 from gputopo.launch.core.placement.devices import HOST, require
 from gputopo.launch.core.placement.held import HeldVariables, bytes_on
 from gputopo.launch.core.placement.variables import create, create_state
+from gputopo.launch.core.precision import LossScale
 from gputopo.launch.core.reductions.reducer import self_test
+from gputopo.launch.core.scale_watch import ScaleReport
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.towers import TowerMath, Turn
 from gputopo.launch.core.updating import Updater
+from gputopo.launch.numerics import remarks
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.strategy_names import StrategyName, require_strategy
 
@@ -82,13 +85,14 @@ class StrategyStep:
         self.placement = HeldVariables(self._places(self._trained), self._places(self._moving))
         self_test(self._reduce, f"--strategy {spec.strategy}", self._devices)
         self.source = source_of(model, spec)
-        self._math = TowerMath(model, spec, self.source)
+        scale = LossScale(spec)
+        self._math = TowerMath(model, spec, self.source, scale)
         held: Any = self.placement  # all that an updater asks of a placement
-        self._updater = Updater(held, spec.optimization, spec.learning_rate)
+        self._updater = Updater(held, spec.optimization, spec.learning_rate, scale)
         self._marks = Marks()
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
-        self.says = (*getattr(model, "says", ()), self._ran())
+        self.says = (*getattr(model, "says", ()), *remarks(spec), self._ran())
 
     @property
     def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
@@ -99,6 +103,15 @@ class StrategyStep:
     def own_slots(self) -> int:
         """How many slots each variable has of its own."""
         return self._updater.own_slots
+
+    @property
+    def scale_variables(self) -> Sequence[Sequence[Any]]:
+        """The state of an automatic loss scale, which a checkpoint holds as well."""
+        return self._updater.scale_variables
+
+    def scale_report(self) -> ScaleReport | None:
+        """Tell where the loss scale stands, after a step; None where nothing is scaled."""
+        return self._updater.report()
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step."""
@@ -178,9 +191,11 @@ class StrategyStep:
         return [of_places if len(of_places) > 1 else of_places * len(self._devices) for of_places in sums]
 
     def _keep(self, new: Sequence[Tensor]) -> list[Any]:
+        """Give every place the first replica's statistics; it keeps its own where the step is left out."""
         ops = []
-        for of_place in self.placement.states:
-            for variable, value in zip(of_place, new, strict=True):
+        admitted = self._updater.admitted([new] * len(self.placement.states))
+        for of_place, values in zip(self.placement.states, admitted, strict=True):
+            for variable, value in zip(of_place, values, strict=True):
                 with tf.device(variable.device):
                     ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
         return ops

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gputopo.errors import UsageError
 from gputopo.events import Device
-from gputopo.launch.spec import Exchange, Precision, RunSpec
+from gputopo.launch.spec import Exchange, RunSpec
 from gputopo.launch.strategy_names import STRATEGIES, StrategyName, read, require_strategy
 
 
@@ -87,7 +87,6 @@ def test_one_device_takes_one_device() -> None:
         ({"all_reduce": "copy"}, "--all-reduce copy"),
         ({"variable_update": "independent"}, "independent"),
         ({"exchange": Exchange(relaxed=True)}, "exchange"),
-        ({"precision": Precision(auto_loss_scale=True)}, "automatic loss scale"),
         ({"task": "eval"}, "eval"),
         ({"extra_forward": {1: 1}}, "--add-work"),
     ],

@@ -1,13 +1,15 @@
 """Keras's optimizers with the settings of a run, and what a step does before they are asked."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from gputopo.launch.core.precision import LossScale, taken_only
 from gputopo.launch.core.updating import learning_rate
-from gputopo.launch.spec import Optimization
+from gputopo.launch.spec import Optimization, RunSpec
 
 Tensor = Any
 
@@ -27,19 +29,21 @@ def optimizer_of(spec: Optimization, rate: float) -> keras.optimizers.Optimizer:
 class KerasUpdate:
     """Applies gradients to a Keras model's variables on one device, in a function of its own.
 
-    `slots`: [variable][slot] of the optimizer, the count of its steps behind the `own_slots` of the first.
+    `slots`: [variable][slot] of the optimizer, the count of its steps behind those of the first. `scale`: the
+    loss scale; with an automatic one a step whose gradients are not all finite changes nothing but the scale.
     """
 
-    def __init__(self, serial: keras.Model, spec: Optimization, rate: float, server: str) -> None:
+    def __init__(self, serial: keras.Model, spec: RunSpec, server: str) -> None:
         self._serial = serial
-        self._spec = spec
-        self._rate = rate
+        self._spec = spec.optimization
+        self._rate = spec.learning_rate
         self._server = server
+        self.scale = LossScale(spec)
         self._trained = serial.trainable_variables
         with tf.device(server):
-            self._optimizer = optimizer_of(spec, rate)
+            self._optimizer = optimizer_of(self._spec, self._rate)
             self._optimizer.build(self._trained)
-            if spec.optimizer == "rmsprop":  # tf_cnn_benchmarks' mean square starts at 1, Keras's at 0
+            if self._spec.optimizer == "rmsprop":  # tf_cnn_benchmarks' mean square starts at 1, Keras's at 0
                 for variable in self._optimizer._velocities:
                     variable.assign(tf.ones(variable.shape))
         self.slots = self._aligned()
@@ -58,6 +62,15 @@ class KerasUpdate:
         return nodes
 
     def _build(self, gradients: list[Tensor], state: list[Tensor], number: Tensor) -> None:
+        if not self.scale.automatic:
+            self._change(gradients, state, number)
+            return
+        decisions = self.scale.decide([gradients], [[one.value for one in self._trained]])
+        taken_only(decisions[0], partial(self._change, gradients, state, number))
+        self.scale.settle(decisions)
+
+    def _change(self, gradients: list[Tensor], state: list[Tensor], number: Tensor) -> Sequence[Any]:
+        """Take the step. Gives no ops: in a function what changes a variable runs by itself."""
         rate = learning_rate(self._spec.schedule, self._rate, number)
         with tf.device(self._server), tf.name_scope("update/"):
             self._optimizer.learning_rate = rate
@@ -65,6 +78,7 @@ class KerasUpdate:
             self._optimizer.apply(prepared(self._spec, gradients, weights), self._trained)
             for variable, value in zip(self._serial.non_trainable_variables, state, strict=True):
                 variable.assign(value)
+        return ()
 
     def _aligned(self) -> list[list[Any]]:
         """Keras keeps a list for each kind of slot, with one entry for each variable."""

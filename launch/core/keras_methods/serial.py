@@ -10,38 +10,43 @@ from gputopo.launch.core.keras_models.building import KerasModel
 from gputopo.launch.core.layers import DataFormat, Rows
 from gputopo.launch.core.models import Model
 from gputopo.launch.core.placement.variables import create, create_state
+from gputopo.launch.core.precision import TYPES
 from gputopo.launch.core.randomness import Stream
+from gputopo.launch.spec import Precision, RunSpec
 
 Tensor = Any
 _DROPOUT = 5  # purpose of a random stream
 
 
-def serial_of(model: Model, *, server: str, data_format: DataFormat, seed: int) -> keras.Model:
+def serial_of(model: Model, spec: RunSpec, *, server: str) -> keras.Model:
     """Give the Keras model of one device, its variables on `server`, with the first values of a run.
 
-    A `KerasModel` is built there already.
+    A `KerasModel` is built there already, in the spec's type.
     """
     if isinstance(model, KerasModel):
         return model.keras
     with tf.device(server):
-        layer = NetworkLayer(model, data_format, seed)
+        layer = NetworkLayer(model, spec.data_format, spec.seed, spec.precision)
         height, width, channels = model.input_shape
-        shape = (channels, height, width) if data_format == "NCHW" else (height, width, channels)
+        shape = (channels, height, width) if spec.data_format == "NCHW" else (height, width, channels)
         images = keras.Input(shape)
         return keras.Model(images, layer(images), name="serial")
 
 
 class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
-    """A network of gputopo as a Keras layer: images in, logits out.
+    """A network of gputopo as a Keras layer: images in, logits (float32) out.
 
-    A batch has to have a known size where the network drops entries.
+    Its variables are float32, and so is the layer for Keras; the network computes in the type of `precision`,
+    as in our own towers, and draws for XLA if that is to compile it. A batch has to have a known size where
+    the network drops entries.
     """
 
-    def __init__(self, model: Model, data_format: DataFormat, seed: int) -> None:
-        super().__init__(name="network")
+    def __init__(self, model: Model, data_format: DataFormat, seed: int, precision: Precision) -> None:
+        super().__init__(name="network", dtype="float32")
         self.model = model
         self._data_format = data_format
         self._seed = seed
+        self._precision = precision
         self._draws = keras.random.SeedGenerator(seed)
 
     def build(self, shape: Any) -> None:
@@ -53,11 +58,12 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
     def call(self, images: Tensor, training: bool | None = None) -> Tensor:
         """Follow the network; while training its moving statistics change."""
         draw = self._draws.next()[1]  # int64: another one for each step, and for each tower
-        rows = Rows(0, -1 if images.shape[0] is None else images.shape[0], Stream(self._seed, _DROPOUT, draw))
+        stream = Stream(self._seed, _DROPOUT, draw, compiled=self._precision.xla)
+        rows = Rows(0, -1 if images.shape[0] is None else images.shape[0], stream)
         passed = self.model.forward(
             [one.value for one in self._trained],
             [one.value for one in self._moving],
-            images,
+            tf.cast(images, TYPES[self._precision.compute]),
             rows,
             self._data_format,
             training=bool(training),

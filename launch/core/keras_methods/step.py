@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import keras
 import msgspec
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,10 @@ from gputopo.launch.core.keras_methods.parallel import make_parallel, towers_of
 from gputopo.launch.core.keras_methods.recipes import RECIPES
 from gputopo.launch.core.keras_methods.serial import serial_of
 from gputopo.launch.core.keras_methods.tower import TowerMarks
-from gputopo.launch.core.keras_models.building import KerasModel, is_seed, layers_of, seeds, summed
+from gputopo.launch.core.keras_models.building import KerasModel, seeds, summed
+from gputopo.launch.core.keras_models.checks import is_seed
+from gputopo.launch.core.keras_models.foreign import Foreign
+from gputopo.launch.core.kernels import require_kernels
 from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.marks import Marks, clock
 from gputopo.launch.core.models import Model, loss_of
@@ -24,8 +27,10 @@ from gputopo.launch.core.placement import checking
 from gputopo.launch.core.placement.devices import HOST, require
 from gputopo.launch.core.placement.held import HeldVariables, bytes_on
 from gputopo.launch.core.randomness import Stream
+from gputopo.launch.core.scale_watch import ScaleReport
 from gputopo.launch.core.step import StepOutcome
-from gputopo.launch.spec import Exchange, Method, Precision, RunSpec
+from gputopo.launch.numerics import remarks
+from gputopo.launch.spec import Exchange, Method, RunSpec
 
 Tensor = Any
 _DROPOUT = 6  # purpose of a random stream
@@ -40,22 +45,29 @@ class MethodStep:
     """
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
-        method = require_method(spec, network=not isinstance(model, KerasModel))
+        method = require_method(spec)
+        require_kernels(spec)
         self._model = model
         self._spec = spec
         self._server = spec.ps_device or HOST
         self._devices = [device.device for device in spec.devices]
         require(self._server)
-        self._serial = serial_of(model, server=self._server, data_format=spec.data_format, seed=spec.seed)
+        self._serial = serial_of(model, spec, server=self._server)
         self._joint = joint_spec(spec)
         self._parallel = make_parallel(
-            self._serial, method, self._devices, server=self._server, batch=self._joint.batch_size
+            self._serial,
+            method,
+            self._devices,
+            server=self._server,
+            batch=self._joint.batch_size,
+            xla=spec.precision.xla,
+            ending=model.head.logits if isinstance(model, KerasModel) else None,
         )
         self.source = source_of(model, self._joint)
-        self._update = KerasUpdate(self._serial, spec.optimization, spec.learning_rate, self._server)
+        self._update = KerasUpdate(self._serial, spec, self._server)
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
-        self.says = (*getattr(model, "says", ()), RECIPES[method].says, *_left_out(self._serial))
+        self.says = (*getattr(model, "says", ()), *remarks(spec), RECIPES[method].says)
         seedless = [one for one in self._serial.non_trainable_variables if not is_seed(one)]
         self.placement = HeldVariables(
             ([one.value for one in self._serial.trainable_variables],), ([one.value for one in seedless],)
@@ -70,6 +82,15 @@ class MethodStep:
     def own_slots(self) -> int:
         """How many slots each variable has of its own."""
         return self._update.own_slots
+
+    @property
+    def scale_variables(self) -> Sequence[Sequence[Any]]:
+        """The state of an automatic loss scale, which a checkpoint holds as well."""
+        return self._update.scale.variables
+
+    def scale_report(self) -> ScaleReport | None:
+        """Tell where the loss scale stands, after a step; None where nothing is scaled."""
+        return self._update.scale.report()
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step; there is one loss."""
@@ -106,15 +127,20 @@ class MethodStep:
         with tf.device(self._server):
             weights = [tf.identity(one.value) for one in self._parallel.trainable_variables]
             state = self._state(number)
+            scale = self._update.scale.of(0)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
-                outputs, new = self._parallel.stateless_call(weights, state, images, training=True)
-                outputs = tf.identity(outputs)
-                loss = tf.reduce_mean(loss_of(self._model, self._logits(outputs), tf.identity(labels)))
-                added = self._regularised(weights)
-                if added is not None:
-                    loss += added
-            gradients = tape.gradient(loss, weights)
+                with self._foreign():
+                    outputs, new, added = self._parallel.stateless_call(
+                        weights, state, images, training=True, return_losses=True
+                    )
+                loss = tf.reduce_mean(loss_of(self._model, outputs, tf.identity(labels)))
+                if added:
+                    loss += summed(added)
+                scaled = loss if scale is None else loss * scale
+            gradients = tape.gradient(scaled, weights)
+            if scale is not None:
+                gradients = [gradient * (1.0 / scale) for gradient in gradients]
         rows = [tower.marks.row for tower in towers if tower.marks is not None]
         for tower in towers:
             tower.marks = None
@@ -136,11 +162,9 @@ class MethodStep:
             for one in self._parallel.non_trainable_variables
         ]
 
-    def _regularised(self, weights: Sequence[Tensor]) -> Tensor | None:
-        """Give what the weights' regularisers add to the loss."""
-        mapping = list(zip(self._parallel.trainable_variables, weights, strict=True))
-        with keras.StatelessScope(state_mapping=mapping):
-            return summed(self._serial.losses)
+    def _foreign(self) -> AbstractContextManager[None]:
+        """Where a user's own layers run."""
+        return Foreign(*self._model.fails) if isinstance(self._model, KerasModel) else nullcontext()
 
     def _source_on_host(self, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         with tf.device(HOST):
@@ -149,28 +173,12 @@ class MethodStep:
                 images = self._model.own_layout(images, self._spec.data_format)
             return images, labels
 
-    def _logits(self, outputs: Tensor) -> Tensor:
-        return self._model.head.logits(outputs) if isinstance(self._model, KerasModel) else outputs
 
-
-def _left_out(serial: keras.Model) -> list[str]:
-    names = [one.name for one in layers_of(serial) if getattr(one, "activity_regularizer", None) is not None]
-    if not names:
-        return []
-    return [f"Left out of the loss under --method: the activity regularisers of {', '.join(names)}."]
-
-
-def require_method(spec: RunSpec, *, network: bool) -> Method:
-    """Give the method of a spec. Raises UsageError for what does not go with it, with the nearest that does.
-
-    `network`: the model is a network of gputopo, which computes in float32 in these methods.
-    """
+def require_method(spec: RunSpec) -> Method:
+    """Give the method of a spec. Raises UsageError for what does not go with it, with the nearest."""
     method = spec.method
     if method is None:
         raise UsageError("no method is named", "give --method kuza55, avolkov1 or fchollet")
-    precision = spec.precision
-    if not network:
-        precision = msgspec.structs.replace(precision, compute="fp32")
     refused = (
         (spec.strategy is not None, f"--strategy {spec.strategy}", "leave one of the two out"),
         (
@@ -180,11 +188,6 @@ def require_method(spec: RunSpec, *, network: bool) -> Method:
         ),
         (spec.exchange != Exchange(), "a way of exchange", "leave it out, or use parameter_server"),
         (spec.grad_reduce == "sum", "--grad-reduce sum", "leave it out: there is one loss, a mean"),
-        (
-            precision != Precision(),
-            "loss scale, XLA or a short type",
-            "leave it out; keras:NAME and your own models take --precision bf16",
-        ),
         (spec.task != "train", f"the task {spec.task}", "use it without --method"),
         (bool(spec.extra_forward), "--add-work", "use it without --method"),
         (spec.lifecycle.training_accuracy, "--training-accuracy", "use it without --method"),

@@ -15,8 +15,18 @@ import tensorflow as tf
 
 from gputopo.architectures.catalogue import Loss
 from gputopo.errors import UsageError
+from gputopo.launch.core.keras_models.checks import (
+    POLICIES,
+    Traced,
+    is_seed,
+    layers_of,
+    require_listed,
+    require_trainable,
+    traced_of,
+)
 from gputopo.launch.core.keras_models.foreign import Foreign
-from gputopo.launch.core.keras_models.outputs import Ending, head_of, unused_loss
+from gputopo.launch.core.keras_models.outputs import Ending, ending_of, head_of, left_out
+from gputopo.launch.core.keras_models.shapes import only, shapes_of
 from gputopo.launch.core.keras_models.sources import application, own_model
 from gputopo.launch.core.layers import DataFormat, Rows
 from gputopo.launch.core.models import Forward, VariableSpec
@@ -25,7 +35,6 @@ from gputopo.launch.model_names import ModelName
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
-_POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 _LAYOUTS: dict[str, DataFormat] = {"channels_last": "NHWC", "channels_first": "NCHW"}
 # A random layer takes one number of its row of seeds in each call; rows of towers lie this far apart.
 _SEEDS_PER_ROW = 1 << 8
@@ -43,21 +52,27 @@ class KerasModel:
 
     def __init__(self, model: keras.Model, *, name: str, ending: Ending | None = None) -> None:
         """Look at a built model. Raises UsageError for one that cannot be trained on classes."""
-        shape, self.classes = _shapes(model, name)
+        shape, self.classes = shapes_of(model, name)
         self.keras = model
         self._shape = shape
-        self.head = head_of(model, self.classes, ending=ending)
+        self.fails = (
+            f"the model '{name}' fails in its forward pass",
+            "try it alone on a batch: model(numpy.zeros((2, ...)))",
+        )
+        traced = None
+        if ending is None:
+            with Foreign(*self.fails):
+                traced = traced_of(model, shape)
+            require_listed(traced, model, name)
+            ending = ending_of(traced.output)
+        self.head = head_of(model, self.classes, ending)
         self.loss: Loss = "sigmoid" if self.classes == 1 else "softmax"
         self.layout = _layout(model) if len(shape) == 3 else None
         self.variables = [_spec(one) for one in model.trainable_variables]
         self._frozen = [one for one in model.non_trainable_variables if not is_seed(one)]
         self.state = [_spec(one) for one in self._frozen]
-        self._fails = (
-            f"the model '{name}' fails in its forward pass",
-            "try it alone on a batch: model(numpy.zeros((2, ...)))",
-        )
         self._takes_training = "training" in inspect.signature(model.call).parameters
-        self.says: tuple[str, ...] = (self.head.says, *self._also(model))
+        self.says: tuple[str, ...] = tuple(self._says(traced))
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -87,7 +102,7 @@ class KerasModel:
         seed = seeds(rows)
         rest = [next(seed) if is_seed(one) else next(given) for one in self.keras.non_trainable_variables]
         mode = {"training": training} if self._takes_training else {}  # as Keras's fit does
-        with Foreign(*self._fails):
+        with Foreign(*self.fails):
             outputs, new, added = self.keras.stateless_call(
                 trained, rest, self.own_layout(images, data_format), return_losses=True, **mode
             )
@@ -96,7 +111,7 @@ class KerasModel:
             for one, value in zip(self.keras.non_trainable_variables, new, strict=True)
             if not is_seed(one)
         ]
-        return Forward(self.head.logits(outputs), kept, summed(added))
+        return Forward(self.head.logits(only(outputs)), kept, summed(added))
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Give the loss of each example [batch]."""
@@ -117,14 +132,14 @@ class KerasModel:
             return images
         return tf.transpose(images, (0, 2, 3, 1) if self.layout == "NHWC" else (0, 3, 1, 2))
 
-    def _also(self, model: keras.Model) -> Iterator[str]:
-        unused = unused_loss(model, self.head)
-        if unused:
-            yield unused
-        if any(is_seed(one) for one in model.non_trainable_variables):
+    def _says(self, traced: Traced | None) -> Iterator[str]:
+        yield self.head.says
+        yield from left_out(self.keras, self.head)
+        if any(is_seed(one) for one in self.keras.non_trainable_variables):
             yield "Random layers draw by step and by each tower's first row, so towers drop different things."
-        if model.losses:
-            yield f"The loss includes what the model adds to it (regularisers: {len(model.losses)})."
+        added = len(self.keras.losses) if traced is None else traced.losses
+        if added:
+            yield f"The loss includes what the model adds to it (regularisers, add_loss: {added})."
 
 
 def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
@@ -146,7 +161,14 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
             built = KerasModel(model, name=f"keras:{asked.attribute}", ending="linear")
         else:
             built = KerasModel(own_model(asked, seed), name=f"{asked.module}:{asked.attribute}")
-    _check(built, asked, spec)
+    name = asked.attribute if asked.kind == "keras" else f"{asked.module}:{asked.attribute}"
+    require_trainable(built.keras, name, spec)
+    if (
+        spec is not None
+        and spec.precision.xla
+        and any(is_seed(one) for one in built.keras.non_trainable_variables)
+    ):
+        built.says += ("Keras's random layers draw other numbers under --xla than without it.",)
     if spec is not None and built.layout not in (None, spec.data_format):
         built.says += (
             f"The model's own layers compute in {built.layout}: {spec.data_format} is turned for it.",
@@ -174,79 +196,11 @@ def seeds(rows: Rows) -> Iterator[Tensor]:
         number += 1
 
 
-def _shapes(model: keras.Model, name: str) -> tuple[tuple[int, ...], int]:
-    """Give the shape of one example and the number of classes. Raises UsageError."""
-    with Foreign(f"the model '{name}' tells no shapes", "give it a keras.Input, or build() it"):
-        given, made = _input_and_output(model)
-    for what, shape in (("inputs", given), ("outputs", made)):
-        if isinstance(shape, dict) or (shape and not isinstance(shape[0], (int, type(None)))):
-            raise UsageError(
-                f"the model '{name}' has {len(shape)} {what}", "give one with one input and one output"
-            )
-    dtype = model.inputs[0].dtype if getattr(model, "inputs", None) else "float32"
-    if len(given) < 2 or None in given[1:]:
-        raise UsageError(
-            f"the model '{name}' has no fixed input shape: {_shown(given)}",
-            "give its Input all sizes but the batch's, such as keras.Input((224, 224, 3))",
-        )
-    if not str(dtype).startswith(("float", "bfloat")) or len(given) > 4:
-        raise UsageError(
-            f"the model '{name}' takes {dtype} of shape {_shown(given)}",
-            "give one that takes images or rows of numbers in float32",
-        )
-    if len(made) != 2 or made[1] is None:
-        raise UsageError(
-            f"the model '{name}' gives {_shown(made)}, not one row of classes for each example",
-            "end it in a layer such as Flatten or GlobalAveragePooling2D, and Dense(classes)",
-        )
-    return tuple(given[1:]), made[1]
-
-
-def _input_and_output(model: keras.Model) -> tuple[Any, Any]:
-    """Give one shape each, or several."""
-    if getattr(model, "inputs", None):
-        given, made = ([tuple(one.shape) for one in ends] for ends in (model.inputs, model.outputs))
-        return given[0] if len(given) == 1 else given, made[0] if len(made) == 1 else made
-    if not model.built:
-        return (None, None), (None, 1)
-    given = model.get_build_config()["input_shape"]
-    made = model.compute_output_spec(keras.KerasTensor(given))
-    return given, tuple(made.shape) if hasattr(made, "shape") else [tuple(one.shape) for one in made]
-
-
-def _check(built: KerasModel, asked: ModelName, spec: RunSpec | None) -> None:
-    name = f"{asked.module}:{asked.attribute}"
-    if not built.variables:
-        raise UsageError(f"the model '{name}' has nothing to train", "give it layers with trainable weights")
-    if spec is None:
-        return
-    inputs = getattr(built.keras, "inputs", None)
-    batch = inputs[0].shape[0] if inputs else None
-    if batch not in (None, spec.batch_size):
-        raise UsageError(
-            f"the model '{name}' takes batches of {batch} alone, this run has {spec.batch_size} per device",
-            f"use --batch-size {batch}, or an Input without a batch size",
-        )
-    wanted = keras.DTypePolicy(_POLICIES[spec.precision.compute]).compute_dtype
-    if wanted not in {layer.compute_dtype for layer in layers_of(built.keras)}:
-        raise UsageError(
-            f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
-            "leave --precision out, or let the model follow Keras's policy (no dtype arguments)",
-        )
-
-
 def _layout(model: keras.Model) -> DataFormat | None:
     """Tell the layout of a model's images by its layers; None where none of them minds."""
     formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
     found = [layout for name, layout in _LAYOUTS.items() if name in formats]
     return found[0] if found else None
-
-
-def layers_of(layer: Any) -> Iterator[Any]:
-    """Give a layer and all that Keras lists within it."""
-    yield layer
-    for within in getattr(layer, "layers", ()):
-        yield from layers_of(within)
 
 
 @contextmanager
@@ -255,7 +209,7 @@ def _settings(compute: str, *, channels_first: bool) -> Iterator[None]:
     before = keras.config.image_data_format(), keras.config.dtype_policy()
     if channels_first:
         keras.config.set_image_data_format("channels_first")
-    keras.config.set_dtype_policy(_POLICIES[compute])
+    keras.config.set_dtype_policy(POLICIES[compute])
     try:
         yield
     finally:
@@ -271,11 +225,6 @@ def _require_tensorflow() -> None:
         )
 
 
-def is_seed(variable: Any) -> bool:
-    """Tell whether a Keras variable is the seed of a random layer."""
-    return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
-
-
 def _spec(variable: Any) -> VariableSpec:
     values = partial(_value, variable)
     return VariableSpec(variable.path, tuple(variable.shape), 0.0, values=values)
@@ -283,7 +232,3 @@ def _spec(variable: Any) -> VariableSpec:
 
 def _value(variable: Any) -> Any:
     return variable.value.numpy()
-
-
-def _shown(shape: Sequence[int | None]) -> str:
-    return "(" + ", ".join("?" if size is None else str(size) for size in shape) + ")"

@@ -1,6 +1,6 @@
 """What a Keras model's output means, and the loss of each example that follows from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,9 @@ from gputopo.errors import UsageError
 Tensor = Any
 Ending = Literal["softmax", "sigmoid", "linear"]
 LEAST_PROBABILITY = 1e-7  # keras.config.epsilon(): keeps the logarithm of a probability finite, as in Keras
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "auto")
+_FIT_ALONE = ("train_step", "compute_loss")
+_ACTIVATIONS: tuple[Ending, ...] = ("softmax", "sigmoid")
 _PASSES_ON = ("Identity", "Cast")  # ops that a model's last activation may stand behind
 
 
@@ -71,13 +74,12 @@ class Head:
         return tf.one_hot(labels, self.classes)
 
 
-def head_of(model: keras.Model, classes: int, *, ending: Ending | None = None) -> Head:
-    """Find out what a model's outputs mean. `ending`: where it is known already.
+def head_of(model: keras.Model, classes: int, ending: Ending) -> Head:
+    """Tell what a model's outputs mean, whose last activation is `ending`.
 
     Raises UsageError for a softmax over a single number.
     """
-    found = ending or _ending_of(model)
-    if found == "softmax" and classes == 1:
+    if ending == "softmax" and classes == 1:
         raise UsageError(
             "the model ends in a softmax of one number, which is always 1", "end it in a sigmoid instead"
         )
@@ -86,21 +88,29 @@ def head_of(model: keras.Model, classes: int, *, ending: Ending | None = None) -
         for sparse in (True, False):
             compiled = _per_example(own, sparse=sparse)
             if compiled is not None and _fits(compiled, classes, sparse=sparse):
-                return Head(classes, found, compiled, _name(own), sparse)
-    return Head(classes, found)
+                return Head(classes, ending, compiled, _name(own), sparse)
+    return Head(classes, ending)
 
 
-def unused_loss(model: keras.Model, head: Head) -> str | None:
-    """Say so where a model was compiled with a loss that classes do not fit."""
+def left_out(model: keras.Model, head: Head) -> Iterator[str]:
+    """Say what a model was compiled with, or does in `fit`, and a run does not use."""
     own = model.loss if getattr(model, "compiled", False) else None
-    if own is None or head.compiled is not None:
-        return None
-    return f"The model's compiled loss ({_name(own)}) does not take classes and is left out."
+    if own is not None and head.compiled is None:
+        yield f"The model's compiled loss ({_name(own)}) does not take classes and is left out."
+    reduction = getattr(own, "reduction", None)
+    if head.compiled is not None and reduction not in (None, *_MEANS):
+        yield f"The model's compiled loss is a {reduction} over the batch: the mean is taken here."
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        yield f"The model's compiled optimizer ({_name(optimizer)}) is left out: --optimizer names another."
+    changed = [name for name in _FIT_ALONE if getattr(type(model), name) is not getattr(keras.Model, name)]
+    if changed:
+        yield f"The model's own {' and '.join(changed)} is for Keras's fit, and is left out."
 
 
 def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
     """Give what went into the last softmax or sigmoid of a graph; None where the outputs are not its."""
-    if tf.executing_eagerly():
+    if not hasattr(outputs, "op"):  # no graph's tensor
         return None
     wanted = {"softmax": "Softmax", "sigmoid": "Sigmoid", "linear": ""}[ending]
     op = outputs.op
@@ -109,18 +119,9 @@ def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
     return op.inputs[0] if op.type == wanted else None
 
 
-def _ending_of(model: keras.Model) -> Ending:
-    """Follow the model once in a graph and look at its last op."""
-    shape = (1, *model.inputs[0].shape[1:]) if getattr(model, "inputs", None) else None
-    if shape is None:
-        shape = (1, *model.get_build_config()["input_shape"][1:])
-    traced = tf.function(model).get_concrete_function(tf.TensorSpec(shape, tf.float32))
-    output = traced.outputs[0]
-    with traced.graph.as_default():
-        for ending in ("softmax", "sigmoid"):
-            if before_activation(output, ending) is not None:
-                return ending
-    return "linear"
+def ending_of(output: Tensor) -> Ending:
+    """Tell the last activation by the op of a graph that made the output."""
+    return next((one for one in _ACTIVATIONS if before_activation(output, one) is not None), "linear")
 
 
 def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tensor] | None":

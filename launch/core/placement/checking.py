@@ -16,6 +16,8 @@ T = TypeVar("T")
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
 # What the runtime adds at the border between devices, or reads without arithmetic, may stand on either side.
 _BORDER_OPS = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "Const", "NoOp", "Identity"}
+# What a condition or a loop turns its operands over with, at the side that they come from.
+_TURN_OPS = {"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond"}
 # These stand at the variables or on the host on purpose: reading weights; the clock, which hosts alone have.
 _HOST_OPS = {"Timestamp", "ReadVariableOp"}
 
@@ -45,7 +47,7 @@ def count_tower_ops(nodes: Iterable[Any]) -> Counter[tuple[int, str]]:
     counts: Counter[tuple[int, str]] = Counter()
     for node in nodes:
         found = _TOWER.search(node.name)
-        if found and node.op not in _BORDER_OPS | _HOST_OPS:
+        if found and node.op not in _BORDER_OPS | _TURN_OPS | _HOST_OPS:
             counts[int(found.group(1)), short_name(node.device)] += 1
     return counts
 

@@ -13,6 +13,8 @@ pytestmark = pytest.mark.tensorflow
 # float32 keeps 7 digits; reductions add in another order.
 TOLERANCE = 2e-6
 OPTIMIZATION = {"optimizer": "momentum", "weight_decay": 0.001, "gradient_clip_norm": 1.0}
+# 2^19 times the loss leaves the range of float16 at first.
+SHORT = {"compute": "fp16", "xla": True, "auto_loss_scale": True, "loss_scale": 2.0**19}
 MODELS = {"plain": "small", "normed": f"{USER}:normed"}
 REPLICATED = {"variable_update": "replicated", "all_reduce": "copy"}
 
@@ -25,6 +27,9 @@ def cases(model: str) -> dict[str, dict[str, Any]]:
         "mirrored:one": {**mirrored, "strategy": "mirrored:one"},
         "mirrored:hierarchical": {**mirrored, "strategy": "mirrored:hierarchical"},
         "central": {**common, "strategy": "central", "ps_device": "/CPU:1"},
+        "own short": {**common, **REPLICATED, "precision": SHORT},
+        "mirrored:one short": {**mirrored, "strategy": "mirrored:one", "precision": SHORT},
+        "central short": {**common, "strategy": "central", "ps_device": "/CPU:1", "precision": SHORT},
         "one-device": {**mirrored, "strategy": "one-device"},
         "mirrored:nccl": {**mirrored, "strategy": "mirrored:nccl"},
         "mirrored": {**mirrored, "strategy": "mirrored"},  # last: no second collective fits into a process
@@ -92,3 +97,17 @@ def test_one_device_trains_as_our_own_single_tower(tmp_path: Path) -> None:
     alone = {"model": "small", "variable_update": "replicated", "strategy": "one-device"}
     found = trained(tmp_path, 1, {"own": case, "one-device": alone})
     assert found["one-device"]["losses"] == pytest.approx(found["own"]["losses"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("strategy", ["mirrored:one", "central"])
+def test_xla_and_an_automatic_loss_scale_do_under_a_strategy_what_they_do_without(
+    ran: tuple[int, dict[str, Any]], strategy: str
+) -> None:
+    _, found = ran
+    own, other = found["own short"], found[f"{strategy} short"]
+    assert other["losses"] == pytest.approx(own["losses"], rel=1e-4)
+    assert other["scale"] == own["scale"]
+    assert 0 < other["scale"]["skipped"][0] < len(other["losses"])
+    np.testing.assert_allclose(other["arrays"]["w0_0"], own["arrays"]["w0_0"], rtol=0, atol=1e-3)
+    if "s0" in own["arrays"]:
+        np.testing.assert_allclose(other["arrays"]["s0"], own["arrays"]["s0"], rtol=0, atol=1e-3)

@@ -75,8 +75,15 @@ def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
         "says": stepper.says,
         "nodes": _nodes(stepper),
         "parameters": models.parameter_count(model),
+        "scale": _scale(stepper),
         "slots": [[len(slots) for slots in place] for place in stepper.slots],
     }
+
+
+def _scale(stepper: Any) -> dict[str, Any] | None:
+    """Where the loss scale stands after the last step."""
+    report = stepper.scale_report()
+    return None if report is None else {"scales": report.loss_scales, "skipped": report.skipped_steps}
 
 
 def _nodes(stepper: Any) -> dict[str, dict[str, dict[str, int]]]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import layers
 
 
@@ -76,6 +77,73 @@ def by_class() -> Any:
     return model
 
 
+def activity() -> Any:
+    """Both kinds of regularisers: of weights, and of what a layer gives."""
+    kept = layers.Conv2D(3, 3, activity_regularizer="l2", kernel_regularizer="l2")
+    return keras.Sequential([keras.Input((6, 5, 2)), kept, layers.Flatten(), layers.Dense(7)])
+
+
+class Adds(layers.Layer):  # type: ignore[misc]
+    """Adds to the loss what it sees."""
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.3 * keras.ops.mean(x**2))
+        return x
+
+
+def adding() -> Any:
+    return keras.Sequential(
+        [keras.Input((6, 5, 2)), layers.Conv2D(3, 3), Adds(), layers.Flatten(), layers.Dense(7)]
+    )
+
+
+class Counts(layers.Layer):  # type: ignore[misc]
+    """Computes with a state that changes in every step of training."""
+
+    def build(self, shape: Any) -> None:
+        self.steps = self.add_weight(shape=(), initializer="zeros", trainable=False, name="steps")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.steps.assign_add(1.0)
+        return x * (1.0 + 0.1 * self.steps)
+
+
+def counting() -> Any:
+    return keras.Sequential([keras.Input((6, 5, 2)), Counts(), layers.Flatten(), layers.Dense(7)])
+
+
+def looping() -> Any:
+    return keras.Sequential([keras.Input((5, 4)), layers.GRU(6), layers.Dense(3)])
+
+
+def turned() -> Any:
+    """Its wrapper has a condition in the graph, and a kernel that is no layer of the model's list."""
+    inner = layers.SpectralNormalization(layers.Conv2D(3, 3))
+    return keras.Sequential([keras.Input((6, 5, 2)), inner, layers.Flatten(), layers.Dense(7)])
+
+
+class Fits(keras.Model):  # type: ignore[misc]
+    """A model whose own step of training, and optimizer, are for Keras's fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = layers.Dense(4)
+
+    def call(self, x: Any) -> Any:
+        return self.inner(x)
+
+    def train_step(self, data: Any) -> Any:
+        raise RuntimeError("for fit alone")
+
+
+def fits() -> Any:
+    model = Fits()
+    model(keras.ops.zeros((2, 6)))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"))
+    return model
+
+
 READY = plain()
 NUMBER = 3
 
@@ -127,6 +195,57 @@ def pictures() -> Any:
 
 def one_softmax() -> Any:
     return keras.Sequential([keras.Input((3,)), layers.Dense(1, activation="softmax")])
+
+
+class Hides(layers.Layer):  # type: ignore[misc]
+    """Keeps a variable where Keras does not see it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = tf.Variable(1.0)
+
+    def call(self, x: Any) -> Any:
+        return x * self.factor
+
+
+def hidden() -> Any:
+    return keras.Sequential([keras.Input((3,)), Hides(), layers.Dense(2)])
+
+
+def constrained() -> Any:
+    return keras.Sequential([keras.Input((3,)), layers.Dense(2, kernel_constraint="non_neg")])
+
+
+def joined() -> Any:
+    return keras.Sequential(
+        [keras.Input((3,)), layers.BatchNormalization(synchronized=True), layers.Dense(2)]
+    )
+
+
+def wide() -> Any:
+    return keras.Sequential([keras.Input((3,)), layers.Dense(2, dtype="float64")])
+
+
+def named_outputs() -> Any:
+    a = keras.Input((3,))
+    return keras.Model(a, {"logits": layers.Dense(2)(a)})
+
+
+class TakesTwo(Fits):
+    """By class, and called with a list."""
+
+    def call(self, x: Any) -> Any:
+        return self.inner(x[0])
+
+
+def two_by_class() -> Any:
+    model = TakesTwo()
+    model([keras.ops.zeros((2, 6)), keras.ops.zeros((2, 3))])
+    return model
+
+
+def nothing() -> None:
+    """Gives no model: the return is forgotten."""
 
 
 def nothing_to_train() -> Any:

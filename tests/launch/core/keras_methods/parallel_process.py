@@ -13,6 +13,7 @@ import tensorflow as tf
 
 ROWS = 15
 TOWERS = 4
+METHODS = ("kuza55", "avolkov1", "fchollet")
 
 
 def main(folder: str) -> None:
@@ -20,10 +21,19 @@ def main(folder: str) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * TOWERS)
     found: dict[str, Any] = {"serial": _fit(_serial(), None, 1)}
-    for method in ("kuza55", "avolkov1", "fchollet"):
+    for method in METHODS:
         for towers in range(1, TOWERS + 1):
             found[f"{method} {towers}"] = _fit(_serial(), method, towers)
     found["any batch"] = _fit(_serial(), "kuza55", 2, batch=None)
+    found["too few"] = {
+        "serial": _fit(_serial(), None, 1, rows=TOWERS - 1),
+        **{one: _fit(_serial(), one, TOWERS, batch=None, rows=TOWERS - 1) for one in METHODS},
+    }
+    found["too few, normed"] = _fit(_serial(norm=True), "fchollet", TOWERS, batch=None, rows=TOWERS - 1)
+    found["added"] = {
+        "serial": _fit(_serial(adds=True), None, 1),
+        **{one: _fit(_serial(adds=True), one, 2) for one in METHODS},
+    }
     found["placed"] = _placed()
     found["statistics"] = _statistics()
     found["dropped"] = _dropped()
@@ -31,7 +41,7 @@ def main(folder: str) -> None:
     (Path(folder) / "found.json").write_text(json.dumps(found))
 
 
-def _serial(*, norm: bool = False) -> Any:
+def _serial(*, norm: bool = False, adds: bool = False) -> Any:
     import keras
     from keras import layers
 
@@ -41,7 +51,9 @@ def _serial(*, norm: bool = False) -> Any:
         return keras.Sequential(
             [
                 keras.Input((6, 5, 2)),
-                layers.Conv2D(3, 3),
+                layers.Conv2D(
+                    3, 3, **({"activity_regularizer": "l2", "kernel_regularizer": "l2"} if adds else {})
+                ),
                 *inner,
                 layers.ReLU(),
                 layers.Flatten(),
@@ -61,13 +73,15 @@ def _rows() -> tuple[Any, Any]:
     return draw.normal(size=(ROWS, 6, 5, 2)).astype("float32"), draw.integers(0, 4, ROWS)
 
 
-def _fit(serial: Any, method: str | None, towers: int, batch: int | None = ROWS) -> dict[str, Any]:
+def _fit(
+    serial: Any, method: str | None, towers: int, batch: int | None = ROWS, rows: int = ROWS
+) -> dict[str, Any]:
     import keras
 
     model = serial if method is None else _parallel(serial, method, towers, batch)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1, 0.9), loss, jit_compile=False)
-    images, labels = _rows()
+    images, labels = (one[:rows] for one in _rows())
     told = model.fit(images, labels, batch_size=ROWS, epochs=4, shuffle=False, verbose=0)
     return {
         "losses": told.history["loss"],
@@ -79,7 +93,7 @@ def _fit(serial: Any, method: str | None, towers: int, batch: int | None = ROWS)
 def _placed() -> dict[str, Any]:
     """Devices of matrix products of both passes as built, by method and tower."""
     found: dict[str, Any] = {}
-    for method in ("kuza55", "avolkov1", "fchollet"):
+    for method in METHODS:
         model = _parallel(_serial(), method, 3)
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -126,22 +140,39 @@ def _dropped() -> list[list[list[int]]]:
 
 
 def _saved(folder: Path) -> dict[str, Any]:
-    """Weights of a parallel model saved through its serial model, and loaded by another one and by itself."""
+    """How far outputs are apart after weights went from a parallel model to a serial one, and back."""
+    return {method: _saved_by(method, folder) for method in METHODS}
+
+
+def _saved_by(method: str, folder: Path) -> dict[str, float]:
+    import keras
+
     from gputopo.launch.core.keras_methods.parallel import serial_model
 
     images, _ = _rows()
-    parallel = _parallel(_serial(norm=True), "avolkov1", 3)
+    weights, whole = folder / f"{method}.weights.h5", folder / f"{method}.keras"
+
+    def apart(one: Any, other: Any) -> float:
+        return float(abs(one(images).numpy() - other(images).numpy()).max())
+
+    parallel = _parallel(_serial(norm=True), method, 3)
     serial_model(parallel).set_weights([value + 0.25 for value in serial_model(parallel).get_weights()])
-    serial_model(parallel).save_weights(folder / "serial.weights.h5")
-    fresh, other = _serial(norm=True), _parallel(_serial(norm=True), "kuza55", 2)
-    fresh.load_weights(folder / "serial.weights.h5")
-    serial_model(other).load_weights(folder / "serial.weights.h5")
-    wanted = parallel(images).numpy()
-    return {
-        "fresh": float(abs(fresh(images).numpy() - wanted).max()),
-        "other": float(abs(other(images).numpy() - wanted).max()),
-        "before": float(abs(_serial(norm=True)(images).numpy() - wanted).max()),
-    }
+    serial_model(parallel).save_weights(weights)
+    serial_model(parallel).save(whole)
+    fresh = _serial(norm=True)
+    found = {"before": apart(fresh, parallel)}
+    fresh.load_weights(weights)
+    found["into serial"] = apart(fresh, parallel)
+    found["whole"] = apart(keras.models.load_model(whole), parallel)
+    fresh.set_weights([value - 0.5 for value in fresh.get_weights()])
+    fresh.save_weights(weights)
+    found["changed"] = apart(fresh, parallel)
+    serial_model(parallel).load_weights(weights)
+    found["from serial"] = apart(fresh, parallel)
+    parallel.set_weights([value * 2.0 for value in fresh.get_weights()])  # the list itself is the same
+    fresh.set_weights(parallel.get_weights())
+    found["as a list"] = apart(fresh, parallel)
+    return found
 
 
 if __name__ == "__main__":

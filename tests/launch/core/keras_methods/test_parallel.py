@@ -74,8 +74,33 @@ def test_dropout_differs_between_towers_and_between_steps(found: dict[str, Any])
     assert len({tuple(mask) for mask in masks}) == 4
 
 
-def test_the_serial_models_weights_load_from_and_into_a_parallel_one(found: dict[str, Any]) -> None:
-    told = found["saved"]
+@pytest.mark.parametrize("method", METHODS)
+def test_the_serial_models_weights_load_from_and_into_a_parallel_one(
+    found: dict[str, Any], method: str
+) -> None:
+    told = found["saved"][method]
     assert told["before"] > 0.1
-    assert told["fresh"] == pytest.approx(0.0, abs=TOLERANCE)
-    assert told["other"] == pytest.approx(0.0, abs=TOLERANCE)
+    assert told["changed"] > 0.1
+    for way in ("into serial", "whole", "from serial", "as a list"):
+        assert told[way] == pytest.approx(0.0, abs=TOLERANCE), way
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fewer_rows_than_towers_train_like_the_serial_model(found: dict[str, Any], method: str) -> None:
+    serial, parallel = found["too few"]["serial"], found["too few"][method]
+    assert parallel["losses"] == pytest.approx(serial["losses"], rel=TOLERANCE)
+    for got, expected in zip(parallel["weights"], serial["weights"], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_a_norm_without_a_row_of_its_own_keeps_finite_statistics(found: dict[str, Any]) -> None:
+    told = found["too few, normed"]
+    assert np.isfinite(told["losses"]).all()
+    assert all(np.isfinite(weights).all() for weights in told["weights"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_regularisers_of_weights_and_activations_count_once(found: dict[str, Any], method: str) -> None:
+    serial, parallel = found["added"]["serial"], found["added"][method]
+    assert parallel["losses"] == pytest.approx(serial["losses"], rel=TOLERANCE)
+    assert serial["losses"][0] > found["serial"]["losses"][0] + 0.1

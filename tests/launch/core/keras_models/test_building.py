@@ -26,11 +26,22 @@ GOOD = {
     "transducer": "softmax cross-entropy",
     "many_labels": "sigmoid cross-entropy of every class",
     "by_class": "softmax cross-entropy; the model's last activation is softmax",
+    "activity": "softmax cross-entropy",
+    "looping": "softmax cross-entropy",
+    "turned": "softmax cross-entropy",
+    "fits": "SparseCategoricalCrossentropy, as the model was compiled, on class numbers",
     "READY": "softmax cross-entropy",
 }
 BAD = {
     "raises": ("failed: KeyError: 'weights.h5'", "python -c"),
     "leaves": ("failed: SystemExit: 1", "python -c"),
+    "nothing": ("gives a NoneType, no keras.Model", "return the model"),
+    "hidden": ("reads variables that Keras does not list: Variable", "add_weight"),
+    "constrained": ("has constraints on weights (", "--method kuza55"),
+    "joined": ("has norms over the batches of all devices (batch_normalization", "--strategy mirrored"),
+    "wide": ("keeps weights in float64 (", "--precision"),
+    "named_outputs": ("gives a dict of outputs: logits", "one input and one output"),
+    "two_by_class": ("has 2 inputs", "one input and one output"),
     "gives_a_number": ("gives a int, no keras.Model", "return the model"),
     "NUMBER": ("is a int, no function", "name one"),
     "wants": ("without arguments: missing a required argument: 'size'", "needs none"),
@@ -61,6 +72,8 @@ def cases() -> dict[str, dict[str, Any]]:
     made["independent"] = {"model": normed["model"], "variable_update": "independent"}
     made["nchw"] = {**normed, "data_format": "NCHW"}
     made["bf16"] = {**normed, "precision": {"compute": "bf16"}}
+    for name in ("plain", "dropping"):
+        made[f"{name} xla"] = {**made[name], "precision": {"xla": True}}
     made["no module"] = {**normed, "model": "tests.launch.core.nowhere:build"}
     made["needy"] = {**normed, "model": "tests.launch.core.user_models_needy:build"}
     made["application"] = {**normed, "model": "keras:mobilenetv2", "batch_size": 1, "learning_rate": 0.001}
@@ -140,7 +153,8 @@ def test_bf16_rounds_but_trains_the_same_model(found: dict[str, Any]) -> None:
 
 
 def test_a_models_regularisers_count_as_in_keras(found: dict[str, Any], answer: dict[str, Any]) -> None:
-    assert any("regularisers: 1" in says for says in found["squares"]["says"])
+    assert any("regularisers, add_loss: 1" in says for says in found["squares"]["says"])
+    assert any("regularisers, add_loss: 2" in says for says in found["activity"]["says"])
     first, of_keras, without = answer["regularised"]
     assert first == pytest.approx(of_keras, rel=TOLERANCE)
     assert first > without + 1e-3
@@ -149,6 +163,18 @@ def test_a_models_regularisers_count_as_in_keras(found: dict[str, Any], answer: 
 def test_what_is_left_out_is_said(found: dict[str, Any]) -> None:
     assert any("CTC" in says for says in found["transducer"]["says"])
     assert any("towers drop different things" in says for says in found["dropping"]["says"])
+    told = " ".join(found["fits"]["says"])
+    assert "compiled loss is a sum over the batch: the mean is taken" in told
+    assert "compiled optimizer (Adam) is left out" in told
+    assert "own train_step is for Keras's fit" in told
+
+
+def test_random_layers_are_said_to_draw_other_numbers_under_xla(found: dict[str, Any]) -> None:
+    told = "draw other numbers under --xla"
+    assert any(told in says for says in found["dropping xla"]["says"])
+    assert not any(told in says for says in [*found["dropping"]["says"], *found["plain xla"]["says"]])
+    assert found["plain xla"]["losses"] == pytest.approx(found["plain"]["losses"], rel=1e-5)
+    assert found["dropping xla"]["losses"][0] != pytest.approx(found["dropping"]["losses"][0], rel=1e-4)
 
 
 def test_an_application_trains_under_its_name_in_any_case(found: dict[str, Any]) -> None:
