@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gputopo.findings import Finding
     from gputopo.history import Saved
     from gputopo.machine import Machine
+    from gputopo.report.layout import Line
 
 INTERRUPTED = 130  # 128 + SIGINT
 TIMED_OUT = "TIMED_OUT"  # the reason of a Failure whose copy did not come back
@@ -34,6 +35,7 @@ def bandwidth(
     allreduce: given.AllreduceOption = False,
     model: given.ModelOption = None,
     all_reduce: given.MethodOption = None,
+    matrices: given.MatricesOption = False,
     output: given.FormatOption = "table",
     json: given.JsonOption = False,
     fail_on: given.FailOnOption = None,
@@ -57,6 +59,7 @@ def bandwidth(
         allreduce=allreduce,
         model=model,
         all_reduce=all_reduce,
+        matrices=matrices,
         output=output,
         json=json,
         fail_on=fail_on,
@@ -142,7 +145,10 @@ def _print(wish: Wish, machine: "Machine", measured: "Bandwidth", found: "tuple[
         from gputopo.cli.screen import for_this_stdout
         from gputopo.report.bandwidths.view import bandwidth_view
 
-        show(lambda width: for_this_stdout(bandwidth_view(machine, measured, found, width)))
+        def view(width: int) -> "list[Line]":
+            return bandwidth_view(machine, measured, found, width, matrices=wish.matrices)
+
+        show(lambda width: for_this_stdout(view(width)))
 
 
 def _baseline(wish: Wish, machine: "Machine") -> "Saved":
@@ -158,9 +164,12 @@ def _baseline(wish: Wish, machine: "Machine") -> "Saved":
 
 
 def _save(machine: "Machine", measured: "Bandwidth") -> None:
-    """File a whole result; of one that was interrupted say that it is not filed. Raises InputError."""
-    if not measured.complete:
-        print("gputopo: not saved: an interrupted result is no baseline", file=sys.stderr)
+    """File a whole result; of one that is no use later say that it is not filed. Raises InputError."""
+    why = None if measured.complete else "an interrupted result is no baseline"
+    if not _reached_a_gpu(measured):
+        why = why or "no GPU was measured"
+    if why is not None:
+        print(f"gputopo: not saved: {why}", file=sys.stderr)
         return
     from gputopo import history
 

@@ -64,6 +64,10 @@ MethodOption = Annotated[
     str | None,
     typer.Option("--all-reduce", metavar="METHOD", help="Only this method. Default: each that there is."),
 ]
+MatricesOption = Annotated[
+    bool,
+    typer.Option("--matrices", help="Show each way between GPUs as a matrix, not only how far it reaches."),
+]
 FormatOption = Annotated[
     str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print; markdown for bug reports.")
 ]
@@ -90,6 +94,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None  # of --allreduce; None: links are measured
     methods: tuple[str, ...] | None = None
     shape: Shape = "table"
+    matrices: bool = False
     fail_on: "Literal['info', 'warning', 'error'] | None" = None
 
 
@@ -105,6 +110,7 @@ def wish_of(
     allreduce: bool,
     model: str | None,
     all_reduce: str | None,
+    matrices: bool,
     output: str,
     json: bool,
     fail_on: str | None,
@@ -124,6 +130,12 @@ def wish_of(
         raise UsageError(
             "--allreduce is not filed: --save and --baseline are for the links", "leave them out"
         )
+    shape = "json" if json else require_choice("--format", output, FORMATS)
+    if matrices and (baseline or allreduce or shape != "table"):
+        raise UsageError(
+            "--matrices is for the table of the links; Markdown has the matrices, and JSON every number",
+            "leave it out",
+        )
     return Wish(
         gpus=parse_gpu_list(gpus),
         level="full" if full else "quick",
@@ -133,7 +145,8 @@ def wish_of(
         baseline=baseline,
         model=chosen,
         methods=None if all_reduce is None else (all_reduce,),
-        shape="json" if json else require_choice("--format", output, FORMATS),
+        shape=shape,
+        matrices=matrices,
         fail_on=None if fail_on is None else require_choice("--fail-on", fail_on, FAIL_ON),
     )
 

@@ -1,11 +1,13 @@
 """One fault of one GPU, and how the faults of several become findings: what is the same is said once."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from gputopo.findings.finding import Finding, Severity
+from gputopo.index_words import index_ranges
 from gputopo.machine import Gpu, Machine
 
 MOST_TOLD = 3  # different wordings that stand in a finding about many GPUs; the evidence has all
@@ -49,13 +51,7 @@ def named(gpu: Gpu) -> str:
 
 def numbers(indices: Iterable[int]) -> str:
     """Write GPU indices as a list with ranges: `0-2,5`."""
-    runs: list[list[int]] = []
-    for index in sorted(set(indices)):
-        if runs and runs[-1][1] == index - 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return index_ranges(indices)
 
 
 def roughly(share: float) -> str:
@@ -90,7 +86,12 @@ def _words(group: Sequence[Fault]) -> str:
     for fault in group:
         by_words.setdefault(fault.says, []).append(fault.gpu.index)
     told = [
-        f"GPU{'s' if len(gpus) > 1 else ''} {numbers(gpus)}: {says}"
+        f"GPU {gpus[0]}: {says}" if len(gpus) == 1 else f"GPUs {numbers(gpus)}{_each(says)}: {says}"
         for says, gpus in list(by_words.items())[:MOST_TOLD]
     ]
     return "; ".join(told) + ("; the others in the same way" if len(by_words) > MOST_TOLD else "")
+
+
+def _each(says: str) -> str:
+    """Words about one card ("its link has ...") are of each of them."""
+    return ", each" if re.search(r"\bits?\b", says) else ""

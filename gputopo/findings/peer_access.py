@@ -1,10 +1,10 @@
 """Direct copies between GPUs (P2P): off where they could be on, or sent round by ACS or the IOMMU."""
 
 from collections.abc import Iterator
-from itertools import combinations
 
-from gputopo.findings.fault import numbers, present
+from gputopo.findings.fault import present
 from gputopo.findings.finding import Finding, Severity
+from gputopo.index_words import pairs_in_words
 from gputopo.machine import Link, Machine
 from gputopo.p2p import Off, acs_bridges, statuses, why_off
 from gputopo.topology import links_by_pair
@@ -30,7 +30,7 @@ def off(machine: Machine) -> Iterator[Finding]:
             id="p2p.off",
             severity=severity,
             subject=f"link:{link.a}-{link.b}" if len(pairs) == 1 else "machine",
-            says=f"GPUs cannot copy directly ({_pairs(machine, pairs)}): {why.says}",
+            says=f"GPUs cannot copy directly ({_pairs(pairs)}): {why.says}",
             evidence={
                 "cause": cause,
                 "pairs": {f"{link.a}-{link.b}": list(statuses(link)) for link, _ in pairs},
@@ -68,7 +68,7 @@ def iommu(machine: Machine) -> Iterator[Finding]:
             id="p2p.iommu",
             severity="warning",
             subject="machine",
-            says=f"GPUs cannot copy directly ({_pairs(machine, pairs)}): {pairs[0][1].says}",
+            says=f"GPUs cannot copy directly ({_pairs(pairs)}): {pairs[0][1].says}",
             evidence={"iommu": machine.host.iommu, "pairs": [f"{link.a}-{link.b}" for link, _ in pairs]},
             remedy=pairs[0][1].fix,
         )
@@ -83,20 +83,5 @@ def _off(machine: Machine) -> Iterator[tuple[Link, Off]]:
                 yield link, why
 
 
-def _pairs(machine: Machine, pairs: list[tuple[Link, Off]]) -> str:
-    """Name the pairs in short: all of a group, or so many of how many."""
-    found = {(link.a, link.b) for link, _ in pairs}
-    gpus = sorted({index for pair in found for index in pair})
-    if len(found) == 1:
-        return f"{link_name(*next(iter(found)))}"
-    if found == set(combinations(gpus, 2)):
-        return f"any two of {numbers(gpus)}"
-    known = sum(1 for link in machine.links if link.p2p_read is not None)
-    if len(found) <= 6:
-        return ", ".join(link_name(a, b) for a, b in sorted(found))
-    return f"{len(found)} of {known} pairs among {numbers(gpus)}"
-
-
-def link_name(a: int, b: int) -> str:
-    """Write a pair of GPUs."""
-    return f"{a} and {b}"
+def _pairs(pairs: list[tuple[Link, Off]]) -> str:
+    return pairs_in_words((link.a, link.b) for link, _ in pairs)

@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 
 from gputopo.bandwidth import Bandwidth
 from gputopo.dates import date_in_words
+from gputopo.index_words import pairs_in_words
 from gputopo.links.pair_speeds import SAME_SPEED, Pair, PairSpeed, gb, speed_classes
 from gputopo.machine import Hop
 from gputopo.planner.reasons import Links, pairs_of
@@ -93,10 +94,8 @@ def when_measured(bandwidth: Bandwidth) -> str:
 
 def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
     """Say that measured numbers do not decide, since some pairs have none."""
-    named = ", ".join(f"{a}-{b}" for a, b in missing[:_PAIRS_NAMED])
-    more = f" and {len(missing) - _PAIRS_NAMED} more" if len(missing) > _PAIRS_NAMED else ""
     when = "" if bandwidth.measured_at is None else f" of {date_in_words(bandwidth.measured_at)}"
     return (
         f"the measured bandwidth{when} does not decide: "
-        f"it has no number for both directions of GPUs {named}{more}"
+        f"it has no number for both directions of {pairs_in_words(missing, most=_PAIRS_NAMED)}"
     )

@@ -3,7 +3,8 @@
 import re
 
 from gputopo.difference import Change, Difference
-from gputopo.report.layout import QUIET, Line, index_ranges, line, paragraph, plain
+from gputopo.index_words import index_ranges
+from gputopo.report.layout import QUIET, Line, line, paragraph, plain
 
 _OF_GPU = re.compile(r"GPU (\d+)(: .*)", re.DOTALL)
 

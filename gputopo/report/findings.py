@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gputopo.findings import Finding, Inspection
+from gputopo.index_words import index_ranges
 from gputopo.machine import Contradiction, Machine, Unread
 from gputopo.report.facts import missing_view
 from gputopo.report.health import health_view
@@ -11,7 +12,6 @@ from gputopo.report.layout import (
     QUIET,
     SEVERITY_STYLES,
     Line,
-    index_ranges,
     labelled,
     line,
     paragraph,

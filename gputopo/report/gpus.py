@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.index_words import index_ranges
 from gputopo.machine import Gpu, Machine
 from gputopo.report.facts import reason_for
 from gputopo.report.idle_links import link_is_slow_while_idle
@@ -19,7 +20,6 @@ from gputopo.report.layout import (
     Side,
     aligned,
     blocks,
-    index_ranges,
     labelled,
     line,
     paragraph,

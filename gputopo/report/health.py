@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from gputopo.findings.throttle_words import reasons_of
+from gputopo.index_words import index_ranges
 from gputopo.machine import Gpu, GpuProcess, Machine
-from gputopo.report.layout import Line, index_ranges, labelled, plain
+from gputopo.report.layout import Line, labelled, plain
 
 # The clock event reasons of NVML in words; gpu_idle is no news.
 THROTTLE_WORDS = {

@@ -137,17 +137,6 @@ def gib(mib: int) -> str:
     return f"{mib / 1024:.1f} GiB"
 
 
-def index_ranges(indices: Iterable[int]) -> str:
-    """Give indices as `0-3,6`."""
-    runs: list[list[int]] = []
-    for index in sorted(set(indices)):
-        if runs and runs[-1][-1] == index - 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
 def _row(cells: Iterable[str], columns: Sequence[Column], style: str | None = None) -> Line:
     pieces = []
     for cell, column in zip(cells, columns, strict=True):

@@ -1,7 +1,6 @@
 """Peer access of the pairs of GPUs: NVML's own states, and why it is off, each once for all its pairs."""
 
-from collections.abc import Iterable
-
+from gputopo.index_words import pairs_in_words
 from gputopo.machine import Machine
 from gputopo.report.layout import Line, labelled, plain
 from gputopo.topology import links_by_pair
@@ -24,7 +23,7 @@ def peer_rows(machine: Machine) -> list[tuple[str, str]]:
             states.setdefault((state, link.p2p_reason or ""), []).append(pair)
     rows: list[tuple[str, str]] = []
     for (state, reason), pairs in states.items():
-        of = "all pairs" if len(pairs) == len(links) > 1 else _pairs(pairs)
+        of = "all pairs" if len(pairs) == len(links) > 1 else pairs_in_words(pairs, most=_PAIRS_SHOWN)
         words = f"{state}: {of}{f' ({reason})' if reason else ''}"
         rows.append(("" if rows else "Peer access", plain(words)))
     return rows
@@ -34,10 +33,3 @@ def _state(read: str | None, write: str | None) -> str:
     if read == write or write is None or read is None:
         return f"{read or write}{'' if read and write else ' (read)' if read else ' (write)'}"
     return f"read {read}, write {write}"
-
-
-def _pairs(pairs: Iterable[tuple[int, int]]) -> str:
-    named = [f"{a}-{b}" for a, b in sorted(pairs)]
-    if len(named) > _PAIRS_SHOWN:
-        return f"{len(named)} pairs"
-    return f"{'pair' if len(named) == 1 else 'pairs'} {', '.join(named)}"

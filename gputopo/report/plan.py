@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from gputopo.index_words import index_ranges
 from gputopo.plan import Candidate, Plan
 from gputopo.report.layout import (
     INDENT,
@@ -9,7 +10,6 @@ from gputopo.report.layout import (
     Column,
     Line,
     aligned,
-    index_ranges,
     labelled,
     line,
     plain,

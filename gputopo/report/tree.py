@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import msgspec
 
+from gputopo.index_words import index_ranges
 from gputopo.machine import Gpu, Machine, Nic, PciNode
 from gputopo.pcie import generation_of
 from gputopo.report.idle_links import link_is_slow_while_idle
-from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, index_ranges, plain
+from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, plain
 from gputopo.topology import links_by_pair
 
 _LIMIT_STYLE = SEVERITY_STYLES["warning"]

@@ -51,7 +51,7 @@ def refused(call: Call, *arguments: object) -> str:
 def test_a_file_is_read_and_judged_and_shown(call: Call, recorded: Path) -> None:
     done = call("bandwidth", "--from", recorded)
     assert (done.code, done.err) == (0, "")
-    for words in ("Direct copies, GB/s", "Heat map", "p2p.direct_slower_than_staged", "0.73 against 0.77"):
+    for words in ("Between GPUs, GB/s", "Heat map", "p2p.direct_slower_than_staged", "0.73 against 0.77"):
         assert words in done.out
 
 
@@ -111,12 +111,23 @@ def test_a_capture_without_any_bandwidth_is_refused_with_what_to_give(call: Call
         (["--gpus", "0;1"], "0,1"),
         (["--format", "yaml"], "table, json or markdown"),
         (["--fail-on", "info"], "warning or error"),
+        (["--from", "7gforce", "--matrices", "--json"], "--matrices is for the table"),
+        (["--from", "7gforce", "--matrices", "--format", "markdown"], "--matrices is for the table"),
+        (["--matrices", "--baseline"], "--matrices is for the table"),
+        (["--matrices", "--allreduce", "--model", "alexnet"], "--matrices is for the table"),
     ],
 )
 def test_options_that_cannot_be_are_refused_in_two_lines(
     arguments: list[str], words: str, call: Call
 ) -> None:
     assert words in refused(call, *arguments)
+
+
+def test_the_matrices_are_shown_to_those_who_ask(call: Call) -> None:
+    assert "Direct copies, GB/s (row to column)" not in call("bandwidth", "--from", "7gforce").out
+    asked = call("bandwidth", "--from", "7gforce", "--matrices").out
+    assert "Direct copies, GB/s (row to column)" in asked
+    assert "Between GPUs, GB/s" not in asked
 
 
 @pytest.mark.usefixtures("without_gpu")
@@ -138,6 +149,17 @@ def test_an_interrupted_session_prints_what_there_is_and_is_not_filed(
     assert json.loads(done.out)["complete"] is False
     assert "interrupted" in done.err
     assert "not saved" in done.err
+    assert not own_home.exists()
+
+
+def test_a_session_that_reached_no_gpu_is_not_filed(
+    call: Call, on_scenario: OnScenario, measured: Measure, own_home: Path
+) -> None:
+    on_scenario("four")
+    measured(msgspec.structs.replace(bandwidth_of(4), samples=()))
+    done = call("bandwidth", "--save")
+    assert done.code == 3
+    assert "not saved: no GPU was measured" in done.err
     assert not own_home.exists()
 
 

@@ -91,4 +91,4 @@ def test_many_cards_in_few_words_are_told_in_groups() -> None:
         machine = gpu(index, pcie={"width_now": lanes})(machine)
     (found,) = find(machine)
     lanes_told = [f"its PCIe link runs on {lanes} of 16 lanes" for lanes in (8, 4)]
-    assert found.says == f"GPUs 0-1,3: {lanes_told[0]}; GPU 2: {lanes_told[1]}"
+    assert found.says == f"GPUs 0-1,3, each: {lanes_told[0]}; GPU 2: {lanes_told[1]}"

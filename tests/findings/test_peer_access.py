@@ -34,7 +34,7 @@ def test_all_pairs_of_a_box_are_named_in_short() -> None:
     cards = every_gpu(name="NVIDIA GeForce RTX 4090", clocks_mhz=clocks, nvlinks=())
     (found,) = find(all_of(off, cards)(sound()))
     assert found.evidence["cause"] == "geforce_policy"
-    assert "any two of 0-3" in found.says
+    assert "any two of GPUs 0-3" in found.says
     assert found.remedy is not None
     assert "no fix exists" in found.remedy
 

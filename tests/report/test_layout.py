@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.index_words import index_ranges
 from gputopo.report.layout import (
     Column,
     aligned,
     blocks,
-    index_ranges,
     labelled,
     line,
     paragraph,

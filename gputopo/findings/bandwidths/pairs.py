@@ -7,6 +7,7 @@ import msgspec
 
 from gputopo.bandwidth import Bandwidth, Kind, Path, Sample
 from gputopo.findings.finding import Finding
+from gputopo.index_words import pairs_in_words
 from gputopo.links.expected import with_expectations
 from gputopo.links.numbers import Pair, noise_share, pair_copies, rate
 from gputopo.machine import Machine
@@ -230,10 +231,7 @@ def _subject(slow: Sequence[_Slow]) -> str:
 
 
 def _pairs(slow: Sequence[_Slow]) -> str:
-    pairs = sorted({(min(one.pair), max(one.pair)) for one in slow})
-    most = 4
-    named = ", ".join(f"{a}-{b}" for a, b in pairs[:most])
-    return f"GPUs {named}" + (f" and {len(pairs) - most} pairs more" if len(pairs) > most else "")
+    return pairs_in_words(one.pair for one in slow)
 
 
 def _arrow(pair: Pair) -> str:

@@ -1,7 +1,7 @@
-"""The heat map of a machine's links: each pair by its better way, shaded by how near it is to the fastest."""
+"""The heat map of a machine's links: each pair by its better way, shaded by its share of the fastest."""
 
 from gputopo.bandwidth import Kind
-from gputopo.links.pair_speeds import single_ways
+from gputopo.links.pair_speeds import CLEARLY_SLOWER, single_ways
 from gputopo.report.bandwidths.numbers import Numbers, number
 from gputopo.report.bandwidths.part import Part
 from gputopo.report.layout import NOT_ASKED, Column, Line
@@ -33,7 +33,8 @@ def heat_part(numbers: Numbers) -> Part | None:
     notes = [f"Shade: share of the fastest link here; {shares}, {SHADES[-1][1]} below."]
     if any(staged for _, staged in speeds.values()):
         notes.append(
-            f"{STAGED_MARK}: through the host, where that is faster or the only way that was measured."
+            f"{STAGED_MARK}: through the host, over {CLEARLY_SLOWER - 1:.0%} faster there than directly, or "
+            "no direct copy was measured."
         )
     return Part(
         "Heat map, GB/s (row to column)",
@@ -52,10 +53,13 @@ def painted(line: Line) -> Line:
 def _speeds(numbers: Numbers) -> dict[tuple[int | str, int | str], tuple[float, bool]]:
     """Give GB/s by (source, destination), and whether it goes through the host."""
     found: dict[tuple[int | str, int | str], tuple[float, bool]] = {}
-    for source, destination, path, speed in single_ways(numbers.bandwidth.samples):
-        key = (source, destination)
-        if key not in found or speed > found[key][0]:
-            found[key] = (speed, path == "staged")
+    ways = {(a, b, path): speed for a, b, path, speed in single_ways(numbers.bandwidth.samples)}
+    for a, b, _ in ways:
+        direct, staged = ways.get((a, b, "direct")), ways.get((a, b, "staged"))
+        if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):
+            found[a, b] = (staged, True)
+        elif direct is not None:  # within noise of one another the plain way stands
+            found[a, b] = (direct, False)
     kinds: tuple[Kind, ...] = ("h2d", "d2h")
     for gpu in numbers.gpus:
         for kind in kinds:

@@ -1,19 +1,41 @@
-"""Pairs of GPUs as matrices: a row is where a copy comes from, a column where it goes."""
+"""Pairs of GPUs: how far each way to copy reaches, and as matrices (row: from where, column: to where)."""
 
 from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
 
 from gputopo.bandwidth import Kind, Method, Path
 from gputopo.report.bandwidths.numbers import ENGINE, Numbers, cell, number
 from gputopo.report.bandwidths.part import Part
-from gputopo.report.layout import NOT_ASKED, Column
+from gputopo.report.layout import FAILED, NOT_ASKED, Column
 
 _ANY: tuple[Method | None, ...] = (*ENGINE, "kernel_read", "kernel_write")
 _Cell = Callable[[int, int], str]
 
 
-def pair_parts(numbers: Numbers) -> list[Part]:
-    """Give a matrix for each way to copy between GPUs that was measured or tried."""
-    parts = [matrix(numbers.gpus, title, of) for title, of in _matrices(numbers)]
+class _Way(NamedTuple):
+    """A way to copy between two GPUs: its name in a list, the title of its matrix, and its cells."""
+
+    name: str
+    title: str
+    of: _Cell
+    expected: _Cell | None = None
+    is_time: bool = False  # the larger the number, the slower
+
+
+def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Part]:
+    """Give a matrix for each way between GPUs that was measured or tried, or one table of their ranges.
+
+    The heat map tells the better way of each pair, so the matrices are for those who ask.
+    """
+    if not matrices:
+        ranges = _ranges(numbers)
+        return [] if ranges is None else [ranges]
+    parts: list[Part | None] = []
+    for way in _ways(numbers):
+        parts.append(matrix(numbers.gpus, way.title, way.of))
+        if way.expected is not None:
+            parts.append(matrix(numbers.gpus, f"{way.title.partition(',')[0]}: expected, GB/s", way.expected))
     return [part for part in parts if part is not None]
 
 
@@ -30,7 +52,56 @@ def matrix(gpus: Sequence[int], title: str, of: _Cell) -> Part | None:
     return Part(title, head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)), groups=(columns,))
 
 
-def _matrices(numbers: Numbers) -> list[tuple[str, _Cell]]:
+def _ranges(numbers: Numbers) -> Part | None:
+    """Give a row for each way: its slowest pair, median and fastest, and of how many pairs it is told."""
+    ordered = [(a, b) for a in numbers.gpus for b in numbers.gpus if a != b]
+    rows: list[tuple[str, ...]] = []
+    for way in _ways(numbers):
+        cells = {pair: way.of(*pair) for pair in ordered}
+        told = {pair: float(one) for pair, one in cells.items() if one not in (NOT_ASKED, FAILED)}
+        failed = sum(one == FAILED for one in cells.values())
+        if not told and not failed:
+            continue
+        slow, fast = (max, min) if way.is_time else (min, max)
+        slowest = slow(told, key=told.__getitem__, default=None)
+        fastest = fast(told, key=told.__getitem__, default=None)
+        rows.append(
+            (
+                way.name,
+                NOT_ASKED if slowest is None else cells[slowest],
+                NOT_ASKED if slowest is None else f"{slowest[0]} to {slowest[1]}",
+                number(median(told.values())) if told else NOT_ASKED,
+                NOT_ASKED if fastest is None else cells[fastest],
+                _expected(way, told),
+                f"{len(told)} of {len(ordered)}",
+                str(failed) if failed else NOT_ASKED,
+            )
+        )
+    if not rows:
+        return None
+    names, *columns = zip(*rows, strict=True)
+    heads = ("slowest", "(pair)", "median", "fastest", "expected", "pairs", "failed")
+    shown = tuple(
+        Column(head, cells, side="right")
+        for head, cells in zip(heads, columns, strict=True)
+        if any(one not in (NOT_ASKED, f"{len(ordered)} of {len(ordered)}") for one in cells)
+    )
+    return Part(
+        "Between GPUs, GB/s (both ways: the sum of the two)",
+        head=Column("", names),
+        groups=(shown,),
+        notes=("--matrices shows each pair of each way; --json has every number.",),
+    )
+
+
+def _expected(way: _Way, told: dict[tuple[int, int], float]) -> str:
+    """Give what the pairs should carry, from the least to the most of them."""
+    cells = [way.expected(*pair) for pair in told] if way.expected else []
+    found = sorted({one for one in cells if one != NOT_ASKED}, key=float)
+    return NOT_ASKED if not found else found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+def _ways(numbers: Numbers) -> list[_Way]:
     def speed(kind: Kind, methods: Sequence[Method | None] = ENGINE, path: Path | None = None) -> _Cell:
         return lambda a, b: cell(
             numbers.between(kind, a, b, path=path, methods=methods),
@@ -45,14 +116,48 @@ def _matrices(numbers: Numbers) -> list[tuple[str, _Cell]]:
         return shown
 
     return [
-        ("Direct copies, GB/s (row to column)", speed("p2p_direct")),
-        ("Direct copies: expected, GB/s", expected("p2p_direct")),
-        ("Staged through the host, GB/s (row to column)", speed("p2p_staged")),
-        ("Staged through the host: expected, GB/s", expected("p2p_staged")),
-        ("Direct, read by a kernel on the column's GPU, GB/s", speed("p2p_direct", ("kernel_read",))),
-        ("Direct, written by a kernel on the row's GPU, GB/s", speed("p2p_direct", ("kernel_write",))),
-        ("Both ways at once, direct, GB/s (sum)", speed("bidirectional", _ANY, "direct")),
-        ("Both ways at once, staged, GB/s (sum)", speed("bidirectional", _ANY, "staged")),
-        ("Latency, direct, us (row to column)", speed("latency", _ANY, "direct")),
-        ("Latency, staged, us (row to column)", speed("latency", _ANY, "staged")),
+        _Way(
+            "direct",
+            "Direct copies, GB/s (row to column)",
+            speed("p2p_direct"),
+            expected("p2p_direct"),
+        ),
+        _Way(
+            "through the host",
+            "Staged through the host, GB/s (row to column)",
+            speed("p2p_staged"),
+            expected("p2p_staged"),
+        ),
+        _Way(
+            "a kernel reads",
+            "Direct, read by a kernel on the column's GPU, GB/s",
+            speed("p2p_direct", ("kernel_read",)),
+        ),
+        _Way(
+            "a kernel writes",
+            "Direct, written by a kernel on the row's GPU, GB/s",
+            speed("p2p_direct", ("kernel_write",)),
+        ),
+        _Way(
+            "both ways, direct",
+            "Both ways at once, direct, GB/s (sum)",
+            speed("bidirectional", _ANY, "direct"),
+        ),
+        _Way(
+            "both ways, host",
+            "Both ways at once, staged, GB/s (sum)",
+            speed("bidirectional", _ANY, "staged"),
+        ),
+        _Way(
+            "latency us, direct",
+            "Latency, direct, us (row to column)",
+            speed("latency", _ANY, "direct"),
+            is_time=True,
+        ),
+        _Way(
+            "latency us, host",
+            "Latency, staged, us (row to column)",
+            speed("latency", _ANY, "staged"),
+            is_time=True,
+        ),
     ]

@@ -16,27 +16,31 @@ from gputopo.bandwidth import (
     node_of,
 )
 from gputopo.dates import date_in_words
+from gputopo.index_words import index_ranges
 from gputopo.machine import Machine
 from gputopo.report.bandwidths.gpus import gpu_parts, sweep_parts
 from gputopo.report.bandwidths.heat_map import heat_part
 from gputopo.report.bandwidths.numbers import Numbers, number
 from gputopo.report.bandwidths.pairs import pair_parts
 from gputopo.report.bandwidths.part import Part
-from gputopo.report.layout import NOT_ASKED, Column, index_ranges, plain
+from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import seconds, size
 
 _WHATS_NAMED = 6  # of what was not measured for one reason
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 
 
-def bandwidth_parts(machine: Machine, bandwidth: Bandwidth) -> list[Part]:
-    """Give all parts of a report but the findings, those that have something to show, in their order."""
+def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = True) -> list[Part]:
+    """Give all parts of a report but the findings, those that have something to show, in their order.
+
+    `matrices`: a matrix for each way between GPUs, else how far each reaches.
+    """
     numbers = Numbers(machine, bandwidth)
     parts = [
         Part("Bandwidth", rows=tuple(_about(machine, numbers))),
         *gpu_parts(numbers),
-        *pair_parts(numbers),
         heat_part(numbers),
+        *pair_parts(numbers, matrices=matrices),
         _uplinks(bandwidth.uplink_groups),
         _host_memory(bandwidth.samples),
         _reductions(bandwidth.samples),

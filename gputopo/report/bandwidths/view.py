@@ -29,12 +29,17 @@ _WIDEST_LABEL = 24  # of rows; a longer one stands on a line of its own
 
 
 def bandwidth_view(
-    machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], width: int
+    machine: Machine,
+    bandwidth: Bandwidth,
+    findings: Sequence[Finding],
+    width: int,
+    *,
+    matrices: bool = False,
 ) -> list[Line]:
     """Give the report for a screen of `width` columns: numbers, findings, failures, what was not measured."""
     room = width - INDENT
     lines: list[Line] = []
-    for part in bandwidth_parts(machine, bandwidth):
+    for part in bandwidth_parts(machine, bandwidth, matrices=matrices):
         lines += _section(part, width)
     lines += section("Findings", findings_view(findings, room))
     for part in doubt_parts(bandwidth):

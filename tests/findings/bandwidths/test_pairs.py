@@ -82,7 +82,8 @@ def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None
     assert len(by_class["PHB"].evidence["pairs"]) == 8
     assert by_class["PIX"].evidence["pairs"]["0>1"] == {"direct_gb_per_s": 0.70, "staged_gb_per_s": 0.77}
     assert "4 pairs" not in by_class["PIX"].says
-    assert "GPUs 0-2, 0-3, 1-2, 1-3" in by_class["PHB"].says
+    assert "(PHB: each of GPUs 0-1 with each of 2-3)" in by_class["PHB"].says
+    assert "(PIX: pairs 0<->1, 2<->3)" in by_class["PIX"].says
 
 
 def test_a_single_pair_is_its_own_subject() -> None:

@@ -34,6 +34,22 @@ def test_the_better_way_stands_and_the_way_through_the_host_is_marked() -> None:
     assert cell(part, "GPU1", "GPU0").split() == ["██", "6.00"]
 
 
+def test_ways_that_are_as_fast_but_for_noise_are_not_marked() -> None:
+    part = heat(
+        pair(0, 1, 12.2), pair(0, 1, 12.5, staged=True), pair(1, 0, 12.2), pair(1, 0, 12.6, staged=True)
+    )
+    assert cell(part, "GPU0", "GPU1").split() == ["██", "12.2"]
+    assert cell(part, "GPU1", "GPU0").split() == ["██", "12.6s"]
+    assert part is not None
+    assert part.notes[-1].startswith("s: through the host, over 3% faster there than directly, or no direct")
+
+
+def test_the_only_way_that_was_measured_is_marked_if_it_is_the_host_s() -> None:
+    part = heat(pair(0, 1, 5.0, staged=True), pair(1, 0, 5.0))
+    assert cell(part, "GPU0", "GPU1").endswith("5.00s")
+    assert cell(part, "GPU1", "GPU0").endswith("5.00 ")
+
+
 def test_the_host_has_a_row_and_a_column_where_copies_with_it_were_measured() -> None:
     up = Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=10.0)
     part = heat(pair(0, 1, 20.0), up)

@@ -3,7 +3,7 @@ import re
 import msgspec
 import pytest
 
-from gputopo.bandwidth import Bandwidth, Conditions, NotMeasured, Sample
+from gputopo.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
 from gputopo.findings import Finding
 from gputopo.report.bandwidths.view import bandwidth_view
 from gputopo.report.layout import text_of
@@ -13,7 +13,11 @@ FOUR = machine_with(4)
 
 
 def shown(bandwidth: Bandwidth, gpus: int = 4, width: int = 80, findings: tuple[Finding, ...] = ()) -> str:
-    return text_of(bandwidth_view(machine_with(gpus), bandwidth, findings, width))
+    return text_of(bandwidth_view(machine_with(gpus), bandwidth, findings, width, matrices=True))
+
+
+def brief(*samples: Sample, gpus: int = 4) -> str:
+    return text_of(bandwidth_view(machine_with(gpus), only(*samples), (), 120))
 
 
 def part(text: str, title: str) -> str:
@@ -69,6 +73,31 @@ def test_direct_staged_and_expected_are_matrices_from_row_to_column() -> None:
     assert cells(part(text, "Direct copies: expected"))["GPU1", "GPU0"] == "12.6"
     staged = cells(part(text, "Staged through the host, GB/s"))
     assert (staged["GPU0", "GPU1"], staged["GPU1", "GPU0"]) == ("0.77", "-")
+
+
+def test_without_being_asked_for_the_matrices_are_one_row_for_each_way() -> None:
+    samples = (
+        pair(0, 1, 11.3), pair(1, 0, 6.25), pair(0, 2, 9.5), pair(0, 1, 0.7712, staged=True),
+        Sample(kind="latency", source="gpu:0", destination="gpu:1", path="direct", median_us=7.5),
+        Sample(kind="latency", source="gpu:1", destination="gpu:0", path="direct", median_us=9.0),
+    )  # fmt: skip
+    text = brief(*samples, gpus=3)
+    assert "(row to column)\n        GPU0" in text  # the heat map
+    assert "Direct copies" not in text
+    table = part(text, "Between GPUs")
+    assert re.search(r" direct +6\.25 +1 to 0 +9\.50 +11\.3 +12\.6 +3 of 6\n", table)
+    assert re.search(r"through the host +0\.77 +0 to 1 +0\.77 +0\.77 +- +1 of 6\n", table)
+    assert re.search(r"latency us, direct +9\.00 +1 to 0 +8\.25 +7\.50 +- +2 of 6\n", table)
+    assert "--matrices" in table
+
+
+def test_a_way_that_failed_everywhere_has_its_row() -> None:
+    failed = Failure(
+        kind="p2p_direct", source="gpu:0", destination="gpu:1", reason="WRONG_DATA", says="1 word differs"
+    )
+    bandwidth = Bandwidth(source="test", samples=(pair(1, 0, 2.0, staged=True),), failures=(failed,))
+    text = text_of(bandwidth_view(machine_with(2), bandwidth, (), 120))
+    assert re.search(r" direct +- +- +- +- +0 of 2 +1\n", part(text, "Between GPUs"))
 
 
 def test_copies_by_kernels_and_both_ways_at_once_have_matrices_of_their_own() -> None:

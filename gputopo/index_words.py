@@ -1,0 +1,51 @@
+"""GPU indices and pairs of them in few words, in which a pair cannot be taken for a range."""
+
+from collections.abc import Iterable
+from itertools import combinations, product
+
+_PAIRS_NAMED = 4
+
+Pair = tuple[int, int]
+
+
+def index_ranges(indices: Iterable[int]) -> str:
+    """Give indices as `0-3,6`."""
+    runs: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def pairs_in_words(pairs: Iterable[Pair], *, most: int = _PAIRS_NAMED) -> str:
+    """Give pairs of GPUs, in either order, as what they are together, else one by one, `most` of them.
+
+    `GPUs 0 and 3`; `any two of GPUs 0-3`; `each of GPUs 0-2 with each of 3-6`; `pairs 0<->3, 1<->4 and 2
+    more`.
+    """
+    found = sorted({(min(pair), max(pair)) for pair in pairs})
+    gpus = sorted({gpu for pair in found for gpu in pair})
+    if len(found) == 1:
+        return f"GPUs {found[0][0]} and {found[0][1]}"
+    if len(gpus) > 2 and found == list(combinations(gpus, 2)):
+        return f"any two of GPUs {index_ranges(gpus)}"
+    if sides := _two_sides(found, gpus):
+        one, other = (
+            ("GPU " if len(side) == 1 else "each of GPUs ", index_ranges(side), len(side) > 1)
+            for side in sides
+        )
+        return f"{one[0]}{one[1]} with {'each of ' if other[2] else ''}{other[1]}"
+    named = ", ".join(f"{a}<->{b}" for a, b in found[:most])
+    return f"pairs {named}" + (f" and {len(found) - most} more" if len(found) > most else "")
+
+
+def _two_sides(found: list[Pair], gpus: list[int]) -> tuple[list[int], list[int]] | None:
+    """Give two groups of GPUs of which just every pair across is meant."""
+    if not found:
+        return None
+    other = sorted({max(pair) if min(pair) == gpus[0] else min(pair) for pair in found if gpus[0] in pair})
+    one = [gpu for gpu in gpus if gpu not in other]
+    across = sorted((min(pair), max(pair)) for pair in product(one, other))
+    return (one, other) if across == found else None
