@@ -103,8 +103,8 @@ class Sample(_Value, frozen=True):
 class Failure(_Value, frozen=True):
     """A copy that went wrong; the others went on.
 
-    `reason` is the driver's name of the error (`CUDA_ERROR_...`), `WRONG_DATA`, `TIMED_OUT`, or `NOT_HELD`: the
-    driver did not take all copies of a window while they were held back, so that no time could be taken.
+    `reason` is the driver's name of the error (`CUDA_ERROR_...`), `WRONG_DATA`, `TIMED_OUT`, or `NOT_HELD`:
+    the driver did not take all copies of a window while they were held back, so that none could be timed.
     """
 
     kind: Kind

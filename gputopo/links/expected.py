@@ -168,8 +168,10 @@ class _Judge:
     def _local(self, sample: Sample) -> Expected | None:
         gpu = self.gpus.get(-1 if (index := gpu_of(sample.source)) is None else index)
         row = expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
-        if row is None or row.memory_gb_per_s is None or not by_copy_engine(sample):
+        if gpu is None or row is None or row.memory_gb_per_s is None or not by_copy_engine(sample):
             return None
+        if gpu.mig.mode:
+            return Expected(source="the card is split (MIG), and an instance has a part of its memory's rate")
         return Expected(
             source=f"{LOCAL_COPY_SHARE:.0%} of the memory rate of {row.name} (gpus.csv)",
             gb_per_s=LOCAL_COPY_SHARE * row.memory_gb_per_s,

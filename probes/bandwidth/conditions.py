@@ -16,6 +16,8 @@ from gputopo.probes.nvml.door import NotReadError
 # A clock below this share of what it is in the windows that count was still rising. Boost clocks of a card
 # at work move by one to three steps of 15 MHz (NVIDIA, GPU Boost): about 3 % of 1500 MHz.
 RISING_BELOW = 0.92
+# A card that was not asked for anything for so long may have gone to sleep again. Ours: they wait for longer.
+_RESTS_S = 1.0
 # A reading of one GPU takes NVML up to some milliseconds of a core, so there is a pause between two.
 _PAUSE_S = 0.003
 
@@ -56,9 +58,11 @@ class Meter:
         open_sampler: Callable[[int], Sampler] = lambda gpu: Monitor([gpu]),
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._now = now
+        self.now = now
         self._open = contextlib.ExitStack()
         self._samplers: dict[int, Sampler] = {}
+        self._awake: dict[int, GpuSample] = {}  # how each GPU was when it was seen most awake
+        self._asked_s: dict[int, float] = {}
         self.reason: str | None = None
         for gpu in gpus:
             try:
@@ -77,7 +81,31 @@ class Meter:
 
     def window(self, gpus: Sequence[int]) -> "Window":
         """Begin the readings of one timed window of these GPUs."""
-        return Window({gpu: self._samplers[gpu] for gpu in gpus if gpu in self._samplers}, self._now)
+        self._asked_s |= dict.fromkeys(gpus, self.now())
+        return Window({gpu: self._samplers[gpu] for gpu in gpus if gpu in self._samplers}, self.now)
+
+    def rested(self, gpus: Sequence[int]) -> bool:
+        """Tell whether one of the GPUs has copied nothing for so long that it may have gone to sleep."""
+        now = self.now()
+        return any(gpu in self._awake and now - self._asked_s.get(gpu, now) > _RESTS_S for gpu in gpus)
+
+    def learn(self, readings: "WindowReadings") -> None:
+        """Remember how awake the GPUs of a window were at its end."""
+        for gpu, taken in readings.by_gpu.items():
+            if taken and (gpu not in self._awake or not _asleep(taken[-1], self._awake[gpu])):
+                self._awake[gpu] = taken[-1]
+
+    def asleep(self, readings: "WindowReadings") -> bool:
+        """Tell whether a GPU was less awake at the end of a window than it was seen before."""
+        return any(
+            gpu in self._awake and _asleep(taken[-1], self._awake[gpu])
+            for gpu, taken in readings.by_gpu.items()
+            if taken
+        )
+
+    def accept(self, readings: "WindowReadings") -> None:
+        """Take the GPUs of a window as being as awake as they get: something else holds them down."""
+        self._awake |= {gpu: taken[-1] for gpu, taken in readings.by_gpu.items() if taken}
 
 
 class Window:
@@ -135,9 +163,13 @@ def _below(first: Sequence[GpuSample], awake: Sequence[GpuSample]) -> bool:
     if not first or not awake:
         return False
     then, now = first[0], awake[-1]
+    return _under(then.graphics_mhz, now.graphics_mhz) or _asleep(then, now)
+
+
+def _asleep(then: GpuSample, now: GpuSample) -> bool:
+    """Tell whether what copies need was slower: the memory, the link. Core clocks follow the load."""
     return (
-        _under(then.graphics_mhz, now.graphics_mhz)
-        or _under(then.memory_mhz, now.memory_mhz)
+        _under(then.memory_mhz, now.memory_mhz)
         or (then.pcie_gen is not None and now.pcie_gen is not None and then.pcie_gen < now.pcie_gen)
         or _number(then.pstate) > _number(now.pstate) >= 0
     )

@@ -41,7 +41,7 @@ _AMPLE_BYTES = 860 * MIB
 # Page-locked memory for all GPUs. A quick session is to stay well under 1.5 GiB, host memory's own measuring,
 # pageable memory and Python included; a full one holds 512 MiB for what is received on each of two nodes.
 _QUICK_PINNED_BYTES = 768 * MIB
-_FULL_PINNED_BYTES = 1152 * MIB
+_FULL_PINNED_BYTES = 1280 * MIB
 _SHARE_OF_AVAILABLE = 0.25
 _KERNEL = "kernel_read"
 
@@ -150,6 +150,11 @@ def _measure_gpus(
             results.cuda_version = cuda.driver_version
             matched = match(machine, gpus, cuda.devices, doors.environment)
             results.not_measured += matched.not_measured
+            results.notes += [
+                f"{gpu_place(gpu.index)} is split (MIG): its numbers are those of one instance"
+                for gpu in machine.gpus
+                if gpu.mig.mode and gpu.index in matched.ordinals
+            ]
             if not matched.ordinals:
                 what = "CUDA shows none of the GPUs that were to be measured"
                 return what, "; ".join(f"{one.what}: {one.reason}" for one in matched.not_measured)
@@ -159,11 +164,10 @@ def _measure_gpus(
                 ) as engine,
                 Meter(matched.ordinals, open_sampler=doors.open_sampler, now=doors.now) as meter,
             ):
-                _run(machine, request, matched, engine, meter, tell, doors, begun, results)
+                return _run(machine, request, matched, engine, meter, tell, doors, begun, results)
     except NoCudaError as error:
         results.not_measured.append(NotMeasured(what="all copies of the GPUs", reason=error.says))
         return error.says, error.remedy
-    return None
 
 
 def _run(
@@ -176,15 +180,16 @@ def _run(
     doors: Doors,
     begun: float,
     results: Results,
-) -> None:
+) -> tuple[str, str] | None:
+    """Measure the GPUs that CUDA shows. Gives what and what to do where it can use none of them."""
     if meter.reason is not None:
         results.notes.append(f"no P-states, clocks and links were read while it copied: NVML {meter.reason}")
-    given_up = _unusable(matched.ordinals, engine, results)
+    given_up = _unusable(machine, matched.ordinals, engine, results)
     setting = _setting(machine, request, [gpu for gpu in matched.ordinals if gpu not in given_up], engine)
     for gpu, reason in given_up.items():
         results.not_measured.append(NotMeasured(what=gpu_place(gpu), reason=reason))
     if not setting.gpus:
-        return
+        return "CUDA can use none of the GPUs that were to be measured", "; ".join(given_up.values())
     deadline = begun + QUICK_SECONDS if request.level == "quick" else None
     session = Session(engine, meter, setting, deadline_s=deadline, tell=tell, now=doors.now, results=results)
     tell(Progress(done=0, total=1, seconds_left=None, now="waking the GPUs up"))
@@ -195,6 +200,7 @@ def _run(
         session.run()
     finally:
         results.failures += engine.unreturned
+    return None
 
 
 def _pinned_bytes(level: Level) -> int:
@@ -204,14 +210,17 @@ def _pinned_bytes(level: Level) -> int:
     return most if available is None else min(most, int(available * _SHARE_OF_AVAILABLE))
 
 
-def _unusable(gpus: Mapping[int, int], engine: Engine, results: Results) -> dict[int, str]:
+def _unusable(machine: Machine, gpus: Mapping[int, int], engine: Engine, results: Results) -> dict[int, str]:
     """Ask what is free on each GPU: one that does not even tell that is not measured, for CUDA's reason."""
+    modes = {gpu.index: gpu.compute_mode for gpu in machine.gpus}
     given_up: dict[int, str] = {}
     for gpu in gpus:
         free = engine.free_bytes(gpu)
         unusable = engine.supports(gpu, "copy_engine")
         if unusable is not None or free == 0:
-            given_up[gpu] = f"CUDA cannot use it: {unusable or 'none of its memory is free'}"
+            why = f"CUDA cannot use {gpu_place(gpu)}: {unusable or 'none of its memory is free'}"
+            mode = modes.get(gpu) or "default"
+            given_up[gpu] = why if mode == "default" else f"{why}; its compute mode is {mode}"
             continue
         if free < _AMPLE_BYTES:
             results.notes.append(

@@ -16,6 +16,8 @@ from gputopo.probes.bandwidth.engine import Engine, WayTime, Window
 
 # Windows beyond those wanted, for repeats that do not count or do not agree.
 EXTRA_REPEATS = 4
+# For so long a card is waited for that sleeps in the middle of a session (`waking.MOST_S` is for the start).
+WAKING_S = 1.5
 ROSE = "the card was still waking up: its P-state, clocks or link were lower than in the repeats that count"
 LOW_FIRST = "the card was still waking up: the first repeats lay well below all later ones"
 
@@ -73,7 +75,7 @@ def values_of(job: Job, place: Sequence[int], windows: Sequence[Window]) -> list
 
 def _repeats(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: Effort) -> _Taken:
     gpus = tuple(dict.fromkeys(gpu for way in job.ways for gpu in gpus_of(way)))
-    apart = engine.measure(job, sizes(job, speeds, Effort(0.0, 1)), None)
+    apart = _apart(job, engine, meter, speeds, gpus)
     if _failed_ways(job, apart):
         return _Taken([apart], [])
     _learn(job, apart, speeds)
@@ -84,11 +86,28 @@ def _repeats(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: Eff
         readings = meter.window(gpus)
         taken.windows.append(engine.measure(job, counts, readings.take))
         taken.readings.append(readings.readings)
+        meter.learn(readings.readings)
         if _failed_ways(job, taken.windows[-1]) or not _more(job, taken, wanted):
             break
     if not _failed_ways(job, taken.windows[-1]):
         _learn(job, taken.windows[-1], speeds)
     return taken
+
+
+def _apart(job: Job, engine: Engine, meter: Meter, speeds: Speeds, gpus: Sequence[int]) -> Window:
+    """Run the window that does not count; where a GPU may have gone to sleep, as many as wake it up."""
+    counts = sizes(job, speeds, Effort(0.0, 1))
+    if not meter.rested(gpus):
+        return engine.measure(job, counts, None)
+    begun = meter.now()
+    while True:
+        readings = meter.window(gpus)
+        window = engine.measure(job, counts, readings.take)
+        if _failed_ways(job, window) or not meter.asleep(readings.readings):
+            return window
+        if meter.now() - begun > WAKING_S:
+            meter.accept(readings.readings)
+            return window
 
 
 def _more(job: Job, taken: _Taken, wanted: int) -> bool:

@@ -62,6 +62,7 @@ def _windows(
         if all(working):
             values.append(sum(time.gb_per_s for time in window.ways))
             readings.append(window_readings.readings)
+            meter.learn(window_readings.readings)
         ways = tuple(way for way, works in zip(ways, working, strict=True) if works)
         passed = now() - begun
         if passed > MOST_S or (passed > LEAST_S and _stays(values)):

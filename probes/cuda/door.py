@@ -1,7 +1,8 @@
 """The one door to CUDA, through cuda.bindings.driver (its 12.x and 13.x lines).
 
-A method gives one answer or raises CudaError with the driver's reason. Devices are numbered in PCI order. The
-questions lie by theme in `memory`, `streams` and `kernels`. For one thread: the current context is its own.
+A method gives one answer or raises CudaError with the driver's reason. Devices are numbered as CUDA does in
+this process; their PCI address tells which GPU one is. The questions lie by theme in `memory`, `streams` and
+`kernels`. For one thread: the current context is its own.
 """
 
 import contextlib
@@ -108,17 +109,21 @@ def open_cuda() -> Iterator[Cuda]:
         cuda.close()
 
 
-# What cuInit reads. By PCI address, as NVML counts; CUDA's own order puts the fastest first. A kernel that is
-# loaded at its first launch, as is usual since CUDA 12, may wait for all streams of its device, the held ones
-# too (CUDA C++ Programming Guide, Lazy Loading, Concurrent Execution).
-_SETTINGS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_MODULE_LOADING": "EAGER"}
+# What cuInit reads. A kernel that is loaded at its first launch, as is usual since CUDA 12, may wait for all
+# streams of its device, the held ones too (CUDA C++ Programming Guide, Lazy Loading, Concurrent Execution).
+_SETTINGS = {"CUDA_MODULE_LOADING": "EAGER"}
+# By PCI address, as NVML counts; CUDA's own order puts the fastest first. Not where the user chose devices:
+# numbers in that list count in the user's order, and the same GPUs are to be hidden here as from programs.
+_IN_PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+_CHOSEN = "CUDA_VISIBLE_DEVICES"
 
 
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
     """Set what cuInit reads, and put it back: what this process starts later has its own wishes."""
-    before = {name: os.environ.get(name) for name in _SETTINGS}
-    os.environ.update(_SETTINGS)
+    settings = _SETTINGS if _CHOSEN in os.environ else _SETTINGS | _IN_PCI_ORDER
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     try:
         yield
     finally:

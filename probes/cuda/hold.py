@@ -51,9 +51,11 @@ class Hold:
         self._open.clear()
         self._shut = None
         self.gave_up = False
-        self._timer = threading.Timer(self._patience_s, self._give_up)
-        self._timer.daemon = True
-        self._timer.start()
+        timer = threading.Timer(self._patience_s, self._give_up)
+        timer.daemon = True
+        with contextlib.suppress(RuntimeError):  # "can't start new thread": then without this help
+            timer.start()
+            self._timer = timer
 
     def hold(self, ordinal: int, stream: Stream) -> None:
         """Hold a stream of a device (the current one) until the release. Raises CudaError."""

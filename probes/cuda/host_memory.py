@@ -12,12 +12,12 @@ from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
 MIB = 2**20
-# What is sent is only read, so that all copies may read the same bytes again. What is received must fit
-# whole, or only the last round over it can be compared: 512 MiB is the largest copy of a sweep.
-SEND_BYTES = 64 * MIB
+# What is sent is only read, and may be read again. What is received must fit whole, or only the last round
+# over it can be compared: 512 MiB is the largest copy of a sweep.
+SEND_BYTES = 128 * MIB
 RECEIVE_BYTES = 512 * MIB
 # Copies of pageable memory run one at a time, at 6 to 12 GB/s.
-PAGEABLE_RECEIVE_BYTES = 128 * MIB
+PAGEABLE_BYTES = 128 * MIB
 # Page-locked memory in all, unless an engine is told otherwise; and the least that one area is given.
 PINNED_BYTES = 2 * (SEND_BYTES + RECEIVE_BYTES)
 LEAST_BYTES = 32 * MIB
@@ -61,7 +61,7 @@ class PinnedArea:
 class PageableArea:
     """Memory as any program has it. Raises CudaError where the system has none."""
 
-    def __init__(self, send: int = SEND_BYTES, receive: int = PAGEABLE_RECEIVE_BYTES) -> None:
+    def __init__(self, send: int = PAGEABLE_BYTES // 2, receive: int = PAGEABLE_BYTES) -> None:
         self.send_room, self.receive_room = _blocks(send), _blocks(receive)
         try:
             self._map = mmap.mmap(-1, self.send_room + self.receive_room)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
@@ -22,7 +22,13 @@ def in_parts(size: int, work: Callable[[int, int], None]) -> None:
         work(0, size)
         return
     each = -(-size // count // BLOCK_BYTES) * BLOCK_BYTES
-    with ThreadPoolExecutor(count) as threads:
-        running = [threads.submit(work, offset, min(each, size - offset)) for offset in range(0, size, each)]
+    running: list[Future[None]] = []
+    try:
+        with ThreadPoolExecutor(count) as threads:
+            for offset in range(0, size, each):
+                running.append(threads.submit(work, offset, min(each, size - offset)))
+    except RuntimeError:  # "can't start new thread": a limit of processes
+        work(0, size)
+        return
     for part in running:
         part.result()

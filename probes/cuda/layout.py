@@ -42,17 +42,18 @@ def host_gpu(way: Way) -> int | None:
 
 
 def parts(ways: Sequence[Way]) -> tuple[dict[int, Part], dict[int, Part]]:
-    """Tell which part of the destination's buffer each way gets, and which of the receiving host memory.
+    """Tell which part of the destination's buffer each way gets, and which of the host memory on its node.
 
-    By the ways' numbers. Sources are only read, and shared by all.
+    By the ways' numbers. What is read on a GPU is shared by all.
     """
     device: dict[object, list[int]] = {}
     host: dict[object, list[int]] = {}
     for number, way in enumerate(ways):
         if gpu_of(way.destination) is not None:
             device.setdefault(way.destination, []).append(number)
-        if way.kind in ("d2h", "p2p_staged"):
-            host.setdefault((way.numa_node, way.pinned is False), []).append(number)
+        if host_gpu(way) is not None:
+            area = (way.numa_node, way.pinned is False, way.kind == "h2d")  # sends or receives there
+            host.setdefault(area, []).append(number)
     return _numbered(device), _numbered(host)
 
 
@@ -103,8 +104,9 @@ def places(
         at_once = len(host_nodes(job.ways, pinned=True))
         area = host.pinned(source.ordinal, way.numa_node, cpus, at_once)
     if way.kind == "h2d":
-        return Places(acting, Span(source, area.send, area.send_room, True), destination)
-    room, shift = _part(area.receive_room, on_host.get(number, (0, 1)))
+        room, shift = _part(area.send_room, on_host[number])
+        return Places(acting, Span(source, area.send + shift, room, True), destination)
+    room, shift = _part(area.receive_room, on_host[number])
     received = Span(source, area.receive + shift, room, True)
     if way.kind == "d2h":
         return Places(acting, origin, received)

@@ -20,6 +20,12 @@ _HEAD = """
 .address_size 64
 """
 
+_REGISTERS = """
+    .reg .pred %p<4>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<48>;
+"""
+
 # First index of this thread in %rd20, number of all threads in %rd21.
 _GRID = """
     mov.u32 %r1, %ctaid.x;
@@ -30,12 +36,6 @@ _GRID = """
     cvt.u64.u32 %rd22, %r3;
     add.u64 %rd20, %rd20, %rd22;
     mul.wide.u32 %rd21, %r4, %r2;
-"""
-
-_REGISTERS = """
-    .reg .pred %p<4>;
-    .reg .b32 %r<8>;
-    .reg .b64 %rd<48>;
 """
 
 # splitmix64 of seed %rd2 + (index %rd20 mod 32768) into %rd10.
@@ -53,60 +53,57 @@ _PATTERN = """
     xor.b64 %rd10, %rd10, %rd11;
 """
 
-_FILL = f"""
-.visible .entry gputopo_fill(.param .u64 dst, .param .u64 words, .param .u64 seed)
-{{
-{_REGISTERS}
-    ld.param.u64 %rd0, [dst];
-    ld.param.u64 %rd1, [words];
-    ld.param.u64 %rd2, [seed];
-    cvta.to.global.u64 %rd0, %rd0;
-{_GRID}
+
+def _kernel(name: str, parameters: tuple[str, ...], memory: tuple[str, ...], body: str) -> str:
+    """Write a kernel: its parameters in %rd0, %rd1, ..., those that are addresses of `memory` made global."""
+    declared = ", ".join(f".param .u64 {parameter}" for parameter in parameters)
+    loads = [f"    ld.param.u64 %rd{place}, [{parameter}];" for place, parameter in enumerate(parameters)]
+    loads += [f"    cvta.to.global.u64 %rd{place}, %rd{place};" for place in map(parameters.index, memory)]
+    begin = "\n".join(loads)
+    return f"\n.visible .entry {name}({declared})\n{{{_REGISTERS}{begin}\n{body}    ret;\n}}\n"
+
+
+def _each_word(body: str) -> str:
+    """Write a loop over the words of this thread: the address of each in %rd12, its pattern in %rd10.
+
+    %rd0: where they begin; %rd1: how many there are.
+    """
+    return f"""{_GRID}
 again:
     setp.ge.u64 %p1, %rd20, %rd1;
     @%p1 bra done;
 {_PATTERN}
     shl.b64 %rd12, %rd20, 3;
     add.u64 %rd12, %rd12, %rd0;
-    st.global.u64 [%rd12], %rd10;
+{body}
     add.u64 %rd20, %rd20, %rd21;
     bra again;
 done:
-    ret;
-}}
 """
 
-_CHECK = f"""
-.visible .entry gputopo_check(.param .u64 src, .param .u64 words, .param .u64 seed, .param .u64 counter)
-{{
-{_REGISTERS}
-    ld.param.u64 %rd0, [src];
-    ld.param.u64 %rd1, [words];
-    ld.param.u64 %rd2, [seed];
-    ld.param.u64 %rd3, [counter];
-    cvta.to.global.u64 %rd0, %rd0;
-    cvta.to.global.u64 %rd3, %rd3;
-    mov.u64 %rd15, 0;
-{_GRID}
-again:
-    setp.ge.u64 %p1, %rd20, %rd1;
-    @%p1 bra done;
-{_PATTERN}
-    shl.b64 %rd12, %rd20, 3;
-    add.u64 %rd12, %rd12, %rd0;
+
+_FILL = _kernel(
+    "gputopo_fill", ("dst", "words", "seed"), ("dst",), _each_word("    st.global.u64 [%rd12], %rd10;")
+)
+
+_COMPARE = """
     ld.global.u64 %rd13, [%rd12];
     setp.ne.u64 %p2, %rd13, %rd10;
     @%p2 add.u64 %rd15, %rd15, 1;
-    add.u64 %rd20, %rd20, %rd21;
-    bra again;
-done:
+"""
+_CHECK = _kernel(
+    "gputopo_check",
+    ("src", "words", "seed", "counter"),
+    ("src", "counter"),
+    f"""
+    mov.u64 %rd15, 0;
+{_each_word(_COMPARE)}
     setp.eq.u64 %p3, %rd15, 0;
     @%p3 bra none;
     red.global.add.u64 [%rd3], %rd15;
 none:
-    ret;
-}}
-"""
+""",
+)
 
 _DEPTH = 8  # loads under way in each thread
 _LOADS = "".join(
@@ -115,18 +112,18 @@ _LOADS = "".join(
 _STORES = "".join(
     f"    st.global.u64 [%rd13], %rd{30 + i};\n    add.u64 %rd13, %rd13, %rd23;\n" for i in range(_DEPTH)
 )
+_ADDRESSES = """
+    shl.b64 %rd12, %rd20, 3;
+    add.u64 %rd13, %rd12, %rd0;
+    add.u64 %rd12, %rd12, %rd1;
+"""
 
 # %rd23: bytes from one word of a thread to its next; %rd24: words that all threads copy in one round.
-_COPY = f"""
-.visible .entry gputopo_copy(.param .u64 dst, .param .u64 src, .param .u64 words)
-{{
-{_REGISTERS}
-    ld.param.u64 %rd0, [dst];
-    ld.param.u64 %rd1, [src];
-    ld.param.u64 %rd2, [words];
-    cvta.to.global.u64 %rd0, %rd0;
-    cvta.to.global.u64 %rd1, %rd1;
-{_GRID}
+_COPY = _kernel(
+    "gputopo_copy",
+    ("dst", "src", "words"),
+    ("dst", "src"),
+    f"""{_GRID}
     shl.b64 %rd23, %rd21, 3;
     mul.lo.u64 %rd24, %rd21, {_DEPTH};
     mul.lo.u64 %rd25, %rd21, {_DEPTH - 1};
@@ -134,35 +131,26 @@ rounds:
     add.u64 %rd26, %rd20, %rd25;
     setp.ge.u64 %p1, %rd26, %rd2;
     @%p1 bra rest;
-    shl.b64 %rd12, %rd20, 3;
-    add.u64 %rd13, %rd12, %rd0;
-    add.u64 %rd12, %rd12, %rd1;
-{_LOADS}{_STORES}
+{_ADDRESSES}{_LOADS}{_STORES}
     add.u64 %rd20, %rd20, %rd24;
     bra rounds;
 rest:
     setp.ge.u64 %p2, %rd20, %rd2;
     @%p2 bra done;
-    shl.b64 %rd12, %rd20, 3;
-    add.u64 %rd13, %rd12, %rd0;
-    add.u64 %rd12, %rd12, %rd1;
+{_ADDRESSES}
     ld.global.u64 %rd30, [%rd12];
     st.global.u64 [%rd13], %rd30;
     add.u64 %rd20, %rd20, %rd21;
     bra rest;
 done:
-    ret;
-}}
-"""
+""",
+)
 
-_CHASE = f"""
-.visible .entry gputopo_chase(.param .u64 start, .param .u64 steps, .param .u64 out)
-{{
-{_REGISTERS}
-    ld.param.u64 %rd0, [start];
-    ld.param.u64 %rd1, [steps];
-    ld.param.u64 %rd2, [out];
-    cvta.to.global.u64 %rd2, %rd2;
+_CHASE = _kernel(
+    "gputopo_chase",
+    ("start", "steps", "out"),
+    ("out",),
+    """
 again:
     setp.eq.u64 %p1, %rd1, 0;
     @%p1 bra done;
@@ -172,9 +160,8 @@ again:
     bra again;
 done:
     st.global.u64 [%rd2], %rd0;
-    ret;
-}}
-"""
+""",
+)
 
 KERNELS = ("gputopo_fill", "gputopo_check", "gputopo_copy", "gputopo_chase")
 

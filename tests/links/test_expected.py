@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputopo.bandwidth import Bandwidth, Sample
 from gputopo.expectations import expected_link, expected_nvlink
 from gputopo.links.expected import link_name, links_for, with_expectations
-from gputopo.machine import Gpu, Machine, Pcie
+from gputopo.machine import Gpu, Machine, Mig, Pcie
 from tests.findings.boxes import UP, every_gpu, gpu, node, pair, sound
 from tests.findings.measured import sample, seen
 
@@ -121,6 +121,14 @@ def test_local_copies_are_held_against_the_memory_of_the_model() -> None:
     assert found.expected_low_gb_per_s < 353.5
     (unknown,) = expected(capture("Unheard Of"), sample("d2d_local", "gpu:0", "gpu:0", 353.5))
     assert unknown.expected_gb_per_s is None
+
+
+def test_an_instance_of_a_card_is_not_held_against_the_whole_card() -> None:
+    whole = capture("GeForce GTX 1080 Ti")
+    split = replace(whole, gpus=tuple(replace(gpu, mig=Mig(mode=True)) for gpu in whole.gpus))
+    (found,) = expected(split, sample("d2d_local", "gpu:0", "gpu:0", 50.0))
+    assert (found.expected_gb_per_s, found.expected_low_gb_per_s) == (None, None)
+    assert "MIG" in (found.expected_source or "")
 
 
 def test_pairs_over_pcie_expect_the_slower_of_what_both_cards_were_measured_at() -> None:

@@ -5,13 +5,15 @@ from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any
 
+import msgspec
 import pytest
 
-from gputopo.bandwidth import Bandwidth, NotMeasured, Sample
+from gputopo.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.errors import ExitCode, UsageError
 from gputopo.links.budget import MIN_BYTES, QUICK_SECONDS
 from gputopo.links.copies import Way
 from gputopo.links.jobs import Request
+from gputopo.machine import Mig
 from gputopo.probes.bandwidth.host_memory import HostMemory
 from gputopo.probes.bandwidth.measuring import NoGpuMeasuredError, Progress, measure
 from gputopo.probes.cuda.calling import NoCudaError
@@ -180,8 +182,19 @@ def test_a_gpu_that_cuda_cannot_use_is_told_and_the_rest_measured() -> None:
     found = run(EngineDouble(gpus=3, lost={1: -1}))
     assert found.failures == ()
     (told,) = [one for one in found.not_measured if one.what == "gpu:1"]
-    assert "CUDA cannot use it" in told.reason
+    assert "CUDA cannot use gpu:1" in told.reason
     assert number(found, kind="p2p_staged", source="gpu:0", destination="gpu:2") is not None
+
+
+def test_gpus_of_which_none_can_be_used_are_told_with_their_compute_mode() -> None:
+    engine = EngineDouble(gpus=2, lost={0: -1, 1: -1})
+    taken = machine(2)
+    exclusive = tuple(msgspec.structs.replace(gpu, compute_mode="exclusive_process") for gpu in taken.gpus)
+    with pytest.raises(NoGpuMeasuredError) as refused:
+        measure(msgspec.structs.replace(taken, gpus=exclusive), Request(), doors=doors(engine, host=HOST))
+    assert "none of the GPUs" in refused.value.what
+    assert refused.value.hint.count("exclusive_process") == 2
+    assert refused.value.bandwidth.samples == HOST.samples
 
 
 def test_repeats_of_a_card_that_wakes_up_are_thrown_away_and_counted() -> None:
@@ -344,3 +357,22 @@ def test_a_gpu_that_cannot_run_kernels_is_told_and_copied_with_all_the_same() ->
     )
     methods = Counter(s.method for s in found.samples if s.kind == "p2p_direct")
     assert methods == {"copy_engine": 2, "kernel_read": 1, "kernel_write": 1}
+
+
+def test_a_card_that_is_split_is_said_to_be() -> None:
+    split = machine(2)
+    split = msgspec.structs.replace(
+        split, gpus=(split.gpus[0], msgspec.structs.replace(split.gpus[1], mig=Mig(mode=True)))
+    )
+    found = measure(split, Request(), doors=doors(EngineDouble(), host=HOST))
+    assert [note for note in found.notes if "MIG" in note] == [
+        "gpu:1 is split (MIG): its numbers are those of one instance"
+    ]
+
+
+def test_a_copy_that_does_not_come_back_after_an_interruption_is_a_failure() -> None:
+    hung = Failure(kind="h2d", source="host", destination="gpu:0", reason="TIMED_OUT", says="late")
+    for after in (0, 20):  # while the cards are woken, and while they are measured
+        found = run(EngineDouble(interrupt_after=after, unreturned=[hung]))
+        assert not found.complete
+        assert hung in found.failures

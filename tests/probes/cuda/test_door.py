@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gputopo.probes.cuda import door
-from tests.kit.cuda.session import environment
 from tests.probes.cuda.doubled import MIB, box, measure, needs_gcc, run
 from tests.probes.cuda.engine_worker import Task
 
@@ -76,17 +75,24 @@ def test_a_library_that_is_none_is_told_as_odd(tmp_path: Path) -> None:
     assert refused[0] == "LIBRARY_ODD"
 
 
-@needs_gcc
-def test_devices_are_counted_by_place_whatever_the_user_has_set(tmp_path: Path) -> None:
-    env = environment(box("chipset"), tmp_path) | {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    addresses = [address for _, address, _, _ in run(Task(), env).devices]
-    assert addresses == sorted(address for address in addresses if address)
-
-
 def test_what_cuda_reads_at_its_start_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
     with door._settings():
         assert (os.environ["CUDA_DEVICE_ORDER"], os.environ["CUDA_MODULE_LOADING"]) == ("PCI_BUS_ID", "EAGER")
     assert "CUDA_DEVICE_ORDER" not in os.environ
     assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
+
+
+@pytest.mark.parametrize("order", [None, "FASTEST_FIRST", "PCI_BUS_ID"])
+def test_devices_that_the_user_chose_are_counted_in_the_users_order(
+    monkeypatch: pytest.MonkeyPatch, order: str | None
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    if order is not None:
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+    with door._settings():
+        assert os.environ.get("CUDA_DEVICE_ORDER") == order
+        assert os.environ["CUDA_MODULE_LOADING"] == "EAGER"

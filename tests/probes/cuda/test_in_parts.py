@@ -1,0 +1,52 @@
+"""Host memory worked on by several threads."""
+
+import os
+import threading
+
+import pytest
+
+from gputopo.probes.cuda.in_parts import LEAST_PART_BYTES, MOST_THREADS, in_parts
+from gputopo.probes.cuda.pattern import BLOCK_BYTES
+
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def many_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, MIB, 16 * MIB, 40 * MIB + 24, 512 * MIB, 513 * MIB - 8])
+def test_all_bytes_are_worked_on_once(size: int) -> None:
+    parts: list[tuple[int, int]] = []
+    in_parts(size, lambda offset, part: parts.append((offset, part)))
+    end = 0
+    for offset, part in sorted(parts):
+        assert offset == end
+        assert offset % BLOCK_BYTES == 0
+        end += part
+    assert end == size
+    assert len(parts) <= MOST_THREADS
+
+
+def test_the_first_error_in_order_is_raised_when_all_have_ended() -> None:
+    ended: list[int] = []
+
+    def work(offset: int, part: int) -> None:
+        ended.append(offset)
+        if offset:
+            raise ValueError(offset)
+
+    with pytest.raises(ValueError, match=str(LEAST_PART_BYTES)):
+        in_parts(4 * LEAST_PART_BYTES, work)
+    assert len(ended) == 4
+
+
+def test_a_system_without_threads_works_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    parts: list[tuple[int, int]] = []
+    in_parts(64 * MIB, lambda offset, part: parts.append((offset, part)))
+    assert parts == [(0, 64 * MIB)]
