@@ -8,6 +8,8 @@ from typing import Any
 
 from gputopo.all_reduce import SAYS
 
+_NOTHING = "nothing: there is one device"
+
 
 def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Give by name: trainer, variables, exchange, numbers, data; nothing of a spec that says nothing.
@@ -18,15 +20,17 @@ def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
     task = spec.get("task")
     if task == "input":
         return {"task": task, "data": data_words(spec)}
-    if task in ("forward", "eval"):
-        return _only_some({"task": task, **_numbers(spec), "data": data_words(spec) or None})
-    found: dict[str, Any] = {"task": task, "trainer": _trainer(spec)}
+    held: dict[str, Any] = {}
     if "variable_update" in spec and spec.get("strategy") is None:
-        found["variable_update"] = spec["variable_update"]
-        found["variables"] = _variables(spec)
+        held = {"variable_update": spec["variable_update"], "variables": _variables(spec)}
+    if task in ("forward", "eval"):
+        return _only_some({"task": task, **held, **_numbers(spec), "data": data_words(spec) or None})
+    found: dict[str, Any] = {"task": task, "trainer": _trainer(spec), **held}
     if reduction := spec.get("all_reduce"):
         found["all_reduce"] = reduction
-        found["all_reduce_by"] = SAYS.get(str(reduction).partition("#")[0])
+        alone = len(spec.get("devices") or ()) == 1
+        found["all_reduce_by"] = _NOTHING if alone else SAYS.get(str(reduction).partition("#")[0])
+    if reduction or spec.get("variable_update") == "parameter_server":
         found["grad_reduce"] = spec.get("grad_reduce")
     found["exchange"] = exchange_words(spec) or None
     found |= _numbers(spec)

@@ -21,6 +21,7 @@ def test_a_plain_run_is_told_in_its_parts() -> None:
         "trainer": "own towers",
         "variable_update": "parameter_server",
         "variables": "/CPU:0",
+        "grad_reduce": "mean",
         "precision": "fp32",
         "xla": False,
         "data_format": "NHWC",
@@ -34,6 +35,12 @@ def test_a_reduction_is_told_by_what_adds() -> None:
     assert (ran["all_reduce"], ran["grad_reduce"]) == ("ring#2", "mean")
     assert "ring of copies" in ran["all_reduce_by"]
     assert ran["variables"] == "a copy on each device"
+
+
+def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
+    one = cpu_spec().devices[:1]
+    ran = what_ran(json_of(variable_update="replicated", ps_device=None, all_reduce="ring", devices=one))
+    assert (ran["all_reduce"], ran["all_reduce_by"]) == ("ring", "nothing: there is one device")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,9 @@ def test_other_tasks_and_trainers_are_told_as_what_they_are() -> None:
     assert what_ran(json_of(strategy="mirrored"))["trainer"] == "strategy mirrored"
     assert "variables" not in what_ran(json_of(strategy="mirrored"))
     assert set(what_ran(json_of(task="input"))) == {"task", "data"}
-    assert "optimizer" not in what_ran(json_of(task="forward"))
+    forward = what_ran(json_of(task="forward", ps_device="/CPU:1"))
+    assert (forward["variable_update"], forward["variables"]) == ("parameter_server", "/CPU:1")
+    assert not {"optimizer", "grad_reduce", "trainer"} & set(forward)
 
 
 def test_the_loss_scale_belongs_to_fp16_and_data_tell_where_they_come_from() -> None:

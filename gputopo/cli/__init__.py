@@ -21,7 +21,7 @@ def main() -> NoReturn:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code. Data goes to stdout; errors, in two lines, to stderr."""
-    _prepare_stdout()
+    _prepare_streams()
     try:
         code = _dispatch(list(arguments))
         printing.emit("")
@@ -51,9 +51,19 @@ def _discard(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def _prepare_stdout() -> None:
-    if sys.stdout is None:  # closed by the shell: >&-
+def _prepare_streams() -> None:
+    """Let what is closed (`>&-`, `2>&-`) lead nowhere: else a file opened later takes its number, and
+    what is printed to a missing stderr comes out of stdout.
+    """
+    for number, flags in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     # A terminal that knows ASCII only gets a question mark, not a traceback.
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:

@@ -77,7 +77,7 @@ def inspect(
     shape = "json" if json else require_choice("--format", output, FORMATS)
     worst = None if fail_on is None else require_choice("--fail-on", fail_on, FAIL_ON)
     if watch:
-        _refuse_beside_watch(sources, record, diff)
+        _refuse_beside_watch(sources, record, diff, identities=identities)
         _require_shape(shape, WATCH_FORMATS, "--watch")
         from gputopo.cli.watch import watch as watch_gpus
 
@@ -171,8 +171,15 @@ def _require_shape(shape: str, shapes: tuple[str, ...], option: str) -> None:
         raise UsageError(f"{option} cannot print {shape}", f"give --format {' or '.join(shapes)}")
 
 
-def _refuse_beside_watch(sources: list[str] | None, record: Path | None, diff: str | None) -> None:
-    others = {"--from": bool(sources), "--record": record is not None, "--diff": diff is not None}
+def _refuse_beside_watch(
+    sources: list[str] | None, record: Path | None, diff: str | None, *, identities: bool
+) -> None:
+    others = {
+        "--from": bool(sources),
+        "--record": record is not None,
+        "--diff": diff is not None,
+        "--identities": identities,
+    }
     for option, given in others.items():
         if given:
             raise UsageError(

@@ -36,7 +36,7 @@ def machine_from(sources: Sequence[str]) -> Machine:
         return captures.load(sources, read_tree=_read_tree)
     from gputopo.probes import collect
 
-    return collect.read_machine(Path(os.environ.get("GPUTOPO_ROOT", "/")))
+    return collect.read_machine(Path(os.environ.get("GPUTOPO_ROOT") or "/"))
 
 
 def planned_machine(sources: Sequence[str]) -> Machine:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 1.0
 _SHORTEST_S = 0.1  # below it the watching itself costs what it should see
+_LONGEST_S = 366 * 86400.0  # beyond some hundred years no clock can be set
 MOMENT_SCHEMA = "gputopo.moment/1"
 
 
@@ -44,8 +45,10 @@ def seconds_from(option: str, text: str, least: float) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value < least:
-        raise UsageError(f"{option} must be a number of seconds, got {text[:40]!r}", f"at least {least:g}")
+    if not least <= value <= _LONGEST_S:
+        raise UsageError(
+            f"{option} must be a number of seconds, got {text[:40]!r}", f"give {least:g} to {_LONGEST_S:.0f}"
+        )
     return value
 
 

@@ -57,6 +57,22 @@ def test_a_terminal_gets_colour_unless_no_color_is_set(no_color: str, coloured: 
     assert ("31m" in shown) == coloured  # red: the severity of an error
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-", "<&-"])
+def test_closed_streams_change_nothing_of_the_data(closed: str, tmp_path: Path) -> None:
+    line = f"{sys.executable} -m gputopo run --model alexnet --dry-run --json {closed}"
+    environment = {**os.environ, "GPUTOPO_ROOT": str(tmp_path), "GPUTOPO_HOME": str(tmp_path / "home")}
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert schema.schema_of(done.stdout) == "gputopo.dryrun/1"
+
+
+def test_an_error_with_a_closed_stderr_does_not_come_out_of_stdout() -> None:
+    line = f"{sys.executable} -m gputopo plan --model alexnt 2>&-"
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_a_pipe_gets_no_escape_codes(call: Call) -> None:
     assert "\x1b" not in call("inspect", "--from", "7gforce").out
 
