@@ -45,8 +45,9 @@ class DiskError(GputopoError):
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
     """What a checkpoint is of. `steps`: trained so far. `places`: sets of variables in it.
 
-    `optimizer_of`: whose optimizer it is, gputopo's or Keras's (of `--method`): the numbers that the two keep
-    have the same shapes and other meanings. `arrays`: the shape of every array in the file.
+    `images`: taken in these steps, None: not told. `optimizer_of`: whose optimizer it is, gputopo's or
+    Keras's (of `--method`): the numbers that the two keep have the same shapes and other meanings. `arrays`:
+    the shape of every array in the file.
     """
 
     steps: int
@@ -57,6 +58,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     variable_update: str
     places: int = 1
     seed: int
+    images: int | None = None
     arrays: dict[str, tuple[int, ...]] = {}
     versions: dict[str, str] = {}
 

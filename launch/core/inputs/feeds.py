@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
@@ -36,6 +36,14 @@ class Maker(Protocol):
 
     def close(self) -> None:
         """Let go of files and threads."""
+
+
+@runtime_checkable
+class ReadsOn(Protocol):
+    """A maker that reads a data set, in which it can begin anywhere."""
+
+    def go_on(self, number: int, image: int) -> None:
+        """Let the batch of step `number` begin with that image."""
 
 
 class Taken(Protocol):
@@ -141,6 +149,11 @@ class FedSource:
     def describe(self) -> Mapping[str, Fact]:
         """Give the settings."""
         return self._facts
+
+    def go_on(self, number: int, image: int) -> None:
+        """Tell it to the maker, if that reads a data set."""
+        if isinstance(self._maker, ReadsOn):
+            self._maker.go_on(number, image)
 
     def feed(self, number: int) -> Sequence[Tensor]:
         """Take the batch and make tensors of what are arrays still."""

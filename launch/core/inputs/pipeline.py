@@ -68,11 +68,16 @@ class PipelineMaker:
         self._stopped: tuple[int, Exception] | None = None
         self._restart: tuple[str, ...] = ()
         self._began = 0
+        self._base = 0, 0  # a step, and the image that it begins with
 
     @property
     def says(self) -> tuple[str, ...]:
         """What was assumed, and what was left out so far."""
         return (*self._pipeline.says, *self._restart, *self._pipeline.bad.says, *self._inexact())
+
+    def go_on(self, number: int, image: int) -> None:
+        """Let step `number` begin with that image."""
+        self._base = number, image
 
     def make(self, number: int) -> Batch:
         """Make the batch of a step. A step out of order starts the pipeline at its place.
@@ -158,7 +163,8 @@ class PipelineMaker:
         )
 
     def _started(self, number: int) -> Iterator[Sequence[Any]]:
-        first = number * self._joint
+        step, image = self._base
+        first = image + (number - step) * self._joint
         self._began = first
         if not self._pipeline.reaches(first):
             self._restart = (

@@ -7,6 +7,7 @@ from gputopo import workload
 from gputopo.errors import UsageError
 from gputopo.launch import data_folder
 from gputopo.launch.core.inputs.bad_records import BadRecords
+from gputopo.launch.core.inputs.caching import require_room
 from gputopo.launch.core.inputs.cifar10 import Cifar10, read
 from gputopo.launch.core.inputs.feeds import FedSource, readiness, staged
 from gputopo.launch.core.inputs.imagenet import ImageNet
@@ -26,7 +27,7 @@ def real_source(model: Shape, spec: RunSpec) -> FedSource:
     """Give the source that reads `spec.data.folder`. An evaluation reads the validation files, once.
 
     Raises InputError for a folder or records that cannot be used, UsageError for a data set that is not the
-    model's.
+    model's, NoRoomError for one that shall be kept in memory and does not fit.
     """
     found = data_folder.find(Path(spec.data.folder or ""), spec.data.name)
     require_fit(found, model, spec.model)
@@ -93,6 +94,8 @@ def _pipeline(
     paths = found.of(subset)
     if found.name == "cifar10":
         return Cifar10(*read(paths, bad), recipe, spec.batch_size, threads, bad, says)
+    if spec.data.cache is not None:
+        require_room(paths, spec.data.cache)
     return ImageNet(paths, recipe, model.classes, spec.batch_size, threads, spec.data.cache, bad, says)
 
 

@@ -46,6 +46,12 @@ class Source(Protocol):
     def describe(self) -> Mapping[str, Fact]:
         """Give the settings that were chosen, by name, for the result."""
 
+    def go_on(self, number: int, image: int) -> None:
+        """Let step `number` begin with that image of a data set, as the runs before took other batches.
+
+        Without it step n begins with image n times the joint batch. Of no effect where there is no data set.
+        """
+
     def feed(self, number: int) -> Sequence[Tensor]:
         """Give what goes into the graph from outside for step `number`, before it starts.
 

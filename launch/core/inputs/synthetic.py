@@ -34,6 +34,9 @@ class SyntheticSource:
         """Say that the examples are made up, and where."""
         return {"data": "synthetic", "source": "gpu", "ready_on": self._on}
 
+    def go_on(self, number: int, image: int) -> None:
+        """Nothing: there is no data set."""
+
     def feed(self, number: int) -> Sequence[Tensor]:
         """Nothing: all is on the devices."""
         return ()

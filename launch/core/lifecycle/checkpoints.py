@@ -31,6 +31,7 @@ class Checkpoints:
         self._emit = emit
         self._folder = None if spec.lifecycle.checkpoints is None else Path(spec.lifecycle.checkpoints)
         self._saved = -1
+        self._begun = 0, 0  # steps and images of all runs before this one
 
     def start(self) -> int:
         """Bring the variables to where training begins; give the steps that they are trained for.
@@ -99,6 +100,11 @@ class Checkpoints:
             self._notice("What this mode carries from step to step is not in the checkpoint: it starts anew.")
         if not keeps_scale:
             self._notice("The automatic loss scale is not in the checkpoint: it starts anew.")
+        # With another batch or other devices a step takes other images, and none is to be passed over.
+        images = found.header.images
+        if images is not None:
+            self._begun = found.header.steps, images
+            self._step.source.go_on(found.header.steps, images)
         if found.header.seed != self._spec.seed:
             self._notice(
                 f"The checkpoint was made with --seed {found.header.seed}, this run goes on with "
@@ -112,7 +118,9 @@ class Checkpoints:
         self._emit(Noticed(time_s=time.time(), says=says))
 
     def _header(self, steps: int) -> Header:
-        return header_of(self._model, self._spec, steps=steps)
+        before, images = self._begun
+        images += (steps - before) * self._spec.batch_size * len(self._spec.devices)
+        return header_of(self._model, self._spec, steps=steps, images=images)
 
     def _copies(self) -> Copies:
         copies = variables_of(self._model, self._spec, self._step.placement)
@@ -161,7 +169,7 @@ def load_for_evaluation(
     return found, says
 
 
-def header_of(model: Model, spec: RunSpec, *, steps: int) -> Header:
+def header_of(model: Model, spec: RunSpec, *, steps: int, images: int | None = None) -> Header:
     """Describe the run for its checkpoints."""
     alone = spec.variable_update == "independent"
     return Header(
@@ -173,6 +181,7 @@ def header_of(model: Model, spec: RunSpec, *, steps: int) -> Header:
         variable_update=spec.variable_update,
         places=len(spec.devices) if alone else 1,
         seed=spec.seed,
+        images=images,
         versions={"gputopo": __version__, "tensorflow": tf.__version__},
     )
 

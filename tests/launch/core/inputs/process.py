@@ -25,6 +25,8 @@ CASES: dict[str, Case] = {
         feeding.ways,
         order.order,
         order.gone_on,
+        order.kept,
+        order.other_batches,
         damage.damage,
         damage.schemas,
         damage.nothing_good,

@@ -146,8 +146,15 @@ def marks(root: Path) -> Any:
         taken(0)
         began = time.perf_counter()
         outcome = taken(1)
-        return {
+        of_slow_input = {
             "step": time.perf_counter() - began,
             "waited": made.waited_s,
             "last_mark": float(outcome.marks.max()),
         }
+    with closing(fed.FedSource(model, spec, pool, fed.Ahead(slowly, 1), {}, made_format="NHWC")) as made:
+        made.feed(0)
+        until = time.perf_counter() + 3 * LONG_S  # of a slow model
+        while time.perf_counter() < until:
+            pool.make(0)
+        made.feed(1)
+        return {**of_slow_input, "waited_of_slow_model": made.waited_s}

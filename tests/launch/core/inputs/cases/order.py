@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from gputopo.launch.spec import CacheForm, Lifecycle
 from tests.launch.core.inputs import folders
-from tests.launch.core.inputs.cases.given import joint, source, spec_of, steps
+from tests.launch.core.inputs.cases.given import Picture, error_of, joint, source, spec_of, steps
 
 
 def order(root: Path) -> Any:
@@ -44,6 +46,50 @@ def order(root: Path) -> Any:
         "cached": labels(spec_of(data, batch=5, towers=2, cache="raw"), range(6)),
         "decoded": labels(spec_of(data, batch=5, towers=2, cache="decoded"), range(6)),
         "by_towers": float(np.abs(pixels_of_four - pixels_of_one).max()),
+    }
+
+
+def other_batches(root: Path) -> Any:
+    """Labels that runs take, each going on from the last with another joint batch, and the whole order."""
+    from gputopo.launch.core import models, training
+    from gputopo.launch.core.inputs import feeds
+
+    data, name = folders.cifar(root / "cifar")[0], "trivial-cifar10"
+    kept = Lifecycle(checkpoints=str(root / "kept"), resume=True)
+    taken: list[int] = []
+    plain = feeds.FedSource.feed
+
+    def watched(made: feeds.FedSource, number: int) -> Any:
+        fed = plain(made, number)
+        taken.extend(joint(fed)[1].tolist())
+        return fed
+
+    feeds.FedSource.feed = watched  # type: ignore[method-assign]
+    for towers, batch in ((2, 10), (1, 10), (3, 2)):  # two steps each
+        spec = spec_of(data, towers=towers, batch=batch, model=name, num_batches=1, num_warmup_batches=0)
+        spec = msgspec.structs.replace(spec, ps_device="/CPU:0", lifecycle=kept)
+        training.train(models.build(name, spec), spec, lambda event: None)
+    feeds.FedSource.feed = plain  # type: ignore[method-assign]
+    whole = steps(spec_of(data, towers=1, batch=12), range(6), Picture((32, 32, 3), 11))[1].tolist()
+    return {"taken": taken, "whole": whole}
+
+
+def kept(root: Path) -> Any:
+    """What is said of records kept in memory, by the free bytes; files of 12 kB hold pictures of 58 kB."""
+    from gputopo.launch.core.inputs.caching import require_room
+
+    paths = sorted(folders.damaged(root / "kept", "checksum").glob("train-*"))
+    stored, decoded = sum(path.stat().st_size for path in paths), 9 * 40 * 40 * 3
+
+    def told(form: CacheForm, free: int) -> Any:
+        return error_of(lambda: require_room(paths, form, free=free))
+
+    return {
+        "raw fits": told("raw", stored),
+        "raw": told("raw", stored - 1),
+        "decoded fits": told("decoded", 2 * decoded),
+        "decoded": told("decoded", stored),
+        "neither": told("decoded", stored - 1),
     }
 
 

@@ -1,0 +1,42 @@
+"""The input without a model."""
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_the_input_alone_gives_the_events_of_a_run_without_losses(given: dict[str, Any]) -> None:
+    found = given["input_only"]
+    assert found["kinds"] == ["ModelBuilt", *["Step"] * 2, "WarmupDone", *["Step"] * 3, "Noticed", "Noticed"]
+    assert found["steps"] == [-1, 0, 1, 2, 3]
+    assert set(found["losses"]) == {None}
+    assert set(found["images"]) == {6}
+    assert [tower for tower, *_ in found["marks"]] == [0, 1] * 5
+    assert all(all(fine) for _, *fine in found["marks"])
+    assert found["known"] == {"Step": 5, "WarmupDone": 1}
+
+
+def test_the_input_alone_says_what_it_does_and_what_it_left_out(given: dict[str, Any]) -> None:
+    found = given["input_only"]
+    assert "imagenet from 3 train files" in found["says"][0]
+    assert "pixel / 127.5 - 1" in found["says"][0]
+    assert found["noticed"][0].startswith("The 9 images were taken 3.3 times over")
+    assert found["noticed"][1].startswith("1 bad record was left out")
+    assert found["describes"]["threads"] >= 1
+    assert found["told"] == found["describes"]
+    assert found["told"]["ready_on"] == "/CPU:0, /CPU:1"
+    assert all(found["waited"])
+
+
+def test_the_input_alone_ends_with_the_data(given: dict[str, Any]) -> None:
+    assert given["input_only"]["short"]["Step"] == 2  # nine pictures less one, in batches of six
+
+
+def test_what_reading_puts_on_a_tower_can_run_on_a_gpu(given: dict[str, Any]) -> None:
+    found = given["gpu_kernels"]
+    if not found["gpu_build"]:
+        pytest.skip("this TensorFlow is a build without any GPU kernel")
+    assert {"Identity", "Transpose"} <= set(found["used"])
+    assert found["without"] == []

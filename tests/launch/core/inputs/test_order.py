@@ -1,0 +1,72 @@
+"""Which examples come, in which order."""
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_one_pass_holds_every_image_once_over_all_towers(given: dict[str, Any]) -> None:
+    order = given["order"]
+    assert len(order["first"]) == len(set(order["first"])) == 60
+    assert sorted(order["second_pass"]) == sorted(order["first"])
+    assert order["second_pass"] != order["first"]
+
+
+def test_the_seed_gives_the_order_and_a_cache_does_not_change_that_of_the_first_pass(
+    given: dict[str, Any],
+) -> None:
+    order = given["order"]
+    assert order["again"] == order["first"] == order["cached"] == order["decoded"]
+    assert order["other_seed"] != order["first"]
+
+
+def test_a_run_that_goes_on_at_a_step_gets_what_it_would_have_got(given: dict[str, Any]) -> None:
+    assert given["order"]["from_three"] == given["order"]["first"][30:]
+
+
+@pytest.mark.parametrize("kind", ["label", "unlabelled", "example", "empty"])
+def test_going_on_is_exact_where_bad_records_are_left_out(given: dict[str, Any], kind: str) -> None:
+    found = given["gone_on"][kind]
+    assert found["rest"] == found["whole"]
+    assert found["says"].startswith("1 bad record was left out")
+
+
+def test_going_on_past_pictures_that_cannot_be_decoded_is_not_exact_and_says_so(
+    given: dict[str, Any],
+) -> None:
+    found = given["gone_on"]["picture"]
+    assert found["rest"] != found["whole"]
+    assert "The input went on at record 16 of the order" in found["says"]
+
+
+def test_going_on_with_other_batches_passes_over_no_image_and_takes_none_twice(given: dict[str, Any]) -> None:
+    found = given["other_batches"]
+    assert len(found["taken"]) == 2 * 20 + 2 * 10 + 2 * 6
+    assert found["taken"] == found["whole"][: len(found["taken"])]
+
+
+def test_what_is_too_far_to_read_up_to_begins_in_another_order_and_says_so(given: dict[str, Any]) -> None:
+    order = given["order"]
+    assert len(set(order["far"])) == 10
+    assert order["far"] != order["first"][30:40]
+    assert "goes on at image 30 in another order" in order["restarted"][-1]
+
+
+def test_after_the_end_there_is_nothing_and_before_it_all_is_there_again(given: dict[str, Any]) -> None:
+    # Six pictures in batches of four: step 0 and, filled up, step 1.
+    assert given["order"]["ends"] == [True, False, False, False, True]
+
+
+def test_a_picture_is_cut_the_same_whatever_tower_takes_it(given: dict[str, Any]) -> None:
+    assert given["order"]["by_towers"] == 0.0
+
+
+def test_records_that_memory_cannot_hold_are_refused_before_they_are_read(given: dict[str, Any]) -> None:
+    found = given["kept"]
+    assert found["raw fits"] is found["decoded fits"] is None
+    assert found["raw"][0].startswith("--cache raw would hold about 0.0 GiB, and 0.0 GiB")
+    assert "use --cache raw" in found["decoded"][1]
+    assert "leave --cache out" in found["neither"][1]
+    assert "leave --cache out" in found["raw"][1]
