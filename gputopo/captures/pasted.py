@@ -9,7 +9,7 @@ from types import ModuleType
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.bandwidths.matrix_rows import plain
+from gputopo.captures.bandwidths.matrix_rows import plain, without_cut_number
 from gputopo.errors import InputError
 from gputopo.machine import Machine, Unread
 
@@ -43,10 +43,11 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
 
     Raises InputError where nothing is left of the programs' results.
     """
+    whole = without_cut_number(text)
     machines: list[Machine] = []
     understood: frozenset[int] = frozenset()
-    for program in _programs(text):
-        read = program.read(text, origin=origin)
+    for program in _programs(whole):
+        read = program.read(whole, origin=origin)
         if _tells(read.machine):
             machines.append(read.machine)
             understood |= read.understood

@@ -60,3 +60,24 @@ def test_a_matrix_in_a_text_that_only_speaks_of_a_bandwidth_test_is_read() -> No
     machine = detect.read_text(f"Next we ran p2pBandwidthLatencyTest.\n{TOPO}", origin="test")
     assert machine.source == "nvidia-smi topo"
     assert machine.bandwidth is None
+
+
+@pytest.mark.parametrize("cut", ["26", "26.", "2", "26.3"])
+def test_a_number_in_whose_middle_the_text_ends_is_no_result(cut: str) -> None:
+    text = (
+        " Device 0: A\n Host to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n"
+        "   Transfer Size (Bytes)\tBandwidth(GB/s)\n   32000000\t\t\t25.4\n"
+        " Device to Host Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n"
+        f"   Transfer Size (Bytes)\tBandwidth(GB/s)\n   32000000\t\t\t{cut}"
+    )
+    machine = pasted.parse(text, origin="x")
+    assert machine.bandwidth is not None
+    told = {one.kind: one.median_gb_per_s for one in machine.bandwidth.samples}
+    assert told == ({"h2d": 25.4, "d2h": 26.3} if cut == "26.3" else {"h2d": 25.4})
+    assert bool(machine.unread) == (cut != "26.3")
+
+
+def test_whole_numbers_at_the_end_of_a_table_of_whole_numbers_stay() -> None:
+    machine = pasted.parse("   D\\D     0      1\n     0    —    104\n     1   103    105", origin="x")
+    assert machine.bandwidth is not None
+    assert [one.median_gb_per_s for one in machine.bandwidth.samples] == [104, 103, 105]

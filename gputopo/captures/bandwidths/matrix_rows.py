@@ -9,6 +9,9 @@ MOST_US = 10_000_000.0  # ten seconds for one small copy
 MOST_DEVICES = 1024
 
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_AT_END = re.compile(r"(?<!\S)\d{1,15}(?:\.(\d{0,12}))?\Z", re.ASCII)
+_DECIMALS = re.compile(r"(?<!\S)\d{1,15}\.(\d{1,12})(?!\S)", re.ASCII)
+_NEAR = 20_000  # characters in which the number before is looked for: a matrix of the largest server
 _EMPTY = frozenset({"-", "--", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "x"})
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -16,6 +19,21 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def plain(line: str) -> str:
     """Give a line without colours and the marks that quoting leaves around it."""
     return _COLOUR.sub("", line).strip().strip("`|>#").strip()
+
+
+def without_cut_number(text: str) -> str:
+    """Give a text whose last number is "?" where the text ends in the middle of it.
+
+    These tools print their numbers with as many decimals each, so one at the very end of a text with fewer
+    than the number with decimals before it has lost some.
+    """
+    last = _AT_END.search(text)
+    if last is None:
+        return text
+    before = _DECIMALS.findall(text, max(0, last.start() - _NEAR), last.start())
+    if not before or len(last[1] or "") >= len(before[-1]):
+        return text
+    return f"{text[: last.start()]}?"
 
 
 def positive(word: str, most: float = MOST_GB_PER_S) -> float | None:

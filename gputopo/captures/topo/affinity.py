@@ -1,7 +1,7 @@
 """The affinity columns of `nvidia-smi topo -m`: which CPUs and which memory node are near to a GPU."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gputopo.captures import cpulist
@@ -28,8 +28,14 @@ def read_affinities(rows: Mapping[int, Row], columns: Sequence[Column]) -> Affin
     """Read the affinity words of the GPUs' rows. Raises nothing: what is no affinity is noted as unread."""
     found = Affinities()
     own_memory: dict[int, int] = {}
+    lists = {row.affinity.get("cpu", "") for row in rows.values()}
     for index, row in rows.items():
-        found.cpus[index] = _cpu_list(found, index, row, columns)
+        if _is_cut(row, lists):
+            found.cpus[index] = None
+            found.missing[f"gpus[{index}].cpu_affinity"] = "the text ends in the middle of it"
+            found.unread.append((row.line, f"{row.label} {_TITLES['cpu']}: {row.affinity['cpu']} (cut)"))
+        else:
+            found.cpus[index] = _cpu_list(found, index, row, columns)
         found.numa[index] = _numa_node(found, index, row, columns)
         node = _number(row.affinity.get("gpu_numa", ""))
         if node is not None:
@@ -38,6 +44,13 @@ def read_affinities(rows: Mapping[int, Row], columns: Sequence[Column]) -> Affin
             found.unread.append((row.line, f"{row.label} {_TITLES['gpu_numa']}: {row.affinity['gpu_numa']}"))
     found.nodes = _nodes(found, own_memory)
     return found
+
+
+def _is_cut(row: Row, lists: Collection[str]) -> bool:
+    """Tell whether a CPU list at the very end of the text is the beginning of another GPU's."""
+    own = row.affinity.get("cpu", "")
+    at_end = row.may_be_cut and own and [*row.affinity][-1] == "cpu" and not row.rest
+    return bool(at_end) and any(other != own and other.startswith(own) for other in lists)
 
 
 def _cpu_list(found: Affinities, index: int, row: Row, columns: Sequence[Column]) -> str | None:

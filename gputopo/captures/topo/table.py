@@ -7,7 +7,7 @@ they stand.
 import functools
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gputopo.captures import cpulist
 from gputopo.captures.topo.lines import (
@@ -38,7 +38,8 @@ COMMAND = re.compile(r"\btopo\s+(?:-m|--matrix)\b")
 class Row:
     """One device's row. `cells` are the words under the devices, in the order of the columns.
 
-    `more_cells` is true where cells stand past the last column. `rest` are words of no column.
+    `more_cells` is true where cells stand past the last column. `rest` are words of no column. `may_be_cut`:
+    the text ends with the row, without a line's end.
     """
 
     label: str
@@ -49,6 +50,7 @@ class Row:
     more_cells: bool = False
     affinity: dict[Column, str] = field(default_factory=dict)
     rest: tuple[str, ...] = ()
+    may_be_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def read(text: str) -> Reading:
     blocks: list[_Block] = []
     names: dict[str, str] = {}
     remarks: list[tuple[int, str]] = []
-    for line in read_lines(text):
+    lines = read_lines(text)
+    for line in lines:
         shown = line.text.strip()
         if not shown or _LEGEND.search(shown) or COMMAND.search(shown):
             continue
@@ -98,11 +101,12 @@ def read(text: str) -> Reading:
         elif _looks_like_data(shown):
             remarks.append((line.number, shown))
     peers = _PEER_LEGEND.search(text) is not None
-    matrices = (_matrix(block) for block in blocks)
+    last = None if not lines or text.endswith(("\n", "\r")) else lines[-1].number
+    matrices = (_matrix(block, last) for block in blocks)
     return Reading(tuple(m for m in matrices if not _is_peer_table(m, peers)), names, tuple(remarks))
 
 
-def _matrix(block: _Block) -> Matrix:
+def _matrix(block: _Block, last: int | None) -> Matrix:
     if block.head is not None:
         columns, affinity = block.head
     else:
@@ -110,7 +114,8 @@ def _matrix(block: _Block) -> Matrix:
         columns = tuple(label_of(words[start][0]) for words, start in starts if start is not None)
         affinity = ()
     rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
-    return Matrix(columns, block.head is not None, tuple(row for row in rows if row is not None), affinity)
+    told = (replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
+    return Matrix(columns, block.head is not None, tuple(told), affinity)
 
 
 def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:

@@ -161,3 +161,16 @@ def test_captures_of_other_tools_are_not_recognised() -> None:
     ]
     assert others
     assert [p.name for p in others if topo_matrix.recognise(p.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [("0-1", None), ("0", None), ("0-15", "0-15"), ("0-15\n", "0-15"), ("0-1\n", "0-1"), ("16-31", "16-31")],
+)
+def test_a_cpu_list_in_whose_middle_the_text_ends_is_not_told(end: str, told: str | None) -> None:
+    text = f"\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-15\nGPU1\tPHB\t X \t{end}"
+    machine = topo_matrix.parse(text, origin="x")
+    assert (machine.gpus[0].cpu_affinity, machine.gpus[1].cpu_affinity) == ("0-15", told)
+    assert (machine.missing.get("gpus[1].cpu_affinity") == "the text ends in the middle of it") == (
+        told is None
+    )
