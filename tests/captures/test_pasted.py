@@ -77,6 +77,12 @@ def test_a_number_in_whose_middle_the_text_ends_is_no_result(cut: str) -> None:
     assert bool(machine.unread) == (cut != "26.3")
 
 
+def test_the_first_number_of_all_is_known_to_be_cut_by_its_program() -> None:
+    head = " Host to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n"
+    with pytest.raises(InputError, match="no result of a bandwidth test"):
+        pasted.parse(f"{head}   Transfer Size (Bytes)\tBandwidth(MB/s)\n   33554432\t\t\t117", origin="x")
+
+
 def test_whole_numbers_at_the_end_of_a_table_of_whole_numbers_stay() -> None:
     machine = pasted.parse("   D\\D     0      1\n     0    —    104\n     1   103    105", origin="x")
     assert machine.bandwidth is not None

@@ -334,3 +334,16 @@ def test_it_is_told_from_other_texts() -> None:
         "PCI : 5\n",
     ):
         assert not smi_text.recognise(other)
+
+
+def test_mig_instances_are_counted_only_where_their_list_is_whole() -> None:
+    head = (
+        "==============NVSMI LOG==============\n\nAttached GPUs                 : 1\n"
+        "GPU 00000000:05:00.0\n    MIG Mode\n        Current               : Enabled\n"
+    )
+    one = "    MIG Device\n        Index                 : 0\n        GPU Instance ID       : 2\n"
+    cut = smi_text.parse(head + one + one.replace(": 0", ": 1"), origin="x")
+    assert cut.gpus[0].mig.instances is None
+    assert cut.missing["gpus[0].mig.instances"] == "the text ends in the middle of their list"
+    whole = smi_text.parse(head + one + "    Accounting Mode           : Disabled\n", origin="x")
+    assert whole.gpus[0].mig.instances == 1

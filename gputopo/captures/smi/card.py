@@ -14,6 +14,7 @@ from gputopo.machine import Gpu, GpuProcess
 from gputopo.probes.nvml.words import THROTTLE_REASONS, throttle_reasons
 
 _NO_PROCESSES = ("", "none")
+_INSTANCES = ("mig device", "mig_devices")
 # Facts whose last part is a key of a dictionary in the Gpu.
 _DICTIONARIES = ("violation_ns.", "ecc.counts.")
 _REASON = "throttle.reasons."
@@ -52,10 +53,13 @@ class Card:
     processes: list[dict[str, Any]] | None = None
     no_processes: str | None = None
     instances: int | None = None
+    instances_end: bool = False  # something stands below the last MIG instance, so none was cut off
     lost: bool = False
 
     def add(self, entry: Entry) -> bool:
         """Take in one place of the output. False where it is not understood."""
+        if self.instances and not entry.path.startswith(_INSTANCES):
+            self.instances_end = True
         if entry.text is None:
             return self._heading(entry.path)
         if named := self.names.facts.get(entry.path):
@@ -191,8 +195,10 @@ class Card:
                 values[prefix[:-1]] = {key.removeprefix(prefix): values.pop(key) for key in keys}
             elif reasons := [missing.pop(fact) for fact in [*missing] if fact.startswith(prefix)]:
                 missing[prefix[:-1]] = reasons[0]
-        if self.instances is not None:
+        if self.instances == 0 or (self.instances and self.instances_end):
             values["mig.instances"] = self.instances
+        elif self.instances:
+            missing["mig.instances"] = "the text ends in the middle of their list"
         if self.processes is not None:
             found = (GpuProcess(**process) for process in self.processes if process.get("pid") is not None)
             values["processes"] = tuple(dict.fromkeys(found))
