@@ -9,14 +9,25 @@ LEAST_PIECE = 16_384
 that smaller pieces gain nothing. Every piece is some ops more to build, place and start."""
 
 
-def pieces(size: int, count: int, least: int = 1) -> list[int]:
-    """Cut `size` numbers into at most `count` pieces of at least `least`, in order: equal but for one number.
+UNIT = 32
+"""Numbers: 64 bytes of float16, TensorFlow's alignment. A piece that begins and ends at a multiple of it can
+be taken out of a tensor without a copy."""
 
-    The larger ones come first. A tensor with fewer numbers than `least` is one piece.
+
+def pieces(size: int, count: int, least: int = 1, unit: int = 1) -> list[int]:
+    """Cut `size` numbers into at most `count` pieces of at least `least`, in order.
+
+    They are multiples of `unit` and equal but for one unit, the larger ones first; the last one has the
+    remainder as well. A tensor with fewer numbers than `least` is one piece, and one that has no unit for
+    every piece is cut at any number.
     """
     count = max(1, min(size // least, count))
-    smaller, more = divmod(size, count)
-    return [smaller + 1] * more + [smaller] * (count - more)
+    if size < count * unit:
+        unit = 1
+    units, remainder = divmod(size, unit)
+    fewer, more = divmod(units, count)
+    cut = [(fewer + 1) * unit] * more + [fewer * unit] * (count - more)
+    return [*cut[:-1], cut[-1] + remainder]
 
 
 def small_runs(sizes: Sequence[int], small: int, most: int) -> list[list[int]]:

@@ -59,12 +59,15 @@ class LossScale:
         with tf.device(HOST):
             return [tf.reduce_all(tf.stack(flags))] * len(flags)
 
-    def settle(self, decisions: Sequence[Tensor]) -> list[Any]:
-        """Halve the scale after a bad step, double it after enough good ones; give the ops."""
+    def settle(self, decisions: Sequence[Tensor], *, first: int = 0) -> list[Any]:
+        """Halve the scale after a bad step, double it after enough good ones; give the ops.
+
+        `decisions`: of the places from `first` on, as `decide` gave them.
+        """
         ops = []
         with tf.device(HOST):
             # One scale for all: every place has the same decision.
-            for (scale, good, skipped), taken in zip(self.variables, decisions, strict=False):
+            for (scale, good, skipped), taken in zip(self.variables[first:], decisions, strict=False):
                 now = good.read_value() + 1.0
                 enough = now >= float(self._spec.loss_scale_steps)
                 value = scale.read_value()

@@ -85,12 +85,21 @@ class TrainingStep:
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
         begin = clock([])
         towers: list[_Tower] = []
+        updates: list[Tensor] = []
+        before = [begin]
         width = turn_width(self._spec)
-        for tower in range(len(self._spec.devices)):
-            before = towers[tower // width * width - width : tower // width * width]
-            towers.append(self._tower(tower, number, fed, [done.marks for done in before] or [begin]))
-        updates = self._update(towers, number)
-        with tf.device(HOST), tf.control_dependencies(updates):
+        for first in range(0, len(self._spec.devices), width):
+            turn = [self._tower(tower, number, fed, before) for tower in range(first, first + width)]
+            before = [tower.marks for tower in turn]
+            if self._placement.waits == "turn":
+                ended = self._update(turn, number, after=before, first=first)
+                before = [*before, *ended]
+                updates += ended
+            towers += turn
+        if self._placement.waits != "turn":
+            updates = self._common_updates(towers, number)
+        kept = self._keep(towers, updates)
+        with tf.device(HOST), tf.control_dependencies(updates + kept):
             losses = tf.stack([tower.loss for tower in towers])  # [towers]
             marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
             # The probes are part of the outcome so that no graph optimiser may drop their copies to the host.
@@ -129,28 +138,33 @@ class TrainingStep:
         with tf.device(device):
             return hits(self._model, share.logits, share.labels)
 
-    def _update(self, towers: Sequence[_Tower], number: Tensor) -> list[Tensor]:
-        """Change the variables when their updates have what they wait for; keep what the next step needs."""
-        placement = self._placement
-        gradients = [tower.gradients for tower in towers]
+    def _common_updates(self, towers: Sequence[_Tower], number: Tensor) -> list[Tensor]:
+        """Change the variables that the towers have in common, or that are to stay equal."""
+        if self._placement.waits == "own":
+            return [op for tower in towers for op in self._update([tower], number, after=[tower.marks])]
+        after = [tower.marks for tower in towers] if self._placement.waits == "all" else []
+        return self._update(towers, number, after=after)
+
+    def _update(
+        self, towers: Sequence[_Tower], number: Tensor, *, after: Sequence[Tensor], first: int = 0
+    ) -> list[Tensor]:
+        """Change the places from `first` on by these towers' gradients; wait for `after`."""
         with tf.name_scope("update"):
-            updates = []
-            for after, used in self._turns(towers):
-                totals = placement.totals(used)
-                # Waiting keeps the update in place: a weight still being read would be copied first.
-                with tf.control_dependencies(after):
-                    updates += self.updater.update(totals, number)
-            kept = placement.keep([tower.weights for tower in towers], gradients, updates)
+            totals = self._placement.totals([tower.gradients for tower in towers])
+            # Waiting keeps the update in place: a weight still being read would be copied first.
+            with tf.control_dependencies(list(after)):
+                return self.updater.update(totals, number, first=first)
+
+    def _keep(self, towers: Sequence[_Tower], updates: Sequence[Tensor]) -> list[Tensor]:
+        """Keep what the next step needs beside the variables."""
+        placement = self._placement
+        with tf.name_scope("update"):
+            kept = placement.keep(
+                [tower.weights for tower in towers], [tower.gradients for tower in towers], updates
+            )
             with tf.control_dependencies([tower.marks for tower in towers]):
                 states = self.updater.admitted([tower.state for tower in towers])
-                return updates + kept + write_state(placement, states)
-
-    def _turns(self, towers: Sequence[_Tower]) -> list[tuple[list[Tensor], list[list[Tensor]]]]:
-        """Give what each update waits for, and the gradients that it uses, [tower][variable]."""
-        if self._placement.waits == "own":
-            return [([tower.marks], [tower.gradients]) for tower in towers]
-        after = [tower.marks for tower in towers] if self._placement.waits == "all" else []
-        return [(after, [tower.gradients for tower in towers])]
+                return kept + write_state(placement, states)
 
 
 def marks_of(outcome: StepOutcome) -> list[tuple[float, float, float]]:

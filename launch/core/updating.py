@@ -38,28 +38,33 @@ class Updater:
         self._scale = scale if scale is not None and scale.automatic else None
         self._fixed = scale
         self._optimizer = optimizer_of(spec)
-        self._decisions: list[Tensor] = []
+        self._decisions: dict[int, Tensor] = {}  # of the places that were updated
         self._shared = [self._shared_of(variables) for variables in placement.places]
         self.slots = [
             self._slots_of(variables, shared)
             for variables, shared in zip(placement.places, self._shared, strict=True)
         ]
 
-    def update(self, totals: Sequence[Sequence[Tensor]], number: Tensor) -> list[Any]:
-        """Change every place by its totals ([place][variable]); give the ops. `number`: of the step."""
+    def update(self, totals: Sequence[Sequence[Tensor]], number: Tensor, *, first: int = 0) -> list[Any]:
+        """Change the places from `first` on by their totals ([place][variable]); give the ops.
+
+        `number`: of the step.
+        """
         rate = learning_rate(self._spec.schedule, self._base_rate, number)
+        places = range(first, first + len(totals))
         if self._scale is None:
             return [
                 op
-                for place, gradients in enumerate(totals)
+                for place, gradients in zip(places, totals, strict=True)
                 for op in self.update_place(place, gradients, rate)
             ]
-        self._decisions = self._scale.decide(totals, self._placement.places)
+        decisions = self._scale.decide(totals, [self._placement.places[place] for place in places])
+        self._decisions |= zip(places, decisions, strict=True)
         ops = [
             taken_only(decision, partial(self.update_place, place, own, rate))
-            for place, (own, decision) in enumerate(zip(totals, self._decisions, strict=True))
+            for place, own, decision in zip(places, totals, decisions, strict=True)
         ]
-        return ops + self._scale.settle(self._decisions)
+        return ops + self._scale.settle(decisions, first=first)
 
     def update_place(self, place: int, gradients: Sequence[Tensor], rate: Tensor) -> list[Any]:
         """Change the variables of one place, whatever the gradients are."""
@@ -87,7 +92,8 @@ class Updater:
         if self._scale is None:
             return states
         kept = []
-        for held, new, decision in zip(self._placement.states, states, self._decisions, strict=False):
+        for place, (held, new) in enumerate(zip(self._placement.states, states, strict=False)):
+            decision = self._decisions[place]
             kept.append(
                 [_chosen(decision, variable, value) for variable, value in zip(held, new, strict=True)]
             )

@@ -17,10 +17,25 @@ def test_pieces_are_all_of_it_nearly_equal_and_not_too_small(size: int, count: i
     assert min(cut) >= least or len(cut) == 1
 
 
+@given(st.integers(0, 10**9), st.integers(1, 300), st.integers(2, 64))
+def test_pieces_begin_at_whole_units_where_there_is_one_for_each(size: int, count: int, unit: int) -> None:
+    cut = pieces(size, count, unit=unit)
+    assert sum(cut) == size
+    assert len(cut) == max(1, min(size, count))
+    assert max(cut) - min(cut) < 2 * unit
+    if size >= count * unit:
+        assert all(start % unit == 0 for start in itertools.accumulate(cut[:-1]))
+
+
 def test_the_larger_pieces_come_first() -> None:
     assert pieces(10, 4) == [3, 3, 2, 2]
     assert pieces(2, 4) == [1, 1]
     assert pieces(10, 4, 4) == [5, 5]
+
+
+def test_the_last_piece_has_what_is_no_whole_unit() -> None:
+    assert pieces(101, 3, unit=10) == [40, 30, 31]
+    assert pieces(29, 3, unit=10) == [10, 10, 9], "no unit for every piece: cut anywhere"
 
 
 @given(

@@ -3,8 +3,9 @@
 Both change the variables in step t by the gradients of step t - 1, which one-step buffers on the towers'
 devices hold: w(t+1) = w(t) - change by the gradients at w(t-1). The first step has none yet and applies
 zeros (an optimizer or a weight decay that does not stand still for zeros moves). The losses are those of
-w(t), as ever. A buffer takes a tensor over without a copy, so that the price is one more set of gradients on
-every tower, and for the staged server one of weights.
+w(t), as ever. A buffer takes a tensor over without a copy and gives it away at the start of the next step,
+so that the price is one more set of gradients on every tower between steps, and for the staged server one of
+weights.
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ class StagedServer(ParameterServer):
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Add the gradients of the step before where each variable is."""
-        return super().totals([read(kept) for kept in self._kept])
+        return super().totals([[one.take() for one in kept] for kept in self._kept])
 
     def keep(
         self,
@@ -55,7 +56,7 @@ class StagedServer(ParameterServer):
         """Fetch the changed weights, and keep the gradients."""
         with tf.control_dependencies(list(updates)):
             fetched = read(self.places[0])
-        ops = _keep_gradients(self._kept, gradients, updates)
+        ops = _keep_gradients(self._kept, gradients)
         for device, staged, in_use in zip(self._devices, self._staged, weights, strict=True):
             with tf.device(device):
                 copies = [tf.identity(value) for value in fetched]
@@ -86,7 +87,7 @@ class RelaxedReplicas(Replicated):
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Reduce the gradients of the step before."""
-        return super().totals([read(kept) for kept in self._kept])
+        return super().totals([[one.take() for one in kept] for kept in self._kept])
 
     def keep(
         self,
@@ -95,11 +96,53 @@ class RelaxedReplicas(Replicated):
         updates: Sequence[Any],
     ) -> list[Any]:
         """Keep the gradients."""
-        return _keep_gradients(self._kept, gradients, updates)
+        return _keep_gradients(self._kept, gradients)
 
     def start_afresh(self) -> None:
         """Forget the gradients."""
         _forget(self._kept)
+
+
+class Kept:
+    """A gradient that its device carries to the next step: given away there, not copied.
+
+    So its memory is free again as soon as the next step has used it, and not only when that step's own
+    gradient takes its place.
+    """
+
+    def __init__(self, shape: Sequence[int], device: str) -> None:
+        self.shape = tuple(shape)
+        with tf.device(device):
+            # TensorFlow must not know the shape: between `take` and `put` there is nothing in it.
+            self._variable = tf.Variable(
+                tf.zeros(self.shape), trainable=False, name="kept/gradient", shape=tf.TensorShape(None)
+            )
+        self.device: str = self._variable.device
+        self._taken: Tensor = None
+
+    def take(self) -> Tensor:
+        """Give what was kept, and keep nothing (builds ops)."""
+        with tf.device(self.device):
+            value = tf.ensure_shape(self._variable.read_value(), self.shape)
+            with tf.control_dependencies([value]):
+                self._taken = self._assign(tf.zeros((0,)))
+        return value
+
+    def put(self, value: Tensor) -> Any:
+        """Keep a value after the one before was taken; give the op."""
+        with tf.control_dependencies([self._taken]), tf.device(self.device):
+            return self._assign(value)
+
+    def assign(self, value: Any) -> None:
+        """Keep a value from outside the step (eagerly)."""
+        self._variable.assign(value)
+
+    def numpy(self) -> Any:
+        """Give what is kept between two steps."""
+        return self._variable.numpy()
+
+    def _assign(self, value: Tensor) -> Any:
+        return tf.raw_ops.AssignVariableOp(resource=self._variable.handle, value=value)
 
 
 def _copies(variables: Sequence[Any], device: str) -> list[Any]:
@@ -111,33 +154,21 @@ def _copies(variables: Sequence[Any], device: str) -> list[Any]:
     return copies
 
 
-def _kept_gradients(model: Model, devices: Sequence[str]) -> list[list[Any]]:
-    kept = []
-    for device in devices:
-        with tf.device(device):
-            kept.append(
-                [
-                    tf.Variable(tf.zeros(spec.shape), trainable=False, name="kept/gradient")
-                    for spec in model.variables
-                ]
-            )
-    return kept
+def _kept_gradients(model: Model, devices: Sequence[str]) -> list[list[Kept]]:
+    return [[Kept(spec.shape, device) for spec in model.variables] for device in devices]
 
 
-def _keep_gradients(
-    kept: Sequence[Sequence[Any]], gradients: Sequence[Sequence[Tensor]], updates: Sequence[Any]
-) -> list[Any]:
-    """The updates have taken what was kept before: they end the reading of it."""
-    ops = []
-    with tf.control_dependencies(list(updates)):
-        for variables, values in zip(kept, gradients, strict=True):
-            ops += assign(variables, values)
-    return ops
+def _keep_gradients(kept: Sequence[Sequence[Kept]], gradients: Sequence[Sequence[Tensor]]) -> list[Any]:
+    return [
+        one.put(value)
+        for row, values in zip(kept, gradients, strict=True)
+        for one, value in zip(row, values, strict=True)
+    ]
 
 
-def _forget(kept: Sequence[Sequence[Any]]) -> None:
-    for variable in _flat(kept):
-        variable.assign(tf.zeros_like(variable))
+def _forget(kept: Sequence[Sequence[Kept]]) -> None:
+    for one in _flat(kept):
+        one.assign(tf.zeros(one.shape))
 
 
 def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:

@@ -10,7 +10,7 @@ from gputopo.launch.core.placement.variables import create_copies, create_state,
 from gputopo.launch.core.reductions.reducer import Reducer, add
 
 Tensor = Any
-Waits = Literal["all", "own", "none"]
+Waits = Literal["all", "turn", "own", "none"]
 """What an update waits for: see `Placement.waits`."""
 
 
@@ -94,7 +94,12 @@ class Replicated(Plain):
 
 
 class Independent(Plain):
-    """Every tower trains its own copy alone. Nothing moves: the upper bound, and no common model."""
+    """Every tower trains its own copy alone. Nothing moves: the upper bound, and no common model.
+
+    Towers that take turns change their copies in their own turn, so that no gradients wait for the others.
+    """
+
+    waits: Waits = "turn"
 
     def __init__(self, model: Model, devices: Sequence[str], seed: int) -> None:
         self.places = create_copies(model, [[device] for device in devices], seed)

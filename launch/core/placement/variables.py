@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.core.models import Model
@@ -11,6 +12,9 @@ from gputopo.launch.core.randomness import Stream
 
 Tensor = Any
 _INITIAL = 1000  # purpose of the random stream of the first variable's initial values
+_COMPARED_AT_ONCE = 2**20  # numbers
+FARTHEST = float(np.finfo(np.float32).max)
+"""The difference of copies of which only one is a finite number: JSON has no infinity."""
 
 
 def create(model: Model, devices: Sequence[str], seed: int) -> list[Any]:
@@ -60,9 +64,34 @@ def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
 
 
 def largest_difference(places: Sequence[Sequence[Any]]) -> float:
-    """Give the largest absolute difference between any copy of any variable and the first tower's."""
+    """Give the largest absolute difference between any copy of any variable and the first tower's.
+
+    Copies that are not finite at the same number are equal there if both are the same infinity or both no
+    number; otherwise they differ by `FARTHEST`.
+    """
     largest = 0.0
-    for variables in places[1:]:
-        for first, other in zip(places[0], variables, strict=True):
-            largest = max(largest, float(abs(first.numpy() - other.numpy()).max()))
+    for copies in zip(*places, strict=True):
+        first, *others = map(_on_host, copies)
+        for other in others:
+            # A slice at a time: what is compared takes no memory that training did not.
+            for start in range(0, len(first), _COMPARED_AT_ONCE):
+                own = slice(start, start + _COMPARED_AT_ONCE)
+                largest = max(largest, _farthest(first[own], other[own]))
     return largest
+
+
+def _on_host(variable: Any) -> Any:
+    """Give a variable's numbers in a row, on a CPU device without a copy."""
+    with tf.device(HOST):
+        value = tf.reshape(tf.identity(variable.read_value()), (-1,))
+    return np.asarray(memoryview(value))
+
+
+def _farthest(first: Any, other: Any) -> float:
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(first - other)
+    finite = np.isfinite(apart)
+    if finite.all():
+        return float(apart.max(initial=0.0))
+    same = (first == other) | (np.isnan(first) & np.isnan(other))
+    return float(apart[finite].max(initial=0.0)) if (finite | same).all() else FARTHEST

@@ -1,13 +1,14 @@
 """Reductions by plain copies and additions: round robin, the CPU, shards over towers, groups with leaders."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import tensorflow as tf
 
 from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.reductions.reducer import Reducer, add, on
-from gputopo.launch.pieces import LEAST_PIECE, leaders_of, pieces
+from gputopo.launch.pieces import LEAST_PIECE, UNIT, leaders_of, pieces
 from gputopo.reduction_groups import Groups, halves
 
 Tensor = Any
@@ -93,7 +94,7 @@ def _by_groups(values: Sequence[Tensor], devices: Sequence[str], groups: Groups,
 def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[str]) -> list[Tensor]:
     """Add piece p of all values on `gather[p]`, and put the pieces together on every device."""
     size = values[0].shape.num_elements()
-    sizes = pieces(size, len(gather), LEAST_PIECE)
+    sizes = pieces(size, len(gather), LEAST_PIECE, UNIT)
     if len(sizes) == 1:
         with tf.device(gather[0]):
             total = add(values)
@@ -107,10 +108,17 @@ def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[
 
 
 def cut_on(device: str, value: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Cut a tensor into flat pieces of these sizes, on a device."""
+    """Cut a tensor into flat pieces of these sizes, on a device.
+
+    By slices, which take a piece that begins and ends at a multiple of `UNIT` out without a copy; a split
+    of a flat tensor copies every piece.
+    """
     with tf.device(device):
         flat = tf.reshape(value, (-1,))
-        return list(tf.split(flat, list(sizes))) if len(sizes) > 1 else [flat]
+        if len(sizes) == 1:
+            return [flat]
+        starts = accumulate(sizes, initial=0)
+        return [tf.slice(flat, [start], [size]) for start, size in zip(starts, sizes, strict=False)]
 
 
 def join_on(device: str, parts: Sequence[Tensor], shape: Any) -> Tensor:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from gputopo.launch.core.reductions.copies import cut_on, join_on
 from gputopo.launch.core.reductions.reducer import Reducer
-from gputopo.launch.pieces import pieces, small_runs
+from gputopo.launch.pieces import UNIT, pieces, small_runs
 
 Tensor = Any
 
@@ -23,7 +23,7 @@ def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
         sizes = [shape.num_elements() for shape in shapes]
         packed = []
         for device, own in zip(devices, zip(*gradients, strict=True), strict=True):
-            packed.append(cut_on(device, _flat(device, own), pieces(sum(sizes), count)))
+            packed.append(cut_on(device, _flat(device, own), pieces(sum(sizes), count, unit=UNIT)))
         sums = reducer([list(of_towers) for of_towers in zip(*packed, strict=True)])
         unpacked = [
             _unpacked(device, [of_piece[tower] for of_piece in sums], shapes)

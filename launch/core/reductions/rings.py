@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from gputopo.launch.core.reductions.copies import cut_on, join_on
 from gputopo.launch.core.reductions.reducer import Reducer, on
-from gputopo.launch.pieces import LEAST_PIECE, pieces, starts_of
+from gputopo.launch.pieces import LEAST_PIECE, UNIT, pieces, starts_of
 
 Tensor = Any
 
@@ -32,7 +32,7 @@ def _around(values: Sequence[Tensor], devices: Sequence[str], rings: int, number
     towers = len(devices)
     if towers == 1:
         return [tf.identity(values[0])]
-    sizes = pieces(values[0].shape.num_elements(), towers * rings, LEAST_PIECE)
+    sizes = pieces(values[0].shape.num_elements(), towers * rings, LEAST_PIECE, UNIT)
     cut = [cut_on(device, value, sizes) for device, value in zip(devices, values, strict=True)]
     sums: list[list[Tensor]] = [[] for _ in devices]
     for piece, start in enumerate(starts_of(len(sizes), towers, rings, number)):

@@ -117,8 +117,10 @@ def test_short_types_train_like_float32_within_their_digits(
     ran: Found, mode: str, kind: str, digits: int
 ) -> None:
     found, plain = ran[f"{mode}-{kind}"], ran[f"{mode}-plain"]
-    # A loss near 2 of a few layers, each rounding to `digits` bits: a few units of the last place.
-    np.testing.assert_allclose(found["losses"], plain["losses"], rtol=8 * 2.0**-digits)
+    # A loss near 2 of a few layers, each rounding to `digits` bits: a few units of the last place. Adam moves
+    # a weight by the whole rate whatever its gradient is, so a sign lost to rounding counts in later steps.
+    np.testing.assert_allclose(found["losses"][0], plain["losses"][0], rtol=8 * 2.0**-digits)
+    np.testing.assert_allclose(found["losses"], plain["losses"], rtol=24 * 2.0**-digits)
     assert not same(found, plain, "losses"), "it really computes in the short type"
     assert all(array.dtype == np.float32 for name, array in found.items() if name.startswith("last"))
     # Statistics and parameters of the norm are not rounded to the short type.

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,9 +46,9 @@ json.dump(told, sys.stdout)
 """
 
 
-def test_afresh_staged_weights_are_the_variables_and_no_gradient_waits() -> None:
+def run(program: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", ASK],
+        [sys.executable, "-c", program],
         env=environment(),
         cwd=Path(__file__).parents[4],
         capture_output=True,
@@ -56,7 +57,12 @@ def test_afresh_staged_weights_are_the_variables_and_no_gradient_waits() -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_afresh_staged_weights_are_the_variables_and_no_gradient_waits() -> None:
+    told = run(ASK)
     staged, relaxed, plain = told["staged"], told["relaxed"], told["plain"]
     # Four variables: weights and gradients of two towers, or gradients alone.
     of_towers = ["CPU:0"] * 4 + ["CPU:1"] * 4
@@ -67,3 +73,45 @@ def test_afresh_staged_weights_are_the_variables_and_no_gradient_waits() -> None
     assert relaxed["values"] == [0.0]
     for found in (staged, relaxed, plain):
         assert found["weights"] == [3.0] * 8
+
+
+MEMORY = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+from gputopo.launch.core.placement import delays, devices
+from tests.launch.core.reduction_cases import run_spec
+
+devices.set_up(run_spec(2))
+kept = delays.Kept((3, 2), "/CPU:1")
+told = {"first": kept.numpy().tolist(), "shape": kept.shape, "on": kept.device[-5:]}
+kept.assign(np.full((3, 2), 5.0))
+
+def take():
+    value = kept.take()
+    with tf.control_dependencies([kept._taken]):
+        return value, tf.identity(kept._variable.read_value())
+
+def step(number):
+    value = kept.take()
+    with tf.control_dependencies([kept.put(tf.fill((3, 2), number))]):
+        return tf.identity(value)
+
+taken, left = tf.compat.v1.wrap_function(take, [])()
+told["taken"], told["left"] = taken.numpy().tolist(), left.numpy().tolist()
+kept.assign(np.full((3, 2), 6.0))
+graph = tf.compat.v1.wrap_function(step, [tf.TensorSpec((), tf.float32)])
+told["steps"] = [float(graph(tf.constant(float(number))).numpy().flat[0]) for number in (1, 2, 3)]
+told["last"] = kept.numpy().tolist()
+json.dump(told, sys.stdout)
+"""
+
+
+def test_what_is_carried_to_the_next_step_is_given_away_there_and_takes_no_memory_then() -> None:
+    told = run(MEMORY)
+    assert told["first"] == [[0.0] * 2] * 3
+    assert (told["shape"], told["on"]) == ([3, 2], "CPU:1")
+    assert told["taken"] == [[5.0] * 2] * 3
+    assert told["left"] == []
+    assert told["steps"] == [6.0, 1.0, 2.0]
+    assert told["last"] == [[3.0] * 2] * 3

@@ -1,0 +1,79 @@
+"""Copies of variables compared, in a process with two CPU devices."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.worker_process import environment
+
+pytestmark = pytest.mark.tensorflow
+
+ASK = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+from gputopo.launch.core.placement import devices
+from gputopo.launch.core.placement.variables import FARTHEST, largest_difference
+from tests.launch.core.reduction_cases import run_spec
+
+devices.set_up(run_spec(3))
+
+def made(values, tower):
+    with tf.device(f"/CPU:{tower}"):
+        return tf.Variable(np.array(values, np.float32))
+
+def compared(*copies):
+    return largest_difference([[made(values, tower)] for tower, values in enumerate(copies)])
+
+nan, inf = float("nan"), float("inf")
+large = np.arange(3_000_000) % 1000
+spoiled = large.copy()
+spoiled[-1] += 2
+json.dump({
+    "equal": compared([1.5, 2], [1.5, 2], [1.5, 2]),
+    "third": compared([1.5, 2], [1.5, 2], [1.5, 2.25]),
+    "matrix": compared([[1, 2], [3, 4]], [[1, 2], [3.5, 4]]),
+    "scalar": compared(3, -1),
+    "empty": compared(np.zeros((0, 4)), np.zeros((0, 4))),
+    "large": compared(large, spoiled),
+    "all lost": compared([nan, inf, 1], [nan, inf, 1.5]),
+    "one lost": compared([1, 2], [1, nan]),
+    "first lost": compared([nan, 2], [1, 2]),
+    "infinities": compared([inf], [-inf]),
+    "too far": compared([3e38], [-3e38]),
+    "farthest": FARTHEST,
+}, sys.stdout)
+"""
+
+
+def test_the_largest_difference_is_found_wherever_it_is_and_no_lost_number_hides_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env=environment(),
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    farthest = told.pop("farthest")
+    assert math.isfinite(farthest)
+    assert told == {
+        "equal": 0.0,
+        "third": 0.25,
+        "matrix": 0.5,
+        "scalar": 4.0,
+        "empty": 0.0,
+        "large": 2.0,
+        "all lost": 0.5,
+        "one lost": farthest,
+        "first lost": farthest,
+        "infinities": farthest,
+        "too far": farthest,
+    }
