@@ -23,6 +23,8 @@ _DRIVER_SAYS = re.compile(
     r"|nvidia-smi' is not recognized).*$",
     re.MULTILINE,
 )
+# The table that nvidia-smi prints without options, and the list of -L.
+_OVERVIEW = re.compile(r"^\|\s*NVIDIA-SMI \d|^GPU \d+: .* \(UUID: GPU-", re.MULTILINE)
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
@@ -235,6 +237,11 @@ def _unknown(text: str, origin: str) -> InputError:
         return InputError(
             f"{origin} is an error text of nvidia-smi: {said}",
             "make nvidia-smi work first, then capture again",
+        )
+    if _OVERVIEW.search(text):
+        return InputError(
+            f"{origin} is the overview of nvidia-smi, which tells nothing of links, slots and limits",
+            "give nvidia-smi -q > FILE; nvidia-smi topo -m >> FILE (one file may hold both)",
         )
     if text.lstrip()[:1] in ("{", "["):
         import json  # its errors say where; only an error needs it

@@ -1,11 +1,12 @@
 """Direct copies between GPUs (P2P): off where they could be on, or sent round by ACS or the IOMMU."""
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from gputopo.findings.fault import present
 from gputopo.findings.finding import Finding, Severity
 from gputopo.index_words import pairs_in_words
-from gputopo.machine import Link, Machine
+from gputopo.machine import Hop, Link, Machine
 from gputopo.p2p import Off, acs_bridges, statuses, why_off
 from gputopo.topology import links_by_pair
 
@@ -14,6 +15,7 @@ _NO_FIX = "no fix exists: copies go through host memory; gputopo bandwidth measu
 _OWN_RULE = ("acs", "iommu")
 # Pairs that can never be peers are no fault of the machine: the report tells them, with the cause.
 _BY_DESIGN = ("different_chips", "across_sockets")
+_NEVER = (*_BY_DESIGN, "geforce_policy")
 
 
 def off(machine: Machine) -> Iterator[Finding]:
@@ -46,18 +48,33 @@ def acs(machine: Machine) -> Iterator[Finding]:
     bridges = acs_bridges(machine)
     told = any(node.acs is not None for node in machine.pci)
     off_pairs = [f"{link.a}-{link.b}" for link, why in _off(machine) if why.cause == "acs"]
-    if not bridges and (told or machine.host.acs != "on"):
+    if (not bridges and (told or machine.host.acs != "on")) or not _in_the_way(machine):
         return
+    where = "is on between GPUs" if bridges else "is on; where that is between GPUs, which is not told,"
     yield Finding(
         id="p2p.acs_on",
         severity="warning",
         subject="machine",
-        says="access control (ACS) is on between GPUs: direct copies take the way through the CPU, are slow "
-        "and may hang",
+        says=f"access control (ACS) {where}{':' if bridges else ''} direct copies take the way through the "
+        "CPU, are slow and may hang",
         evidence={"acs": machine.host.acs, "bridges": list(bridges), "p2p_off": off_pairs},
         remedy="turn ACS (and the IOMMU, if nothing needs it) off in the BIOS; or by setpci on these bridges "
         "at each start, as NVIDIA's NCCL guide describes (troubleshooting, PCI Access Control Services)",
     )
+
+
+def _in_the_way(machine: Machine) -> bool:
+    """Tell whether any two GPUs may be peers below one host bridge: only such copies does ACS send round."""
+    links = links_by_pair(machine)
+    for a, b in combinations(sorted(gpu.index for gpu in present(machine)), 2):
+        link = links.get((a, b))
+        if link is None:
+            return True
+        why = why_off(machine, link)
+        never = why is not None and why.cause in _NEVER
+        if not never and (link.hop is None or link.hop <= Hop.PXB):
+            return True
+    return False
 
 
 def iommu(machine: Machine) -> Iterator[Finding]:

@@ -8,6 +8,16 @@ from gputopo.findings import find
 from gputopo.machine import Hop
 from tests.findings.boxes import PORT, all_of, down, every_gpu, gpu, host, node, pair, sound
 
+CORE = {"now": 2520, "max": 3105, "application": None}
+GEFORCE: dict[str, Any] = {
+    "name": "NVIDIA GeForce RTX 4090",
+    "clocks_mhz": {
+        "graphics": CORE,
+        "sm": CORE,
+        "memory": {"now": 10251, "max": 10501, "application": None},
+    },
+    "nvlinks": (),
+}
 OFF: dict[str, Any] = {"p2p_read": "CHIPSET_NOT_SUPPORTED", "p2p_write": "CHIPSET_NOT_SUPPORTED"}
 
 
@@ -28,10 +38,7 @@ def test_pairs_that_can_never_be_peers_are_no_finding() -> None:
 
 def test_all_pairs_of_a_box_are_named_in_short() -> None:
     off = all_of(*(pair(a, b, **OFF) for a, b in combinations(range(4), 2)))
-    core = {"now": 2520, "max": 3105, "application": None}
-    memory = {"now": 10251, "max": 10501, "application": None}
-    clocks = {"graphics": core, "sm": core, "memory": memory}
-    cards = every_gpu(name="NVIDIA GeForce RTX 4090", clocks_mhz=clocks, nvlinks=())
+    cards = every_gpu(**GEFORCE)
     (found,) = find(all_of(off, cards)(sound()))
     assert found.evidence["cause"] == "geforce_policy"
     assert "any two of GPUs 0-3" in found.says
@@ -80,6 +87,21 @@ def test_acs_names_its_bridges_and_the_pairs_it_keeps_apart() -> None:
     (found,) = find(machine)
     assert found.evidence["bridges"] == [down(0), down(1)]
     assert found.evidence["p2p_off"] == ["0-1"]
+
+
+def test_acs_between_cards_that_are_never_peers_is_no_finding() -> None:
+    far = all_of(*(pair(a, b, hop=Hop.PHB) for a, b in combinations(range(4), 2)), host(acs="on"))
+    assert find(replace(far(sound()), pci=())) == ()
+    policy = all_of(*(pair(a, b, **OFF) for a, b in combinations(range(4), 2)), every_gpu(**GEFORCE))
+    bridges = all_of(policy, *(node(down(index), acs=True) for index in range(4)))
+    assert [finding.id for finding in find(bridges(sound()))] == ["p2p.off"]
+    one = all_of(bridges, pair(0, 1, p2p_read="OK", p2p_write="OK"))  # a driver that was changed
+    assert "p2p.acs_on" in [finding.id for finding in find(one(sound()))]
+
+
+def test_acs_that_nobody_places_is_told_as_that() -> None:
+    (found,) = find(replace(host(acs="on")(sound()), pci=()))
+    assert "where that is between GPUs, which is not told, direct copies" in found.says
 
 
 def test_a_single_gpu_has_no_one_to_reach() -> None:

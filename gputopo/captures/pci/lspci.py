@@ -151,6 +151,8 @@ class _Reading:
                 self.found.missing[f"pci[{address}].kind"] = (
                     "this lspci does not know the NVIDIA device's name"
                 )
+        if not any(node.name for node in self.nodes.values()):
+            self.found.missing["gpus"] = "the tree has no names (lspci -t); lspci -tv has them"
         machine = pci_tree.machine(SOURCE, self.nodes, self.found)
         missing = {"gpus[*].name": "the name that lspci has is in the PCI tree"} if machine.gpus else {}
         return msgspec.structs.replace(machine, missing=machine.missing | missing)

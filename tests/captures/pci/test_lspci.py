@@ -166,3 +166,9 @@ def _draw(shapes: list[Shape]) -> tuple[str, dict[str, str | None]]:
     block = below(0, shapes, None)
     head = "-[0000:00]"
     return "\n".join([head + block[0], *(" " * len(head) + line for line in block[1:])]) + "\n", parents
+
+
+def test_a_tree_without_names_does_not_say_that_there_is_no_gpu() -> None:
+    machine = lspci.parse("-[0000:00]-+-00.0\n           \\-01.0-[01]----00.0\n", origin="x")
+    assert machine.gpus == ()
+    assert machine.missing["gpus"] == "the tree has no names (lspci -t); lspci -tv has them"
