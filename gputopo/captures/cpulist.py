@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable
 
+from gputopo.index_words import index_ranges
+
 _LIST = re.compile(r"\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*", re.ASCII)
 
 # Linux builds with at most 8192 CPUs (CONFIG_NR_CPUS_RANGE_END); a larger number is a misreading.
@@ -25,10 +27,4 @@ def parse(text: str) -> frozenset[int] | None:
 
 def write(cpus: Iterable[int]) -> str:
     """Write CPU numbers as a list with ranges, ascending: `{0, 1, 2, 5}` is `0-2,5`."""
-    runs: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if runs and runs[-1][1] == cpu - 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return index_ranges(cpus)

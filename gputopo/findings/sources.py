@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
+from gputopo.fact_words import path_in_words
 from gputopo.findings.fault import present
 from gputopo.findings.finding import Finding
 from gputopo.machine import Hop, Machine
@@ -15,7 +16,7 @@ def contradictions(machine: Machine) -> Iterator[Finding]:
     """Give what two sources tell differently; the first stands."""
     for contradiction in machine.contradictions:
         said = "; ".join(f"{source} says {what}" for source, what in contradiction.said.items())
-        link = re.match(r"links\[(\d+)-(\d+)\]", contradiction.fact)
+        link = re.fullmatch(r"links\[(\d+)-(\d+)\]\.(?:hop|nvlinks)", contradiction.fact)
         if link:
             a, b = link.groups()
             yield Finding(
@@ -28,21 +29,36 @@ def contradictions(machine: Machine) -> Iterator[Finding]:
                 "PCI tree than the real one",
             )
         else:
+            what = _in_words(machine, contradiction.fact)
             yield Finding(
                 id="machine.contradiction",
                 severity="warning",
                 subject=_subject_of(machine, contradiction.fact),
-                says=f"{contradiction.fact} is told differently: {said}; the first is used",
+                says=f"{what} is told differently: {said}; the first is used",
                 evidence={"fact": contradiction.fact, "said": contradiction.said},
                 remedy="see that all captures are of one machine and of one moment",
             )
 
 
 def _subject_of(machine: Machine, fact: str) -> str:
+    if link := re.match(r"links\[(\d+-\d+)\]", fact):
+        return f"link:{link[1]}"
     found = re.match(r"gpus\[(\d+)\]", fact)
     if found and int(found[1]) < len(machine.gpus):
         return f"gpu:{machine.gpus[int(found[1])].index}"
     return "driver" if fact.startswith("driver.") else "machine"
+
+
+def _in_words(machine: Machine, fact: str) -> str:
+    """Give `the PCI address of GPU 1` for a fact's path; one of another kind keeps its own words."""
+    device = re.fullmatch(r"(gpus|links)\[(\d+)(?:-(\d+))?\]\.(.+)", fact)
+    if device is None:
+        return path_in_words(fact)
+    room, first, second, path = device.groups()
+    if room == "links":
+        return f"the {path_in_words(path)} of GPUs {first} and {second}"
+    subject = _subject_of(machine, fact).removeprefix("gpu:")
+    return f"the {path_in_words(path)} of GPU {subject}" if subject.isdecimal() else path_in_words(fact)
 
 
 def unknown_topology(machine: Machine) -> Iterator[Finding]:

@@ -1,9 +1,10 @@
 from itertools import combinations
 
+import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find
-from gputopo.machine import Hop
+from gputopo.machine import Contradiction, Hop
 from tests.findings.boxes import all_of, driver, every_gpu, host, pair, sound
 
 VIRTUAL = host(virtual_machine="kvm")
@@ -41,3 +42,37 @@ def test_a_driver_whose_module_is_of_another_version_is_a_warning_while_it_answe
 def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
     machine = all_of(host(container="docker"), every_gpu(pci_address=None))(sound())
     assert find(replace(machine, pci=())) == ()
+
+
+@pytest.mark.parametrize(
+    ("fact", "id", "subject", "words"),
+    [
+        (
+            "links[0-3].hop",
+            "topology.contradiction",
+            "link:0-3",
+            "GPUs 0 and 3 are placed differently: a says x",
+        ),
+        ("links[0-3].nvlinks", "topology.contradiction", "link:0-3", "GPUs 0 and 3 are placed differently"),
+        ("links[0-3].p2p_read", "machine.contradiction", "link:0-3", "the peer read of GPUs 0 and 3 is told"),
+        (
+            "gpus[1].pci_address",
+            "machine.contradiction",
+            "gpu:1",
+            "the PCI address of GPU 1 is told differently",
+        ),
+        (
+            "gpus[1].clocks_mhz.memory.max",
+            "machine.contradiction",
+            "gpu:1",
+            "the memory clock max of GPU 1 is",
+        ),
+        ("driver.version", "machine.contradiction", "driver", "driver version is told differently"),
+    ],
+)
+def test_a_contradiction_says_of_what_it_is(fact: str, id: str, subject: str, words: str) -> None:
+    told = (Contradiction(fact=fact, said={"a": "x", "b": "y"}),)
+    found = next(one for one in find(replace(sound(), contradictions=told)) if one.id == id)
+    assert (found.subject, found.severity) == (subject, "warning")
+    assert found.says.startswith(words)
+    assert found.says.endswith("b says y; the first is used")
