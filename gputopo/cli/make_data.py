@@ -1,5 +1,8 @@
 """`gputopo make-data`: a small data folder to try real input with."""
 
+import contextlib
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +13,6 @@ from gputopo.cli.printing import emit
 from gputopo.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gputopo.launch.data_folder import DataName
 
 NAMES: "tuple[DataName, ...]" = ("imagenet", "cifar10")
@@ -59,7 +60,8 @@ def make_data(
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
     wish = Wish(chosen, source, **{field: value for field, value in asked.items() if value is not None})
-    done = make(_place(folder), wish)
+    with _ended_tidily():
+        done = make(_place(folder), wish)
     emit(
         f"{done.folder}: {done.train} images to train with and {done.validation} for validation, "
         f"{done.bytes / 2**20:.1f} MiB.\n"
@@ -68,7 +70,21 @@ def make_data(
     )
 
 
-def _refuse_needless(given: "Mapping[str, int | None]", name: str, *, drawn: bool) -> None:
+@contextlib.contextmanager
+def _ended_tidily() -> Iterator[None]:
+    """Let SIGTERM end the work as Ctrl-C does, so that nothing unfinished is left behind."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _refuse_needless(given: Mapping[str, int | None], name: str, *, drawn: bool) -> None:
     """Raise UsageError for an option that would do nothing."""
     for option in ("--images", "--side"):
         if given[option] is not None and not drawn:

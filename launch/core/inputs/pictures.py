@@ -76,9 +76,14 @@ def listed(folder: Path) -> list[tuple[Path, int, str]]:
     class more, before the others. Raises InputError if there is no folder or no image.
     """
     hint = f"give --from a folder of images ({', '.join(SUFFIXES)}), one folder a class"
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}", hint)
-    files = sorted(path for path in _found(folder) if path.suffix.lower() in SUFFIXES and path.is_file())
+    try:
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder}", hint)
+        files = sorted(path for path in _found(folder) if path.suffix.lower() in SUFFIXES and path.is_file())
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or folder} cannot be read: {error.strerror}", "check its owner and permissions"
+        ) from error
     if not files:
         raise InputError(f"{folder} holds no image", hint)
     owners = [path.relative_to(folder).parts[0] if path.parent != folder else "" for path in files]
@@ -89,12 +94,10 @@ def listed(folder: Path) -> list[tuple[Path, int, str]]:
 
 
 def _found(folder: Path) -> Iterator[Path]:
-    """Give all files under a folder, behind links too. Raises InputError for a folder that cannot be read."""
+    """Give all files under a folder, behind links too. Raises OSError for a folder that cannot be read."""
 
     def refuse(error: OSError) -> None:
-        raise InputError(
-            f"{error.filename} cannot be read: {error.strerror}", "check its owner and permissions"
-        )
+        raise error
 
     for place, inner, names in os.walk(folder, onerror=refuse, followlinks=True):
         above = Path(place).parent.resolve()

@@ -115,6 +115,25 @@ def test_an_empty_folder_is_filled_and_stays_the_same_folder(tmp_path: Path, nam
     assert not [path for path in (tmp_path / "real").iterdir() if path.name.startswith(".")]
 
 
+def test_a_command_that_is_terminated_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = pictures.drawn
+
+    def terminated(number: int, **settings: int) -> pictures.Picture:
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(number, **settings)
+
+    monkeypatch.setattr(pictures, "drawn", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        cli.run_command(["make-data", str(tmp_path / "new" / "data"), "--side", "16", "--files", "1"])
+    assert ended.value.code == 143
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_picture_that_is_none_leaves_nothing_behind_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     Image.new("RGB", (20, 30)).save(tmp_path / "images" / "a.png")
@@ -153,6 +172,24 @@ def test_names_of_no_encoding_and_links_are_read(tmp_path: Path) -> None:
     held = b"".join(path.read_bytes() for path in (tmp_path / "data").iterdir())
     assert b"class \xff" in held
     assert b"linked" in held
+
+
+def test_a_folder_that_may_not_be_looked_into_is_named_and_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "a.png")
+    plain = os.scandir
+
+    def locked(path: str) -> object:  # root may read everything, and tests may be root's
+        if os.fspath(path).endswith("dog"):
+            raise PermissionError(13, "Permission denied", path)
+        return plain(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    with pytest.raises(InputError, match="dog cannot be read: Permission denied"):
+        pictures.listed(tmp_path)
 
 
 def test_a_picture_that_no_jpeg_can_hold_is_named(tmp_path: Path) -> None:

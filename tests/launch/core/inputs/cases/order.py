@@ -1,5 +1,6 @@
 """Which examples come, in which order."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ def other_batches(root: Path) -> Any:
     taken: list[int] = []
     plain = feeds.FedSource.feed
 
-    def watched(made: feeds.FedSource, number: int) -> Any:
-        fed = plain(made, number)
+    def watched(self: feeds.FedSource, number: int) -> Sequence[Any]:
+        fed = plain(self, number)
         taken.extend(joint(fed)[1].tolist())
         return fed
 
