@@ -1,0 +1,48 @@
+"""Layers with tensors, asked of TensorFlow in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.worker_process import environment
+
+pytestmark = pytest.mark.tensorflow
+
+# Sums of up to 128 products, in another order: a few units of the last place of 24 and of 8 bits.
+FLOAT32, BFLOAT16 = 8 * 2.0**-24, 8 * 2.0**-8
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.launch.core.layers_process"],
+        env=environment(),
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_pointwise_convolutions_of_every_stride_are_those_of_tensorflow(answer: dict[str, object]) -> None:
+    differences = answer["differences"]
+    assert isinstance(differences, dict)
+    assert len(differences) == 9
+    assert {case: apart for case, apart in differences.items() if max(apart.values()) > FLOAT32} == {}
+
+
+def test_a_strided_pointwise_convolution_works_in_a_short_type(answer: dict[str, object]) -> None:
+    half = answer["half"]
+    assert isinstance(half, dict)
+    assert max(half.values()) < BFLOAT16
+
+
+def test_branches_that_begin_alike_share_one_sampling(answer: dict[str, object]) -> None:
+    assert answer["samplings"] == 2
