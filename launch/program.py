@@ -4,6 +4,7 @@ The program stays in the launcher's process group and gets its stdin, stdout and
 draws on the terminal works as without gputopo. If the launcher is killed, the program gets SIGTERM.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -43,12 +44,18 @@ def run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:
         while not _has_ended(process.pid):
             got = signal.sigwaitinfo(waited_for)
             if got.si_signo != signal.SIGCHLD and got.si_code != _BY_THE_TERMINAL:
-                process.send_signal(got.si_signo)
+                _send(process.pid, got.si_signo)
         status = process.wait()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGCHLD, at_child)
     return status if status >= 0 else 128 - status
+
+
+def _send(pid: int, signum: int) -> None:
+    # Popen.send_signal would reap a program that has ended, and then there is none to wait for.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
 
 
 def _has_ended(pid: int) -> bool:

@@ -12,7 +12,6 @@
 
 import contextlib
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +28,8 @@ from gputopo.machine import Machine
 from gputopo.plan import Plan
 from gputopo.result import Result
 
-_TRACES = ("spec.json", "events.jsonl", "result.json")  # any of these: a run has been here
+# What a run writes: any of these is of another run, or of somebody who would miss it.
+_WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ def runs_home(environ: Mapping[str, str]) -> Path:
 
 
 def check_output(output: Path | None) -> None:
-    """Raise InputError if the folder that a user named is a file or already holds a run. Changes nothing."""
+    """Raise InputError if the folder a user named is a file or holds what a run writes. Changes nothing."""
     if output is None:
         return
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is not a folder", "name a new folder with --output")
     try:
-        held = next((name for name in _TRACES if (output / name).exists()), None)
+        held = next((name for name in _WRITTEN if (output / name).exists()), None)
     except OSError as error:
         raise InputError(f"cannot look into {output}: {error.strerror}", "name another --output") from error
     if held is not None:
-        raise InputError(f"{output} already holds a run ({held})", "name a new folder with --output")
+        raise InputError(f"{output} already holds a run, or its {held}", "name a new folder with --output")
 
 
 def create(
@@ -114,9 +114,8 @@ def create(
             "name a folder that you may write to with --output, or set GPUTOPO_HOME",
         ) from error
     except InputError as error:
-        if not made:
-            for file, _ in written:
-                file.unlink(missing_ok=True)
+        for file, _ in written:
+            file.unlink(missing_ok=True)
         _remove(made)
         raise InputError(
             error.what, "name a folder that you may write to with --output, or set GPUTOPO_HOME"
@@ -201,8 +200,10 @@ def _made(path: Path, made: list[Path]) -> Path:
 
 
 def _remove(made: list[Path]) -> None:
-    if made:
-        shutil.rmtree(made[0], ignore_errors=True)
+    """Remove the folders that were made, innermost first, unless others use them by now."""
+    with contextlib.suppress(OSError):
+        for folder in reversed(made):
+            folder.rmdir()
 
 
 def _by_index(plan: Plan) -> Plan:

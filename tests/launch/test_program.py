@@ -93,6 +93,24 @@ def test_a_program_does_not_outlive_a_launcher_that_is_killed() -> None:
         assert launcher.stdout.read() == "SIGTERM\n"  # and then the end: nobody holds the pipe any more
 
 
+STOPS_ITS_LAUNCHER_AND_ENDS = """
+import os, signal
+launcher, own = os.getppid(), os.getpid()
+os.kill(launcher, signal.SIGSTOP)
+os.kill(launcher, signal.SIGTERM)
+if os.fork() == 0:
+    while os.getppid() == own:
+        pass
+    os.kill(launcher, signal.SIGCONT)
+os._exit(7)
+"""
+
+
+def test_a_signal_that_comes_when_the_program_has_just_ended_is_none_of_its_business() -> None:
+    code, _, err = finish(sys.executable, "-c", STOPS_ITS_LAUNCHER_AND_ENDS)
+    assert (code, err) == (7, "")
+
+
 COUNTS = """
 import signal
 def told(signum, frame):

@@ -47,7 +47,9 @@ def test_an_empty_folder_that_is_there_is_used(tmp_path: Path) -> None:
     assert not (tmp_path / "unused").exists()
 
 
-@pytest.mark.parametrize("trace", ["spec.json", "events.jsonl", "result.json"])
+@pytest.mark.parametrize(
+    "trace", ["spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json"]
+)
 def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(tmp_path: Path, trace: str) -> None:
     (tmp_path / trace).write_text("before")
     with pytest.raises(InputError, match="already holds a run"):
@@ -88,6 +90,21 @@ def test_folders_that_were_made_are_taken_back_when_the_files_cannot_be_written(
     with pytest.raises(InputError, match="No space left"):
         create(tmp_path, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_others_put_into_a_new_home_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "new" / "runs"
+
+    def full_after_another_run(path: Path, value: object) -> None:
+        (home / "another").mkdir()
+        raise InputError(f"cannot write {path}: No space left on device", "x")
+
+    monkeypatch.setattr(schema, "write", full_after_another_run)
+    with pytest.raises(InputError, match="No space left"):
+        create(None, home)
+    assert [path.name for path in home.iterdir()] == ["another"]
 
 
 def test_an_event_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:

@@ -73,11 +73,12 @@ class Export:
             self._emit(Noticed(time_s=time.time(), says=says))
         weights = [variable.numpy() for variable in placement.places[0]]
         state = [variable.numpy() for variable in placement.states[0]] if placement.states else []
-        temporary = self._folder.with_name(f".{self._folder.name}.{os.getpid()}")
+        # Within it: the folder may be a link or a mount, in a place that may not be written.
+        temporary = self._folder / f".{os.getpid()}"
         try:
             temporary.mkdir()
             formats = self._write_all(temporary, weights, state, steps)
-            temporary.replace(self._folder)  # an empty folder may be replaced
+            _move_all(temporary, self._folder)
         except (OSError, tf.errors.OpError) as error:
             raise DiskError(
                 f"cannot write the model to {self._folder}: {error}",
@@ -136,6 +137,18 @@ def serving(model: Model, weights: Sequence[Array], state: Sequence[Array]) -> A
 
     module.serve = tf.function(serve, input_signature=signature, autograph=False)
     return module
+
+
+def _move_all(source: Path, target: Path) -> None:
+    """Move what is in a folder to another one; if that fails, nothing of it is there."""
+    moved = []
+    try:
+        for path in sorted(source.iterdir()):
+            moved.append(path.rename(target / path.name))
+    except OSError:
+        for path in moved:
+            path.rename(source / path.name)
+        raise
 
 
 def _save_arrays(

@@ -52,6 +52,8 @@ def ran(folder: Path) -> dict[str, Ran]:
     momentum = {"optimizer": "momentum"}
     (folder / "used").mkdir()
     (folder / "used" / "something").write_text("")
+    (folder / "real").mkdir()
+    (folder / "link").symlink_to(folder / "real")
     runs = [
         {"name": "train", **base, "num_batches": STEPS - 1, "lifecycle": full, "optimization": momentum},
         {
@@ -90,6 +92,7 @@ def ran(folder: Path) -> dict[str, Ran]:
         {"name": "forward", **base, "task": "forward", "num_batches": 3, "num_warmup_batches": 1},
         {"name": "steady", **base, "num_batches": 2, "num_warmup_batches": 3, "detect_warmup": True},
         {"name": "nan", **base, "num_batches": 5, "learning_rate": 1e30},
+        {"name": "linked", **base, "num_batches": 1, "lifecycle": {"export": str(folder / "link")}},
         {"name": "used", **base, "num_batches": 1, "lifecycle": {"export": str(folder / "used")}},
     ]
     return run_all(folder, TOWERS, runs)
@@ -243,6 +246,13 @@ def test_the_exported_arrays_are_the_trained_ones_by_name(ran: dict[str, Ran], f
         "saved_model",
         "weights.npz",
     ]
+
+
+def test_an_export_goes_into_the_folder_that_a_link_names(ran: dict[str, Ran], folder: Path) -> None:
+    assert ran["linked"].error is None
+    assert (folder / "link").is_symlink()
+    names = sorted(path.name for path in (folder / "real").iterdir())
+    assert names == ["model.json", "saved_model", "weights.npz"]
 
 
 def test_an_export_never_goes_where_something_is(ran: dict[str, Ran]) -> None:
