@@ -8,7 +8,7 @@ GB/s are those of one direction. Where NVML refuses, its words are the reason in
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -28,6 +28,7 @@ _REMOTE = re.compile(r"Remote Device ([0-9a-fA-F:.]{7,20}): Link \d{1,2}")
 _REFUSED = re.compile(
     r"^\W{0,8}(?:NVML: )?((?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$", re.IGNORECASE
 )
+_ALL_DOWN = re.compile(r"\ball links are inactive\b", re.IGNORECASE)
 _MASKED = re.compile(r"(?:GPU|MIG)-[0Xx-]+")
 
 
@@ -99,12 +100,20 @@ def _machine(cards: dict[int, _Card], unread: list[Unread]) -> Machine:
     missing: dict[str, str] = {}
     gpus: list[Gpu] = []
     for index, card in sorted(cards.items()):
+        if not card.links and _ALL_DOWN.search(card.refused or ""):
+            card.links = _down_like_its_equals(card, cards.values())
         links = tuple(card.links[number] for number in sorted(card.links)) or None
         if links is None:
             missing[f"gpus[{index}].nvlinks"] = card.refused or "no line about its links follows"
-        elif card.refused:
+        elif card.refused and not _ALL_DOWN.search(card.refused):
             missing[f"gpus[{index}].nvlinks[*]"] = card.refused
         if card.uuid is None:
             missing[f"gpus[{index}].uuid"] = "masked in the text"
         gpus.append(Gpu(index=index, name=card.name, uuid=card.uuid, nvlinks=links))
     return Machine(source=SOURCE, gpus=tuple(gpus), missing=missing, unread=tuple(unread))
+
+
+def _down_like_its_equals(card: _Card, cards: Iterable[_Card]) -> dict[int, NvLink]:
+    """Give the links of a card that are all down, as many as a card of its model here has; else none."""
+    equals = [other.links for other in cards if other.name == card.name]
+    return {number: NvLink(link=number, active=False) for number in max(equals, key=len)}

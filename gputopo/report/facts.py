@@ -88,9 +88,9 @@ def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
 
 
 def _subject(kind: str, keys: list[str]) -> str:
-    if not keys:
-        return plain(kind.capitalize())
     word = _KINDS.get(kind, kind)
+    if not keys:
+        return plain(f"{word}s" if kind in _KINDS else kind.capitalize())
     if keys == ["*"]:
         return f"All {word}s"
     if all(key.isdigit() for key in keys):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import nvlink_status
 from gputopo.errors import InputError
+from gputopo.findings import find
 from gputopo.machine import Machine
 from tests.captures import samples
 
@@ -34,7 +35,7 @@ def test_every_link_has_its_state_and_speed() -> None:
 
 
 def test_a_refusal_of_nvml_is_the_reason() -> None:
-    machine = read()
+    machine = read(samples.NVLINK.replace("GPU 2: GeForce GTX 1070", "GPU 2: GeForce GTX 1080"))
     assert machine.gpus[2].nvlinks is None
     assert machine.missing["gpus[2].nvlinks"].startswith("Unable to retrieve NVLink information")
     if CAPTURE.is_file():
@@ -43,6 +44,19 @@ def test_a_refusal_of_nvml_is_the_reason() -> None:
             (6, "NVIDIA A100-SXM4-80GB", None)
         ]
         assert public.missing["gpus[6].nvlinks"] == REFUSED
+
+
+def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_equals() -> None:
+    machine = read()
+    assert machine.gpus[2].nvlinks is not None
+    assert [(link.link, link.active) for link in machine.gpus[2].nvlinks] == [(0, False), (1, False)]
+    assert "gpus[2].nvlinks" not in machine.missing
+    up = "".join(f"\t Link {link}: 25 GB/s\n" for link in range(12))
+    cards = "".join(f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: GPU-{index}a)\n{up}" for index in range(7))
+    server = read(f"{cards}GPU 7: NVIDIA A100-SXM4-80GB (UUID: GPU-7a)\n\t {REFUSED}\n")
+    (found,) = [one for one in find(server) if one.id == "nvlink.down"]
+    assert (found.subject, found.severity) == ("gpu:7", "error")
+    assert "0 NVLinks are up, 12 are due" in found.says
 
 
 def test_a_text_cut_behind_a_gpu_does_not_say_that_it_has_no_links() -> None:

@@ -80,3 +80,9 @@ def test_a_reason_for_a_part_holds_for_the_facts_in_it() -> None:
 def test_any_path_and_reason_is_shown_without_breaking_the_page(missing: dict[str, str], width: int) -> None:
     text = text_of(missing_view(Machine(source="live", missing=missing), width))
     assert all(character.isprintable() for character in text.replace("\n", ""))
+
+
+def test_a_whole_room_keeps_its_name() -> None:
+    assert set(grouped_missing({"gpus": "none is shown"})) == {("GPUs", "none is shown")}
+    assert set(grouped_missing({"nics": "none is shown"})) == {("NICs", "none is shown")}
+    assert set(grouped_missing({"host.kernel": "not told"})) == {("Host", "not told")}

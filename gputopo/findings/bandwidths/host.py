@@ -22,6 +22,11 @@ _NEAR = (
     "bind the program to the node of its GPUs (numactl --cpunodebind=NODE --membind=NODE), and measure with "
     "--numa NODE what that gives"
 )
+_ONE_GROUP = (
+    "all GPUs share it, so none is a better choice: use fewer of them for work that is fed from the host, and "
+    "keep what they exchange on the GPUs; where it is no bridge, it is a link of the CPU or host memory (see "
+    "that all its channels are filled)"
+)
 _WAYS = {"h2d": "from the host", "d2h": "to the host"}
 
 
@@ -96,7 +101,9 @@ def shared_uplinks(machine: Machine) -> Iterator[Finding]:
                 for group in groups
             ]
         },
-        remedy="take GPUs of different groups for work that is fed from the host or staged through it; "
+        remedy=_ONE_GROUP
+        if {gpu.index for gpu in present(machine)} <= set(groups[0].gpus)
+        else "take GPUs of different groups for work that is fed from the host or staged through it; "
         "a group that is no bridge of the tree shares a link of the chipset, of the CPU, or host memory",
     )
 

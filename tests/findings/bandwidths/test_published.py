@@ -80,6 +80,13 @@ def test_the_direct_pairs_of_the_second_box_that_lose_are_named() -> None:
 def test_the_halves_of_one_board_are_found_in_an_azure_machine() -> None:
     (found,) = by_id(published("az-4x-m60-p2pBandwidthLatencyTest_keras-multi-gpu.txt"))["pcie.shared_uplink"]
     assert [group["gpus"] for group in found.evidence["groups"]] == [[0, 2], [1, 3]]
+    assert "GPUs of different groups" in (found.remedy or "")
+
+
+def test_where_all_gpus_share_one_uplink_nobody_is_sent_to_other_gpus() -> None:
+    (found,) = by_id(published("nvbandwidth-json-rtx5090_nvbandwidth_5090.json"))["pcie.shared_uplink"]
+    assert [group["gpus"] for group in found.evidence["groups"]] == [[0, 1, 2, 3]]
+    assert (found.remedy or "").startswith("all GPUs share it")
 
 
 def test_a_sweep_over_sizes_is_no_card_that_wakes_up() -> None:
