@@ -24,8 +24,8 @@ _NEAR = (
 )
 _ONE_GROUP = (
     "all GPUs share it, so none is a better choice: use fewer of them for work that is fed from the host, "
-    "and keep what they exchange on the GPUs; where it is no bridge, it is a link of the CPU or host memory (see "
-    "that all its channels are filled)"
+    "and keep what they exchange on the GPUs; where it is no bridge, it is a link of the CPU or host memory "
+    "(see that all its channels are filled)"
 )
 _WAYS = {"h2d": "from the host", "d2h": "to the host"}
 
