@@ -76,14 +76,14 @@ def fingerprint(machine: Machine) -> str | None:
     """Give the hash (SHA-256, hex) that a machine is known by, None where too little is known of it.
 
     Over the CPU's model and each GPU's PCI address and name: a card that is moved or replaced makes another
-    machine. No serial numbers, UUIDs or host names. None: a GPU whose PCI address is not known, or neither
-    GPUs nor a CPU model.
+    machine, a driver that puts the maker's name before the card's (from 465 on) does not. No serial numbers,
+    UUIDs or host names. None: a GPU whose PCI address is not known, or neither GPUs nor a CPU model.
     """
     if any(gpu.pci_address is None for gpu in machine.gpus):
         return None
     if not machine.gpus and machine.host.cpu_model is None:
         return None
-    cards = sorted([gpu.pci_address or "", gpu.name or ""] for gpu in machine.gpus)
+    cards = sorted([gpu.pci_address or "", (gpu.name or "").removeprefix("NVIDIA ")] for gpu in machine.gpus)
     facts = msgspec.json.encode([machine.host.cpu_model or "", cards])
     return hashlib.sha256(facts).hexdigest()
 
@@ -117,7 +117,7 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
     such, the last of all. Raises InputError for a file that cannot be read.
     """
     key = fingerprint(machine)
-    if key is None or not path.exists():
+    if key is None or not _exists(path):
         return None
     wanted = {gpu.index for gpu in machine.gpus} if gpus is None else set(gpus)
     newest: int | None = None
@@ -141,6 +141,16 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
         machine=schema.decode(then, Machine, origin=str(path)),
         saved_at=saved_at,
     )
+
+
+def _exists(path: Path) -> bool:
+    """Tell whether there is a history. Raises InputError where its folder may not be looked into."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
+        ) from error
 
 
 def _gpus_of(bandwidth: Bandwidth) -> set[int]:

@@ -80,6 +80,21 @@ def test_the_fingerprint_holds_no_identity_and_does_not_depend_on_order_or_state
     assert set(key) <= set("0123456789abcdef")
 
 
+def test_a_driver_that_names_the_maker_is_no_other_machine() -> None:
+    def key(name: str) -> str | None:
+        gpus = tuple(msgspec.structs.replace(gpu, name=name) for gpu in MACHINE.gpus)
+        return history.fingerprint(msgspec.structs.replace(MACHINE, gpus=gpus))
+
+    assert key("NVIDIA GeForce GTX 1070") == key("GeForce GTX 1070")
+    assert key("GeForce GTX 1070") not in (None, key("GeForce GTX 1080"))
+
+
+def test_a_place_that_cannot_be_looked_into_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read .*: File name too long") as error:
+        history.latest(tmp_path / ("a" * 300) / history.FILE, MACHINE)
+    assert "GPUTOPO_HOME" in error.value.hint
+
+
 def test_what_cannot_be_told_apart_is_not_filed(tmp_path: Path) -> None:
     for unknown in (Machine(source="p2p", gpus=(Gpu(index=0, name="A"),)), Machine(source="none")):
         assert history.fingerprint(unknown) is None
