@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,6 +14,8 @@ import keras
 from gputopo.errors import UsageError
 from gputopo.launch.core.keras_models.foreign import Foreign
 from gputopo.launch.model_names import ModelName
+
+_SIDE = 224  # of pictures, where a model of keras.applications takes any: what its weights were trained with
 
 
 def application(name: str) -> keras.Model:
@@ -29,7 +32,11 @@ def application(name: str) -> keras.Model:
         raise UsageError(f"keras.applications has no model '{name}'", hint)
     with Foreign(f"keras:{found.__name__} cannot be built", "try --data-format NHWC, or another model"):
         # A model without its softmax has the same variables; the loss takes logits, which is exact.
-        return found(weights=None, classifier_activation=None)
+        model = found(weights=None, classifier_activation=None)
+        if None in model.input_shape[1:]:  # MobileNetV3 takes pictures of any size
+            shape = tuple(_SIDE if side is None else side for side in model.input_shape[1:])
+            model = found(weights=None, classifier_activation=None, input_shape=shape)
+        return model
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
@@ -57,6 +64,12 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
         model = found()
     if isinstance(model, keras.Model):
         return model
+    if model is None:
+        raise UsageError(f"{name} gives nothing (None)", "let the function return the model")
+    if inspect.isclass(model):
+        raise UsageError(
+            f"{name} gives the class {model.__name__}, no model", "let it return one of the class"
+        )
     if hasattr(model, "fit") and hasattr(model, "trainable_variables"):
         raise UsageError(
             f"{name} gives a model of {type(model).__module__.partition('.')[0]}, not of Keras 3",
@@ -89,9 +102,21 @@ def _attribute(module: Any, asked: ModelName) -> Any:
         if not hasattr(found, part):
             near = difflib.get_close_matches(part, [one for one in dir(found) if one[0] != "_"], 3, 0.5)
             hint = f"did you mean {asked.module}:{near[0]}?" if near else "name one of its functions"
+            hint = _shadowed(module, asked.module) or hint
             raise UsageError(f"{asked.module} has no '{asked.attribute}'", hint)
         found = getattr(found, part)
     return found
+
+
+def _shadowed(module: Any, name: str) -> str | None:
+    """Say so where a module of this folder has the name of another one, which Python took."""
+    first = name.partition(".")[0]
+    here = Path.cwd()
+    own = next((one for one in (here / f"{first}.py", here / first) if one.exists()), None)
+    taken = getattr(module, "__file__", None)
+    if own is None or (taken is not None and Path(taken).resolve().is_relative_to(here.resolve())):
+        return None
+    return f"Python has another module '{first}' ({taken or 'built in'}): rename {own.name} of this folder"
 
 
 def _check_arguments(function: Callable[..., Any], name: str) -> None:

@@ -248,6 +248,10 @@ def nothing() -> None:
     """Gives no model: the return is forgotten."""
 
 
+def gives_its_class() -> Any:
+    return Own
+
+
 def nothing_to_train() -> Any:
     return keras.Sequential([keras.Input((3,)), layers.ReLU()])
 

@@ -35,7 +35,8 @@ GOOD = {
 BAD = {
     "raises": ("failed: KeyError: 'weights.h5'", "python -c"),
     "leaves": ("failed: SystemExit: 1", "python -c"),
-    "nothing": ("gives a NoneType, no keras.Model", "return the model"),
+    "nothing": ("gives nothing (None)", "return the model"),
+    "gives_its_class": ("gives the class Own, no model", "return one"),
     "hidden": ("reads variables that Keras does not list: Variable", "add_weight"),
     "constrained": ("has constraints on weights (", "--method kuza55"),
     "joined": ("has norms over the batches of all devices (batch_normalization", "--strategy mirrored"),
@@ -195,7 +196,7 @@ from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.randomness import Stream
 
 answer = {}
-for name in ("ResNet50", "inceptionv3"):
+for name in ("ResNet50", "inceptionv3", "MobileNetV3Small"):
     built = models.build(f"keras:{name}")
     counted = sum(int(np.prod(one.shape)) for one in (*built.variables, *built.state))
     answer[name] = [counted, models.parameter_count(built), built.input_shape, built.classes]
@@ -248,6 +249,7 @@ def answer() -> dict[str, Any]:
 def test_applications_have_the_published_parameter_counts(answer: dict[str, Any]) -> None:
     assert answer["ResNet50"] == [25_636_712, 25_583_592, [224, 224, 3], 1000]
     assert answer["inceptionv3"] == [23_851_784, 23_817_352, [299, 299, 3], 1000]
+    assert answer["MobileNetV3Small"] == [2_554_968, 2_542_856, [224, 224, 3], 1000]
 
 
 def test_seeds_of_random_layers_differ_by_tower_step_and_layer(answer: dict[str, Any]) -> None:
