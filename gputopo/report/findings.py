@@ -41,18 +41,24 @@ def inspection_view(inspection: Inspection, width: int) -> list[Line]:
         lines += section("PCI tree", tree)
     if health := health_view(machine, room):
         lines += section("Health", health)
-    lines += section(_findings_title(inspection.findings), findings_view(inspection.findings, room))
+    found = findings_view(inspection.findings, room, nothing=nothing_found(machine))
+    lines += section(_findings_title(inspection.findings), found)
     lines += _doubts(machine, width - INDENT)
     return printable(lines[:-1])
 
 
-def findings_view(findings: Sequence[Finding], width: int) -> list[Line]:
+def nothing_found(machine: Machine) -> str:
+    """Say that there is no finding, and that this is no pass for facts that were not read."""
+    return "None in what was read. What was not read was not checked." if machine.missing else "None."
+
+
+def findings_view(findings: Sequence[Finding], width: int, *, nothing: str = "None.") -> list[Line]:
     """Give one block for each finding: how severe and where, what, what to do.
 
     Findings that follow one another with one id, severity and remedy share a block.
     """
     if not findings:
-        return [line("None.")]
+        return paragraph(nothing, width)
     return [one for group in grouped_findings(findings) for one in _block(group, width)]
 
 

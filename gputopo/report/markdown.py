@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from gputopo.findings import Finding, Inspection
 from gputopo.machine import Machine
 from gputopo.report.facts import grouped_missing, reason_in_words
-from gputopo.report.findings import grouped_findings, subjects_in_words
+from gputopo.report.findings import grouped_findings, nothing_found, subjects_in_words
 from gputopo.report.gpus import gpu_columns, gpu_notes
 from gputopo.report.health import health_rows
 from gputopo.report.indices import order_warning
@@ -31,7 +31,7 @@ def markdown(inspection: Inspection) -> str:
         parts.append(("PCI tree", _code(tree)))
     if health := _filled(health_rows(machine)):
         parts.append(("Health", table(("", ""), health)))
-    parts.append(("Findings", findings_list(inspection.findings)))
+    parts.append(("Findings", findings_list(inspection.findings, nothing=nothing_found(machine))))
     if machine.contradictions:
         said = ((one.fact, "; ".join(f"{who}: {what}" for who, what in one.said.items()))
                 for one in machine.contradictions)  # fmt: skip
@@ -69,10 +69,10 @@ def _topology(machine: Machine) -> str:
     return _code(matrix_view(machine, _CODE_WIDTH)) + (f"\nPeer access:\n\n{peers}" if peers else "")
 
 
-def findings_list(findings: Sequence[Finding]) -> str:
+def findings_list(findings: Sequence[Finding], *, nothing: str = "None.") -> str:
     """Give findings as a list; those that share a block on the screen share an item."""
     if not findings:
-        return "None.\n"
+        return f"{nothing}\n"
     items = []
     for group in grouped_findings(findings):
         first = group[0]

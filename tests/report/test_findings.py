@@ -2,6 +2,7 @@ from gputopo.findings import Finding, Inspection
 from gputopo.machine import Contradiction, Driver, Gpu, Machine, Unread
 from gputopo.report.findings import findings_view, inspection_view, watched_view
 from gputopo.report.layout import SEVERITY_STYLES, text_of
+from gputopo.report.markdown import markdown
 
 
 def shown(machine: Machine, *findings: Finding, width: int = 80) -> str:
@@ -54,6 +55,13 @@ def test_the_severity_has_its_colour() -> None:
 
 def test_a_machine_in_which_nothing_was_found_says_none() -> None:
     assert "\nFindings\n  None.\n" in shown(Machine(source="live"))
+
+
+def test_no_finding_is_no_pass_for_what_was_not_read() -> None:
+    machine = Machine(source="nvidia-smi topo", missing={"gpus[*].clocks_mhz": "not told"})
+    words = "None in what was read. What was not read was not checked."
+    assert f"\nFindings\n  {words}\n" in shown(machine)
+    assert words in markdown(Inspection(machine=machine))
 
 
 def test_a_machine_without_an_nvidia_device_says_so_in_a_sentence() -> None:
