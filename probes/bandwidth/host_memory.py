@@ -6,7 +6,6 @@ blocks past the caches, so the bytes are those of STREAM's copy: each read once 
 """
 
 import ctypes
-import errno
 import mmap
 import os
 import statistics
@@ -22,6 +21,7 @@ from gputopo.bandwidth import Failure, NotMeasured, Sample
 from gputopo.captures.cpulist import parse
 from gputopo.machine import Host
 from gputopo.probes.files import read_text
+from gputopo.probes.threads import at_once
 
 MIB = 2**20
 # Source and destination together. The session is to stay well under 1.5 GiB.
@@ -218,52 +218,22 @@ def _mapped(size: int) -> Iterator[int]:
 def _together(
     tasks: Sequence[Callable[[], tuple[float, float]]], cpus: frozenset[int]
 ) -> list[tuple[float, float]]:
-    """Run tasks at once, each in a thread bound to `cpus`, and give what they gave.
-
-    Raises their OSError, and one where the system gives no more threads. All of them have ended by then, also
-    after an interruption: what they copy in is given back next.
-    """
-    results: list[tuple[float, float]] = []
+    """Run tasks at once, each in a thread bound to `cpus`, and give what they gave. Raises their OSError."""
     errors: list[OSError] = []
     start = threading.Barrier(len(tasks))
 
-    def bound(task: Callable[[], tuple[float, float]]) -> None:
+    def bound(task: Callable[[], tuple[float, float]]) -> tuple[float, float]:
         try:
             os.sched_setaffinity(0, cpus)  # of this thread alone
         except OSError as error:
             errors.append(error)
-        try:
-            start.wait()
-        except threading.BrokenBarrierError:
-            return
-        results.append(task())
+        start.wait()
+        return task()
 
-    threads = [threading.Thread(target=bound, args=(task,), daemon=True) for task in tasks]
-    try:
-        for thread in threads:
-            thread.start()
-        _join(threads)
-    except RuntimeError as error:  # "can't start new thread": a limit of processes
-        errors.append(OSError(errno.EAGAIN, f"the system gives no more threads: {error}"))
-    finally:
-        start.abort()  # who is not there yet does not begin
-        _join(threads)
+    results = at_once([partial(bound, task) for task in tasks], start.abort)
     if errors:
         raise errors[0]
     return results
-
-
-def _join(threads: Sequence[threading.Thread]) -> None:
-    """Wait until all have ended, and raise an interruption only then."""
-    interruption: KeyboardInterrupt | None = None
-    for thread in threads:
-        while thread.is_alive():
-            try:
-                thread.join()
-            except KeyboardInterrupt as error:
-                interruption = error
-    if interruption is not None:
-        raise interruption
 
 
 def _fill(at: tuple[int, int], size: int) -> tuple[float, float]:

@@ -102,16 +102,24 @@ def open_cuda() -> Iterator[Cuda]:
 
     Raises NoCudaError: no libcuda.so.1, one too old or odd, no device, or another refusal of cuInit.
     """
-    cuda = _start()
-    try:
-        yield cuda
-    finally:
-        cuda.close()
+    with _settings():
+        cuda = _start()
+        try:
+            yield cuda
+        finally:
+            cuda.close()
 
 
-# What cuInit reads. A kernel that is loaded at its first launch, as is usual since CUDA 12, may wait for all
-# streams of its device, the held ones too (CUDA C++ Programming Guide, Lazy Loading, Concurrent Execution).
-_SETTINGS = {"CUDA_MODULE_LOADING": "EAGER"}
+# What CUDA reads at its start and with the first context of a device. A kernel that is loaded at its first
+# launch, as is usual since CUDA 12, may wait for all streams of its device, the held ones too (CUDA C++
+# Programming Guide, Lazy Loading, Concurrent Execution). Where every launch waits for its end, as people set
+# to find errors, one behind a hold never comes back. With one hardware queue for all streams, as people set
+# for their training, copies both ways at once come one after the other.
+_SETTINGS = {
+    "CUDA_MODULE_LOADING": "EAGER",
+    "CUDA_LAUNCH_BLOCKING": "0",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "8",  # the default
+}
 # By PCI address, as NVML counts; CUDA's own order puts the fastest first. Not where the user chose devices:
 # numbers in that list count in the user's order, and the same GPUs are to be hidden here as from programs.
 _IN_PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -120,7 +128,7 @@ _CHOSEN = "CUDA_VISIBLE_DEVICES"
 
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
-    """Set what cuInit reads, and put it back: what this process starts later has its own wishes."""
+    """Set what CUDA reads, and put it back: what this process starts later has its own wishes."""
     settings = _SETTINGS if _CHOSEN in os.environ else _SETTINGS | _IN_PCI_ORDER
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
@@ -142,8 +150,7 @@ def _start() -> Cuda:
             "BINDINGS_MISSING", f"cuda.bindings cannot be imported: {error}", "pip install cuda-bindings"
         ) from error
     try:
-        with _settings():
-            (code,) = driver.cuInit(0)
+        (code,) = driver.cuInit(0)
     except RuntimeError as error:
         raise _no_library(error) from error
     except ValueError as error:

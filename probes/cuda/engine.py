@@ -8,13 +8,12 @@ from gputopo.bandwidth import Failure
 from gputopo.links.copies import Job, Way
 from gputopo.probes.cuda.binding import bound_to
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.card import Card
+from gputopo.probes.cuda.cards import Cards, NotUsedError
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.hold import NOT_HELD, Hold
-from gputopo.probes.cuda.host_memory import PINNED_BYTES, HostMemory
-from gputopo.probes.cuda.layout import Places, acting_gpu, gpus_of, host_nodes, places, transfer
+from gputopo.probes.cuda.host_memory import PINNED_BYTES
+from gputopo.probes.cuda.layout import Places, gpus_of, host_nodes, places, transfer
 from gputopo.probes.cuda.pattern import seed_of
-from gputopo.probes.cuda.peers import Peers
 from gputopo.probes.cuda.pieces import fitting
 from gputopo.probes.cuda.transfer import PageableTransfer, Transfer
 from gputopo.probes.cuda.waiting import PATIENCE_S, TIMED_OUT, Waiter
@@ -22,12 +21,7 @@ from gputopo.probes.cuda.window import WayTime, Window, failure, times
 
 __all__ = ["Engine", "WayTime", "Window"]
 
-_REFUSED_PEER = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
 _NOT_HELD_SAYS = "the driver did not take all copies of the window while they were held back"
-
-
-class _NotUsedError(CudaError):
-    """The copy was not tried: one of its GPUs is not used any more, and the other is not to blame."""
 
 
 class Engine:
@@ -36,7 +30,6 @@ class Engine:
     `ordinals`: CUDA's number of each GPU of the machine. `node_cpus`: the CPUs of each memory node, to which
     the thread is bound while host memory of that node is taken and copied. `patience_s`: what a window may
     take beside the time of its bytes at 50 MB/s. `pinned_bytes`: page-locked host memory that it may take.
-    `hung`: a copy did not come back; its GPU is not used again.
     `unreturned`: the copies that were under way at an interruption and did not come back.
     """
 
@@ -48,18 +41,12 @@ class Engine:
         patience_s: float = PATIENCE_S,
         pinned_bytes: int = PINNED_BYTES,
     ) -> None:
-        devices = {device.ordinal: device for device in cuda.devices}
         self._cuda = cuda
-        self._cards = {
-            gpu: Card(cuda, devices[ordinal]) for gpu, ordinal in ordinals.items() if ordinal in devices
-        }
         self._node_cpus = dict(node_cpus or {})
-        self._host = HostMemory(cuda, pinned_bytes, len(self._node_cpus))
+        self._cards = Cards(cuda, ordinals, pinned_bytes, len(self._node_cpus))
         self._hold = Hold(cuda, patience_s)
-        self._peers = Peers(cuda)
         self._waiter = Waiter(cuda, patience_s)
         self._windows = 0
-        self.hung = False
         self.unreturned: list[Failure] = []
 
     def __enter__(self) -> "Engine":
@@ -69,48 +56,48 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hold.release()
-        if not self.hung:
-            self._peers.keep(set())
-            self._host.close()
-        for card in self._cards.values():
-            if card.unusable is None or card.unusable.reason != TIMED_OUT:
-                card.close(host_memory=not self.hung)
+        self._cards.close()
         if not self.hung:
             self._hold.close()
 
     @property
+    def hung(self) -> bool:
+        """Whether a copy did not come back; its GPU is not used again."""
+        return self._cards.hung
+
+    @property
     def device_bytes(self) -> dict[int, int]:
         """Bytes of device memory that are taken on each GPU: at most 1 GiB, less where less was free."""
-        return {gpu: card.device_bytes for gpu, card in self._cards.items()}
+        return {gpu: card.device_bytes for gpu, card in self._cards.of.items()}
 
     @property
     def pinned_bytes(self) -> int:
         """Bytes of page-locked host memory that are taken for all GPUs."""
-        return self._host.pinned_bytes + sum(card.pinned_bytes for card in self._cards.values())
+        return self._cards.host.pinned_bytes + sum(card.pinned_bytes for card in self._cards.of.values())
 
     def peer_access(self, a: int, b: int) -> bool:
         """Tell whether GPU `a` can be let to the memory of GPU `b`; not where the driver gives no answer."""
-        if a not in self._cards or b not in self._cards or a == b:
+        if a not in self._cards.of or b not in self._cards.of or a == b:
             return False
         with contextlib.suppress(CudaError):
-            return self._cuda.can_reach(self._cards[a].ordinal, self._cards[b].ordinal)
+            return self._cuda.can_reach(self._cards.of[a].ordinal, self._cards.of[b].ordinal)
         return False
 
     def free_bytes(self, gpu: int) -> int:
         """Give the free device memory of a GPU, 0 where it does not answer."""
-        card = self._cards.get(gpu)
+        card = self._cards.of.get(gpu)
         if card is None or card.unusable is not None:
             return 0
         try:
             card.use()
             return self._cuda.free_and_total()[0]
         except CudaError as error:
-            self._blame([gpu], error)
+            self._cards.blame([gpu], error)
             return 0
 
     def supports(self, gpu: int, method: str) -> str | None:
         """Tell why a GPU cannot copy by a method; None: it can."""
-        card = self._cards.get(gpu)
+        card = self._cards.of.get(gpu)
         if card is None:
             return "CUDA does not see this GPU"
         if card.unusable is not None:
@@ -167,18 +154,20 @@ class Engine:
     ) -> None:
         """Take buffers, open the ways between peers, write the patterns."""
         seed = seed_of(self._windows)
-        for card in self._cards.values():
+        for card in self._cards.of.values():
             card.begin_window()
-        self._peers.keep({pair for way in job.ways for pair in self._peers_of(way)})
+        self._cards.keep_peers(job.ways)
         if not self.hung:  # giving host memory back waits for every GPU
             with contextlib.suppress(CudaError):
-                self._host.make_room(host_nodes(job.ways, pinned=True), host_nodes(job.ways, pinned=False))
+                self._cards.host.make_room(
+                    host_nodes(job.ways, pinned=True), host_nodes(job.ways, pinned=False)
+                )
         found: dict[int, Places] = {}
         for number, way in enumerate(job.ways):
             with self._of(number, way, wrong):
-                self._must_be_usable(way)
-                self._open_peers(way)
-                found[number] = places(job, number, self._cards, self._host, self._node_cpus)
+                self._cards.require(way)
+                self._cards.open_peers(way)
+                found[number] = places(job, number, self._cards.of, self._cards.host, self._node_cpus)
         counts = [sizes[number] for number in found]
         if job.bytes is None and job.kind != "latency":
             counts = fitting(counts, [there.target.room for there in found.values()])
@@ -221,18 +210,18 @@ class Engine:
         }
         for (number, _), error in sorted(self._waiter.each(lasts, size, while_running).items()):
             wrong.setdefault(number, error)
-            self._blame(gpus_of(ready[number].way), error)
+            self._cards.blame(gpus_of(ready[number].way), error)
         self._drain(broken)
 
     def _drain(self, broken: Iterable[Transfer]) -> None:
         """Wait for what was enqueued of ways that were then refused, so that it disturbs no later window."""
         for one in broken:
-            if any(self._cards[gpu].unusable is not None for gpu in gpus_of(one.way)):
+            if any(self._cards.of[gpu].unusable is not None for gpu in gpus_of(one.way)):
                 continue
             try:
                 self._wait_for(one)
             except CudaError as error:
-                self._blame(gpus_of(one.way), error)
+                self._cards.blame(gpus_of(one.way), error)
 
     def _settle(self, job: Job, size: int) -> None:
         """After an interruption: let go, and wait until nothing is under way in memory to be given back.
@@ -241,12 +230,12 @@ class Engine:
         """
         self._hold.release()
         error = CudaError(TIMED_OUT, "it was under way at the interruption, and was not waited for")
-        waiting = {gpu for way in job.ways for gpu in gpus_of(way) if gpu in self._cards}
+        waiting = {gpu for way in job.ways for gpu in gpus_of(way) if gpu in self._cards.of}
         while waiting:
             gpu = min(waiting)
             try:
-                for stream in self._cards[gpu].streams:
-                    self._waiter.stream(stream, self._cards[gpu].event(), size)
+                for stream in self._cards.of[gpu].streams:
+                    self._waiter.stream(stream, self._cards.of[gpu].event(), size)
             except CudaError as found:
                 self._give_up(job, {gpu}, found)
             except BaseException:
@@ -255,7 +244,7 @@ class Engine:
             waiting.remove(gpu)
 
     def _give_up(self, job: Job, gpus: set[int], error: CudaError) -> None:
-        self._blame(gpus, error)
+        self._cards.blame(gpus, error)
         if error.reason == TIMED_OUT:
             self.unreturned += [
                 failure(job, way, error) for way in job.ways if not gpus.isdisjoint(gpus_of(way))
@@ -271,61 +260,11 @@ class Engine:
         """Note what goes wrong for one way, and go on."""
         try:
             yield
-        except _NotUsedError as error:
+        except NotUsedError as error:
             wrong[number] = error
         except CudaError as error:
             wrong[number] = error
-            self._blame(gpus_of(way), error)
-
-    def _blame(self, gpus: Iterable[int], error: CudaError) -> None:
-        """Find the GPUs that an error leaves unusable: a copy is still under way, or they refuse all."""
-        for gpu in gpus:
-            card = self._cards.get(gpu)
-            if card is None or card.unusable is not None:
-                continue
-            if error.reason == TIMED_OUT:
-                self.hung = True
-                card.unusable = error
-                self._cuda.abandon(card.ordinal)
-                self._peers.forget(card.ordinal)
-                self._host.abandon()
-                continue
-            try:
-                card.use()
-                self._cuda.free_and_total()
-                self._cuda.record(card.event(), card.stream(0))
-            except CudaError as refused:
-                card.unusable = refused
-                if not self.hung:
-                    self._host.forget(card.ordinal)
-
-    def _must_be_usable(self, way: Way) -> None:
-        for gpu in gpus_of(way):
-            card = self._cards.get(gpu)
-            if card is None:
-                raise CudaError("CUDA_ERROR_NO_DEVICE", f"CUDA does not see GPU {gpu}")
-            if card.unusable is not None:
-                says = f"GPU {gpu} is not used any more since: {card.unusable.says}"
-                raise _NotUsedError(card.unusable.reason, says)
-
-    def _peers_of(self, way: Way) -> list[tuple[int, int]]:
-        """Give the permissions of a direct way, (acts, is reached), the one that it needs first."""
-        gpus = gpus_of(way)
-        if way.kind != "p2p_direct" or len(gpus) < 2 or not set(gpus) <= set(self._cards):
-            return []
-        acts = acting_gpu(way)
-        a, b = self._cards[acts].ordinal, self._cards[next(gpu for gpu in gpus if gpu != acts)].ordinal
-        return [(a, b), (b, a)]
-
-    def _open_peers(self, way: Way) -> None:
-        for place, (a, b) in enumerate(self._peers_of(way)):
-            try:
-                if not self._cuda.can_reach(a, b):
-                    raise CudaError(_REFUSED_PEER, "the driver allows no access from one GPU to the other")
-                self._peers.open(a, b)
-            except CudaError:
-                if place == 0:  # the way back is only opened because every direct copy in the wild has it
-                    raise
+            self._cards.blame(gpus_of(way), error)
 
     def _cpus(self, ways: Sequence[Way]) -> Sequence[int] | None:
         """Give the CPUs for the thread: those of the node that all ways have in common."""

@@ -71,11 +71,11 @@ class Hold:
 
     def release(self) -> None:
         """Let all streams go."""
+        self._let_go()
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()  # so that it cannot let go of the next window's streams
             self._timer = None
-        self._let_go()
 
     def close(self) -> None:
         """Give all back."""

@@ -90,6 +90,7 @@ class HostMemory:
         self._kept = min(max(nodes, 1), 2)
         self._pinned: dict[int | None, PinnedArea] = {}
         self._owners: dict[int | None, int] = {}  # in whose context an area was taken
+        self._asked: dict[int | None, int] = {}  # its share; the system may have given less
         self._pageable: dict[int | None, PageableArea] = {}
         self._abandoned: list[object] = []
         self._abandoned_bytes = 0
@@ -106,10 +107,14 @@ class HostMemory:
         """
         for node in set(self._pageable) - pageable:
             self._pageable.pop(node).close()
-        missing = pinned - set(self._pinned)
-        if not missing or self._abandoned:
+        if self._abandoned:
             return
         each = self._most // max(len(pinned), self._kept)
+        # What was taken for more nodes at once is too little for few.
+        self._close_pinned({node for node in pinned & set(self._pinned) if self._asked[node] < each})
+        missing = pinned - set(self._pinned)
+        if not missing:
+            return
         if self.pinned_bytes + len(missing) * each > self._most:
             self._close_pinned(set(self._pinned) - pinned)
         if self.pinned_bytes + len(missing) * each > self._most:
@@ -129,7 +134,7 @@ class HostMemory:
             send = min(SEND_BYTES, room // 4)
             with bound_to(cpus):
                 self._pinned[node] = PinnedArea(self._cuda, send, min(room - send, RECEIVE_BYTES))
-            self._owners[node] = ordinal
+            self._owners[node], self._asked[node] = ordinal, share
         return self._pinned[node]
 
     def pageable(self, node: int | None) -> PageableArea:

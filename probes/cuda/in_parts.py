@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
+from gputopo.probes.threads import NoThreadsError, at_once
 
 # Eight threads draw what one memory node gives. Below the least part, starting a thread takes longer.
 MOST_THREADS = 8
@@ -14,21 +15,16 @@ LEAST_PART_BYTES = 8 * 2**20
 def in_parts(size: int, work: Callable[[int, int], None]) -> None:
     """Call `work(offset, bytes)` for parts of `size` bytes, whole blocks but the last, each in a thread.
 
-    What it calls must give Python's lock up (ctypes does). Raises what the first part in order raised, when
-    all have ended, and the threads have the CPUs of the calling one.
+    What it calls must give Python's lock up (ctypes does). The threads have the CPUs of the calling one, and
+    have ended when this comes back, however it does. Raises what the first part in order raised.
     """
     count = min(MOST_THREADS, len(os.sched_getaffinity(0)), size // LEAST_PART_BYTES)
     if count < 2:
         work(0, size)
         return
     each = -(-size // count // BLOCK_BYTES) * BLOCK_BYTES
-    running: list[Future[None]] = []
+    parts = [partial(work, offset, min(each, size - offset)) for offset in range(0, size, each)]
     try:
-        with ThreadPoolExecutor(count) as threads:
-            for offset in range(0, size, each):
-                running.append(threads.submit(work, offset, min(each, size - offset)))
-    except RuntimeError:  # "can't start new thread": a limit of processes
+        at_once(parts)
+    except NoThreadsError:
         work(0, size)
-        return
-    for part in running:
-        part.result()

@@ -12,6 +12,8 @@ that gputopo uses (`src/names.c` lists them) and says "not found" for all others
   every 256 KiB cost little; other contents cost what they are (`memory=BYTES` bounds what a card has).
 - A copy from or to pageable memory is synchronous. Behind work that cannot end, that and every other wait is
   given up after `block_s` seconds of real time with CUDA_ERROR_LAUNCH_TIMEOUT and a line on stderr.
+- With CUDA_LAUNCH_BLOCKING=1 at cuInit a launch waits for the end of its kernel. Where a stream takes only
+  `depth` commands, the call that adds one more waits for the first of them.
 - Streams of the default kind (handles 0, 1, 2) are ordinary streams of their GPU: they wait for no other.
 - An error of the call comes back from it; one of the copy itself from the next query of its event or stream,
   once. A kernel that touches what it may not makes its GPU useless, as on a real card.

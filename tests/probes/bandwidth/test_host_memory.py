@@ -1,6 +1,4 @@
 import os
-import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -103,49 +101,6 @@ def test_memory_that_is_refused_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     found = small(Host(), tmp_path)
     assert found.samples == ()
     assert [one.reason for one in found.not_measured] == ["Cannot allocate memory"]
-
-
-def test_an_interruption_waits_for_the_threads_that_still_copy() -> None:
-    going, begun, ended = threading.Event(), list[int](), list[int]()
-
-    def copies() -> tuple[float, float]:
-        begun.append(1)
-        going.set()
-        interrupted.wait(10)
-        ended.append(1)
-        return (0.0, 0.0)
-
-    interrupted = threading.Event()
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def press() -> None:
-        going.wait(10)
-        signal.pthread_kill(main, signal.SIGINT)
-        interrupted.set()
-
-    threading.Thread(target=press).start()
-    with pytest.raises(KeyboardInterrupt):
-        host_memory._together([copies, copies], frozenset(os.sched_getaffinity(0)))
-    assert ended == begun
-    assert begun
-
-
-def test_a_system_without_threads_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[threading.Thread] = []
-    start = threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if begun:
-            raise RuntimeError("can't start new thread")
-        begun.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    cpus = frozenset(os.sched_getaffinity(0))
-    with pytest.raises(OSError, match="no more threads"):
-        host_memory._together([lambda: (0.0, 0.0), lambda: (0.0, 0.0)], cpus)
-    assert not begun[0].is_alive()
 
 
 def caches(root: Path, kib: int, cpus: int = 4) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.probes.cuda import door
-from tests.probes.cuda.doubled import MIB, box, measure, needs_gcc, run
+from tests.kit.cuda.session import environment
+from tests.probes.cuda.doubled import MIB, alone, box, measure, needs_gcc, read, run
 from tests.probes.cuda.engine_worker import Task
 
 
@@ -75,13 +76,24 @@ def test_a_library_that_is_none_is_told_as_odd(tmp_path: Path) -> None:
     assert refused[0] == "LIBRARY_ODD"
 
 
+@needs_gcc
+def test_launches_that_wait_for_their_end_do_not_wait_behind_a_hold(tmp_path: Path) -> None:
+    env = environment(box("2x4"), tmp_path) | {"CUDA_LAUNCH_BLOCKING": "1"}
+    task = Task(jobs=(alone(read(0, 1)),), sizes=(4 * MIB,), patience_s=0.3)
+    (way,) = run(task, env).windows[0].ways
+    assert way.failure is None
+
+
 def test_what_cuda_reads_at_its_start_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     with door._settings():
         assert (os.environ["CUDA_DEVICE_ORDER"], os.environ["CUDA_MODULE_LOADING"]) == ("PCI_BUS_ID", "EAGER")
+        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
     assert "CUDA_DEVICE_ORDER" not in os.environ
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
     assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
 
 

@@ -59,6 +59,9 @@ def test_more_nodes_than_fit_are_given_less_each_and_never_more_in_all() -> None
         host.pinned(0, node, None, 4)
     assert len(pages.taken) == 4
     assert sum(pages.taken.values()) <= 768 * MIB
+    host.make_room({2}, set())
+    assert host.pinned(0, 2, None).receive_room > 256 * MIB  # again, for a copy that runs alone
+    assert sum(pages.taken.values()) <= 768 * MIB
     host.close()
     assert pages.taken == {}
 
@@ -86,6 +89,9 @@ def test_memory_of_a_gpu_that_is_lost_is_taken_anew_by_another() -> None:
     assert pages.used[-1] == 1
 
 
-def test_a_system_with_little_to_lock_gives_what_it_has() -> None:
-    area = memory(Pages(9 * MIB), 768 * MIB, 1).pinned(0, None, None)
+def test_a_system_with_little_to_lock_gives_what_it_has_and_is_not_asked_again() -> None:
+    host = memory(Pages(9 * MIB), 768 * MIB, 1)
+    area = host.pinned(0, None, None)
     assert 4 * MIB < area.send_room + area.receive_room <= 9 * MIB
+    host.make_room({None}, set())
+    assert host.pinned(0, None, None) is area

@@ -52,6 +52,8 @@ CALL cuInit(unsigned flags)
         return leave(flags ? INVALID_VALUE : box.init_code ? box.init_code : 100);
     for (int gpu = 0; gpu < box.gpus; gpu++)
         contexts[gpu].gpu = gpu;
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    box.blocking = blocking && !strcmp(blocking, "1");
     ready = true;
     return leave(OK);
 }

@@ -346,5 +346,6 @@ CALL cuLaunchKernel(struct function *function, unsigned grid_x, unsigned grid_y,
     op->call.function = function->index;
     for (int index = 0; index < kernel_words(function->index); index++)
         op->call.word[index] = *(uint64_t *)words[index];
-    return leave(give(stream, op, kernel_plan(stream, op)));
+    code = give(stream, op, kernel_plan(stream, op));
+    return leave(code || !box.blocking ? code : wait_for_stream(stream));
 }

@@ -81,6 +81,7 @@ struct box {
     int gpus, nodes, resources, faults;
     int driver, init_code, polls;
     int depth; /* commands that a stream takes before the call that adds one waits; 0: any number */
+    bool blocking; /* CUDA_LAUNCH_BLOCKING: a launch waits for the end of its kernel */
     uint64_t spare; /* faults of ways leave smaller copies alone */
     double launch, poll, block; /* block: seconds of real time until a wait for ever is given up */
     struct gpu gpu[MAX_GPUS];

@@ -1,0 +1,97 @@
+"""The GPUs of an engine, with the host memory and the permissions they share; which are still of use."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gputopo.links.copies import Way
+from gputopo.probes.cuda.calling import CudaError
+from gputopo.probes.cuda.card import Card
+from gputopo.probes.cuda.door import Cuda
+from gputopo.probes.cuda.host_memory import HostMemory
+from gputopo.probes.cuda.layout import acting_gpu, gpus_of
+from gputopo.probes.cuda.peers import Peers
+from gputopo.probes.cuda.waiting import TIMED_OUT
+
+_REFUSED_PEER = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+
+
+class NotUsedError(CudaError):
+    """The copy was not tried: one of its GPUs is not used any more, and the other is not to blame."""
+
+
+class Cards:
+    """The cards by GPU. `hung`: a copy did not come back; its GPU is not used again."""
+
+    def __init__(self, cuda: Cuda, ordinals: Mapping[int, int], pinned_bytes: int, nodes: int) -> None:
+        devices = {device.ordinal: device for device in cuda.devices}
+        self._cuda = cuda
+        self.of: dict[int, Card] = {
+            gpu: Card(cuda, devices[ordinal]) for gpu, ordinal in ordinals.items() if ordinal in devices
+        }
+        self.host = HostMemory(cuda, pinned_bytes, nodes)
+        self._peers = Peers(cuda)
+        self.hung = False
+
+    def close(self) -> None:
+        """Give all back but what is in use by a copy that did not come back."""
+        if not self.hung:
+            self._peers.keep(set())
+            self.host.close()
+        for card in self.of.values():
+            if card.unusable is None or card.unusable.reason != TIMED_OUT:
+                card.close(host_memory=not self.hung)
+
+    def require(self, way: Way) -> None:
+        """Raise CudaError where a GPU of a way cannot be used."""
+        for gpu in gpus_of(way):
+            card = self.of.get(gpu)
+            if card is None:
+                raise CudaError("CUDA_ERROR_NO_DEVICE", f"CUDA does not see GPU {gpu}")
+            if card.unusable is not None:
+                says = f"GPU {gpu} is not used any more since: {card.unusable.says}"
+                raise NotUsedError(card.unusable.reason, says)
+
+    def blame(self, gpus: Iterable[int], error: CudaError) -> None:
+        """Find the GPUs that an error leaves unusable: a copy is still under way, or they refuse all."""
+        for gpu in gpus:
+            card = self.of.get(gpu)
+            if card is None or card.unusable is not None:
+                continue
+            if error.reason == TIMED_OUT:
+                self.hung = True
+                card.unusable = error
+                self._cuda.abandon(card.ordinal)
+                self._peers.forget(card.ordinal)
+                self.host.abandon()
+                continue
+            try:
+                card.use()
+                self._cuda.free_and_total()
+                self._cuda.record(card.event(), card.stream(0))
+            except CudaError as refused:
+                card.unusable = refused
+                if not self.hung:
+                    self.host.forget(card.ordinal)
+
+    def keep_peers(self, ways: Sequence[Way]) -> None:
+        """Take back the permissions that these ways do not need."""
+        self._peers.keep({pair for way in ways for pair in self._peers_of(way)})
+
+    def open_peers(self, way: Way) -> None:
+        """Let the GPUs of a direct way reach one another. Raises CudaError."""
+        for place, (a, b) in enumerate(self._peers_of(way)):
+            try:
+                if not self._cuda.can_reach(a, b):
+                    raise CudaError(_REFUSED_PEER, "the driver allows no access from one GPU to the other")
+                self._peers.open(a, b)
+            except CudaError:
+                if place == 0:  # the way back is only opened because every direct copy in the wild has it
+                    raise
+
+    def _peers_of(self, way: Way) -> list[tuple[int, int]]:
+        """Give the permissions of a direct way, (acts, is reached), the one that it needs first."""
+        gpus = gpus_of(way)
+        if way.kind != "p2p_direct" or len(gpus) < 2 or not set(gpus) <= set(self.of):
+            return []
+        acts = acting_gpu(way)
+        a, b = self.of[acts].ordinal, self.of[next(gpu for gpu in gpus if gpu != acts)].ordinal
+        return [(a, b), (b, a)]

@@ -1,0 +1,90 @@
+"""Threads that work in memory which is given back afterwards: none is at work any more when they are left."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class NoThreadsError(OSError):
+    """The system gives no more threads (a limit of processes, as containers have)."""
+
+
+class _Crew:
+    """Who is at work now. Thread.join is not asked: an interrupted one takes a thread for ended that is not.
+
+    (CPython 3.11, `Thread._wait_for_tstate_lock`: it releases the lock that the thread itself still holds.)
+    """
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._at_work = self._ended = 0
+        self._closed = False
+
+    def enter(self) -> bool:
+        """Begin to work; False: nobody may any more."""
+        with self._news:
+            self._at_work += not self._closed
+            return not self._closed
+
+    def leave(self) -> None:
+        """End one's work."""
+        with self._news:
+            self._at_work -= 1
+            self._ended += 1
+            self._news.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many have ended their work."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended >= count)
+
+    def close(self) -> None:
+        """Let nobody begin, and wait for who is at work; an interruption is raised only then."""
+        interruption: KeyboardInterrupt | None = None
+        while True:
+            try:
+                with self._news:
+                    self._closed = True
+                    self._news.wait_for(lambda: not self._at_work)
+                break
+            except KeyboardInterrupt as error:
+                interruption = error
+        if interruption is not None:
+            raise interruption
+
+
+def at_once(tasks: Sequence[Callable[[], T]], abort: Callable[[], None] = lambda: None) -> list[T]:
+    """Run tasks, each in a thread of its own, and give what they gave, in order.
+
+    All have ended when it comes back, also where it is interrupted. `abort` is called before that is waited
+    for: tasks that wait for one another must then go on. Raises NoThreadsError, and what the first of the
+    tasks in order raised.
+    """
+    crew = _Crew()
+    given: dict[int, T] = {}
+    raised: dict[int, Exception] = {}
+
+    def run(number: int, task: Callable[[], T]) -> None:
+        if not crew.enter():
+            return
+        try:
+            given[number] = task()
+        except Exception as error:  # noqa: BLE001 (raised again, below)
+            raised[number] = error
+        finally:
+            crew.leave()
+
+    try:
+        for number, task in enumerate(tasks):
+            threading.Thread(target=run, args=(number, task), daemon=True).start()
+        crew.wait_for(len(tasks))
+    except RuntimeError as error:  # "can't start new thread"
+        raise NoThreadsError(None, f"the system gives no more threads: {error}") from error
+    finally:
+        abort()
+        crew.close()
+    if raised:
+        raise raised[min(raised)]
+    return [given[number] for number in range(len(tasks))]
