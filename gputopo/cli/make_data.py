@@ -43,7 +43,9 @@ def make_data(
     side: Annotated[
         int | None, typer.Option("--side", help="Shorter side of drawn images in pixels. Default: 256.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of drawn images, and of the order.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Of drawn images, and of the order. Default: 1234.")
+    ] = None,
 ) -> None:
     """Write a small valid data folder: TFRecords of ImageNet or the binary files of CIFAR-10.
 

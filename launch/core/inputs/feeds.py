@@ -16,12 +16,12 @@ import tensorflow as tf
 
 from gputopo.errors import InputError
 from gputopo.launch.core.inputs.source import Fact, Shape
+from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
 Batch = Sequence[Any]  # images and labels of tower 0, of tower 1, ...: arrays or tensors
 Made = Callable[[int], Batch]
-HOST = "/CPU:0"
 THREAD_NAME = "gputopo-input"
 _PER_TOWER = 2  # images and labels
 # What making a batch in Python may raise for bad data; all else is a fault of ours, or no memory.

@@ -19,6 +19,7 @@ from gputopo.launch.spec import ResizeMethod
 
 Tensor = Any
 EVAL_SCALE = 1.145  # 256 pixels for a model of 224
+LONGEST = 50  # times the shorter side. Ours: no photograph comes near it
 NORMALISATION = "float32 from -1 to 1: pixel / 127.5 - 1"
 _BOX, _FLIP, _WINDOW, _BRIGHTNESS, _SATURATION, _HUE, _CONTRAST, _CIFAR = range(10, 18)  # random streams
 _METHODS = (
@@ -79,9 +80,9 @@ def picture(recipe: Recipe, encoded: Tensor, boxes: Tensor, place: Tensor) -> Te
 def decoded_picture(recipe: Recipe, pixels: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
     """Do the same for a picture that is decoded already, uint8 [height, width, 3]."""
     if not recipe.training:
-        return _normalised(_middle(recipe, pixels, place))
+        return _normalised(_middle(recipe, _not_too_long(pixels), place))
     if recipe.resize == "crop":
-        large = _at_least(recipe, pixels)
+        large = _at_least(recipe, _not_too_long(pixels))
         window = (recipe.height, recipe.width, 3)
         part = tf.image.stateless_random_crop(large, window, recipe.key(_WINDOW, place))
     else:
@@ -161,6 +162,16 @@ def _middle(recipe: Recipe, pixels: Tensor, place: Tensor) -> Tensor:
     middle = tf.slice(sized, [top, left, 0], [recipe.height, recipe.width, 3])
     middle.set_shape((recipe.height, recipe.width, 3))
     return middle
+
+
+def _not_too_long(pixels: Tensor) -> Tensor:
+    """Give the middle of a picture whose longer side is over `LONGEST` times the shorter, others as they are.
+
+    Such a one, in proportion as large as a model's input, would take gigabytes.
+    """
+    shape = tf.shape(pixels)[:2]
+    size = tf.minimum(shape, LONGEST * tf.reduce_min(shape))
+    return tf.slice(pixels, tf.concat([(shape - size) // 2, [0]], 0), tf.concat([size, [3]], 0))
 
 
 def _at_least(recipe: Recipe, pixels: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from gputopo.launch.core.inputs.feeds import (
     FAILURES,
-    HOST,
     Ahead,
     AtOnce,
     Batch,
@@ -24,6 +23,7 @@ from gputopo.launch.core.inputs.feeds import (
     staged,
 )
 from gputopo.launch.core.inputs.source import Fact, Shape
+from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.spec import RunSpec
 
 Array = np.ndarray[Any, Any]

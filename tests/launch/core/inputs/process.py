@@ -32,6 +32,7 @@ CASES: dict[str, Case] = {
         damage.nothing_good,
         pictures.pictures,
         pictures.forms,
+        pictures.far_too_long,
         pictures.without_background,
         cifar.cifar,
         damage.unfit,

@@ -79,6 +79,22 @@ def forms(root: Path) -> Any:
     return told
 
 
+def far_too_long(root: Path) -> Any:
+    """What is taken of pictures that are a line: an evaluation's middle, and a window of training."""
+    import tensorflow as tf
+
+    from gputopo.launch.core.inputs.preprocessing import Recipe, decoded_picture
+
+    told = {}
+    for height, width in ((1, 60_000), (60_000, 1)):
+        pixels = tf.cast(tf.fill((height, width, 3), 255), tf.uint8)
+        for training in (False, True):
+            recipe = Recipe(224, 224, "crop" if training else "bilinear", False, training, seed=1)
+            made = decoded_picture(recipe, pixels, tf.zeros((0, 4)), tf.constant(0, tf.int64)).numpy()
+            told[f"{height}x{width} {training}"] = [list(made.shape), float(made.min())]
+    return told
+
+
 def without_background(root: Path) -> Any:
     data = folders.coloured(root / "background")
     _, labels = to_the_end(spec_of(data, task="eval", batch=2), Picture(classes=1000))
