@@ -157,7 +157,7 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     keras.utils.set_random_seed(seed)  # first values come from Keras's global generator
     with tf.device(device or HOST), _settings(compute, channels_first=channels_first):
         if asked.kind == "keras":
-            model = application(asked.attribute)
+            model = _application(asked.attribute)
             built = KerasModel(model, name=f"keras:{asked.attribute}", ending="linear")
         else:
             built = KerasModel(own_model(asked, seed), name=f"{asked.module}:{asked.attribute}")
@@ -174,6 +174,17 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
             f"The model's own layers compute in {built.layout}: {spec.data_format} is turned for it.",
         )
     return built
+
+
+def _application(name: str) -> keras.Model:
+    """Build a model of keras.applications in the set layout, or channels last if it has no other."""
+    try:
+        return application(name)
+    except UsageError as error:
+        if "channels_first" not in error.what:
+            raise
+        keras.config.set_image_data_format("channels_last")  # `_settings` puts it back
+        return application(name)
 
 
 def summed(losses: Sequence[Tensor]) -> Tensor | None:

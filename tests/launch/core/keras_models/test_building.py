@@ -186,6 +186,7 @@ def test_an_application_trains_under_its_name_in_any_case(found: dict[str, Any])
 
 ASK = """
 import json, sys
+import keras
 import numpy as np
 import tensorflow as tf
 from gputopo.launch import model_names
@@ -200,6 +201,12 @@ for name in ("ResNet50", "inceptionv3", "MobileNetV3Small"):
     built = models.build(f"keras:{name}")
     counted = sum(int(np.prod(one.shape)) for one in (*built.variables, *built.state))
     answer[name] = [counted, models.parameter_count(built), built.input_shape, built.classes]
+from gputopo.events import Device
+from gputopo.launch.spec import RunSpec
+one = RunSpec(model="keras:DenseNet121", backend="gpu", batch_size=1, data_format="NCHW",
+    devices=(Device(tower=0, device="/GPU:0"),))
+built = models.build(one.model, one)
+answer["turned"] = [built.layout, built.says[-1], keras.config.image_data_format()]
 rows = [Rows(first, 4, Stream(1, 4, step)) for first in (0, 4) for step in (0, 1)]
 drawn = [next(seeds(one)).numpy().tolist() for one in rows]
 more = seeds(rows[0])
@@ -214,10 +221,8 @@ answer["from probabilities"] = [exact.numpy().tolist(),
 graph = tf.function(lambda x: head.logits(tf.nn.softmax(x)), autograph=False)
 answer["from the graph"] = bool((graph(logits) == logits).numpy().all())
 
-from gputopo.events import Device
 from gputopo.launch.core import trainers
 from gputopo.launch.core.inputs.synthetic import examples
-from gputopo.launch.spec import RunSpec
 one = RunSpec(model="tests.launch.core.user_models:squares", backend="cpu", ps_device="/CPU:0", batch_size=6,
     devices=(Device(tower=0, device="/CPU:0"),))
 model = models.build(one.model, one)
@@ -250,6 +255,15 @@ def test_applications_have_the_published_parameter_counts(answer: dict[str, Any]
     assert answer["ResNet50"] == [25_636_712, 25_583_592, [224, 224, 3], 1000]
     assert answer["inceptionv3"] == [23_851_784, 23_817_352, [299, 299, 3], 1000]
     assert answer["MobileNetV3Small"] == [2_554_968, 2_542_856, [224, 224, 3], 1000]
+
+
+def test_an_application_that_knows_channels_last_alone_is_built_so(answer: dict[str, Any]) -> None:
+    # NCHW is the default on GPUs, so nobody may have asked for it.
+    assert answer["turned"] == [
+        "NHWC",
+        "The model's own layers compute in NHWC: NCHW is turned for it.",
+        "channels_last",
+    ]
 
 
 def test_seeds_of_random_layers_differ_by_tower_step_and_layer(answer: dict[str, Any]) -> None:
