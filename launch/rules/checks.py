@@ -8,15 +8,23 @@ from dataclasses import dataclass
 from gputopo import all_reduce
 from gputopo.errors import UsageError
 from gputopo.launch.exchange import require_exchange
-from gputopo.launch.rules.data import DATA_RULES, NUMBER_RULES
+from gputopo.launch.rules.data import DATA_RULES, NUMBER_RULES, SCHEDULE_RULES
 from gputopo.launch.rules.exchange import EXCHANGE_RULES
-from gputopo.launch.rules.rule import replaced
+from gputopo.launch.rules.rule import Rule, replaced
 from gputopo.launch.rules.task import KEPT_RULES, TASK_RULES
 from gputopo.launch.rules.trainer import TRAINER_RULES
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.strategy_names import require_strategy
 
-RULES = (*TRAINER_RULES, *TASK_RULES, *EXCHANGE_RULES, *NUMBER_RULES, *DATA_RULES, *KEPT_RULES)
+RULES: tuple[Rule, ...] = (
+    *TRAINER_RULES,
+    *TASK_RULES,
+    *EXCHANGE_RULES,
+    *NUMBER_RULES,
+    *SCHEDULE_RULES,
+    *DATA_RULES,
+    *KEPT_RULES,
+)
 
 
 @dataclass(frozen=True)

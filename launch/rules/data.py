@@ -57,6 +57,18 @@ NUMBER_RULES: tuple[Rule, ...] = (
     ),
 )
 
+SCHEDULE_RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda spec: (
+            spec.asked.get("learning_rate_schedule") == "model"
+            and spec.optimization.schedule.kind == "constant"
+        ),
+        "--learning-rate-schedule model has nothing to follow: the authors of {spec.model} keep their rate",
+        "leave it out, or give one, such as cosine:5000",
+        untyped("learning_rate_schedule"),
+    ),
+)
+
 DATA_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: _real_only(spec.data),

@@ -67,5 +67,5 @@ def needless(names: Iterable[str], when: Callable[[RunSpec], bool], why: str, us
 
 
 def written(name: str) -> str:
-    """Give an option as it is typed, from its name in `RunSpec.asked`: `async_` is --async."""
-    return f"--{name.rstrip('_').replace('_', '-')}"
+    """Give an option as it is typed, from its name in `RunSpec.asked`."""
+    return f"--{name.replace('_', '-')}"

@@ -45,7 +45,10 @@ def asked_of(typed: Mapping[str, Any]) -> dict[str, Any]:
     """Give the options of plan and training that were typed, by their names, as they were typed."""
     planned = ("num_gpus", "gpus", "exclude", "prefer_pix", "ps", "variable_update")
     placed = {name: typed[name] for name in planned if typed.get(name) not in (None, False, "auto")}
-    return {**placed, **{offer.name: _plain(typed[offer.name]) for offer in given(_TRAINING, typed)}}
+    return {
+        **placed,
+        **{offer.name.rstrip("_"): _plain(typed[offer.name]) for offer in given(_TRAINING, typed)},
+    }
 
 
 def stray_for_program(typed: Mapping[str, Any]) -> Offer | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from gputopo import all_reduce
 from gputopo.cli.choices import require_choice
 from gputopo.cli.offers import Offer, at_least
 from gputopo.launch.spec import Exchange, GradReduce
@@ -49,7 +50,10 @@ _OF_A_SERVER = (STAGED_VARS, ASYNC)
 
 def exchange_of(typed: Mapping[str, Any]) -> Exchange:
     """Check the options of this theme and give how gradients move. Raises UsageError."""
-    consistency = typed["variable_consistency"] or "strong"
+    asked = typed["variable_consistency"]
+    consistency = "strong" if asked is None else asked
+    if typed["all_reduce"] is not None:
+        all_reduce.parse(typed["all_reduce"])
     group = at_least(1, SMALL_GROUP, typed["agg_small_grads_max_group"])
     return Exchange(
         staged=typed["staged_vars"],

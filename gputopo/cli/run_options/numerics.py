@@ -26,7 +26,8 @@ OFFERS = (PRECISION, LOSS_SCALE, XLA, DATA_FORMAT)
 
 def precision_of(typed: Mapping[str, Any]) -> Precision:
     """Check the options of this theme and give the precision. Raises UsageError."""
-    compute = require_choice("--precision", typed["precision"] or "fp32", PRECISIONS)
+    asked = typed["precision"]
+    compute = require_choice("--precision", "fp32" if asked is None else asked, PRECISIONS)
     scale = typed["loss_scale"]
     if scale is None:
         default = FP16_LOSS_SCALE if compute == "fp16" else Precision().loss_scale

@@ -57,7 +57,8 @@ _EPSILONS = (RMSPROP_EPSILON, ADAM_EPSILON)
 
 def optimization_of(typed: Mapping[str, Any]) -> Optimization:
     """Check the options of this theme and give the optimization. Raises UsageError."""
-    optimizer = require_choice("--optimizer", typed["optimizer"] or "sgd", OPTIMIZERS)
+    asked = typed["optimizer"]
+    optimizer = require_choice("--optimizer", "sgd" if asked is None else asked, OPTIMIZERS)
     _refuse_numbers_of_others(optimizer, typed)
     plain = Optimization()
     numbers = {

@@ -22,7 +22,7 @@ _STEPS = r"[1-9][0-9]{0,8}"
 
 def parse_schedule(offer: Offer, text: str | None, warmup_steps: int) -> Schedule:
     """Read a schedule; None is constant. A piecewise one begins with the factor 1. Raises UsageError."""
-    name, _, rest = (text or "constant").partition(":")
+    name, _, rest = ("constant" if text is None else text).partition(":")
     if name not in _EXAMPLES:
         near = nearest(name, _EXAMPLES)
         hint = f"did you mean {_EXAMPLES[near[0]]}?" if near else f"give {GRAMMAR}"

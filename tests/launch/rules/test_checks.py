@@ -63,7 +63,8 @@ TYPED = (
     *("prefetch", "resize_method", "cache", "distortions"),
 )
 ASKED = st.one_of(
-    st.just(dict.fromkeys(TYPED, 1)), st.dictionaries(st.sampled_from(TYPED), st.just(1), max_size=4)
+    st.just({**dict.fromkeys(TYPED, 1), "learning_rate_schedule": "model"}),
+    st.dictionaries(st.sampled_from(TYPED), st.just(1), max_size=4),
 )
 
 
