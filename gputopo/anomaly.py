@@ -23,6 +23,10 @@ from gputopo.median_bound import fewest_values, lower_bound
 THRESHOLD_PERCENT = 5.0
 # Of all towers together, for each part of the step: an even run names a device with a chance of 1 % at most.
 CONFIDENCE = 0.99
+# What time marks can tell apart. Towers that do the same work on idle CPU devices read steadily up to 0.14 ms
+# apart: the clock is read where tower 0 computes, and every other tower has to be woken and to wake it again.
+# Under load it is more. So in steps of a few milliseconds 5 % is a matter of threads.
+MARKS_TELL_S = 0.5e-3
 
 MADE = "made"
 
@@ -49,7 +53,8 @@ class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
 class AnomalyCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The slow devices, by tower, and whether the check could be made.
 
-    `verdict`: "made"; "made, but not for ...: why" if some devices have no peer; "not made: why".
+    `verdict`: "made"; "made, but not for ...: why" if some devices have no peer, or if 5 % of a step is less
+    than time marks can tell; "not made: why".
     """
 
     anomalies: tuple[SlowDevice, ...] = ()
@@ -66,7 +71,7 @@ Under = Callable[[Marks, int, int], float]  # the marks of a step, a tower, its 
 
 
 def find_anomalies(devices: Sequence[Device], steps: Sequence[Step]) -> AnomalyCheck:
-    """Name the devices that are more than 5 % under their peers beyond the noise of the run.
+    """Name the devices that are more than 5 % under their peers beyond the noise of the run and of its marks.
 
     Steps of the warm-up are passed over, and so is a step in which a tower has no usable mark. Time to
     compute is compared among devices of one kind: GPUs of one name, or CPU devices. Time to wait for weights
@@ -90,7 +95,7 @@ def find_anomalies(devices: Sequence[Device], steps: Sequence[Step]) -> AnomalyC
         *_slow(ways, counted, "weights", _weights_under),
     ]
     found.sort(key=lambda slow: (slow.tower, slow.part))
-    return AnomalyCheck(anomalies=tuple(found), verdict=_verdict(devices, towers))
+    return AnomalyCheck(anomalies=tuple(found), verdict=_verdict(devices, towers, counted))
 
 
 def kind_of(device: Device) -> str:
@@ -140,9 +145,12 @@ def _slow(
         fastest_first = _fastest_first([device.tower for device in group], steps, part)
         for device in group:
             peer = reference_of(device.tower, fastest_first)
+            gap_s = median(
+                _seconds(marks, device.tower, part) - _seconds(marks, peer, part) for marks in steps
+            )
             percent = [under(marks, device.tower, peer) for marks in steps]
             low = _proven(percent, chance)
-            if low is not None:
+            if low is not None and gap_s > MARKS_TELL_S:
                 found.append(_named(device, part, median(percent), low))
     return found
 
@@ -158,20 +166,22 @@ def _proven(percent: Sequence[float], chance: float) -> float | None:
 
 def _fastest_first(towers: Sequence[int], steps: Sequence[Marks], part: str) -> list[int]:
     """Order towers by their time relative to the middle one of each step, the median over the steps."""
-
-    def seconds(marks: Marks, tower: int) -> float:
-        return marks[tower].compute_s if part == "compute" else marks[tower].weights_s
-
-    middles = [median(seconds(marks, tower) for tower in towers) for marks in steps]
+    middles = [median(_seconds(marks, tower, part) for tower in towers) for marks in steps]
     # A wait may be 0, so waits are compared by difference; computing by ratio, as noise there is a factor.
     levels = {
         tower: median(
-            seconds(marks, tower) / middle if part == "compute" else seconds(marks, tower) - middle
+            _seconds(marks, tower, part) / middle
+            if part == "compute"
+            else _seconds(marks, tower, part) - middle
             for marks, middle in zip(steps, middles, strict=True)
         )
         for tower in towers
     }
     return sorted(towers, key=lambda tower: (levels[tower], tower))
+
+
+def _seconds(marks: Marks, tower: int, part: str) -> float:
+    return marks[tower].compute_s if part == "compute" else marks[tower].weights_s
 
 
 def _groups(devices: Sequence[Device], key: Callable[[Device], object]) -> list[list[Device]]:
@@ -215,9 +225,19 @@ def _named(device: Device, part: str, percent: float, low: float) -> SlowDevice:
     )
 
 
-def _verdict(devices: Sequence[Device], compared: set[int]) -> str:
+def _verdict(devices: Sequence[Device], compared: set[int], steps: Sequence[Marks]) -> str:
+    left_out = []
     alone = [name_of(device) for device in devices if device.tower not in compared]
-    return f"{MADE}, but not for {', '.join(alone)}: no peer of its kind" if alone else MADE
+    if alone:
+        left_out.append(f"{', '.join(alone)}: no peer of its kind")
+    busy_s = min(
+        median(marks[tower].weights_s + marks[tower].compute_s for marks in steps) for tower in compared
+    )
+    if busy_s * THRESHOLD_PERCENT / 100 < MARKS_TELL_S:
+        left_out.append(
+            f"differences below {1000 * MARKS_TELL_S:g} ms in steps this short: time marks cannot tell them"
+        )
+    return f"{MADE}, but not for {'; nor for '.join(left_out)}" if left_out else MADE
 
 
 def _no_peer(devices: Sequence[Device]) -> str:

@@ -1,10 +1,11 @@
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.anomaly import AnomalyCheck, find_anomalies, reference_of
+from gputopo.anomaly import MARKS_TELL_S, AnomalyCheck, find_anomalies, reference_of
 from gputopo.events import Device, Step
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step
 
@@ -177,6 +178,29 @@ def test_a_wait_over_another_class_of_link_is_not_compared() -> None:
     # Tower 0 holds the variables; all others wait.
     run = InventedRun(3, waits={1: 0.05, 2: 0.05}, noise=QUIET)
     assert named(check_run(run)) == []
+
+
+@pytest.mark.parametrize("part", ["weights", "compute"])
+def test_a_difference_that_time_marks_cannot_tell_names_nobody_and_the_verdict_says_so(part: str) -> None:
+    alike = [msgspec.structs.replace(device, hop_to_variables=None) for device in cpu_devices(2)]
+
+    def named_with(gap_s: float) -> AnomalyCheck:
+        slow = (0.0001 + gap_s, 0.002) if part == "weights" else (0.0001, 0.002 + gap_s)
+        steps = [step(number, [slow, (0.0001, 0.002)]) for number in range(1, 41)]
+        return find_anomalies(alike, steps)
+
+    found = named_with(MARKS_TELL_S * 0.99)  # 20 % of such a step
+    assert named(found) == []
+    assert found.verdict.startswith("made, but not for differences below 0.5 ms in steps this short")
+    assert named(named_with(MARKS_TELL_S * 1.01)) == [0]
+
+
+def test_from_ten_milliseconds_on_five_percent_can_be_told() -> None:
+    assert check_run(InventedRun(2)).verdict == "made"
+    for compute_s, verdict in ((0.0099, "made, but"), (0.0101, "made")):
+        steps = [step(number, [(0.0, compute_s)] * 2) for number in range(1, 41)]
+        found = find_anomalies(cpu_devices(2), steps).verdict
+        assert found == verdict or (verdict == "made, but" and found.startswith(verdict))
 
 
 def test_ten_times_next_to_nothing_is_still_nothing() -> None:
