@@ -6,6 +6,7 @@ import typer
 
 from gputopo.cli.choices import require_choice
 from gputopo.cli.plan_options import (
+    AllReduceOption,
     ExcludeOption,
     FromOption,
     GpusOption,
@@ -35,6 +36,7 @@ def plan(
     prefer_pix: PreferPixOption = False,
     ps: PsOption = "auto",
     variable_update: VariableUpdateOption = "auto",
+    all_reduce: AllReduceOption = None,
     sources: FromOption = None,
     output: Annotated[
         str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it; env: what to set.")
@@ -54,6 +56,7 @@ def plan(
         prefer_pix=prefer_pix,
         ps=ps,
         variable_update=variable_update,
+        all_reduce=all_reduce,
     )
     machine = planned_machine(sources or ())
     require_gpus(machine)

@@ -12,6 +12,7 @@ from gputopo.errors import UsageError
 from gputopo.planner.request import SPREAD, VARIABLE_UPDATES, Request
 
 __all__ = [
+    "AllReduceOption",
     "ExcludeOption",
     "FromOption",
     "GpusOption",
@@ -55,6 +56,14 @@ PsOption = Annotated[
 VariableUpdateOption = Annotated[
     str,
     typer.Option("--variable-update", metavar="|".join(VARIABLE_UPDATES), help="Who holds the variables."),
+]
+AllReduceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--all-reduce",
+        metavar="NAME[#K]",
+        help="What adds replicated gradients up: copy, ring, hierarchical, pscpu, psgpu, collective, nccl.",
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ from math import comb
 
 import msgspec
 
-from gputopo.all_reduce import parse
+from gputopo import all_reduce
 from gputopo.errors import NoPlanError
 from gputopo.links.pair_speeds import pair_speeds, unmeasured
 from gputopo.machine import Hop, Machine
@@ -30,6 +30,7 @@ from gputopo.planner.reasons import (
     pix_met,
     pix_unmet,
     pix_unmet_by_named,
+    reduction_reasons,
     search_reason,
 )
 from gputopo.planner.request import Request, check, gpus_in_words, ps_gpu, usable
@@ -69,10 +70,10 @@ class _Choice:
         self.speeds = pair_speeds(machine.bandwidth)
         self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)
-        self.all_reduce = None if request.all_reduce is None else parse(request.all_reduce).written
         self.exact = request.gpus is not None and request.num_gpus is None
         self.islands = self._pix_islands()
         self.size = self._size()
+        self.all_reduce = _reduction(request, self.size)
         self.found = (FoundSet(self.pool, 1, 1),) if self.exact else self._search(self.pool, keep)
         best = self.found[0].gpus
         self.unmet: tuple[Refusal, ...] = ()
@@ -101,7 +102,11 @@ class _Choice:
             variable_update=placement.variable_update,
             ps_device=placement.ps_device,
             all_reduce=placement.all_reduce,
-            reasons=(*reasons, *(placement.reasons if rank == 0 else placement.reasons[:1])),
+            reasons=(
+                *reasons,
+                *(placement.reasons if rank == 0 else placement.reasons[:1]),
+                *(reduction_reasons(self.machine, found.gpus, placement.all_reduce) if rank == 0 else ()),
+            ),
         )
 
     def _pix_islands(self) -> list[tuple[int, ...]]:
@@ -209,6 +214,13 @@ class _Choice:
         if found.alike == 1:
             return [short]
         return [f"{short}; stands for {found.alike} sets that differ only in GPUs that are alike"]
+
+
+def _reduction(request: Request, size: int) -> str | None:
+    """Give the reduction that was asked for, as it is written. Raises UsageError if GPUs cannot use it."""
+    if request.all_reduce is None:
+        return None
+    return all_reduce.require(request.all_reduce, "gpu", size).written
 
 
 def _meant(request: Request) -> str:

@@ -6,6 +6,7 @@ from itertools import combinations
 
 from gputopo.machine import Link, Machine
 from gputopo.planner.request import gpus_in_words
+from gputopo.reduction_groups import reduction_groups
 from gputopo.topology import class_name, nearness
 
 Links = Mapping[tuple[int, int], Link]
@@ -131,3 +132,17 @@ def _tally(links: Links, pairs: Sequence[tuple[int, int]]) -> dict[str, int]:
     """Count the pairs by class, nearest class first."""
     ordered = sorted(pairs, key=lambda pair: nearness(links.get(pair)))
     return dict(Counter(class_name(links.get(pair)) for pair in ordered))
+
+
+def reduction_reasons(machine: Machine, gpus: Sequence[int], all_reduce: str | None) -> tuple[str, ...]:
+    """Say how gradients are added up, where that depends on how near the GPUs are to one another."""
+    if all_reduce != "hierarchical" or len(gpus) < 2:
+        return ()
+    groups = [tuple(gpus[tower] for tower in group) for group in reduction_groups(machine, gpus)]
+    if len(groups) == 1:
+        return ("hierarchical: none of them are closer than others, so they are one group, led in turns",)
+    within = "; ".join(map(gpus_in_words, groups))
+    return (
+        f"hierarchical: gradients are added within {len(groups)} groups of close GPUs ({within}), "
+        "then between their leaders, who take turns",
+    )

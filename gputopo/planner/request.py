@@ -134,6 +134,12 @@ def _check_all_reduce(request: Request) -> None:
             f"--variable-update {request.variable_update}: nothing is reduced between replicas",
             "leave --all-reduce out, or use --variable-update replicated",
         )
+    if request.ps != "auto":
+        raise UsageError(
+            f"--all-reduce {request.all_reduce} reduces between GPUs that each have their own variables, "
+            f"so --ps {request.ps} has nothing to hold",
+            "leave one of the two out",
+        )
 
 
 def _check_indices(option: str, given: Sequence[int], there: Sequence[int]) -> None:

@@ -64,6 +64,9 @@ def test_the_options_reach_the_planner(call: Call) -> None:
     choice = schema.decode(held.out, Plan, origin="stdout").choice
     assert choice.ps_device == "gpu:6"
     assert 6 in choice.gpus
+    reduced = call("plan", "--from", "7gforce", "--model", "alexnet", "--all-reduce", "xring#2", "--json")
+    choice = schema.decode(reduced.out, Plan, origin="stdout").choice
+    assert (choice.variable_update, choice.all_reduce) == ("replicated", "ring#2")
 
 
 def test_a_wish_that_cannot_be_met_is_refused_in_words_and_a_plan_is_given(call: Call) -> None:

@@ -33,6 +33,10 @@ BAD: list[tuple[type[GputopoError], Request, str, str]] = [
     (UsageError, Request(variable_update="replicatd"), "--variable-update cannot be", "replicated?"),
     (UsageError, Request(variable_update="replicated", ps="cpu"), "nothing to hold", "parameter_server"),
     (UsageError, Request(variable_update="independent", ps="gpu:0"), "nothing to hold", "leave --ps out"),
+    (UsageError, Request(all_reduce="ring", ps="cpu"), "so --ps cpu has nothing to hold", "one of the two"),
+    (UsageError, Request(all_reduce="rng"), "no reduction 'rng'", "ring"),
+    (UsageError, Request(all_reduce="psgpu#8"), "there are 7", "psgpu#7"),
+    (UsageError, Request(all_reduce="tf_hierarchical", num_gpus=5), "is odd", "use hierarchical"),
 ]
 
 
@@ -90,6 +94,17 @@ def test_a_reduction_without_copies_is_refused() -> None:
     error = error_of(UsageError, machine_of(SEVEN), Request(all_reduce="ring", variable_update="independent"))
     assert "nothing is reduced" in error.what
     assert "--variable-update replicated" in error.hint
+
+
+def test_a_hierarchical_reduction_names_its_groups_by_the_machines_gpus() -> None:
+    def said(gpus: tuple[int, ...], reduction: str = "hierarchical") -> str:
+        reasons = plan(machine_of(SEVEN), Request(gpus=gpus, all_reduce=reduction)).choice.reasons
+        return " ".join(reason for reason in reasons if "group" in reason)
+
+    assert "2 groups of close GPUs (GPUs 6 and 4; GPU 0)" in said((6, 0, 4))
+    assert "one group" in said((3, 4, 5, 6))
+    assert said((6,)) == ""
+    assert said((6, 0, 4), "ring") == ""
 
 
 def test_spread_variables_name_no_single_gpu() -> None:
