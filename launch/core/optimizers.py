@@ -15,6 +15,20 @@ Tensor = Any
 Variable = Any
 
 
+@dataclass(frozen=True)
+class Change:
+    """What changes one variable in one step: its total gradient and the learning rate.
+
+    `slots` are the variable's own, `scalars` the numbers that it shares, as they are before the step.
+    """
+
+    variable: Variable
+    slots: Sequence[Variable]
+    scalars: Sequence[Tensor]
+    gradient: Tensor
+    rate: Tensor
+
+
 class Optimizer(Protocol):
     """How one variable takes its step."""
 
@@ -26,15 +40,8 @@ class Optimizer(Protocol):
     def scalars(self) -> Sequence[tuple[str, float]]:
         """Name and first value of each number that all variables of one device share."""
 
-    def apply(
-        self,
-        variable: Variable,
-        slots: Sequence[Variable],
-        scalars: Sequence[Tensor],
-        gradient: Tensor,
-        rate: Tensor,
-    ) -> Any:
-        """Change the variable (and its slots) in place; give the op. `scalars`: before the step."""
+    def apply(self, change: Change) -> Any:
+        """Change the variable (and its slots) in place; give the op."""
 
     def advance(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
         """Give the shared numbers of the next step."""
@@ -56,16 +63,11 @@ class GradientDescent(_NoScalars):
 
     slots: Sequence[tuple[str, float]] = ()
 
-    def apply(
-        self,
-        variable: Variable,
-        slots: Sequence[Variable],
-        scalars: Sequence[Tensor],
-        gradient: Tensor,
-        rate: Tensor,
-    ) -> Any:
+    def apply(self, change: Change) -> Any:
         """Take the step."""
-        return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=change.variable.handle, alpha=change.rate, delta=change.gradient
+        )
 
 
 @dataclass(frozen=True)
@@ -79,20 +81,13 @@ class Momentum(_NoScalars):
     nesterov: bool = False
     slots: Sequence[tuple[str, float]] = (("momentum", 0.0),)
 
-    def apply(
-        self,
-        variable: Variable,
-        slots: Sequence[Variable],
-        scalars: Sequence[Tensor],
-        gradient: Tensor,
-        rate: Tensor,
-    ) -> Any:
+    def apply(self, change: Change) -> Any:
         """Take the step."""
         return tf.raw_ops.ResourceApplyMomentum(
-            var=variable.handle,
-            accum=slots[0].handle,
-            lr=rate,
-            grad=gradient,
+            var=change.variable.handle,
+            accum=change.slots[0].handle,
+            lr=change.rate,
+            grad=change.gradient,
             momentum=self.momentum,
             use_nesterov=self.nesterov,
         )
@@ -110,24 +105,17 @@ class RmsProp(_NoScalars):
     epsilon: float
     slots: Sequence[tuple[str, float]] = (("square", 1.0), ("momentum", 0.0))
 
-    def apply(
-        self,
-        variable: Variable,
-        slots: Sequence[Variable],
-        scalars: Sequence[Tensor],
-        gradient: Tensor,
-        rate: Tensor,
-    ) -> Any:
+    def apply(self, change: Change) -> Any:
         """Take the step."""
         return tf.raw_ops.ResourceApplyRMSProp(
-            var=variable.handle,
-            ms=slots[0].handle,
-            mom=slots[1].handle,
-            lr=rate,
+            var=change.variable.handle,
+            ms=change.slots[0].handle,
+            mom=change.slots[1].handle,
+            lr=change.rate,
             rho=self.decay,
             momentum=self.momentum,
             epsilon=self.epsilon,
-            grad=gradient,
+            grad=change.gradient,
         )
 
 
@@ -148,26 +136,19 @@ class Adam:
         """The powers that the next step needs: beta1^t and beta2^t, from t = 1 on."""
         return (("beta1_power", self.beta1), ("beta2_power", self.beta2))
 
-    def apply(
-        self,
-        variable: Variable,
-        slots: Sequence[Variable],
-        scalars: Sequence[Tensor],
-        gradient: Tensor,
-        rate: Tensor,
-    ) -> Any:
+    def apply(self, change: Change) -> Any:
         """Take the step."""
         return tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=slots[0].handle,
-            v=slots[1].handle,
-            beta1_power=scalars[0],
-            beta2_power=scalars[1],
-            lr=rate,
+            var=change.variable.handle,
+            m=change.slots[0].handle,
+            v=change.slots[1].handle,
+            beta1_power=change.scalars[0],
+            beta2_power=change.scalars[1],
+            lr=change.rate,
             beta1=self.beta1,
             beta2=self.beta2,
             epsilon=self.epsilon,
-            grad=gradient,
+            grad=change.gradient,
         )
 
     def advance(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.core.optimizers import optimizer_of
+from gputopo.launch.core.optimizers import Change, optimizer_of
 from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.placement.placements import Placement
 from gputopo.launch.core.precision import LossScale, taken_only
@@ -81,7 +81,8 @@ class Updater:
         ):
             with tf.device(variable.device):
                 own = slots[: len(self._optimizer.slots)]
-                ops.append(self._optimizer.apply(variable, own, shared[variable.device], gradient, rate))
+                change = Change(variable, own, shared[variable.device], gradient, rate)
+                ops.append(self._optimizer.apply(change))
         return ops + self._advance(place, shared, ops)
 
     def admitted(self, states: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
