@@ -17,11 +17,12 @@ _instances = itertools.count(1)  # and so must two collectives that differ
 
 
 def collective(devices: Sequence[str], *, hint: str) -> Reducer:
-    """Reduce by TensorFlow's collective op, one variable after the other on each device.
+    """Reduce by TensorFlow's collective op, one variable after the other on each device, the last one first.
 
     A device's collectives stand in a row because NCCL needs the same order everywhere; tf.distribute does
-    so too. Each device has its token, a variable: with a common one, or none, a tf.function of TensorFlow
-    2.21 puts the devices in a row as well, and they wait for one another for ever.
+    so too, and in this order: gradients of the last layers are there first, so that they travel while the
+    others are computed. Each device has its token, a variable: with a common one, or none, a tf.function of
+    TensorFlow 2.21 puts the devices in a row as well, and they wait for one another for ever.
     """
     group = _groups.setdefault(tuple(devices), len(_groups) + 1)
     tokens = []
@@ -32,7 +33,7 @@ def collective(devices: Sequence[str], *, hint: str) -> Reducer:
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         before: list[list[Tensor]] = [[] for _ in devices]
         sums = []
-        for values in gradients:
+        for values in reversed(gradients):
             instance = next(_instances)
             row = []
             for tower, device in enumerate(devices):
@@ -41,18 +42,18 @@ def collective(devices: Sequence[str], *, hint: str) -> Reducer:
                     row.append(_collective_reduce(values[tower], key, tokens[tower], hint))
                 before[tower] = [row[-1]]
             sums.append(row)
-        return sums
+        return sums[::-1]
 
     return reduce
 
 
 def nccl_op(devices: Sequence[str]) -> Reducer:
-    """Reduce by NcclAllReduce, one variable after the other on each device."""
+    """Reduce by NcclAllReduce, one variable after the other on each device, the last one first."""
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         before: list[list[Tensor]] = [[] for _ in devices]
         sums = []
-        for values in gradients:
+        for values in reversed(gradients):
             name = f"gputopo_{next(_instances)}"
             row = []
             for tower, device in enumerate(devices):
@@ -64,7 +65,7 @@ def nccl_op(devices: Sequence[str]) -> Reducer:
                     )
                 before[tower] = [row[-1]]
             sums.append(row)
-        return sums
+        return sums[::-1]
 
     return reduce
 
