@@ -4,6 +4,8 @@ from gputopo import all_reduce
 from gputopo.errors import UsageError
 from gputopo.launch.spec import RunSpec
 
+MOST_PIECES = 1024  # each is some ops more for every tower; beyond this a typing mistake is likelier
+
 
 def require_exchange(spec: RunSpec) -> None:
     """Raise UsageError for what cannot be: one line why, and the nearest that works."""
@@ -107,3 +109,7 @@ def _require_packing(spec: RunSpec) -> None:
     ):
         if number < least:
             raise UsageError(f"{what} {number}", f"give {least} or more")
+    if exchange.repacking > MOST_PIECES:
+        raise UsageError(
+            f"gradients cannot be repacked into {exchange.repacking} pieces", f"give {MOST_PIECES} at most"
+        )

@@ -90,5 +90,5 @@ def _require_optimization(spec: RunSpec) -> None:
         ("gradient-clip", told.gradient_clip),
         ("gradient-clip-norm", told.gradient_clip_norm),
     ):
-        if value is not None and not value > 0:
+        if value is not None and not 0 < value < math.inf:
             raise UsageError(f"--{option} cannot be {value}", "give a number above 0, or leave it out")

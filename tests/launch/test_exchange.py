@@ -57,6 +57,7 @@ def spec(update: str, exchange: Exchange | None = None, towers: int = 3, **field
             "every tower in one group",
         ),
         (spec("replicated", Exchange(repacking=-1)), "repacked into -1", "0 or more"),
+        (spec("replicated", Exchange(repacking=1025)), "repacked into 1025", "1024 at most"),
         (spec("replicated", Exchange(small_group=0)), "in groups of 0", "1 or more"),
         (
             spec("parameter_server", Exchange(staged=True), precision=AUTO_SCALE),
@@ -97,6 +98,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason_and_what_works(
         spec("replicated", Exchange(relaxed=True, repacking=4, transfer="fp16"), all_reduce="ring#2"),
         spec("replicated", Exchange(groups=((2,), (0, 1))), all_reduce="hierarchical"),
         spec("replicated", Exchange(groups=((7,),)), all_reduce="copy"),  # nobody asks for them
+        spec("replicated", Exchange(repacking=1024)),
         spec("replicated", precision=AUTO_SCALE),
     ],
 )

@@ -87,8 +87,8 @@ def test_nesterov_belongs_to_momentum() -> None:
 
 
 @pytest.mark.parametrize("name", ["gradient_clip", "gradient_clip_norm"])
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
-def test_gradients_are_clipped_at_something_above_zero(name: str, value: float) -> None:
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_gradients_are_clipped_at_a_number_above_zero(name: str, value: float) -> None:
     told = msgspec.convert({name: value}, Optimization)
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} cannot be"):
         require_numerics(cpu_spec(optimization=told), {})
