@@ -138,7 +138,7 @@ class Engine:
                             ends[number] = one.ends()
                             one.verify(self._waiter)
             except BaseException:
-                self._settle(job, sum(sizes))
+                self._settle(job)
                 raise
         good = {number: ends[number] for number in ends if number not in wrong}
         done = times(job, ready, good)
@@ -223,7 +223,7 @@ class Engine:
             except CudaError as error:
                 self._cards.blame(gpus_of(one.way), error)
 
-    def _settle(self, job: Job, size: int) -> None:
+    def _settle(self, job: Job) -> None:
         """After an interruption: let go, and wait until nothing is under way in memory to be given back.
 
         What does not come back is told in `unreturned`; interrupted again, that is all of it.
@@ -235,7 +235,7 @@ class Engine:
             gpu = min(waiting)
             try:
                 for stream in self._cards.of[gpu].streams:
-                    self._waiter.stream(stream, self._cards.of[gpu].event(), size)
+                    self._waiter.stream(stream, self._cards.of[gpu].event(), 0)
             except CudaError as found:
                 self._give_up(job, {gpu}, found)
             except BaseException:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +18,21 @@ pytestmark = [
 ]
 
 
+def environment(home: Path) -> dict[str, str]:
+    given = {**os.environ, "GPUTOPO_HOME": str(home)}
+    given.pop("CUDA_VISIBLE_DEVICES", None)
+    return given
+
+
+def on_kit(scenario: str, faults: str, *command: str) -> list[str]:
+    return [sys.executable, "-m", "tests.kit.command", scenario, "--cuda", faults, "--", *command]
+
+
 def run(home: Path, scenario: str, faults: str, *command: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "GPUTOPO_HOME": str(home)}
-    environment.pop("CUDA_VISIBLE_DEVICES", None)
     return subprocess.run(
-        [sys.executable, "-m", "tests.kit.command", scenario, "--cuda", faults, "--", *command],
+        on_kit(scenario, faults, *command),
         cwd=ROOT,
-        env=environment,
+        env=environment(home),
         capture_output=True,
         text=True,
         timeout=120,
@@ -60,3 +69,27 @@ def test_wrong_data_is_named_on_its_gpu_and_nothing_else_is_lost(tmp_path: Path)
 def test_a_copy_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
     done = run(tmp_path, "desktop", "hang@h2d:0", "bandwidth", "--json")
     assert any(one["reason"] == "TIMED_OUT" for one in json.loads(done.stdout)["failures"])
+
+
+def test_ctrl_c_shows_what_was_measured_until_then(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        on_kit("four", "", "bandwidth", "--json", "--save"),
+        cwd=ROOT,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if " of 1:" not in line:  # a quarter of the jobs is done
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    document = json.loads(out)
+    assert process.returncode == 130, err
+    assert document["complete"] is False
+    assert {"h2d", "d2h"} <= {one["kind"] for one in document["samples"]}
+    assert "interrupted" in {one["reason"] for one in document["not_measured"]}
+    assert "interrupted" in err
+    assert not (tmp_path / "history.sqlite").exists()
