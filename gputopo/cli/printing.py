@@ -1,7 +1,9 @@
 """How a command prints: to stdout, in colour only on a terminal, never wider than the screen."""
 
+import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -25,6 +27,21 @@ def emit(text: str) -> None:
         raise InputError(
             f"cannot write the output: {error.strerror}", "send it to a place that has room for it"
         ) from error
+
+
+def went_with_terminal(error: OSError) -> bool:
+    """Tell whether an error of printing means that the terminal is gone: an ssh session that broke off.
+
+    What is printed to it from here on goes nowhere, so that a run can still be ended and kept.
+    """
+    if error.errno != errno.EIO:
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for handle in (sys.stdout.fileno(), sys.stderr.fileno()):
+        if stat.S_ISCHR(os.fstat(handle).st_mode):
+            os.dup2(nowhere, handle)
+    os.close(nowhere)
+    return True
 
 
 def show(view: "Callable[[int], Sequence[Line]]") -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gputopo.cli.printing import went_with_terminal
 from gputopo.errors import ExitCode, UsageError
 from gputopo.launch import env, runs
 from gputopo.launch.prepare import RunOptions, spec_of
@@ -172,9 +173,13 @@ def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, print
     with _monitor(spec) as sampler, Progress() as progress:
 
         def on_event(event: "Event") -> None:
-            progress.event(event)
-            for line in log.lines(event) if log is not None else ():
-                print(line, flush=True)
+            try:
+                progress.event(event)
+                for line in log.lines(event) if log is not None else ():
+                    print(line, flush=True)
+            except OSError as error:
+                if not went_with_terminal(error):
+                    raise
 
         return supervise(
             spec, folder, on_event, environment=environment, command=worker_command, sampler=sampler

@@ -90,3 +90,25 @@ def test_a_run_that_is_told_to_end_reports_what_it_measured(
     with (tmp_path / "out/events.jsonl").open("rb") as lines:
         told_steps = [e for e in read_events(lines, origin="events") if isinstance(e, Step) and not e.warmup]
     assert len(told_steps) == result.steps
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_terminal_that_goes_away_ends_the_run_saved_and_reported(tmp_path: Path) -> None:
+    line, environment = command(tmp_path, "--num-batches", "1000000", "--checkpoints", str(tmp_path / "kept"))
+    line.remove("--json")
+    events = tmp_path / "out/events.jsonl"
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.execve(line[0], line, environment)
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        while screen.read(4096) and not (events.exists() and b'"step":9,' in events.read_bytes()):
+            pass
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    result = schema.decode((tmp_path / "out/result.json").read_bytes(), Result, origin="result.json")
+    assert (result.status, result.exit_code) == ("interrupted", 129)
+    (saved,) = result.checkpoints
+    with events.open("rb") as lines:
+        steps = [event for event in read_events(lines, origin="events") if isinstance(event, Step)]
+    assert saved.steps == steps[-1].global_step
+    assert Path(saved.path).is_file()

@@ -100,7 +100,7 @@ class Tracer:
 
 
 def _planes(folder: Path) -> list[Any]:
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
     from tensorflow.tsl.profiler.protobuf import xplane_pb2  # the wheel may come without it
 
     planes: list[Any] = []
