@@ -165,10 +165,10 @@ class TrainingStep:
         """Give the totals, each there when the towers' backward passes have left its variable behind.
 
         For CPU devices: the updates, which wait for memory, then run beside convolutions, and gradients are
-        let go early (ResNet-50 on one device takes 1.7 % less time). On a GPU they would stand among the backward pass in
-        its stream, and in the time that is marked as the tower's. A pass has left a variable behind when it
-        has the gradient of one that stands `_BEHIND` before; at a branch that may be too early, and then
-        TensorFlow copies the variable before it changes it.
+        let go early (ResNet-50 on one device takes 1.7 % less time). On a GPU they would stand among the
+        backward pass in its stream, and in the time that is marked as the tower's. A pass has left a variable
+        behind when it has the gradient of one that stands `_BEHIND` before; at a branch that may be too
+        early, and then TensorFlow copies the variable before it changes it.
         """
         turns = []
         for place, of_place in enumerate(totals, start=first):
