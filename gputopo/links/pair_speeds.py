@@ -37,9 +37,9 @@ class PairSpeed(NamedTuple):
 
     @property
     def says(self) -> str:
-        """Give `measured 11.3 GB/s, direct`, or what the slower way does beside it."""
+        """Give `measured 11.3 GB/s, direct`, or what the direct way does where it is clearly slower."""
         words = f"measured {gb(self.gb_per_s)} GB/s, {self.path}"
-        if self.path == "staged" and self.direct is not None:
+        if self.path == "staged" and self.direct is not None and self.direct_is_slower:
             return f"{words}; direct is slower: {gb(self.direct)} GB/s"
         return words
 

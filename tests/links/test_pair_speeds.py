@@ -95,3 +95,8 @@ def test_a_difference_within_noise_does_not_make_direct_the_slower_way() -> None
     assert not PairSpeed(0.78, "staged", 0.77, 0.78).direct_is_slower
     assert not PairSpeed(0.78, "staged", None, 0.78).direct_is_slower
     assert SAME_SPEED > 1.0
+
+
+def test_a_way_that_is_slower_by_noise_only_is_not_called_slower() -> None:
+    assert PairSpeed(0.82, "staged", 0.815, 0.82).says == "measured 0.82 GB/s, staged"
+    assert PairSpeed(0.82, "staged", 0.73, 0.82).says.endswith("direct is slower: 0.73 GB/s")
