@@ -41,7 +41,9 @@ def down(machine: Machine) -> Iterator[Finding]:
                     "down": [link.link for link in gpu.nvlinks or () if link.active is False],
                     "peers": {str(index): count for index, count in up.items()},
                 }
-                faults.append(Fault(gpu, says, evidence, "error"))
+                # As many up on each of several equal cards may be how their board is wired.
+                alike = up[gpu.index] and len(up) == len(group) > 1 and len(set(up.values())) == 1
+                faults.append(Fault(gpu, says, evidence, "warning" if alike else "error"))
     yield from findings_of(
         "nvlink.down",
         faults,

@@ -32,6 +32,14 @@ def test_a_server_board_with_every_link_down_is_told_once() -> None:
     assert (found.id, found.subject) == ("nvlink.down", "gpus:0-3")
 
 
+def test_as_many_links_up_on_every_card_may_be_the_board_and_is_a_warning() -> None:
+    (found,) = find(every_gpu(nvlinks=ports(3, 3))(sound()))
+    assert (found.id, found.subject, found.severity) == ("nvlink.down", "gpus:0-3", "warning")
+    assert "3 NVLinks are up, 6 are due" in found.says
+    (dark,) = find(every_gpu(nvlinks=ports(0, 6))(sound()))
+    assert dark.severity == "error"
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_part_of_a_server_that_a_virtual_machine_has_may_lack_links(count: int) -> None:
     machine = all_of(host(virtual_machine="kvm"), every_gpu(nvlinks=ports(2, 4)))(sound(count))
