@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--num-warmup-batches", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="which program begins the first round")
     parser.add_argument("--devices", default="1,2,4")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--save", type=Path)
@@ -120,13 +121,22 @@ def main() -> None:
         for mode in arguments.modes.split(","):
             for devices in map(int, arguments.devices.split(",")):
                 rounds = [
-                    {name: run(model, mode, devices, arguments) for name, run in programs(mode).items()}
-                    for _ in range(arguments.rounds)
+                    _one_round(number, model, mode, devices, arguments) for number in range(arguments.rounds)
                 ]
                 kept.append({"model": model, "mode": mode, "devices": devices, "rounds": rounds})
                 _print(model, mode, devices, rounds)
     if arguments.save:
         arguments.save.write_text(json.dumps(kept, indent=1))
+
+
+def _one_round(
+    number: int, model: str, mode: str, devices: int, arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Run every program once, each round beginning with another: the first finds the machine rested."""
+    those = list(programs(mode).items())
+    turn = (number + arguments.first) % len(those)
+    figures = {name: run(model, mode, devices, arguments) for name, run in those[turn:] + those[:turn]}
+    return {name: figures[name] for name, _ in those}
 
 
 def _print(model: str, mode: str, devices: int, rounds: list[dict[str, float]]) -> None:
