@@ -21,7 +21,7 @@ from tensorflow.python.framework import kernels
 from gputopo.events import Device
 from gputopo.launch.core import models, trainers
 from gputopo.launch.core.placement import devices
-from gputopo.launch.spec import Optimization, RunSpec
+from gputopo.launch.spec import Optimization, Precision, RunSpec
 
 def has_gpu_kernel(node):
     found = kernels.get_registered_kernels_for_op(node.op).kernel
@@ -67,6 +67,12 @@ for method, (name, options) in zip(("kuza55", "avolkov1", "fchollet", "kuza55"),
         step = trainers.stepper_of(models.build(model, one), one)
         look(f"{model} {method}", step.graph_nodes())
         look(f"{model} {method} {name}", step.update_nodes())
+short = Precision(compute="fp16", loss_scale=128.0, auto_loss_scale=True)
+for model, method in ((USER + "activity", "fchollet"), (USER + "counting", "avolkov1"), ("lenet", "kuza55")):
+    one = spec(model=model, method=method, precision=short)
+    step = trainers.stepper_of(models.build(model, one), one)
+    look(f"{model} {method} short", step.graph_nodes())
+    look(f"{model} {method} short update", step.update_nodes())
 for strategy in ("mirrored:one", "mirrored:hierarchical", "central"):
     one = spec(model=USER + "normed", strategy=strategy)
     look(strategy, trainers.stepper_of(models.build(one.model, one), one).graph_nodes())

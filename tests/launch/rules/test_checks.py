@@ -129,6 +129,9 @@ def test_a_rule_does_not_apply_to_what_it_advises(spec: RunSpec) -> None:
             assert not rule.when(rule.nearest(spec)), rule.what
 
 
+SHORT = Precision(compute="fp16", loss_scale=128.0, auto_loss_scale=True, xla=True)
+
+
 def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
     plain = (
         cpu_spec(),
@@ -138,6 +141,8 @@ def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
         cpu_spec(variable_update="independent", ps_device=None),
         cpu_spec(method="kuza55"),
         cpu_spec(strategy="mirrored"),
+        cpu_spec(method="fchollet", precision=SHORT),
+        cpu_spec(strategy="mirrored", precision=SHORT),
         cpu_spec(task="input", data=Data(source="python", feed="queue")),
         cpu_spec(task="eval", lifecycle=Lifecycle(checkpoints="/kept")),
     )
