@@ -1,7 +1,7 @@
 """Every way to hold and move variables against a float64 network with batch norm and momentum.
 
-On 1, 2, 3 and 4 logical CPU devices, mean and sum. A tower normalises over its own rows, so that the sum over
-towers is not the gradient of the joint batch: the reference computes tower by tower.
+On 1, 2, 3, 4 and 7 logical CPU devices, mean and sum. A tower normalises over its own rows, so that the sum
+over towers is not the gradient of the joint batch: the reference computes tower by tower.
 """
 
 import json
@@ -106,7 +106,7 @@ def ran(request: pytest.FixtureRequest, all_ran: dict[int, dict[str, Any]]) -> t
 
 
 def slices(found: dict[str, Any], towers: int) -> list[tuple[Any, Any]]:
-    rows = JOINT_BATCH // towers
+    rows = len(found["images"]) // towers
     cut = [slice(tower * rows, (tower + 1) * rows) for tower in range(towers)]
     return [(found["images"][own], found["labels"][own]) for own in cut]
 
@@ -147,6 +147,48 @@ def test_every_synchronous_mode_trains_as_computed_by_hand(
             np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
     for number, expected in enumerate(statistics):
         np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reduce", "delay"),
+    [
+        (
+            {"all_reduce": "ring#3", "exchange": {"small_bytes": 40, "small_group": 3, "repacking": 7}},
+            "sum",
+            0,
+        ),
+        ({"all_reduce": "psgpu#5", "exchange": {"relaxed": True, "small_bytes": 100}}, "sum", 1),
+        ({**SERVER, "all_reduce": None, "exchange": {"staged": True, "ps_spread": True}}, "mean", 1),
+        (
+            {
+                "all_reduce": "hierarchical",
+                "exchange": {"groups": [[6, 3, 0], [1, 4], [2, 5]], "repacking": 1000},
+            },
+            "mean",
+            0,
+        ),
+    ],
+    ids=["packed twice", "relaxed in shards", "spread and staged", "groups of unequal size"],
+)
+def test_seven_towers_with_several_options_at_once_train_as_computed_by_hand(
+    tmp_path: Path, fields: dict[str, Any], reduce: str, delay: int
+) -> None:
+    case = {**cases_for(7)["copy-mean"], "batch_size": 5, **fields, "grad_reduce": reduce}
+    found = run_cases(tmp_path, 7, {"case": case})["case"]
+    first = [found[f"first{number}"] for number in range(len(SHAPES))]
+    share = 1 / 7 if reduce == "mean" else 1.0
+    told: dict[str, Any] = {
+        "steps": STEPS,
+        "rate": RATE,
+        "momentum": MOMENTUM,
+        "share": share,
+        "delay": delay,
+    }
+    losses, last, _ = train(first, slices(found, 7), **told)
+    assert found["losses"] == pytest.approx(losses[1:], rel=TOLERANCE)
+    for place in range(1 if "variable_update" in fields else 7):
+        for got, expected in zip(weights(found, place), last, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
 
 
 def test_independent_towers_train_on_their_own_rows_whatever_the_others_do(
