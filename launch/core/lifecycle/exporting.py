@@ -29,6 +29,7 @@ from gputopo.launch.core.models import Model
 from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.randomness import Stream
 from gputopo.launch.core.trainers import Held
+from gputopo.launch.op_errors import first_line
 from gputopo.launch.spec import RunSpec
 
 Emit = Callable[[Event], None]
@@ -81,7 +82,7 @@ class Export:
             _move_all(temporary, self._folder)
         except (OSError, tf.errors.OpError) as error:
             raise DiskError(
-                f"cannot write the model to {self._folder}: {error}",
+                f"cannot write the model to {self._folder}: {first_line(str(error))}",
                 "free some space or name another folder with --export",
             ) from error
         finally:

@@ -23,13 +23,16 @@ class Scalars:
     """
 
     def __init__(self, spec: RunSpec) -> None:
+        """Make the files. Raises DiskError."""
         self._spec = spec
         self._compiled = False
         self._folder = folder = Path(spec.lifecycle.tensorboard or ".")
-        self._all = tf.summary.create_file_writer(str(folder / "all"))
-        self._towers = [
-            tf.summary.create_file_writer(str(folder / f"tower_{device.tower}")) for device in spec.devices
-        ]
+        with self._disk():
+            self._all = tf.summary.create_file_writer(str(folder / "all"))
+            self._towers = [
+                tf.summary.create_file_writer(str(folder / f"tower_{device.tower}"))
+                for device in spec.devices
+            ]
 
     def before(self, number: int) -> None:
         """Nothing to do."""

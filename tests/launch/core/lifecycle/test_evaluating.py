@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gputopo.errors import ExitCode
 from gputopo.events import (
     Evaluated,
     Exported,
@@ -92,6 +93,20 @@ def ran(folder: Path) -> dict[str, Ran]:
         {"name": "forward", **base, "task": "forward", "num_batches": 3, "num_warmup_batches": 1},
         {"name": "steady", **base, "num_batches": 2, "num_warmup_batches": 3, "detect_warmup": True},
         {"name": "nan", **base, "num_batches": 5, "learning_rate": 1e30},
+        {
+            "name": "board_full",
+            **base,
+            "num_batches": 1,
+            "disk_bytes": 0,
+            "lifecycle": {"tensorboard": str(folder / "full")},
+        },
+        {
+            "name": "export_full",
+            **base,
+            "num_batches": 1,
+            "disk_bytes": 3000,  # enough for the arrays
+            "lifecycle": {"export": str(folder / "small")},
+        },
         {"name": "linked", **base, "num_batches": 1, "lifecycle": {"export": str(folder / "link")}},
         {"name": "used", **base, "num_batches": 1, "lifecycle": {"export": str(folder / "used")}},
     ]
@@ -246,6 +261,15 @@ def test_the_exported_arrays_are_the_trained_ones_by_name(ran: dict[str, Ran], f
         "saved_model",
         "weights.npz",
     ]
+
+
+def test_a_full_disk_is_called_so_and_leaves_nothing_half_written(ran: dict[str, Ran], folder: Path) -> None:
+    board, export = ran["board_full"], ran["export_full"]
+    assert (board.error or "").startswith(f"cannot write in {folder / 'full'}")
+    assert (export.error or "").startswith(f"cannot write the model to {folder / 'small'}: ")
+    assert "{{" not in (export.error or ""), "names of TensorFlow's graph tell a user nothing"
+    assert (board.exit_code, export.exit_code) == (ExitCode.HARDWARE, ExitCode.HARDWARE)
+    assert list((folder / "small").iterdir()) == []
 
 
 def test_an_export_goes_into_the_folder_that_a_link_names(ran: dict[str, Ran], folder: Path) -> None:
