@@ -52,33 +52,29 @@ class Updater:
         """
         rate = learning_rate(self._spec.schedule, self._base_rate, number)
         places = range(first, first + len(totals))
+        ready = self._prepared(places, totals)
         if self._scale is None:
             return [
                 op
-                for place, gradients in zip(places, totals, strict=True)
+                for place, gradients in zip(places, ready, strict=True)
                 for op in self.update_place(place, gradients, rate)
             ]
         decisions = self._scale.decide(totals, [self._placement.places[place] for place in places])
         self._decisions |= zip(places, decisions, strict=True)
         ops = [
             taken_only(decision, partial(self.update_place, place, own, rate))
-            for place, own, decision in zip(places, totals, decisions, strict=True)
+            for place, own, decision in zip(places, ready, decisions, strict=True)
         ]
         return ops + self._scale.settle(decisions, first=first)
 
     def update_place(self, place: int, gradients: Sequence[Tensor], rate: Tensor) -> list[Any]:
-        """Change the variables of one place, whatever the gradients are."""
+        """Change the variables of one place by gradients that are decayed and clipped, whatever they are."""
         variables = self._placement.places[place]
-        ready = [
-            self._decayed(variable, gradient) for variable, gradient in zip(variables, gradients, strict=True)
-        ]
         shared = {
             device: [one.read_value() for one in scalars] for device, scalars in self._shared[place].items()
         }
         ops = []
-        for variable, slots, gradient in zip(
-            variables, self.slots[place], self._clipped(variables, ready), strict=True
-        ):
+        for variable, slots, gradient in zip(variables, self.slots[place], gradients, strict=True):
             with tf.device(variable.device):
                 own = slots[: len(self._optimizer.slots)]
                 change = Change(variable, own, shared[variable.device], gradient, rate)
@@ -146,22 +142,32 @@ class Updater:
                     ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
         return ops
 
+    def _prepared(self, places: Sequence[int], totals: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Give the gradients with weight decay, clipped: [place][variable].
+
+        Copies that are to stay equal share the factor of the first one's norm: sums of the same numbers
+        differ in their last bits from device to device.
+        """
+        apart = getattr(self._placement, "waits", None) == "turn"  # independent towers
+        factor: Tensor | None = None
+        ready = []
+        for place, gradients in zip(places, totals, strict=True):
+            variables = self._placement.places[place]
+            own = [self._decayed(*pair) for pair in zip(variables, gradients, strict=True)]
+            if self._spec.gradient_clip is not None:
+                own = _cut(variables, own, self._spec.gradient_clip)
+            if self._spec.gradient_clip_norm is not None:
+                if factor is None or apart:
+                    factor = _norm_factor(variables, own, self._spec.gradient_clip_norm)
+                own = _times(variables, own, factor)
+            ready.append(own)
+        return ready
+
     def _decayed(self, variable: Any, gradient: Tensor) -> Tensor:
         if not self._spec.weight_decay:
             return gradient
         with tf.device(variable.device):
             return gradient + self._spec.weight_decay * variable.read_value()
-
-    def _clipped(self, variables: Sequence[Any], gradients: list[Tensor]) -> list[Tensor]:
-        limit, norm = self._spec.gradient_clip, self._spec.gradient_clip_norm
-        if limit is not None:
-            gradients = _each(variables, gradients, lambda x: tf.clip_by_value(x, -limit, limit))
-        if norm is not None:
-            squares = _each(variables, gradients, lambda x: tf.reduce_sum(tf.square(x)))
-            with tf.device(HOST):
-                factor = norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
-            gradients = _each(variables, gradients, lambda x: x * factor)
-        return gradients
 
 
 def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
@@ -189,6 +195,20 @@ def _factor(schedule: Schedule, step: Tensor) -> Tensor:
 def _chosen(decision: Tensor, variable: Any, value: Tensor) -> Tensor:
     with tf.device(variable.device):
         return tf.where(decision, value, variable.read_value())
+
+
+def _cut(variables: Sequence[Any], gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
+    return _each(variables, gradients, lambda x: tf.clip_by_value(x, -limit, limit))
+
+
+def _norm_factor(variables: Sequence[Any], gradients: Sequence[Tensor], norm: float) -> Tensor:
+    squares = _each(variables, gradients, lambda x: tf.reduce_sum(tf.square(x)))
+    with tf.device(HOST):
+        return norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
+
+
+def _times(variables: Sequence[Any], gradients: Sequence[Tensor], factor: Tensor) -> list[Tensor]:
+    return _each(variables, gradients, lambda x: x * factor)
 
 
 def _each(

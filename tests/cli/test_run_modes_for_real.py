@@ -63,6 +63,12 @@ def test_far_options_reach_the_core_and_the_result(tmp_path: Path) -> None:
     assert result.traces[0].steps == (2,)
 
 
+def test_copies_stay_equal_where_gradients_are_clipped_by_their_norm(tmp_path: Path) -> None:
+    # Each copy's own norm differed in the last bits after some steps of as many numbers as these.
+    options = ("--variable-update", "replicated", "--num-gpus", "3", "--gradient-clip-norm", "0.1")
+    assert result_of(tmp_path, *options, "--num-batches", "30").replica_difference == 0.0
+
+
 def test_the_input_alone_is_judged_by_the_training_before_it(tmp_path: Path) -> None:
     assert result_of(tmp_path).input_verdict is None
     alone = result_of(tmp_path, "--input-only", "--data-source", "python", "--feed", "queue")
