@@ -39,7 +39,7 @@ def place_variables(
     measured, those that were.
     """
     if variable_update == "replicated":
-        return Placement("replicated", None, all_reduce or "copy", _replicated_reasons(gpus))
+        return Placement("replicated", None, all_reduce or "copy", _replicated_reasons(gpus, all_reduce))
     if variable_update == "independent":
         return Placement("independent", None, None, _independent_reasons(gpus))
     slow = _slow_directs(gpus, speeds or {})
@@ -94,10 +94,13 @@ def _relevance(gpus: Sequence[int], device: str) -> tuple[str, ...]:
     )
 
 
-def _replicated_reasons(gpus: Sequence[int]) -> tuple[str, ...]:
+def _replicated_reasons(gpus: Sequence[int], all_reduce: AllReduce | None) -> tuple[str, ...]:
     own = "variables on every GPU, as asked"
     if len(gpus) == 1:
         return (own,)
+    if all_reduce is not None and all_reduce.partition("#")[0] == "pscpu":
+        hardly = "how near the GPUs are to one another hardly matters here: gradients are added on the CPU"
+        return (own, hardly)
     return (own, "how near the GPUs are to one another matters here: gradients go between them")
 
 

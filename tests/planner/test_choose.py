@@ -244,3 +244,12 @@ def test_all_sets_of_eight_of_sixteen_are_counted() -> None:
     assert comb(16, 8) == 12870
     assert says(found, "all 12870 sets of 8")
     assert says(found, "6 sets are equal")
+
+
+def test_where_gradients_are_added_on_the_cpu_the_way_between_gpus_hardly_matters() -> None:
+    added = "hardly matters here: gradients are added on the CPU"
+    for reduction, words in (("pscpu#2", added), ("ring", "matters here")):
+        found = plan(machine_of(SEVEN), Request(num_gpus=2, all_reduce=reduction))
+        assert found.choice.all_reduce == reduction
+        assert says(found, words)
+        assert says(found, "gradients go between them") == (reduction == "ring")
