@@ -3,7 +3,7 @@ import re
 import msgspec
 import pytest
 
-from gputopo.events import Device, RankFailed, ReplicasCompared, RunStarted
+from gputopo.events import Device, Evaluated, RankFailed, ReplicasCompared, RunStarted
 from gputopo.report import units
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import failure_lines, run_report, title, verdict_lines
@@ -184,6 +184,15 @@ def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
     text = " ".join(shown(summarise(stream(cpu_devices(2), [*slow, *even])), width=200).split())
     assert "with 8 steps that were counted: --num-warmup-batches 10 leaves them out" in text
     assert "leaves them out" not in shown(summarise(stream(cpu_devices(2), even)), width=200)
+
+
+def test_an_evaluation_tells_the_accuracy_of_all_examples_and_not_of_the_last_step() -> None:
+    step_only = msgspec.structs.replace(gpu_result(2), last_top1=0.125, last_top5=0.5)
+    assert "top-1 12.5 %" in shown(step_only)
+    judged = Evaluated(time_s=1.0, examples=50, top1=0.5, top5=0.75, loss=1.0, seconds=1.0)
+    text = shown(msgspec.structs.replace(step_only, evaluations=(judged,)))
+    assert "top-1 50.00 %" in text
+    assert "12.5 %" not in text
 
 
 def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
