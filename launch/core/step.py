@@ -65,6 +65,8 @@ class TrainingStep:
         self._math = TowerMath(model, spec, source, scale)
         self.updater = Updater(placement, spec.optimization, spec.learning_rate, scale)
         self._marks = Marks()
+        self._width = turn_width(spec)
+        self._takes_turns = self._width < len(spec.devices)
         # wrap_function: unlike tf.function it does not put the clock readings of all towers in one row.
         signature = [tf.TensorSpec((), tf.int64), *source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
@@ -88,9 +90,8 @@ class TrainingStep:
         towers: list[_Tower] = []
         updates: list[Tensor] = []
         before = [begin]
-        width = turn_width(self._spec)
-        for first in range(0, len(self._spec.devices), width):
-            turn = [self._tower(tower, number, fed, before) for tower in range(first, first + width)]
+        for first in range(0, len(self._spec.devices), self._width):
+            turn = [self._tower(tower, number, fed, before) for tower in range(first, first + self._width)]
             before = [tower.marks for tower in turn]
             if self._placement.waits == "turn":
                 ended = self._update(turn, number, after=before, first=first)
@@ -152,10 +153,12 @@ class TrainingStep:
         """Change the places from `first` on by these towers' gradients; wait for `after`."""
         with tf.name_scope("update"):
             gradients = [tower.gradients for tower in towers]
-            totals = self._placement.totals(gradients)
-            # Waiting keeps the update in place: a weight still being read would be copied first.
-            if after and self._spec.backend == "cpu":
+            # CPU devices that take turns: beside the last turn a reduction would count as its computing.
+            with tf.control_dependencies(list(after) if self._takes_turns else []):
+                totals = self._placement.totals(gradients)
+            if after and self._spec.backend == "cpu" and not self._takes_turns:
                 return self.updater.update(self._in_their_turn(totals, gradients, first), number, first=first)
+            # Waiting keeps the update in place: a weight still being read would be copied first.
             with tf.control_dependencies(list(after)):
                 return self.updater.update(totals, number, first=first)
 
@@ -164,11 +167,11 @@ class TrainingStep:
     ) -> list[list[Tensor]]:
         """Give the totals, each there when the towers' backward passes have left its variable behind.
 
-        For CPU devices: the updates, which wait for memory, then run beside convolutions, and gradients are
-        let go early (ResNet-50 on one device takes 1.7 % less time). On a GPU they would stand among the
-        backward pass in its stream, and in the time that is marked as the tower's. A pass has left a variable
-        behind when it has the gradient of one that stands `_BEHIND` before; at a branch that may be too
-        early, and then TensorFlow copies the variable before it changes it.
+        For CPU devices that run at once: the updates, which wait for memory, then run beside convolutions,
+        and gradients are let go early (ResNet-50 on one device takes 1.7 % less time). On a GPU they would
+        stand among the backward pass in its stream, and in the time that is marked as the tower's. A pass
+        has left a variable behind when it has the gradient of one that stands `_BEHIND` before; at a branch
+        that may be too early, and then TensorFlow copies the variable before it changes it.
         """
         turns = []
         for place, of_place in enumerate(totals, start=first):
