@@ -66,7 +66,7 @@ class TrainingStep:
         self.updater = Updater(placement, spec.optimization, spec.learning_rate, scale)
         self._marks = Marks()
         self._width = turn_width(spec)
-        self._takes_turns = self._width < len(spec.devices)
+        self._common_at_end = self._width < len(spec.devices) and placement.waits != "turn"
         # wrap_function: unlike tf.function it does not put the clock readings of all towers in one row.
         signature = [tf.TensorSpec((), tf.int64), *source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
@@ -154,9 +154,9 @@ class TrainingStep:
         with tf.name_scope("update"):
             gradients = [tower.gradients for tower in towers]
             # CPU devices that take turns: beside the last turn a reduction would count as its computing.
-            with tf.control_dependencies(list(after) if self._takes_turns else []):
+            with tf.control_dependencies(list(after) if self._common_at_end else []):
                 totals = self._placement.totals(gradients)
-            if after and self._spec.backend == "cpu" and not self._takes_turns:
+            if after and self._spec.backend == "cpu" and not self._common_at_end:
                 return self.updater.update(self._in_their_turn(totals, gradients, first), number, first=first)
             # Waiting keeps the update in place: a weight still being read would be copied first.
             with tf.control_dependencies(list(after)):

@@ -94,11 +94,12 @@ def test_a_run_that_is_told_to_end_reports_what_it_measured(
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_terminal_that_goes_away_ends_the_run_saved_and_reported(tmp_path: Path) -> None:
-    line, environment = command(tmp_path, "--num-batches", "1000000", "--checkpoints", str(tmp_path / "kept"))
+    line, environment = command(tmp_path, "--num-batches", "20000", "--checkpoints", str(tmp_path / "kept"))
     line.remove("--json")
     events = tmp_path / "out/events.jsonl"
     pid, terminal = os.forkpty()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.execve(line[0], line, environment)
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         while screen.read(4096) and not (events.exists() and b'"step":9,' in events.read_bytes()):
