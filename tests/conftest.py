@@ -24,14 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests run in one worker, for their shared fixtures; those that train run one after another.
-
-    The files that take longest come first, so that no worker has one left at the end.
-    """
+    """The files that take longest come first, so that no worker has one left at the end."""
     items.sort(key=lambda item: item.get_closest_marker("sessions") is None)  # stable: else in their order
-    for item in items:
-        trains = item.get_closest_marker("tensorflow") is not None
-        item.add_marker(pytest.mark.xdist_group("tensorflow" if trains else str(item.path)))
 
 
 def _has_room() -> bool:

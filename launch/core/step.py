@@ -66,7 +66,9 @@ class TrainingStep:
         self.updater = Updater(placement, spec.optimization, spec.learning_rate, scale)
         self._marks = Marks()
         self._width = turn_width(spec)
-        self._common_at_end = self._width < len(spec.devices) and placement.waits != "turn"
+        # What was kept of the step before is reduced while the towers compute.
+        at_end = placement.waits != "turn" and not placement.buffers
+        self._common_at_end = at_end and self._width < len(spec.devices)
         # wrap_function: unlike tf.function it does not put the clock readings of all towers in one row.
         signature = [tf.TensorSpec((), tf.int64), *source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
