@@ -208,6 +208,7 @@ WHOLE = p2p_head(NAMES, ACCESS) + "".join(
     p2p_matrix(heading, RATES) for heading in (DISABLED, ENABLED, "P2P=Disabled Latency Matrix (us)")
 )
 PRINTED = {v for row in RATES for v in row}
+CONNECTIVITY = {0.0, 1.0}  # shuffled, its rows may come to stand below another matrix's heading
 
 
 @given(st.data())
@@ -231,7 +232,7 @@ def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.Da
     except InputError:
         return
     for sample in bandwidth.samples if bandwidth else ():
-        assert (sample.median_gb_per_s or sample.median_us) in PRINTED
+        assert (sample.median_gb_per_s or sample.median_us) in PRINTED | CONNECTIVITY
 
 
 def test_a_parser_alone_gives_the_same_machine() -> None:
