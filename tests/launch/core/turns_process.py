@@ -20,7 +20,7 @@ from gputopo.launch.core.trainers import OwnTowers, stepper_of  # noqa: E402
 from tests.launch.specs import cpu_spec  # noqa: E402
 
 TOWERS = int(sys.argv[2])
-MODES = {
+MODES: dict[str, dict[str, Any]] = {
     "parameter_server": {"variable_update": "parameter_server"},
     "ring": {"variable_update": "replicated", "all_reduce": "ring", "ps_device": None},
 }
