@@ -1,7 +1,9 @@
 """What the parsers of bandwidth texts give: a machine, and which lines of the text they understood."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from gputopo.captures.bandwidths.matrix_rows import plain
 from gputopo.machine import Machine
 
 
@@ -11,3 +13,9 @@ class Read:
 
     machine: Machine
     understood: frozenset[int]
+
+
+def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]:
+    """Offer each line that is not empty to `take`, with its number; give the numbers of those it took."""
+    lines = ((number, plain(line)) for number, line in enumerate(text.splitlines(), 1))
+    return frozenset(number for number, line in lines if line and take(number, line))

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from gputopo.bandwidth import Bandwidth, Kind, NotMeasured, Sample
 from gputopo.captures import places
 from gputopo.captures.bandwidths import single_device
-from gputopo.captures.bandwidths.matrix_rows import plain, positive
-from gputopo.captures.pasted_text import Read
+from gputopo.captures.bandwidths.matrix_rows import positive
+from gputopo.captures.pasted_text import Read, understood_of
 from gputopo.machine import Gpu, Machine
 
 SOURCE = single_device.SOURCE
-READS = "`bandwidthTest` text"
 
 _OLD_UNIT = (
     "bandwidthTest's MB/s are read as 10^6 bytes; its older versions divide by 2^20, then the "
@@ -88,23 +87,12 @@ def recognise(text: str) -> bool:
     return _MARKS.search(text) is not None
 
 
-def parse(text: str, *, origin: str) -> Machine:
-    """Read one text of these programs alone. Raises InputError if there is nothing of them in the text."""
-    from gputopo.captures import pasted  # which reads texts of several programs, by this module among others
-
-    return pasted.parse(text, origin=origin)
-
-
 def read(text: str, *, origin: str) -> Read:
     """Read the runs of a text, and tell which lines were understood."""
     del origin  # nothing in such a text is refused: a line that cannot be is not understood
     reader = _Reader()
-    understood = {
-        number
-        for number, line in enumerate(text.splitlines(), 1)
-        if (bare := plain(line)) and reader.add(bare)
-    }
-    return Read(_machine([run for run in reader.runs if run.told], reader.notes), frozenset(understood))
+    understood = understood_of(text, lambda _, line: reader.add(line))
+    return Read(_machine([run for run in reader.runs if run.told], reader.notes), understood)
 
 
 class _Reader:

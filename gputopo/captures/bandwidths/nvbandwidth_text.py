@@ -8,14 +8,12 @@ import re
 from dataclasses import dataclass, field
 
 from gputopo.captures.bandwidths import nvbandwidth_tests as tests
-from gputopo.captures.bandwidths.matrix_rows import devices, plain, row
+from gputopo.captures.bandwidths.matrix_rows import devices, row
 from gputopo.captures.bandwidths.nvbandwidth_tests import Matrix, Part, Report
-from gputopo.captures.pasted_text import Read
+from gputopo.captures.pasted_text import Read, understood_of
 from gputopo.captures.places import Device
-from gputopo.machine import Machine
 
 SOURCE = tests.SOURCE
-READS = "`nvbandwidth` text"
 
 _VERSION = re.compile(r"nvbandwidth Version: v?(\d{1,3}(?:\.\d{1,3}){0,2})")
 _CUDA = re.compile(r"^CUDA (Runtime|Driver) Version: (\d{4,6})$", re.ASCII)
@@ -69,24 +67,13 @@ def recognise(text: str) -> bool:
     return _MARKS.search(text) is not None
 
 
-def parse(text: str, *, origin: str) -> Machine:
-    """Read one text of this program alone. Raises InputError if there is nothing of it in the text."""
-    from gputopo.captures import pasted  # which reads texts of several programs, by this module among others
-
-    return pasted.parse(text, origin=origin)
-
-
 def read(text: str, *, origin: str) -> Read:
     """Read the tests of a text, and tell which lines were understood."""
     del origin  # nothing in such a text is refused: a line that cannot be is not understood
     reader = _Reader()
-    understood = {
-        number
-        for number, line in enumerate(text.splitlines(), 1)
-        if (bare := plain(line)) and reader.add(number, bare)
-    }
+    understood = understood_of(text, reader.add)
     not_readings = reader.finish()
-    return Read(tests.machine(reader.report), frozenset(understood - not_readings))
+    return Read(tests.machine(reader.report), understood - not_readings)
 
 
 class _Reader:

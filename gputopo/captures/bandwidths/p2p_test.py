@@ -18,7 +18,6 @@ from gputopo.errors import InputError
 from gputopo.machine import Machine
 
 SOURCE = "p2pBandwidthLatencyTest"
-READS = "`p2pBandwidthLatencyTest` text"
 
 # Two directions of a pair together: more than one PCIe 5.0 x16 link carries one way (32 GT/s x 16 lanes,
 # 128b/130b encoded).
@@ -106,13 +105,6 @@ def read(text: str, *, origin: str) -> Read:
             continue
         understood.add(number)
     return Read(_machine(found), frozenset(understood))
-
-
-def parse(text: str, *, origin: str) -> Machine:
-    """Read one text of this program alone. Raises InputError if there is nothing of it in the text."""
-    from gputopo.captures import pasted  # which reads texts of several programs, by this module among others
-
-    return pasted.parse(text, origin=origin)
 
 
 def _heading(line: str) -> _Table | None:

@@ -50,24 +50,15 @@ class _Slow(msgspec.Struct, frozen=True):
 def direct_slower(machine: Machine) -> Iterator[Finding]:
     """Find pairs that copy faster through host memory than directly; one finding for each class of link."""
     for hop, slow in _by_class(_slower_directly(machine), machine).items():
-        worst = min(slow, key=lambda one: one.share)
-        yield Finding(
-            id="p2p.direct_slower_than_staged",
-            severity="warning",
-            subject=_subject(slow),
+        worst = _worst(slow)
+        yield _finding(
+            "p2p.direct_slower_than_staged",
+            slow,
+            ("direct_gb_per_s", "staged_gb_per_s"),
+            {"class": hop},
             says=f"direct copies are slower than those staged through host memory ({hop}: "
             f"{_pairs(slow)}): {worst.gb_per_s:.2f} against {worst.against_gb_per_s:.2f} GB/s "
             f"for {worst.pair[0]} to {worst.pair[1]}",
-            evidence={
-                "class": hop,
-                "pairs": {
-                    _arrow(one.pair): {
-                        "direct_gb_per_s": one.gb_per_s,
-                        "staged_gb_per_s": one.against_gb_per_s,
-                    }
-                    for one in slow
-                },
-            },
             remedy="let these pairs copy through host memory: NCCL_P2P_LEVEL=PXB (only within switches) or "
             "NCCL_P2P_DISABLE=1 for a run; on one switch look for access control and the IOMMU (gputopo "
             "inspect: p2p.acs_on, p2p.iommu)",
@@ -172,48 +163,59 @@ def _best(rates: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _pair_finding(hop: str, word: str, slow: Sequence[_Slow]) -> Finding:
-    worst = min(slow, key=lambda one: one.share)
-    return Finding(
-        id="bandwidth.pair_slower",
-        severity="warning",
-        subject=_subject(slow),
+    worst = _worst(slow)
+    return _finding(
+        "bandwidth.pair_slower",
+        slow,
+        ("gb_per_s", "as_its_equals_gb_per_s"),
+        {"class": hop, "path": word},
         says=f"{word} copies are slower than those of equal pairs ({hop}: {_pairs(slow)}): "
         f"{worst.gb_per_s:.2f} GB/s for {worst.pair[0]} to {worst.pair[1]}, where its equals' share would be "
         f"{worst.against_gb_per_s:.2f}",
-        evidence={
-            "class": hop,
-            "path": word,
-            "pairs": {
-                _arrow(one.pair): {"gb_per_s": one.gb_per_s, "as_its_equals_gb_per_s": one.against_gb_per_s}
-                for one in slow
-            },
-        },
         remedy="something on the way of these pairs alone is slow: look in gputopo inspect's tree for a "
         "shared uplink or a bridge, seat both cards again, and prefer other pairs (gputopo plan --from "
-        "this result "
-        "does)",
+        "this result does)",
     )
 
 
 def _below_finding(hop: str, word: str, slow: Sequence[_Slow], copies: Mapping[Pair, Sample]) -> Finding:
-    worst = min(slow, key=lambda one: one.share)
-    return Finding(
-        id="bandwidth.below_expected",
-        severity="warning",
-        subject=_subject(slow),
+    worst = _worst(slow)
+    return _finding(
+        "bandwidth.below_expected",
+        slow,
+        ("gb_per_s", "expected_gb_per_s"),
+        {"class": hop, "path": word},
         says=f"{word} copies reach {worst.share:.0%} of what is expected or more ({hop}: {_pairs(slow)}): "
         f"{copies[worst.pair].expected_source}",
-        evidence={
-            "class": hop,
-            "path": word,
-            "pairs": {
-                _arrow(one.pair): {"gb_per_s": one.gb_per_s, "expected_gb_per_s": one.against_gb_per_s}
-                for one in slow
-            },
-        },
         remedy="for NVLinks see nvidia-smi nvlink -s and -e; over PCIe look for access control (ACS), an "
         "IOMMU that translates, and a shared uplink between the two",
     )
+
+
+def _finding(
+    check: str,
+    slow: Sequence[_Slow],
+    names: tuple[str, str],
+    about: Mapping[str, str],
+    *,
+    says: str,
+    remedy: str,
+) -> Finding:
+    """Tell of slow pairs. `names`: what a pair's two numbers are called in the evidence, after `about`."""
+    reached, against = names
+    pairs = {_arrow(one.pair): {reached: one.gb_per_s, against: one.against_gb_per_s} for one in slow}
+    return Finding(
+        id=check,
+        severity="warning",
+        subject=_subject(slow),
+        says=says,
+        evidence={**about, "pairs": pairs},
+        remedy=remedy,
+    )
+
+
+def _worst(slow: Sequence[_Slow]) -> _Slow:
+    return min(slow, key=lambda one: one.share)
 
 
 def _by_class(slow: Iterable[_Slow], machine: Machine) -> dict[str, list[_Slow]]:

@@ -5,6 +5,7 @@ HELP and TYPE lines, and no two series have the same name and labels.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 from gputopo.report.layout import plain
@@ -13,6 +14,7 @@ Kind = Literal["gauge", "counter"]
 Label = str | int | None
 Value = float | bool | None
 
+MIB = 2**20  # bytes
 _PREFIX = "gputopo_"
 
 
@@ -29,8 +31,14 @@ class Exposition:
 
     def counter(self, name: str, says: str, value: Value, /, **labels: Label) -> None:
         """Add a series that only rises, except when it starts anew. Its name must end in `_total`."""
-        assert name.endswith("_total"), name
         self._add("counter", name, says, value, labels)
+
+    def counters(
+        self, name: str, says: str, counts: Mapping[str, Value] | None, by: str, /, **labels: Label
+    ) -> None:
+        """Add a counter for each kind that is counted; the kind is its label `by`, behind the others."""
+        for kind, count in (counts or {}).items():
+            self._add("counter", name, says, count, {**labels, by: kind})
 
     def info(self, name: str, says: str, /, **labels: Label) -> None:
         """Add facts that are words: a series of value 1 with the words as labels."""
@@ -45,12 +53,18 @@ class Exposition:
         )
 
     def _add(self, kind: Kind, name: str, says: str, value: Value, labels: dict[str, Label]) -> None:
+        assert name.endswith("_total") == (kind == "counter"), name
         if value is None:
             return
         name = _PREFIX + name
         self._heads.setdefault(name, (kind, says))
         # Of two series with the same labels the first counts: the format allows no second.
         self._series.setdefault(name, {}).setdefault(_labels(labels), _number(value))
+
+
+def times(value: float | None, factor: int) -> float | None:
+    """Give a number in its base unit, of which there are so many in one of its own; unknown stays unknown."""
+    return None if value is None else value * factor
 
 
 def _labels(labels: dict[str, Label]) -> str:

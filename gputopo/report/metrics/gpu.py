@@ -2,9 +2,7 @@
 
 from gputopo.findings.throttle_words import reasons_of
 from gputopo.machine import Gpu, MemoryMib, NvLink
-from gputopo.report.metrics.exposition import Exposition, Label
-
-_MIB = 2**20
+from gputopo.report.metrics.exposition import MIB, Exposition, Label, times
 
 Labels = dict[str, Label]
 
@@ -50,19 +48,13 @@ def _clocks(out: Exposition, gpu: Gpu, labels: Labels) -> None:
     for domain in gpu.clocks_mhz.__struct_fields__:
         clock = getattr(gpu.clocks_mhz, domain)
         for field, name, says in kinds:
-            mhz = getattr(clock, field)
-            out.gauge(name, says, None if mhz is None else mhz * 1_000_000, **labels, domain=domain)
+            out.gauge(name, says, times(getattr(clock, field), 1_000_000), **labels, domain=domain)
     for reason in reasons_of(gpu.throttle):
         out.gauge("gpu_throttle_reason", "a reason why clocks are held down now", 1, **labels, reason=reason)
     out.gauge("gpu_throttle_mask", "NVML's mask of the clock event reasons", gpu.throttle.mask, **labels)
-    for policy, nanoseconds in (gpu.violation_ns or {}).items():
-        out.counter(
-            "gpu_throttled_seconds_total",
-            "time that clocks were held down, by reason",
-            nanoseconds / 1e9,
-            **labels,
-            reason=policy,
-        )
+    held_s = {policy: nanoseconds / 1e9 for policy, nanoseconds in (gpu.violation_ns or {}).items()}
+    says = "time that clocks were held down, by reason"
+    out.counters("gpu_throttled_seconds_total", says, held_s, "reason", **labels)
     state = (gpu.pstate or "").removeprefix("P")
     number = int(state) if state.isascii() and state.isdecimal() else None
     out.gauge("gpu_performance_state", "P-state, 0 is the fastest", number, **labels)
@@ -98,14 +90,8 @@ def _pcie(out: Exposition, gpu: Gpu, labels: Labels) -> None:
     out.gauge("gpu_pcie_lanes", "lanes of the link now", pcie.width_now, **labels)
     out.gauge("gpu_pcie_lanes_max", "lanes of the link at most", pcie.width_max, **labels)
     out.counter("gpu_pcie_replays_total", "packets that were sent again", pcie.replay_counter, **labels)
-    for severity, count in (pcie.aer or {}).items():
-        out.counter(
-            "gpu_pcie_errors_total",
-            "errors of the PCIe link (AER)",
-            count,
-            **labels,
-            severity=severity,
-        )
+    says = "errors of the PCIe link (AER)"
+    out.counters("gpu_pcie_errors_total", says, pcie.aer, "severity", **labels)
 
 
 def _memory(out: Exposition, name: str, says: str, memory: MemoryMib, labels: Labels) -> None:
@@ -114,7 +100,7 @@ def _memory(out: Exposition, name: str, says: str, memory: MemoryMib, labels: La
         ("used", memory.used, "in use"),
         ("free", memory.free, "free"),
     ):
-        out.gauge(f"{name}_{ending}_bytes", f"{says}, {part}", None if mib is None else mib * _MIB, **labels)
+        out.gauge(f"{name}_{ending}_bytes", f"{says}, {part}", times(mib, MIB), **labels)
 
 
 def _load(out: Exposition, gpu: Gpu, labels: Labels) -> None:
@@ -142,10 +128,7 @@ def _errors(out: Exposition, gpu: Gpu, labels: Labels) -> None:
                 error=what,
                 counted=since,
             )
-    for place, count in (ecc.counts or {}).items():
-        out.counter(
-            "gpu_ecc_place_errors_total", "memory errors by their place", count, **labels, place=place
-        )
+    out.counters("gpu_ecc_place_errors_total", "memory errors by their place", ecc.counts, "place", **labels)
     for error in ("correctable", "uncorrectable"):
         says = "memory rows that were replaced, by the error that caused it"
         out.gauge("gpu_remapped_rows", says, getattr(rows, error), **labels, error=error)
@@ -180,10 +163,9 @@ def _nvlink(out: Exposition, link: NvLink, labels: Labels) -> None:
         remote_kind=link.remote_kind,
     )
     out.gauge("gpu_nvlink_active", "whether an NVLink is up", link.active, **labels)
-    speed = None if link.gb_per_s is None else link.gb_per_s * 1e9
+    speed = times(link.gb_per_s, 10**9)
     out.gauge("gpu_nvlink_speed_bytes_per_second", "speed of an NVLink in one direction", speed, **labels)
-    for kind, count in link.errors.items():
-        out.counter("gpu_nvlink_errors_total", "errors of an NVLink", count, **labels, error=kind)
+    out.counters("gpu_nvlink_errors_total", "errors of an NVLink", link.errors, "error", **labels)
 
 
 def _ratio(percent: int | None) -> float | None:

@@ -6,10 +6,9 @@ seconds), counters end in `_total`, facts without a number are `_info` series of
 
 from gputopo.findings import SEVERITIES, Inspection
 from gputopo.machine import Hop, Link, Machine, Nic, PciNode
-from gputopo.report.metrics.exposition import Exposition
+from gputopo.report.metrics.exposition import MIB, Exposition, times
 from gputopo.report.metrics.gpu import add_gpu
 
-_MIB = 2**20
 _LEVEL = "how far apart two devices are: 0 one board, 10 PIX, 20 PXB, 30 PHB, 40 NODE, 50 SYS"
 
 
@@ -58,21 +57,13 @@ def _machine(out: Exposition, machine: Machine) -> None:
     out.gauge("host_sockets", "CPU sockets", host.sockets)
     out.gauge("host_physical_cores", "CPU cores", host.physical_cores)
     out.gauge("host_logical_cpus", "logical CPUs", host.logical_cpus)
-    if host.memory_mib is not None:
-        out.gauge("host_memory_bytes", "memory of the host", host.memory_mib * _MIB)
+    out.gauge("host_memory_bytes", "memory of the host", times(host.memory_mib, MIB))
     for node in host.numa_nodes or ():
-        if node.memory_mib is not None:
-            out.gauge(
-                "numa_node_memory_bytes", "memory of a NUMA node", node.memory_mib * _MIB, node=node.index
-            )
+        bytes_ = times(node.memory_mib, MIB)
+        out.gauge("numa_node_memory_bytes", "memory of a NUMA node", bytes_, node=node.index)
         for other, distance in enumerate(node.distances or ()):
-            out.gauge(
-                "numa_distance",
-                "distance of two NUMA nodes, 10 to itself (ACPI SLIT)",
-                distance,
-                a=node.index,
-                b=other,
-            )
+            says = "distance of two NUMA nodes, 10 to itself (ACPI SLIT)"
+            out.gauge("numa_distance", says, distance, a=node.index, b=other)
 
 
 def _link(out: Exposition, link: Link) -> None:
@@ -114,16 +105,14 @@ def _pci(out: Exposition, node: PciNode) -> None:
     labels = {"address": node.address, "kind": node.kind, "parent": node.parent}
     speeds = (("", node.speed_gt_per_s, "now"), ("_max", node.max_speed_gt_per_s, "at most"))
     for ending, speed, when in speeds:
-        if speed is not None:
-            name = f"pci_link_speed{ending}_transfers_per_second"
-            out.gauge(name, f"transfers per second and lane of a PCI link {when}", speed * 1e9, **labels)
+        name = f"pci_link_speed{ending}_transfers_per_second"
+        says = f"transfers per second and lane of a PCI link {when}"
+        out.gauge(name, says, times(speed, 10**9), **labels)
     out.gauge("pci_link_lanes", "lanes of a PCI link now", node.width, **labels)
     out.gauge("pci_link_lanes_max", "lanes of a PCI link at most", node.max_width, **labels)
     out.gauge("pci_acs", "whether access control sends peer traffic up to the root", node.acs, **labels)
-    for kind, count in (node.aer or {}).items():
-        out.counter(
-            "pci_errors_total", "errors that a PCI device reported (AER)", count, **labels, severity=kind
-        )
+    says = "errors that a PCI device reported (AER)"
+    out.counters("pci_errors_total", says, node.aer, "severity", **labels)
 
 
 def _findings(out: Exposition, inspection: Inspection) -> None:
