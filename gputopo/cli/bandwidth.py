@@ -36,7 +36,7 @@ def bandwidth(
     model: given.ModelOption = None,
     all_reduce: given.MethodOption = None,
     matrices: given.MatricesOption = False,
-    output: given.FormatOption = "table",
+    output: given.FormatOption = None,
     json: given.JsonOption = False,
     fail_on: given.FailOnOption = None,
 ) -> int:

@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from gputopo.bandwidth import Level
-from gputopo.cli.choices import require_choice, shown
+from gputopo.cli.choices import require_choice, shape_of, shown
 from gputopo.cli.plan_options import parse_gpu_list
 from gputopo.errors import UsageError
 
@@ -69,7 +69,13 @@ MatricesOption = Annotated[
     typer.Option("--matrices", help="Show each way between GPUs as a matrix, not only how far it reaches."),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print; markdown for bug reports.")
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        help="How to print; markdown for bug reports.",
+        show_default="table",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 FailOnOption = Annotated[
@@ -111,7 +117,7 @@ def wish_of(
     model: str | None,
     all_reduce: str | None,
     matrices: bool,
-    output: str,
+    output: str | None,
     json: bool,
     fail_on: str | None,
 ) -> Wish:
@@ -130,7 +136,7 @@ def wish_of(
         raise UsageError(
             "--allreduce is not filed: --save and --baseline are for the links", "leave them out"
         )
-    shape = "json" if json else require_choice("--format", output, FORMATS)
+    shape = shape_of(output, FORMATS, json=json)
     if matrices and (baseline or allreduce or shape != "table"):
         raise UsageError(
             "--matrices is for the table of the links; Markdown has the matrices, and JSON every number",

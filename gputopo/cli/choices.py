@@ -37,3 +37,13 @@ def shown(value: str) -> str:
     """Give what a user typed in quotes on one line, cut where it is very long."""
     quoted = ascii(value) if not value.isprintable() else f"'{value}'"
     return quoted if len(quoted) <= 60 else f"{quoted[:56]}...'"
+
+
+def shape_of(asked: str | None, formats: tuple[Choice, ...], *, json: bool) -> Choice:
+    """Give how a result is printed, by `--format` and its short form `--json`. Raises UsageError for two."""
+    if asked is None:
+        return require_choice("--format", "json" if json else "table", formats)
+    shape = require_choice("--format", asked, formats)
+    if json and shape != "json":
+        raise UsageError(f"--json and --format {shape} contradict one another", "leave one of them out")
+    return shape

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputopo.cli.choices import require_choice
+from gputopo.cli.choices import require_choice, shape_of
 from gputopo.cli.printing import emit, show
 from gputopo.cli.source import FromOption, machine_from
 from gputopo.errors import ExitCode, UsageError
@@ -27,13 +27,14 @@ def inspect(
         typer.Option("--record", metavar="FILE", help="Also write the machine to a file that --from reads."),
     ] = None,
     output: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--format",
             metavar="|".join(FORMATS),
             help="How to print: markdown for bug reports, prometheus for a textfile collector.",
+            show_default="table",
         ),
-    ] = "table",
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     diff: Annotated[
         str | None,
@@ -74,7 +75,7 @@ def inspect(
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 an NVIDIA device is there and its
     driver does not work, or there is nothing to watch.
     """
-    shape = "json" if json else require_choice("--format", output, FORMATS)
+    shape = shape_of(output, FORMATS, json=json)
     worst = None if fail_on is None else require_choice("--fail-on", fail_on, FAIL_ON)
     if watch:
         _refuse_beside_watch(sources, record, diff, identities=identities)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputopo.cli.choices import require_choice
+from gputopo.cli.choices import shape_of
 from gputopo.cli.plan_options import (
     AllReduceOption,
     ExcludeOption,
@@ -39,15 +39,21 @@ def plan(
     all_reduce: AllReduceOption = None,
     sources: FromOption = None,
     output: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it; env: what to set.")
-    ] = "table",
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="How to print it; env: what to set.",
+            show_default="table",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Choose the GPUs of a job and the place of its variables, and say why.
 
     Exit codes: 0 fine; 2 bad input, or no such set of GPUs; 3 there is no GPU, or its driver does not work.
     """
-    shape = "json" if json else require_choice("--format", output, FORMATS)
+    shape = shape_of(output, FORMATS, json=json)
     request = request_from(
         model=model,
         num_gpus=num_gpus,

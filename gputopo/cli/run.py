@@ -69,7 +69,7 @@ def run(**typed: Any) -> int:
     Exit codes: 0 fine; 1 an anomaly and --fail-on warning; 2 bad input; 3 the hardware, the driver, memory or
     disk cannot do it; 130, 143 ended by Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n.
     """
-    printed = output.shape_of(typed["format"], json=typed["json"], tf_cnn_log=typed["tf_cnn_log"])
+    printed = output.printed_of(typed["format"], json=typed["json"], tf_cnn_log=typed["tf_cnn_log"])
     worst = output.fail_on_of(typed["fail_on"])
     repeats = at_least(1, output.REPEATS, typed["repeats"]) or 1
     folder = None if typed["output"] is None else folder_of(output.OUTPUT, typed["output"])

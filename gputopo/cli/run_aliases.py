@@ -37,6 +37,13 @@ _SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "--datasets-use-caching": (("--cache", "raw"), ()),
     "--cross-replica-sync": ((), ("--async",)),
 }
+# Own flags that are short for an option with a value: what is left off with them.
+_SHORT_FOR = {
+    "--forward-only": ("--task", "forward"),
+    "--eval": ("--task", "eval"),
+    "--input-only": ("--task", "input"),
+    "--json": ("--format", "json"),
+}
 # Where variables are, or with copies on every device where their gradients are added.
 _PARAMETER_DEVICE = "--local-parameter-device"
 _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -113,10 +120,14 @@ _YES, _NO = ("true", "1", "yes", "t"), ("false", "0", "no", "f")
 
 @dataclass(frozen=True)
 class _Piece:
-    """A word or a few in gputopo's spelling, and the `flag` that was typed for them; "" for a bare word."""
+    """A word or a few in gputopo's spelling, and the `flag` that was typed for them; "" for a bare word.
+
+    `denied`: what a switch says that it is not, each an option with its value if it has one.
+    """
 
     flag: str
     words: tuple[str, ...]
+    denied: tuple[tuple[str, ...], ...] = ()
 
 
 def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
@@ -124,7 +135,7 @@ def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
 
     `flags`: gputopo's own options that take no value. Raises UsageError for a flag of tf_cnn_benchmarks that
     gputopo does not have, for a value that it cannot have, and for two flags that are one option here and do
-    not agree.
+    not agree: with two values, or one of them turned off and the other on. Of one flag the last counts.
     """
     own, rest = _before_program(arguments)
     known = frozenset(flags)
@@ -153,7 +164,7 @@ def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
 
 
 def _taken(pieces: list[_Piece], name: str, value: str | None, flags: frozenset[str]) -> list[_Piece]:
-    """Give the pieces with one option more. A switch that is turned off takes back what it turned on."""
+    """Give the pieces with one option more."""
     negated = f"--{name[4:]}" if name.startswith("--no") else ""
     refused = next((flag for flag in (name, negated) if flag in _REFUSED and name not in flags), None)
     if refused is not None:
@@ -162,22 +173,25 @@ def _taken(pieces: list[_Piece], name: str, value: str | None, flags: frozenset[
         )
     if (negated in _SWITCHES or negated in flags) and name not in flags:
         return _switched(pieces, negated, on=False)
-    if name in _SWITCHES or (name in flags and value is not None and value.lower() in (*_YES, *_NO)):
+    if name in _SWITCHES or (name in flags and (value is None or value.lower() in (*_YES, *_NO))):
         return _switched(pieces, name, on=_is_yes(name, value))
     renamed = _RENAMED.get(name, name)
     return [*pieces, _Piece(name, (renamed if value is None else f"{renamed}={value}",))]
 
 
 def _switched(pieces: list[_Piece], name: str, *, on: bool) -> list[_Piece]:
+    """Give the pieces with a switch, which takes back what the same one said before."""
     yes, no = _SWITCHES.get(name, ((name,), ()))
-    put, taken_back = (yes, no) if on else (no, yes)
-    kept = [piece for piece in pieces if piece.words != taken_back]
-    return [*kept, _Piece(name, put)] if put else kept
+    put, denied = (yes, no) if on else (no, yes)
+    short_for = () if on else _SHORT_FOR.get(name, ())
+    kept = [piece for piece in pieces if piece.flag != name]
+    return [*kept, _Piece(name, put, tuple(words for words in (denied, short_for) if words))]
 
 
 def _require_agreement(pieces: Sequence[_Piece]) -> None:
-    """Raise UsageError where two flags of other programs are one option here, with two values."""
+    """Raise UsageError where two flags are one option here, and one says other than the other."""
     seen: dict[str, tuple[str, str]] = {}
+    on: dict[tuple[str, ...], str] = {}
     for number, piece in enumerate(pieces):
         after = (
             pieces[number + 1].words[0] if number + 1 < len(pieces) and not pieces[number + 1].flag else ""
@@ -189,6 +203,21 @@ def _require_agreement(pieces: Sequence[_Piece]) -> None:
                     f"{other} and {piece.flag} both are {option} here, with two values",
                     f"leave one of them out, or write {option} alone",
                 )
+            on.setdefault((option,), _typed(piece))
+            on.setdefault((option, value), _typed(piece))
+    for piece in pieces:
+        for words in piece.denied:
+            if words in on:
+                asked = " ".join(words)
+                other = asked if on[words] == words[0] else f"{on[words]}, which is {asked} here"
+                raise UsageError(f"{_typed(piece)} contradicts {other}", "leave one of them out")
+
+
+def _typed(piece: _Piece) -> str:
+    """Give a piece's flag as it may be typed: a switch that is off with its no."""
+    yes, _ = _SWITCHES.get(piece.flag, ((piece.flag,), ()))
+    is_off = (piece.flag in _SWITCHES or piece.denied) and piece.words != yes
+    return f"--no{piece.flag[2:]}" if is_off else piece.flag
 
 
 def _settings(piece: _Piece, after: str) -> Iterable[tuple[str, str]]:

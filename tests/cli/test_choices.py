@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.cli.choices import listed, nearest, require_choice, shown
+from gputopo.cli.choices import listed, nearest, require_choice, shape_of, shown
 from gputopo.errors import UsageError
 
 
@@ -26,3 +26,16 @@ def test_words_are_listed_as_a_person_does(words: list[str], text: str) -> None:
 def test_what_was_typed_is_shown_on_one_line_and_not_without_end() -> None:
     assert shown("a\nb\x1b[31m") == r"'a\nb\x1b[31m'"
     assert len(shown("x" * 5000)) <= 60
+
+
+@pytest.mark.parametrize("asked", ["table", "env"])
+def test_json_beside_another_format_is_refused(asked: str) -> None:
+    with pytest.raises(UsageError, match=f"--json and --format {asked} contradict one another"):
+        shape_of(asked, ("table", "json", "env"), json=True)
+
+
+def test_json_is_short_for_its_format_and_a_table_is_what_is_left() -> None:
+    formats = ("table", "json", "env")
+    found = [shape_of(asked, formats, json=False) for asked in (None, "json", "env")]
+    assert found == ["table", "json", "env"]
+    assert [shape_of(asked, formats, json=True) for asked in (None, "json")] == ["json", "json"]

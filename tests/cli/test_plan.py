@@ -52,6 +52,14 @@ def test_env_is_plain_lines_by_uuid_where_it_is_known(call: Call, on_scenario: C
     assert all(shlex.quote(value) == value for value in values.values())
 
 
+def test_json_and_another_format_are_refused_together(call: Call) -> None:
+    done = call("plan", "--from", "7gforce", "--model", "alexnet", "--format", "env", "--json")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines() == [
+        "gputopo: --json and --format env contradict one another", "  leave one of them out"
+    ]  # fmt: skip
+
+
 def test_the_options_reach_the_planner(call: Call) -> None:
     done = call(
         "plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "3-5", "--exclude", "2,6",

@@ -78,6 +78,7 @@ def test_what_belongs_to_a_program_is_left_alone() -> None:
         ("--all_reduce_spec xring --use_nccl", ("--all-reduce-spec", "--use-nccl"), "--all-reduce"),
         ("--fp16_loss_scale=64 --fp16_enable_auto_loss_scale", ("--fp16-loss-scale",), "--loss-scale"),
         ("--precision bf16 --use_fp16", ("--precision", "--use-fp16"), "--precision"),
+        ("--precision fp32 --use_fp16", ("--precision", "--use-fp16"), "--precision"),
         ("--local_parameter_device cpu --ps gpu:1", ("--local-parameter-device", "--ps"), "--ps"),
         ("--fake-location=python --feed staged", ("--fake-location", "--feed"), "--feed"),
         ("--train_dir=/a --checkpoints /b", ("--train-dir", "--checkpoints"), "--checkpoints"),
@@ -89,6 +90,45 @@ def test_two_flags_that_are_one_option_here_must_agree(
     with pytest.raises(UsageError, match=f"both are {option} here") as refused:
         read(line)
     assert all(flag in refused.value.what for flag in flags)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--precision fp16 --nouse_fp16", "--nouse-fp16 contradicts --precision fp16"),
+        ("--nouse_fp16 --precision=fp16", "--nouse-fp16 contradicts --precision fp16"),
+        ("--precision fp16 --use_fp16=false", "--nouse-fp16 contradicts --precision fp16"),
+        ("--async --cross_replica_sync", "--cross-replica-sync contradicts --async"),
+        ("--cross_replica_sync=true --async", "--cross-replica-sync contradicts --async"),
+        ("--nocross_replica_sync --noasync", "--noasync contradicts --nocross-replica-sync, which"),
+        ("--fp16-transfer --nocompact_gradient_transfer", "contradicts --fp16-transfer"),
+        ("--noxla_compile --xla", "--noxla-compile contradicts --xla"),
+        ("--all_reduce_spec=nccl --nouse_nccl", "contradicts --all-reduce-spec, which is --all-reduce nccl"),
+        ("--cache raw --datasets_use_caching=0", "--nodatasets-use-caching contradicts --cache raw"),
+        ("--loss_scale auto --nofp16_enable_auto_loss_scale", "contradicts --loss-scale auto"),
+        ("--task forward --noforward_only", "--noforward-only contradicts --task forward"),
+    ],
+)
+def test_a_switch_that_is_off_and_an_option_that_is_on_contradict_one_another(line: str, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(line)
+    assert says in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        ("--precision bf16 --nouse_fp16", "--precision bf16"),
+        ("--precision fp32 --nouse_fp16", "--precision fp32"),
+        ("--nouse_fp16 --use_fp16 --precision fp16", "--precision fp16 --precision fp16"),
+        ("--use_fp16 --nouse_fp16 --precision bf16", "--precision bf16"),
+        ("--nostaged_vars --staged_vars --staged_vars=false --async", "--async"),
+        ("--all_reduce_spec=xring --nouse_nccl", "--all-reduce=xring"),
+        ("--noforward_only --task eval", "--task eval"),
+    ],
+)
+def test_a_switch_that_is_off_goes_with_every_other_value(line: str, ours: str) -> None:
+    assert read(line) == ours
 
 
 @pytest.mark.parametrize(

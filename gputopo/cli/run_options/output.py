@@ -1,6 +1,6 @@
 """Where it runs, what is printed and kept, and when it fails."""
 
-from gputopo.cli.choices import require_choice
+from gputopo.cli.choices import require_choice, shape_of
 from gputopo.cli.offers import Offer
 from gputopo.errors import UsageError
 
@@ -12,7 +12,7 @@ REQUIRE_GPU = Offer(
     "--require-gpu", bool, None, "Without a GPU end with exit code 3; do not train on the CPU."
 )
 OUTPUT = Offer("--output", str, "DIR", "The run's folder. Default: a new one of gputopo's.")
-FORMAT = Offer("--format", str, "|".join(FORMATS), "How the result is printed.", default="table")
+FORMAT = Offer("--format", str, "|".join(FORMATS), "How the result is printed. Default: table.")
 JSON = Offer("--json", bool, None, "The same as --format json.")
 TF_CNN_LOG = Offer(
     "--tf-cnn-log", bool, None, "Print the log lines of tf_cnn_benchmarks in place of the table."
@@ -24,11 +24,13 @@ OFFERS = (REPEATS, REQUIRE_GPU, OUTPUT, FORMAT, JSON, TF_CNN_LOG, FAIL_ON_OFFER,
 OF_THE_CORE = (REPEATS, OUTPUT, TF_CNN_LOG, FAIL_ON_OFFER)  # the others serve a program of the user too
 
 
-def shape_of(output: str, *, json: bool, tf_cnn_log: bool) -> str:
+def printed_of(asked: str | None, *, json: bool, tf_cnn_log: bool) -> str:
     """Give how the result is printed: table, json or tf-cnn-log. Raises UsageError for two at once."""
-    shape = "json" if json else require_choice("--format", output, FORMATS)
+    shape = shape_of(asked, FORMATS, json=json)
     if tf_cnn_log and shape == "json":
         raise UsageError("--tf-cnn-log and JSON both want the standard output", "leave one of them out")
+    if tf_cnn_log and asked is not None:
+        raise UsageError("--tf-cnn-log and --format table contradict one another", "leave one of them out")
     return "tf-cnn-log" if tf_cnn_log else shape
 
 
