@@ -47,6 +47,13 @@ def combine(runs: Sequence[Result], asked: int) -> Repeats:
     )
 
 
+def ended_by(repeats: Repeats, status: str, exit_code: int) -> Repeats:
+    """Give repeats that something beside them ended; a repeat that did not complete goes before it."""
+    if repeats.exit_code:
+        return repeats
+    return msgspec.structs.replace(repeats, status=status, exit_code=int(exit_code))
+
+
 def spread(means: Sequence[float]) -> Spread | None:
     """Give mean and spread of the repeats' speeds, None of none."""
     if not means:

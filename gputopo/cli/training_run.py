@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.cli.printing import went_with_terminal
-from gputopo.errors import ExitCode, UsageError
+from gputopo.errors import ExitCode, GputopoError, InputError, UsageError
 from gputopo.launch import env, runs
 from gputopo.launch.prepare import RunOptions, spec_of
 from gputopo.launch.supervision.supervisor import Outcome, supervise, worker_command
@@ -70,23 +71,51 @@ def _require_repeatable(spec: "RunSpec") -> None:
 
 
 def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted) -> int:
-    """One run after the other, each with its own worker and folder; one that was stopped is the last."""
-    from gputopo.repeats import combine
+    """One run after the other, each with its own worker and folder; one that was stopped is the last.
+
+    What cannot begin or be written any more ends them too; those before are shown and kept all the same.
+    """
+    from gputopo.repeats import combine, ended_by
 
     results: list[Result] = []
-    for number in range(1, wanted.repeats + 1):
-        print(f"repeat {number} of {wanted.repeats}", file=sys.stderr, flush=True)
-        folder = None if wanted.output is None else wanted.output / str(number)
-        results.append(_train_once(target, spec, wanted, folder))
-        if results[-1].status == "interrupted":
-            break
+    error: GputopoError | KeyboardInterrupt | None = None
+    try:
+        for number in range(1, wanted.repeats + 1):
+            print(f"repeat {number} of {wanted.repeats}", file=sys.stderr, flush=True)
+            folder = None if wanted.output is None else wanted.output / str(number)
+            results.append(_train_once(target, spec, wanted, folder))
+            if results[-1].status == "interrupted":
+                break
+    except (GputopoError, KeyboardInterrupt) as stopped:
+        if not results:
+            raise
+        error = stopped
     repeats = combine(results, wanted.repeats)
-    if wanted.output is not None:
-        from gputopo import schema
-
-        schema.write(wanted.output / "repeats.json", repeats)
+    if isinstance(error, KeyboardInterrupt):
+        repeats = ended_by(repeats, "interrupted", 128 + signal.SIGINT)
+    elif error is not None:
+        repeats = ended_by(repeats, "failed", error.exit_code)
+    if wanted.output is not None and not _saved(repeats, wanted.output):
+        repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
     _print_repeats(repeats, wanted.printed)
+    if error is not None:
+        raise error
     return _exit_code(repeats.exit_code, results, wanted)
+
+
+def _saved(repeats: "Repeats", output: Path) -> bool:
+    """Write repeats.json; where it cannot be written say so, for the repeats themselves are worth showing."""
+    from gputopo import schema
+
+    try:
+        schema.write(output / "repeats.json", repeats)
+    except InputError as error:
+        hint = (
+            "free some space, or name another folder with --output; each repeat's folder has its own result"
+        )
+        print(f"gputopo: {error.what}\n  {hint}", file=sys.stderr)
+        return False
+    return True
 
 
 def _train_once(target: "Target", spec: "RunSpec", wanted: Wanted, output: Path | None) -> "Result":

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gputopo import schema
+from gputopo.errors import InputError
+from gputopo.launch import runs
 from gputopo.repeats import Repeats
 from gputopo.result import Result
 from tests.cli.conftest import Call
@@ -54,3 +57,48 @@ def test_repeats_that_would_write_to_one_folder_are_refused(
     assert done.code == 2
     assert option in done.err
     assert "--repeats" in done.err.splitlines()[1]
+
+
+def test_repeats_are_shown_where_their_file_cannot_be_written(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("works")
+    out = tmp_path / "out"
+    (out / "repeats.json").mkdir(parents=True)
+    done = call("run", "--model", "alexnet", "--repeats", "2", "--output", out)
+    assert done.code == 3
+    assert "over 2 of 2 repeats" in done.out
+    told = done.err.splitlines()
+    place = next(number for number, line in enumerate(told) if "cannot write" in line)
+    assert str(out / "repeats.json") in told[place]
+    assert "--output" in told[place + 1]
+
+
+@pytest.mark.parametrize(
+    "error", [InputError("no room for a folder", "free some space"), KeyboardInterrupt()]
+)
+def test_repeats_that_were_taken_are_shown_and_kept_where_the_next_cannot_begin(
+    call: Call,
+    without_gpu: None,
+    worker: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    worker("works")
+    create = runs.create
+
+    def once(output: Path | None, **kept: Any) -> runs.RunFolder:
+        if output == tmp_path / "out" / "2":
+            raise error
+        return create(output, **kept)
+
+    monkeypatch.setattr(runs, "create", once)
+    done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
+    interrupted = isinstance(error, KeyboardInterrupt)
+    assert done.code == (130 if interrupted else 2)
+    assert "over 1 of 3 repeats" in done.out
+    assert ("interrupted" if interrupted else "no room for a folder") in done.err
+    kept = schema.decode((tmp_path / "out/repeats.json").read_bytes(), Repeats, origin="file")
+    assert (kept.status, kept.exit_code) == ("interrupted" if interrupted else "failed", done.code)
+    assert (kept.complete, len(kept.runs)) == (1, 1)
