@@ -67,6 +67,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         )
     from gputopo.launch.core import models
     from gputopo.launch.core.placement import devices
+    from gputopo.launch.core.start import Start
     from gputopo.launch.core.versions import worker_versions
 
     import_s = time.perf_counter() - began
@@ -76,8 +77,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
             models.build(spec.model, spec),
             spec,
             emit,
-            import_s=import_s,
-            versions=worker_versions() | devices.settings(spec),
+            start=Start(import_s, worker_versions() | devices.settings(spec)),
             **({} if spec.task == "input" else {"stopped": stopped}),
         )
         emit(_memory_peak(spec))
@@ -92,7 +92,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         cause, remedy = cause_and_remedy(str(error), type(error).__name__)
         return _failed("error", cause, remedy, ExitCode.HARDWARE)
     except DiskError as error:
-        return _failed("checkpoint", error.what, error.hint, error.exit_code)
+        return _failed(error.kind, error.what, error.hint, error.exit_code)
     except GputopoError as error:
         kind = "placement" if isinstance(error, HardwareError) else "error"
         return _failed(kind, error.what, error.hint, error.exit_code)

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from gputopo.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
+from gputopo.events import Event, PhaseBegun, ReplicasCompared, Step
 from gputopo.launch.checkpoint_files import require_writable
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.lifecycle.checkpoints import Checkpoints
@@ -16,11 +17,13 @@ from gputopo.launch.core.loop import Loop, LossWatch, Observer, Stopped, never
 from gputopo.launch.core.models import Model, parameter_count
 from gputopo.launch.core.placement.variables import largest_difference
 from gputopo.launch.core.scale_watch import ScaleWatch
+from gputopo.launch.core.start import UNTOLD, Start
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.trainers import Held, Stepper, stepper_of
 from gputopo.launch.spec import RunSpec
 
 Emit = Callable[[Event], None]
+Made = TypeVar("Made", bound=Stepper)
 
 
 def train(
@@ -28,8 +31,7 @@ def train(
     spec: RunSpec,
     emit: Emit,
     *,
-    import_s: float = 0.0,
-    versions: dict[str, str] | None = None,
+    start: Start = UNTOLD,
     stopped: Stopped = never,
 ) -> Held:
     """Train as the spec says, telling each event through `emit`; give the trained variables' placement.
@@ -40,11 +42,8 @@ def train(
     a checkpoint of another run, DiskError if something cannot be written, and whatever TensorFlow raises
     (`tf.errors.ResourceExhaustedError` when memory is out).
     """
-    began = time.perf_counter()
     export = Export(model, spec, emit)
-    step = stepper_of(model, spec)
-    with told(step.source, emit):
-        tell_built(model, step, emit, began, import_s=import_s, versions=versions)
+    with built(stepper_of, model, spec, emit, start) as step:
         checkpoints = Checkpoints(model, spec, step, emit)
         trained = checkpoints.start()
         with observers(spec, emit) as watching:
@@ -66,29 +65,19 @@ def train(
     return step.placement
 
 
-def tell_built(
-    model: Model,
-    step: Stepper,
-    emit: Emit,
-    began: float,
-    *,
-    import_s: float,
-    versions: dict[str, str] | None,
-) -> None:
-    """Tell that the model and its step stand. `began`: reading of time.perf_counter before."""
-    parameters = parameter_count(model)
-    emit(
-        ModelBuilt(
-            time_s=time.time(),
-            parameters=parameters,
-            parameter_bytes=4 * parameters,
-            import_s=import_s,
-            build_s=time.perf_counter() - began,
-            versions=versions or {},
-            says=(*step.says, *step.source.says),
-            input=dict(step.source.describe()),
-        )
-    )
+@contextmanager
+def built(
+    make: Callable[[Model, RunSpec], Made], model: Model, spec: RunSpec, emit: Emit, start: Start
+) -> Iterator[Made]:
+    """Make what takes the steps of a run and tell that it stands; at the end its input is closed.
+
+    Raises what `make` raises.
+    """
+    began = time.perf_counter()
+    step = make(model, spec)
+    with told(step.source, emit):
+        start.tell_built(step.source, emit, began, parameters=parameter_count(model), says=step.says)
+        yield step
 
 
 @contextmanager
@@ -100,7 +89,7 @@ def observers(spec: RunSpec, emit: Emit) -> Iterator[list[Observer]]:
     kept = spec.lifecycle
     found: list[Observer] = [LossWatch(emit)]
     if kept.trace is not None and kept.trace_steps:
-        require_writable(Path(kept.trace), "--trace")
+        require_writable(Path(kept.trace), "--trace", named_by="--output")
         found.append(Tracer(spec, emit))
     if kept.tensorboard is not None:
         require_writable(Path(kept.tensorboard), "--tensorboard")

@@ -8,24 +8,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.events import Event, ModelBuilt, Noticed, Step, TowerMarks, WarmupDone
+from gputopo.events import Event, Noticed, Step, TowerMarks, WarmupDone
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import Fact, Shape, Source, source_of
 from gputopo.launch.core.placement.devices import HOST
+from gputopo.launch.core.start import UNTOLD, Start
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
 Emit = Callable[[Event], None]
 
 
-def measure_input(
-    model: Shape,
-    spec: RunSpec,
-    emit: Emit,
-    *,
-    import_s: float = 0.0,
-    versions: dict[str, str] | None = None,
-) -> Mapping[str, Fact]:
+def measure_input(model: Shape, spec: RunSpec, emit: Emit, *, start: Start = UNTOLD) -> Mapping[str, Fact]:
     """Take batches as training would, and bring them to the devices; give what the input says of itself.
 
     The events are those of training. A Step has no loss; in its marks `weights_s` is the time that the batch
@@ -35,18 +29,7 @@ def measure_input(
     began = time.perf_counter()
     with told(source_of(model, spec), emit) as source:
         arrival = Arrival(source, spec)
-        emit(
-            ModelBuilt(
-                time_s=time.time(),
-                parameters=0,
-                parameter_bytes=0,
-                import_s=import_s,
-                build_s=time.perf_counter() - began,
-                versions=versions or {},
-                says=source.says,
-                input=dict(source.describe()),
-            )
-        )
+        start.tell_built(source, emit, began)
         images = _run(arrival, spec, emit) * spec.batch_size * len(spec.devices)
         for said in _read_again(source, spec, images):
             emit(Noticed(time_s=time.time(), says=said))

@@ -17,7 +17,6 @@ import tensorflow as tf
 from gputopo.errors import UsageError
 from gputopo.events import Evaluated, Event, Noticed, PhaseBegun, Resumed, Step
 from gputopo.launch.core.accuracy import TOP, hits
-from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.core.lifecycle.checkpoints import load_for_evaluation
 from gputopo.launch.core.loop import Loop, Stopped, never
@@ -26,10 +25,11 @@ from gputopo.launch.core.models import Model, loss_of
 from gputopo.launch.core.placement import checking
 from gputopo.launch.core.placement.devices import HOST, turn_width
 from gputopo.launch.core.placement.placements import place, read_state
+from gputopo.launch.core.start import UNTOLD, Start
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.towers import TowerMath, Turn
 from gputopo.launch.core.trainers import Held
-from gputopo.launch.core.training import observers, tell_built
+from gputopo.launch.core.training import built, observers
 from gputopo.launch.spec import Exchange, RunSpec
 
 Tensor = Any
@@ -135,20 +135,15 @@ def pass_forward(
     spec: RunSpec,
     emit: Emit,
     *,
-    import_s: float = 0.0,
-    versions: dict[str, str] | None = None,
+    start: Start = UNTOLD,
     stopped: Stopped = never,
 ) -> Held:
     """Time forward passes, as `training.train` times steps: nothing is trained, saved or exported."""
-    began = time.perf_counter()
-    step = ForwardStep(model, spec)
-    with told(step.source, emit):
-        tell_built(model, step, emit, began, import_s=import_s, versions=versions)
-        with observers(spec, emit) as watching:
-            loop = Loop(step, spec, emit, watching, stopped=stopped)
-            loop.first_step()
-            loop.warm_up()
-            loop.counted_steps()
+    with built(ForwardStep, model, spec, emit, start) as step, observers(spec, emit) as watching:
+        loop = Loop(step, spec, emit, watching, stopped=stopped)
+        loop.first_step()
+        loop.warm_up()
+        loop.counted_steps()
     return step.placement
 
 
@@ -157,8 +152,7 @@ def evaluate(
     spec: RunSpec,
     emit: Emit,
     *,
-    import_s: float = 0.0,
-    versions: dict[str, str] | None = None,
+    start: Start = UNTOLD,
     stopped: Stopped = never,
 ) -> Held:
     """Evaluate the newest checkpoint of the folder that the spec names, and tell `Evaluated`.
@@ -171,10 +165,7 @@ def evaluate(
             "there is nothing to evaluate: no folder of checkpoints was named",
             "name the folder that a training run wrote with --checkpoints",
         )
-    began = time.perf_counter()
-    step = ForwardStep(model, spec)
-    with told(step.source, emit):
-        tell_built(model, step, emit, began, import_s=import_s, versions=versions)
+    with built(ForwardStep, model, spec, emit, start) as step:
         found, says = load_for_evaluation(Path(spec.lifecycle.checkpoints), model, spec, step.placement)
         for said in says:
             emit(Noticed(time_s=time.time(), says=said))
