@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -27,7 +26,7 @@ from gputopo.errors import InputError
 from gputopo.events import Event, Noticed, PhaseBegun, PlacementChecked, RankFailed, Step
 from gputopo.launch.runs import EventLog, RunFolder
 from gputopo.launch.spec import RunSpec
-from gputopo.launch.supervision import batch_search, failure
+from gputopo.launch.supervision import batch_search, ending, failure
 from gputopo.launch.supervision.child import Child, Command, adopting
 from gputopo.launch.supervision.lines import EventLines, NotAnEventError
 from gputopo.launch.supervision.oom import oom_kills
@@ -137,7 +136,7 @@ class _Supervision:
         self._oom_kills_before = count_oom_kills()
         self._lines = EventLines()
         self._watchdog = Watchdog(limits.patience, time.monotonic())
-        self._stage: Literal["running", "finishing", "closing", "asked", "killed", "over"] = "running"
+        self._stage: ending.Stage = "running"
         self._has_begun = False
         self._deadline: float | None = None
         self._child: Child
@@ -240,11 +239,12 @@ class _Supervision:
 
     def _signals_came(self, signals: int) -> None:
         for number in _read(signals) or b"":
-            hurry = number == signal.SIGINT and self._stage in ("finishing", "asked", "killed")
+            worth_a_step = self._has_begun and ending.keeps_something(self._spec)
+            decided = ending.answer(number, self._stage, worth_a_step=worth_a_step)
             self._record.tell(failure.asked_to_end(number, self._spec, time_s=time.time()))
-            if hurry:
+            if decided == "kill":
                 self._kill()
-            elif self._stage == "running" and self._has_begun and _keeps_something(self._spec):
+            elif decided == "finish":
                 self._ask_to_finish()
             else:
                 self._ask_to_end()
@@ -323,13 +323,6 @@ class _Supervision:
 
     def _broken(self, cause: str) -> RankFailed:
         return failure.broken(cause, time_s=time.time(), last_lines=self._output.last_lines)
-
-
-def _keeps_something(spec: RunSpec) -> bool:
-    """Whether what the worker has come to is worth the end of a step."""
-    kept = spec.lifecycle
-    saves = spec.task == "train" and kept.checkpoints is not None
-    return saves or kept.tensorboard is not None or bool(kept.trace_steps)
 
 
 def _empty(handle: int, take: Callable[[bytes], None]) -> None:

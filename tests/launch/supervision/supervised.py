@@ -1,0 +1,77 @@
+"""Runs a worker that misbehaves in one way at a time. Waiting is on pipes and processes only."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from gputopo.events import (
+    Event,
+    RankFailed,
+    Step,
+    read_events,
+)
+from gputopo.launch.runs import RunFolder
+from gputopo.launch.spec import RunSpec
+from gputopo.launch.supervision.supervisor import Limits, Outcome, supervise
+from tests.kit_workers import misbehave
+from tests.launch.specs import cpu_spec
+
+SHORT = Limits(after_term=0.2, after_last_event=0.2, after_kill=20)  # of workers that never end by themselves
+LONG = Limits(after_term=60, after_last_event=60, after_kill=60)  # that a test fails by, never waits for
+
+
+class Run:
+    """One run of a misbehaving worker in a folder of its own, and what is left of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = RunFolder(path)
+        self.pid = 0
+        self.on_step: Callable[[], None] = lambda: None
+
+    def __call__(
+        self,
+        behaviour: str,
+        *,
+        spec: RunSpec | None = None,
+        limits: Limits = LONG,
+        environment: dict[str, str] | None = None,
+        **more: object,
+    ) -> Outcome:
+        def command(file: Path, events_fd: int) -> Sequence[str]:
+            return (sys.executable, "-I", misbehave.__file__, behaviour, str(file), str(events_fd))
+
+        def on_event(event: Event) -> None:
+            for child in psutil.Process().children():
+                self.pid = child.pid
+            if isinstance(event, Step):
+                self.on_step()
+
+        parent = dict(os.environ) if environment is None else environment
+        outcome = supervise(
+            spec or cpu_spec(),
+            self.folder,
+            on_event,
+            environment=parent,
+            command=command,
+            limits=limits,
+            **more,  # type: ignore[arg-type]
+        )
+        assert psutil.Process().children(recursive=True) == []
+        return outcome
+
+    def written(self) -> list[Event]:
+        with self.folder.events.open("rb") as lines:
+            return list(read_events(lines, origin="events.jsonl"))
+
+
+def once(act: Callable[[], None]) -> Callable[[], None]:
+    left = [act]
+    return lambda: left.pop()() if left else None
+
+
+def failure(outcome: Outcome) -> RankFailed:
+    (found,) = (event for event in outcome.events if isinstance(event, RankFailed))
+    return found
