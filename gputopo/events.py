@@ -272,8 +272,8 @@ class Anomaly(_Event, frozen=True, tag="anomaly"):
 class RankFailed(_Event, frozen=True, tag="rank_failed"):
     """A worker ended before its work: the first failure, with its cause."""
 
-    # killed, out_of_memory, disk_full, checkpoint (it cannot be written), hung, error, placement,
-    # interrupted, terminated
+    # killed, out_of_memory, disk_full (the run's folder), what else cannot be written (checkpoint, export,
+    # tensorboard, trace), hung, error, placement, interrupted, terminated
     kind: str
     cause: str
     remedy: str

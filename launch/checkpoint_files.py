@@ -13,6 +13,7 @@ header as JSON in the member `checkpoint.json`. The zip's CRC-32 of every member
 | scale/NUMBER                 | the state of an automatic loss scale                               |
 """
 
+import errno
 import os
 import re
 import tempfile
@@ -37,9 +38,13 @@ Array = np.ndarray[Any, Any]
 
 
 class DiskError(GputopoError):
-    """The disk does not take what was to be written."""
+    """The disk does not take what was to be written. `kind`: what that is, as RankFailed names it."""
 
     exit_code = ExitCode.HARDWARE
+
+    def __init__(self, what: str, hint: str, kind: str = "checkpoint") -> None:
+        super().__init__(what, hint)
+        self.kind = kind
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
@@ -110,19 +115,36 @@ def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> 
     return Checkpoint(path, header)
 
 
-def require_writable(folder: Path, option: str = "--checkpoints") -> None:
+# What is written in a folder that an option names: the kind of a DiskError, and its words.
+_WRITTEN_BY = {
+    "--checkpoints": ("checkpoint", "checkpoints"),
+    "--export": ("export", "the exported model"),
+    "--trace": ("trace", "the trace"),
+    "--tensorboard": ("tensorboard", "TensorBoard's scalars"),
+}
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def require_writable(folder: Path, option: str = "--checkpoints", named_by: str | None = None) -> None:
     """Make the folder if need be, and try to write in it. Raises DiskError: better before training.
 
-    `option`: what names the folder on the command line.
+    `option`: what asks for the files on the command line; `named_by`: what names their folder, None: it too.
     """
+    kind, what = _WRITTEN_BY[option]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".try"):
             pass
     except OSError as error:
+        todo = (
+            "free some space, or name another folder"
+            if error.errno in _NO_ROOM
+            else "name a folder that you may write to"
+        )
         raise DiskError(
-            f"cannot write in {folder}: {error.strerror or error}",
-            f"name a folder that you may write to with {option}",
+            f"cannot write {what} in {folder}: {error.strerror or error}",
+            f"{todo} with {named_by or option}",
+            kind,
         ) from error
 
 

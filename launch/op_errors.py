@@ -14,6 +14,7 @@ _UNSUPPORTED = re.compile(
 )
 # TensorFlow begins with the graph's own names of the place, which tell a user nothing.
 _PLACE = re.compile(r"^(\{\{[^{}]*\}\}\s*)+")
+_OP = re.compile(r"\s*\[Op:\w+\]$")
 SEE_LOG = "see worker.log in the run's folder"
 
 
@@ -23,6 +24,13 @@ def cause_and_remedy(text: str, kind: str) -> tuple[str, str]:
     if unsupported:
         return f"XLA has no kernel for the op {unsupported[1]} of this model", "leave --xla out"
     return first_line(text) or kind, SEE_LOG
+
+
+def disk_reason(error: Exception) -> str:
+    """Give why a file could not be written: the system's words, without TensorFlow's names of the place."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return _OP.sub("", first_line(str(error))).rpartition("; ")[2]
 
 
 def first_line(text: str) -> str:

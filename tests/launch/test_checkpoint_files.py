@@ -1,3 +1,4 @@
+import errno
 import os
 import zipfile
 from pathlib import Path
@@ -142,6 +143,37 @@ def test_a_folder_that_cannot_be_made_is_told_before_training(tmp_path: Path) ->
         files.require_writable(tmp_path / "file" / "checkpoints")
     files.require_writable(tmp_path / "new" / "checkpoints")
     assert list((tmp_path / "new" / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "named_by", "kind", "what"),
+    [
+        ("--checkpoints", None, "checkpoint", "checkpoints"),
+        ("--export", None, "export", "the exported model"),
+        ("--tensorboard", None, "tensorboard", "TensorBoard's scalars"),
+        ("--trace", "--output", "trace", "the trace"),
+    ],
+)
+def test_what_cannot_be_written_is_named_with_the_option_of_its_folder(
+    tmp_path: Path, option: str, named_by: str | None, kind: str, what: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(files.DiskError, match=f"cannot write {what} in {tmp_path}") as told:
+        files.require_writable(tmp_path / "file" / "kept", option, named_by)
+    assert told.value.kind == kind
+    assert told.value.hint == f"name a folder that you may write to with {named_by or option}"
+
+
+def test_a_disk_that_has_no_room_for_a_folder_is_not_called_forbidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(files.DiskError, match="No space left on device") as told:
+        files.require_writable(tmp_path / "kept", "--export")
+    assert told.value.hint == "free some space, or name another folder with --export"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.op_errors import SEE_LOG, cause_and_remedy, first_line
+from gputopo.launch.op_errors import SEE_LOG, cause_and_remedy, disk_reason, first_line
 
 # As TensorFlow 2.21 wrote them, names and paths shortened.
 XLA = """Graph execution error:
@@ -80,3 +80,21 @@ def test_the_graphs_own_name_of_the_place_is_left_out() -> None:
         "OOM when allocating tensor with shape[6000,154587] [Op:StridedSlice]"
     )
     assert first_line(text) == "OOM when allocating tensor with shape[6000,154587] [Op:StridedSlice]"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device", "/kept/weights.npz"), "No space left on device"),
+        (
+            Exception("{{function_node x}} /kept/.1/part-0; No space left on device [Op:SaveV2]"),
+            "No space left on device",
+        ),
+        (Exception("/kept/vm.xplane.pb; Permission denied"), "Permission denied"),
+        (Exception("/kept is not a directory"), "/kept is not a directory"),
+    ],
+)
+def test_why_a_file_could_not_be_written_is_told_without_its_temporary_name(
+    error: Exception, reason: str
+) -> None:
+    assert disk_reason(error) == reason

@@ -29,7 +29,7 @@ from gputopo.launch.core.models import Model
 from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.randomness import Stream
 from gputopo.launch.core.trainers import Held
-from gputopo.launch.op_errors import first_line
+from gputopo.launch.op_errors import disk_reason
 from gputopo.launch.spec import RunSpec
 
 Emit = Callable[[Event], None]
@@ -82,8 +82,9 @@ class Export:
             _move_all(temporary, self._folder)
         except (OSError, tf.errors.OpError) as error:
             raise DiskError(
-                f"cannot write the model to {self._folder}: {first_line(str(error))}",
-                "free some space or name another folder with --export",
+                f"cannot write the exported model in {self._folder}: {disk_reason(error)}",
+                "free some space, or name another folder with --export",
+                "export",
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -11,7 +11,7 @@ from gputopo.events import Step
 from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.updating import learning_rate
-from gputopo.launch.op_errors import first_line
+from gputopo.launch.op_errors import disk_reason
 from gputopo.launch.spec import RunSpec
 
 
@@ -79,8 +79,9 @@ class Scalars:
             yield
         except tf.errors.OpError as error:
             raise DiskError(
-                f"cannot write in {self._folder}: {first_line(str(error))}",
-                "free some space, or leave out --tensorboard",
+                f"cannot write TensorBoard's scalars in {self._folder}: {disk_reason(error)}",
+                "free some space, or name another folder with --tensorboard",
+                "tensorboard",
             ) from error
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from gputopo.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 from gputopo.launch import trace_reading
 from gputopo.launch.core.step import StepOutcome
+from gputopo.launch.op_errors import disk_reason
 from gputopo.launch.spec import RunSpec
 
 Emit = Callable[[Event], None]
@@ -64,15 +65,16 @@ class Tracer:
     def _finish(self, folder: Path) -> None:
         self._emit(PhaseBegun(time_s=time.time(), phase="trace"))
         steps, self._steps, self._running = self._steps, [], None
-        says: tuple[str, ...] = ()
-        devices: tuple[DeviceTimes, ...] = ()
         try:
             tf.profiler.experimental.stop()
-            devices = trace_reading.device_times(_planes(folder), self._spec.devices)
-        except (ImportError, OSError, ValueError, tf.errors.OpError) as error:
-            says = (f"The trace cannot be read: {_first_line(error)}",)
-        else:
-            says = self._lacking(devices)
+        except (ImportError, OSError, tf.errors.OpError) as error:
+            numbers = ", ".join(str(step.step) for step in steps)
+            self._notice(
+                f"No trace of steps {numbers}, for it cannot be written in {folder}: {disk_reason(error)}. "
+                "Free some space, or name another folder with --output."
+            )
+            return
+        devices, says = self._read(folder)
         self._emit(
             Traced(
                 time_s=time.time(),
@@ -83,6 +85,14 @@ class Tracer:
                 says=says,
             )
         )
+
+    def _read(self, folder: Path) -> tuple[tuple[DeviceTimes, ...], tuple[str, ...]]:
+        """Give what each device did, and what is to be said of it."""
+        try:
+            devices = trace_reading.device_times(_planes(folder), self._spec.devices)
+        except (ImportError, OSError, ValueError) as error:
+            return (), (f"The trace cannot be read: {_first_line(error)}",)
+        return devices, self._lacking(devices)
 
     def _lacking(self, devices: tuple[DeviceTimes, ...]) -> tuple[str, ...]:
         missing = {device.device for device in self._spec.devices} - {times.device for times in devices}

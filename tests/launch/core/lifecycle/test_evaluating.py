@@ -22,15 +22,14 @@ from gputopo.events import (
     WarmupDone,
 )
 from gputopo.steadiness import FEWEST_STEPS, MOST_STEPS
-from tests.launch.core.lifecycle.life import Fields, Ran, run_all
+from tests.launch.core.lifecycle.evaluated_runs import ROWS, STEPS, runs_in
+from tests.launch.core.lifecycle.life import Ran, run_all
 from tests.launch.worker_process import environment
 
 pytestmark = pytest.mark.tensorflow
 
-TOWERS, ROWS = 2, 4
+TOWERS = 2
 TOLERANCE = 1e-5  # float32 over sums of some tens of terms
-STEPS = 6
-SERVER: Fields = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
 
 
 @pytest.fixture(scope="module")
@@ -40,77 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(folder: Path) -> dict[str, Ran]:
-    kept = {"checkpoints": str(folder / "kept")}
-    full = {
-        **kept,
-        "export": str(folder / "export"),
-        "trace": str(folder / "trace"),
-        "trace_steps": [2, 3, 5, 90],
-        "tensorboard": str(folder / "board"),
-        "training_accuracy": True,
-    }
-    base: Fields = {"batch_size": ROWS, "num_warmup_batches": 0, "learning_rate": 0.1, **SERVER}
-    momentum = {"optimizer": "momentum"}
-    (folder / "used").mkdir()
-    (folder / "used" / "something").write_text("")
-    (folder / "real").mkdir()
-    (folder / "link").symlink_to(folder / "real")
-    runs = [
-        {"name": "train", **base, "num_batches": STEPS - 1, "lifecycle": full, "optimization": momentum},
-        {
-            "name": "xla",
-            **base,
-            "batch_size": 2048,  # so that computing is more than TensorFlow's own part of a step
-            "num_batches": 4,
-            "precision": {"xla": True},
-            "lifecycle": {"trace": str(folder / "xla"), "trace_steps": [2, 3, 4]},
-        },
-        {"name": "eval", **base, "task": "eval", "num_batches": 3, "lifecycle": kept},
-        {
-            "name": "eval_replicated",
-            **base,
-            "variable_update": "replicated",
-            "task": "eval",
-            "num_batches": 1,
-            "lifecycle": kept,
-        },
-        {
-            "name": "eval_other",
-            **base,
-            "task": "eval",
-            "num_batches": 1,
-            "lifecycle": kept,
-            "model": {"classes": 5},
-        },
-        {"name": "eval_nothing", **base, "task": "eval", "num_batches": 1},
-        {
-            "name": "eval_empty",
-            **base,
-            "task": "eval",
-            "num_batches": 1,
-            "lifecycle": {"checkpoints": str(folder / "none")},
-        },
-        {"name": "forward", **base, "task": "forward", "num_batches": 3, "num_warmup_batches": 1},
-        {"name": "steady", **base, "num_batches": 2, "num_warmup_batches": 3, "detect_warmup": True},
-        {"name": "nan", **base, "num_batches": 5, "learning_rate": 1e30},
-        {
-            "name": "board_full",
-            **base,
-            "num_batches": 1,
-            "disk_bytes": 0,
-            "lifecycle": {"tensorboard": str(folder / "full")},
-        },
-        {
-            "name": "export_full",
-            **base,
-            "num_batches": 1,
-            "disk_bytes": 3000,  # enough for the arrays
-            "lifecycle": {"export": str(folder / "small")},
-        },
-        {"name": "linked", **base, "num_batches": 1, "lifecycle": {"export": str(folder / "link")}},
-        {"name": "used", **base, "num_batches": 1, "lifecycle": {"export": str(folder / "used")}},
-    ]
-    return run_all(folder, TOWERS, runs)
+    return run_all(folder, TOWERS, runs_in(folder))
 
 
 @pytest.fixture(scope="module")
@@ -265,8 +194,8 @@ def test_the_exported_arrays_are_the_trained_ones_by_name(ran: dict[str, Ran], f
 
 def test_a_full_disk_is_called_so_and_leaves_nothing_half_written(ran: dict[str, Ran], folder: Path) -> None:
     board, export = ran["board_full"], ran["export_full"]
-    assert (board.error or "").startswith(f"cannot write in {folder / 'full'}")
-    assert (export.error or "").startswith(f"cannot write the model to {folder / 'small'}: ")
+    assert (board.error or "").startswith(f"cannot write TensorBoard's scalars in {folder / 'full'}: ")
+    assert (export.error or "").startswith(f"cannot write the exported model in {folder / 'small'}: ")
     assert "{{" not in (export.error or ""), "names of TensorFlow's graph tell a user nothing"
     assert (board.exit_code, export.exit_code) == (ExitCode.HARDWARE, ExitCode.HARDWARE)
     assert list((folder / "small").iterdir()) == []
