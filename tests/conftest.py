@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # No deadline: the machine is noisy, and a slow moment is no fault. What is slow is measured in benchmarks.
 settings.register_profile("suite", max_examples=50, deadline=None)
@@ -14,6 +16,8 @@ settings.load_profile("suite")
 
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 2**30
+_SLOW = ("sessions", "tensorflow")
+_TOGETHER = ("tests/launch/core/inputs/",)  # one process gives what all files of the folder read
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,8 +28,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest come first, so that no worker has one left at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("sessions") is None)  # stable: else in their order
+    """The files that take longest come first and short ones last, so that no worker has a long one alone."""
+    ranks: dict[Path, int] = {}
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        rank = next((number for number, name in enumerate(_SLOW) if name in marks), len(_SLOW))
+        ranks[item.path] = min(rank, ranks.get(item.path, rank))
+    items.sort(key=lambda item: ranks[item.path])  # stable: else in their order
+
+
+class ByFile(LoadFileScheduling):
+    """As `--dist loadfile`, but folders whose files share a session's fixture stay on one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _has_room() -> bool:

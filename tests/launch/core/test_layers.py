@@ -1,13 +1,10 @@
 """Layers with tensors, asked of TensorFlow in a process of its own."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -17,15 +14,7 @@ FLOAT32, BFLOAT16 = 8 * 2.0**-24, 8 * 2.0**-8
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, object]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.core.layers_process"],
-        env=environment(),
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_program("-m", "tests.launch.core.layers_process")
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, object] = json.loads(done.stdout)
     return found

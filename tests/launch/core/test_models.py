@@ -1,14 +1,12 @@
 """Shapes, sizes and random numbers, asked of TensorFlow in a process of its own."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from gputopo import workload
 from gputopo.errors import UsageError
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -47,14 +45,7 @@ json.dump(answer, sys.stdout)
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, object]:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-c", ASK)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, object] = json.loads(done.stdout)
     return found

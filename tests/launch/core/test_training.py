@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.launch.core.small_model import SHAPES, train
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -26,16 +24,7 @@ SYNCHRONOUS = ("ps_cpu", "ps_last", "replicated")
 def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     file = folder / "cases.json"
     file.write_text(json.dumps({"towers": towers, "cases": cases}))
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.core.process", str(file), str(folder)],
-        env=environment,
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-m", "tests.launch.core.process", str(file), str(folder))
     assert done.returncode == 0, done.stderr[-2000:]
     errors = {path.stem: path.read_text() for path in folder.glob("*.error")}
     return {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")} | errors

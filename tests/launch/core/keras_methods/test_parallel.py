@@ -1,13 +1,10 @@
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -18,15 +15,7 @@ TOLERANCE = 1e-5  # float32: sums over 15 rows in another order, four steps
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("parallel")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.core.keras_methods.parallel_process", str(folder)],
-        env=environment(),
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-m", "tests.launch.core.keras_methods.parallel_process", str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
     read: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return read

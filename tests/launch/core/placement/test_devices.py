@@ -1,13 +1,10 @@
 """TensorFlow's runtime as the spec sets it, asked of TensorFlow in a process of its own."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -39,15 +36,7 @@ print(json.dumps({"silent": silent, "devices": made, "told": told, "asked": aske
 
 
 def ask(runtime: dict[str, int], **more: str) -> dict[str, object]:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK, json.dumps(runtime)],
-        env=environment(**more),
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-c", ASK, json.dumps(runtime), **more)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, object] = json.loads(done.stdout)
     return found

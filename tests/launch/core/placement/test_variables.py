@@ -2,13 +2,10 @@
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -51,15 +48,7 @@ json.dump({
 
 
 def test_the_largest_difference_is_found_wherever_it_is_and_no_lost_number_hides_it() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=environment(),
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-c", ASK)
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout)
     farthest = told.pop("farthest")

@@ -1,0 +1,62 @@
+"""The process behind `forks`: imports TensorFlow, then runs each program it is told of in a fork of itself.
+
+It writes first how many threads it has after the import. Then it reads lines of JSON:
+{"arguments": ["-m", MODULE, ...] or ["-c", CODE, ...], "environment": all of it, "answer": a file for the
+program's process id and, when it has ended, its exit code, "streams": [files for its output and errors]}.
+It ends when there is nothing more to read.
+"""
+
+import gc
+import json
+import os
+import runpy
+import sys
+from typing import Any
+
+
+def main() -> None:
+    import tensorflow  # noqa: F401
+
+    requests = os.fdopen(os.dup(0), "rb")
+    os.write(1, b"%d\n" % len(os.listdir("/proc/self/task")))
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(2, 1)
+    gc.freeze()  # or the first collection in each fork would copy all that it shares with us
+    waiting: list[int] = []
+    while line := requests.readline():
+        told = json.loads(line)
+        waiting = [child for child in waiting if os.waitpid(child, os.WNOHANG)[0] == 0]
+        if child := os.fork():
+            waiting.append(child)
+            continue
+        answer = os.open(told["answer"], os.O_WRONLY)  # from here in a process that waits for one program
+        if program := os.fork():
+            os.write(answer, b"%d\n" % program)
+            os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
+            os._exit(0)
+        requests.close()
+        os.close(answer)
+        _run(told)
+        return
+    for child in waiting:
+        os.waitpid(child, 0)
+
+
+def _run(told: dict[str, Any]) -> None:
+    for number, path in enumerate(told["streams"], 1):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    kind, program, *arguments = told["arguments"]
+    if kind == "-m":
+        sys.argv = [program, *arguments]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = ["-c", *arguments]
+        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    main()
