@@ -1,13 +1,12 @@
 """Starts `numerics_process` for the tests of numerics."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.launch.forks import run_program
 
 Found = dict[str, Any]
 
@@ -16,15 +15,7 @@ def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]], **env
     """Give the arrays of each case, or the text of its refusal."""
     file = folder / "cases.json"
     file.write_text(json.dumps({"towers": towers, "cases": cases}))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.core.numerics_process", str(file), str(folder)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-m", "tests.launch.core.numerics_process", str(file), str(folder), **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     errors = {path.stem: path.read_text() for path in folder.glob("*.error")}
     return {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")} | errors

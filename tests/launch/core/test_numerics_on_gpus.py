@@ -4,13 +4,10 @@ As in test_gpu_kernels, and inside the functions of a step as well: the branches
 """
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -77,15 +74,7 @@ json.dump(found, sys.stdout)
 
 
 def test_every_op_of_numerics_can_run_on_a_gpu() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=environment(),
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-c", ASK)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     if not found["conv"]:

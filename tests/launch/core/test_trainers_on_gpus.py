@@ -4,13 +4,10 @@ Soft placement is off, so one op without such a kernel would stop every run on G
 """
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -81,15 +78,7 @@ json.dump(found, sys.stdout)
 
 
 def test_every_op_on_a_towers_device_can_run_on_a_gpu() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=environment(),
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-c", ASK)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     if not found["conv"]:

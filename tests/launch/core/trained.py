@@ -1,14 +1,12 @@
 """Starts trainer_process for the tests of trainers, and gives what it found."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 USER = "tests.launch.core.user_models"
 
@@ -17,15 +15,7 @@ def trained(folder: Path, towers: int, cases: dict[str, dict[str, Any]], *, step
     """Run the cases in one process: {name: what trainer_process found, with the arrays it saved}."""
     file = folder / "cases.json"
     file.write_text(json.dumps({"towers": towers, "steps": steps, "cases": cases}))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.core.trainer_process", str(file), str(folder)],
-        env=environment(),
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-m", "tests.launch.core.trainer_process", str(file), str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads((folder / "found.json").read_text())
     for name, one in found.items():

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from gputopo.launch.reduction_bench.process import worker_command
 from gputopo.launch.reduction_bench.spec import METHODS, Message, ReductionJob, Refused
 from tests.launch.core.reduction_cases import ON_CPU, SHAPES, WRAPPED, run_spec, wrapped
 from tests.launch.core.small_model import SHAPES as SMALL_MODEL
+from tests.launch.forks import run_program
 from tests.launch.worker_process import environment
 
 pytestmark = pytest.mark.tensorflow
@@ -47,15 +47,7 @@ class Ran:
 
 def run_cases(count: int, folder: Path) -> Ran:
     timed = str(int(count in TIMED))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.core.reduction_cases", str(count), str(folder), timed],
-        env=environment(),
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-m", "tests.launch.core.reduction_cases", str(count), str(folder), timed)
     assert done.returncode == 0, done.stderr[-2000:]
     return Ran(count, folder)
 
@@ -162,14 +154,7 @@ def test_every_op_on_a_towers_device_can_run_on_a_gpu(ran: Ran) -> None:
 
 def test_every_method_names_an_algorithm_that_there_is() -> None:
     ask = "from gputopo.launch.core.reductions.methods import ALGORITHMS; print(*ALGORITHMS)"
-    done = subprocess.run(
-        [sys.executable, "-c", ask],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
+    done = run_program("-c", ask)
     assert set(done.stdout.split()) == {method.algorithm for method in METHODS.values()}
 
 
