@@ -21,6 +21,7 @@ from gputopo.events import (
     PlacementChecked,
     RankFailed,
     Step,
+    Traced,
     WarmupDone,
 )
 from gputopo.launch.spec import Data, Lifecycle
@@ -164,12 +165,33 @@ def test_an_evaluation_of_a_folder_judges_every_example_once_or_says_how_many_it
     assert found[1] == (6, ["Judged by 6 of 7 examples, as --num-batches asks: without it, by all."])
 
 
-def test_a_folder_for_checkpoints_that_cannot_be_written_is_told_before_training(tmp_path: Path) -> None:
-    spec = trivial_spec(lifecycle=Lifecycle(checkpoints="/proc/no/checkpoints"))
-    code, events, _ = run_worker(tmp_path, spec)
+@pytest.mark.parametrize(
+    ("kept", "kind", "option"),
+    [
+        (Lifecycle(checkpoints="/proc/no/kept"), "checkpoint", "--checkpoints"),
+        (Lifecycle(export="/proc/no/kept"), "export", "--export"),
+        (Lifecycle(trace="/proc/no/kept", trace_steps=(1,)), "trace", "--output"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_told_before_training(
+    tmp_path: Path, kept: Lifecycle, kind: str, option: str
+) -> None:
+    code, events, _ = run_worker(tmp_path, trivial_spec(lifecycle=kept))
     failed = events[-1]
     assert isinstance(failed, RankFailed)
-    assert (failed.kind, failed.exit_code, code) == ("checkpoint", 3, 3)
-    assert "/proc/no/checkpoints" in failed.cause
-    assert "--checkpoints" in failed.remedy
+    assert (failed.kind, failed.exit_code, code) == (kind, 3, 3)
+    assert "/proc/no/kept" in failed.cause
+    assert option in failed.remedy
     assert not any(isinstance(event, Step) for event in events)
+
+
+def test_a_trace_that_cannot_be_written_is_said_and_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "trace" / "step-1").write_text("no folder")
+    kept = Lifecycle(trace=str(tmp_path / "trace"), trace_steps=(1,))
+    code, events, stderr = run_worker(tmp_path, trivial_spec(lifecycle=kept))
+    assert code == 0, stderr[-2000:]
+    said = [event.says for event in events if isinstance(event, Noticed)]
+    begin = f"No trace of steps 1, for it cannot be written in {tmp_path / 'trace' / 'step-1'}: "
+    assert any(one.startswith(begin) and "--output" in one for one in said), said
+    assert not any(event.says for event in events if isinstance(event, Traced))

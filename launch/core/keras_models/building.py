@@ -20,6 +20,8 @@ from gputopo.launch.core.keras_models.checks import (
     Traced,
     is_seed,
     layers_of,
+    metrics_of,
+    named,
     require_listed,
     require_trainable,
     traced_of,
@@ -140,6 +142,9 @@ class KerasModel:
         added = len(self.keras.losses) if traced is None else traced.losses
         if added:
             yield f"The loss includes what the model adds to it (regularisers, add_loss: {added})."
+        kept = metrics_of(self.keras)
+        if kept:
+            yield f"The model's layers keep metrics ({named(kept)}), which a run does not count up or show."
 
 
 def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:

@@ -53,7 +53,7 @@ def require_listed(traced: Traced, model: keras.Model, name: str) -> None:
     unknown = [one.name for one in traced.read if id(one) not in known]
     if unknown:
         raise UsageError(
-            f"the model '{name}' reads variables that Keras does not list: {_named(unknown)}",
+            f"the model '{name}' reads variables that Keras does not list: {named(unknown)}",
             "make them by the layer's add_weight: a tf.Variable would neither be trained nor saved",
         )
 
@@ -66,7 +66,7 @@ def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> No
     if other:
         kind = next(one.dtype for one in model.trainable_variables if one.dtype != "float32")
         raise UsageError(
-            f"the model '{name}' keeps weights in {kind} ({_named(other)}), and runs keep them in float32",
+            f"the model '{name}' keeps weights in {kind} ({named(other)}), and runs keep them in float32",
             "leave the layers' dtype out and give --precision, or use a policy such as mixed_bfloat16",
         )
     if spec is not None:
@@ -79,6 +79,11 @@ def layers_of(layer: Any) -> Iterator[Any]:
     """Give a layer and all that Keras lists within it."""
     yield layer
     yield from layer._flatten_layers(include_self=False, recursive=True)
+
+
+def metrics_of(model: keras.Model) -> list[str]:
+    """Name the metrics that a model's layers keep; what it was compiled with is not theirs."""
+    return [one.name for layer in layers_of(model) for one in layer._metrics]
 
 
 def is_seed(variable: Any) -> bool:
@@ -106,7 +111,7 @@ def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:
     whole = [one.path for one in model.non_trainable_variables if one.dtype == "int32" and not is_seed(one)]
     if whole and spec.backend == "gpu":
         raise UsageError(
-            f"the model '{name}' keeps int32 numbers ({_named(whole)}), which TensorFlow does not on a GPU",
+            f"the model '{name}' keeps int32 numbers ({named(whole)}), which TensorFlow does not on a GPU",
             "make them int64 or float32",
         )
 
@@ -116,19 +121,20 @@ def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
     held = [one.path for one in model.trainable_variables if one.constraint is not None]
     if held and spec.method is None and spec.task == "train":
         raise UsageError(
-            f"the model '{name}' has constraints on weights ({_named(held)}), which our own optimizers "
+            f"the model '{name}' has constraints on weights ({named(held)}), which our own optimizers "
             "do not keep",
             "use --method kuza55, where Keras's optimizer does, or leave the constraints out",
         )
     joined = [one.name for one in layers_of(model) if getattr(one, "synchronized", False) is True]
     if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
         raise UsageError(
-            f"the model '{name}' has norms over the batches of all devices ({_named(joined)}), "
+            f"the model '{name}' has norms over the batches of all devices ({named(joined)}), "
             "and towers have each its own",
             "use --strategy mirrored, or leave synchronized=True out",
         )
 
 
-def _named(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """Give some names on a line, and how many more there are."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -277,3 +277,21 @@ class Breaks(layers.Layer):  # type: ignore[misc]
 
 def breaks() -> Any:
     return keras.Sequential([keras.Input((3,)), Breaks(), layers.Dense(2)])
+
+
+class Metered(layers.Layer):  # type: ignore[misc]
+    """Keeps a metric of what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, x: Any) -> Any:
+        self.seen.update_state(keras.ops.mean(x))
+        return x
+
+
+def metered() -> Any:
+    model = keras.Sequential([keras.Input((6,)), Metered(), layers.Dense(1, activation="sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
