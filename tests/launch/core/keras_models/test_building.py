@@ -1,17 +1,15 @@
 """Models of keras.applications and of users: built in processes of their own, trained in every mode."""
 
 import importlib.util
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.launch.core.asked import answer_of
 from tests.launch.core.trained import USER, trained
-from tests.launch.worker_process import environment, run_worker, trivial_spec
+from tests.launch.worker_process import run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow
 
@@ -237,18 +235,7 @@ json.dump(answer, sys.stdout)
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=environment(),
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    return answer_of(ASK)
 
 
 def test_applications_have_the_published_parameter_counts(answer: dict[str, Any]) -> None:

@@ -1,14 +1,8 @@
 """What the strategies that are stale by one step carry from step to step."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from tests.launch.worker_process import environment
+from tests.launch.core.asked import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -46,23 +40,8 @@ json.dump(told, sys.stdout)
 """
 
 
-def run(program: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment(),
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
 def test_afresh_staged_weights_are_the_variables_and_no_gradient_waits() -> None:
-    told = run(ASK)
+    told = answer_of(ASK)
     staged, relaxed, plain = told["staged"], told["relaxed"], told["plain"]
     # Four variables: weights and gradients of two towers, or gradients alone.
     of_towers = ["CPU:0"] * 4 + ["CPU:1"] * 4
@@ -108,7 +87,7 @@ json.dump(told, sys.stdout)
 
 
 def test_what_is_carried_to_the_next_step_is_given_away_there_and_takes_no_memory_then() -> None:
-    told = run(MEMORY)
+    told = answer_of(MEMORY)
     assert told["first"] == [[0.0] * 2] * 3
     assert (told["shape"], told["on"]) == ([3, 2], "CPU:1")
     assert told["taken"] == [[5.0] * 2] * 3
