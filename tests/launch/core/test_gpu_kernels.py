@@ -4,12 +4,10 @@ Soft placement is off, so one op without such a kernel would stop every run on G
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -76,14 +74,7 @@ json.dump(found, sys.stdout)
 
 
 def test_every_op_of_a_tower_can_run_on_a_gpu() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-c", ASK)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     if not found["conv"]:

@@ -1,8 +1,6 @@
 """Starts `life_process` for the tests, and gives what its runs told."""
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import msgspec
 import numpy as np
 
 from gputopo.events import Event, decode_line
-from tests.launch.worker_process import environment
+from tests.launch.forks import run_program
 
 Fields = dict[str, Any]
 
@@ -37,15 +35,7 @@ def run_all(folder: Path, towers: int, runs: list[Fields]) -> dict[str, Ran]:
     out = folder / f"out{towers}"
     out.mkdir()
     file.write_text(json.dumps({"towers": towers, "runs": runs}))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.core.lifecycle.life_process", str(file), str(out)],
-        env=environment(),
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-m", "tests.launch.core.lifecycle.life_process", str(file), str(out))
     assert done.returncode == 0, done.stderr[-3000:]
     return {path.stem: _read(path) for path in out.glob("*.json")}
 

@@ -10,6 +10,7 @@ import pytest
 
 from gputopo.events import Exported
 from gputopo.launch.spec import Lifecycle
+from tests.launch.forks import run_program
 from tests.launch.worker_process import environment, run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow
@@ -101,13 +102,6 @@ FAMILIES = [
 
 
 def test_networks_take_a_batch_of_any_size_as_an_export_needs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FOLLOW, json.dumps(FAMILIES)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-c", FOLLOW, json.dumps(FAMILIES))
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout) == dict.fromkeys(FAMILIES, True)
