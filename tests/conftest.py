@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 # No deadline: the machine is noisy, and a slow moment is no fault. What is slow is measured in benchmarks.
 settings.register_profile("suite", max_examples=50, deadline=None)
@@ -37,11 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks[item.path])  # stable: else in their order
 
 
-class ByFile(LoadFileScheduling):
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
     """As `--dist loadfile`, but folders whose files share a session's fixture stay on one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
+        file: str = super()._split_scope(nodeid)
         return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
 
 

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -25,16 +26,16 @@ ROOT = Path(__file__).parents[2]
 Done = subprocess.CompletedProcess[str]
 
 
-def run_program(*arguments: str, timeout_s: float = 300.0, **more: str) -> Done:
+def run_program(*arguments: str, timeout_s: float = 300.0, more: Mapping[str, str] | None = None) -> Done:
     """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS` in the repository's root, and give what it said.
 
-    `more` is put into its environment. Raises TimeoutExpired when it takes longer than `timeout_s`.
+    Its environment also has what is in `more`. Raises TimeoutExpired if it takes longer than `timeout_s`.
     """
     server = None if more else _server()
-    return _fresh(arguments, timeout_s, more) if server is None else server.run(arguments, timeout_s)
+    return _fresh(arguments, timeout_s, more or {}) if server is None else server.run(arguments, timeout_s)
 
 
-def _fresh(arguments: tuple[str, ...], timeout_s: float, more: dict[str, str]) -> Done:
+def _fresh(arguments: tuple[str, ...], timeout_s: float, more: Mapping[str, str]) -> Done:
     return subprocess.run(
         [sys.executable, *arguments],
         env=environment(**more),

@@ -30,7 +30,7 @@ def test_each_program_has_arguments_environment_and_devices_of_its_own(
         expected = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         forked, fresh = (
             run_program("-c", code, str(devices)),
-            run_program("-c", code, str(devices), FRESH="1"),
+            run_program("-c", code, str(devices), more={"FRESH": "1"}),
         )
         assert (forked.returncode, fresh.returncode) == (0, 0), forked.stderr + fresh.stderr
         arguments, count, folder, environment = json.loads(forked.stdout)

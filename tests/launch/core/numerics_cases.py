@@ -15,7 +15,7 @@ def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]], **env
     """Give the arrays of each case, or the text of its refusal."""
     file = folder / "cases.json"
     file.write_text(json.dumps({"towers": towers, "cases": cases}))
-    done = run_program("-m", "tests.launch.core.numerics_process", str(file), str(folder), **environment)
+    done = run_program("-m", "tests.launch.core.numerics_process", str(file), str(folder), more=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     errors = {path.stem: path.read_text() for path in folder.glob("*.error")}
     return {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")} | errors

@@ -36,7 +36,7 @@ print(json.dumps({"silent": silent, "devices": made, "told": told, "asked": aske
 
 
 def ask(runtime: dict[str, int], **more: str) -> dict[str, object]:
-    done = run_program("-c", ASK, json.dumps(runtime), **more)
+    done = run_program("-c", ASK, json.dumps(runtime), more=more)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, object] = json.loads(done.stdout)
     return found
