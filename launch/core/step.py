@@ -96,9 +96,9 @@ class TrainingStep:
             turn = [self._tower(tower, number, fed, before) for tower in range(first, first + self._width)]
             before = [tower.marks for tower in turn]
             if self._placement.waits == "turn":
-                ended = self._update(turn, number, after=before, first=first)
-                before = [*before, *ended]
-                updates += ended
+                for place, tower in enumerate(turn, start=first):
+                    updates += self._update([tower], number, after=[tower.marks], first=place)
+                before = [*before, *updates]
             towers += turn
         if self._placement.waits != "turn":
             updates = self._common_updates(towers, number)

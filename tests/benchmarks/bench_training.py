@@ -6,8 +6,9 @@ FOLDER is a checkout of github.com/tensorflow/benchmarks; it needs `pip install 
 mode x devices) runs every program in turn, `--rounds` times, with the same model, batch, devices and steps on
 CPU devices, without weight decay. Peers: tf_cnn_benchmarks in every mode; in `replicated` also a custom loop
 and Keras `fit` under MirroredStrategy (`tests.benchmarks.mirrored_peer`). Printed: the medians of
-`total images/sec` (counted images over the wall time of the counted steps), and the median and range by
-round of the ratios of ours to the best peer. `--save FILE` keeps every figure as JSON.
+`total images/sec` (counted images over the wall time of the counted steps), the median and range by round
+of the ratios of ours to the best peer, and the peak host memory of ours and of tf_cnn_benchmarks (the
+largest process, medians in MiB). `--save FILE` keeps every figure as JSON.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 MODES = {
     "ps-cpu": ("parameter_server", "--ps cpu"),
@@ -30,28 +32,34 @@ MODES = {
 MODELS = {"alexnet": (16, 10), "resnet50": (8, 4), "resnet20": (64, 30)}
 CIFAR10 = ("resnet20",)
 
-Program = Callable[[str, str, int, argparse.Namespace], float]
+
+class Figures(NamedTuple):
+    """What one run of a program gave: total images per second; the peak memory of its largest process."""
+
+    rate: float
+    peak_mib: float
 
 
-def ours(model: str, mode: str, devices: int, arguments: argparse.Namespace) -> float:
-    """Run the core and give its total images per second."""
+Program = Callable[[str, str, int, argparse.Namespace], Figures]
+
+
+def ours(model: str, mode: str, devices: int, arguments: argparse.Namespace) -> Figures:
+    """Run the core."""
     update, options = MODES[mode]
     batch, steps = MODELS[model]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            f"{sys.executable} -m gputopo run --model {model} --json --num-gpus {devices}"
+        said, peak = _run(
+            f"-m gputopo run --model {model} --json --num-gpus {devices}"
             f" --variable-update {update} {options} --batch-size {batch} --num-batches {steps}"
-            f" --num-warmup-batches {arguments.num_warmup_batches} --output {folder}/run".split(),
-            capture_output=True,
-            text=True,
-            check=True,
+            f" --num-warmup-batches {arguments.num_warmup_batches} --output {folder}/run",
+            Path.cwd(),
+            {},
         )
-    total: float = json.loads(done.stdout)["throughput"]["total"]
-    return total
+    return Figures(json.loads(said)["throughput"]["total"], peak)
 
 
-def tf_cnn(model: str, mode: str, devices: int, arguments: argparse.Namespace) -> float:
-    """Run tf_cnn_benchmarks and give its total images per second."""
+def tf_cnn(model: str, mode: str, devices: int, arguments: argparse.Namespace) -> Figures:
+    """Run tf_cnn_benchmarks."""
     batch, steps = MODELS[model]
     data = "cifar10" if model in CIFAR10 else "imagenet"
     return _figure(
@@ -67,7 +75,7 @@ def tf_cnn(model: str, mode: str, devices: int, arguments: argparse.Namespace) -
 def mirrored(how: str) -> Program:
     """Give the peer that runs under MirroredStrategy, by a `loop` of its own or by Keras `fit`."""
 
-    def run(model: str, mode: str, devices: int, arguments: argparse.Namespace) -> float:
+    def run(model: str, mode: str, devices: int, arguments: argparse.Namespace) -> Figures:
         batch, steps = MODELS[model]
         return _figure(
             f"-m tests.benchmarks.mirrored_peer --how {how} --model {model} --devices {devices}"
@@ -86,19 +94,31 @@ def programs(mode: str) -> dict[str, Program]:
     return {"ours": ours, "tf_cnn": tf_cnn, **more}
 
 
-def _figure(command: str, folder: Path, environment: dict[str, str]) -> float:
-    done = subprocess.run(
-        [sys.executable, *command.split()],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = re.search(r"total images/sec: ([0-9.]+)", done.stdout)
+def _figure(command: str, folder: Path, environment: dict[str, str]) -> Figures:
+    said, peak = _run(command, folder, environment)
+    found = re.search(r"total images/sec: ([0-9.]+)", said)
     if found is None:
-        sys.exit(f"{command} gave no figure:\n{done.stderr[-2000:]}")
-    return float(found.group(1))
+        sys.exit(f"{command} gave no figure")
+    return Figures(float(found.group(1)), peak)
+
+
+def _run(command: str, folder: Path, environment: dict[str, str]) -> tuple[str, float]:
+    """Run a Python command; give what it wrote, and the peak of the largest process of its family in MiB."""
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as told:
+        process = subprocess.Popen(
+            [sys.executable, *command.split()],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdout=said,
+            stderr=told,
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        told.seek(0)
+        if process.returncode:
+            sys.exit(f"{command} failed:\n{told.read()[-2000:]}")
+        return said.read(), used.ru_maxrss / 1024  # Linux: KiB
 
 
 def main() -> None:
@@ -123,7 +143,8 @@ def main() -> None:
                 rounds = [
                     _one_round(number, model, mode, devices, arguments) for number in range(arguments.rounds)
                 ]
-                kept.append({"model": model, "mode": mode, "devices": devices, "rounds": rounds})
+                figures = [{name: of._asdict() for name, of in one.items()} for one in rounds]
+                kept.append({"model": model, "mode": mode, "devices": devices, "rounds": figures})
                 _print(model, mode, devices, rounds)
     if arguments.save:
         arguments.save.write_text(json.dumps(kept, indent=1))
@@ -131,7 +152,7 @@ def main() -> None:
 
 def _one_round(
     number: int, model: str, mode: str, devices: int, arguments: argparse.Namespace
-) -> dict[str, float]:
+) -> dict[str, Figures]:
     """Run every program once, each round beginning with another: the first finds the machine rested."""
     those = list(programs(mode).items())
     turn = (number + arguments.first) % len(those)
@@ -139,13 +160,16 @@ def _one_round(
     return {name: figures[name] for name, _ in those}
 
 
-def _print(model: str, mode: str, devices: int, rounds: list[dict[str, float]]) -> None:
-    medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
-    ratios = sorted(one["ours"] / max(v for name, v in one.items() if name != "ours") for one in rounds)
+def _print(model: str, mode: str, devices: int, rounds: list[dict[str, Figures]]) -> None:
+    medians = {name: statistics.median(one[name].rate for one in rounds) for name in rounds[0]}
+    peaks = [statistics.median(one[name].peak_mib for one in rounds) for name in ("ours", "tf_cnn")]
+    ratios = sorted(
+        one["ours"].rate / max(of.rate for name, of in one.items() if name != "ours") for one in rounds
+    )
     figures = "  ".join(f"{name} {value:.2f}" for name, value in medians.items())
     print(
         f"{model:<10}{mode:<12}{devices:>8}   {figures};  {statistics.median(ratios):.2f}"
-        f" ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+        f" ({ratios[0]:.2f} to {ratios[-1]:.2f});  {peaks[0]:.0f} against {peaks[1]:.0f} MiB",
         flush=True,
     )
 

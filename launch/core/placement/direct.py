@@ -96,7 +96,7 @@ class Replicated(Plain):
 class Independent(Plain):
     """Every tower trains its own copy alone. Nothing moves: the upper bound, and no common model.
 
-    Towers that take turns change their copies in their own turn, so that no gradients wait for the others.
+    A tower changes its copy as soon as it has its gradients, in its own turn: none are kept for the others.
     """
 
     waits: Waits = "turn"

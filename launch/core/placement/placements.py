@@ -49,8 +49,8 @@ class Placement(Protocol):
     def waits(self) -> Waits:
         """What an update waits for.
 
-        all: every tower's gradients. turn: those of the towers that run at once, each of which has its own
-        variables; the next turn starts after it. own: those of one tower, for each of which there is an
+        all: every tower's gradients. turn: its own tower's, which has variables of its own; the next turn
+        starts after the updates of this one. own: those of one tower, for each of which there is an
         update. none: it works with what the step before kept.
         """
 

@@ -1,7 +1,7 @@
 """Builds training steps on CPU devices for `test_turns`: `python -m ... CORES TOWERS`; prints JSON.
 
-Printed for each mode, of every op that adds gradients of several towers: how many towers' time marks it
-waits for.
+Printed for each mode, of every op that adds gradients of several towers, and where each changes its own
+variables of every such change: how many towers' time marks it waits for.
 """
 
 import json
@@ -23,7 +23,9 @@ TOWERS = int(sys.argv[2])
 MODES: dict[str, dict[str, Any]] = {
     "parameter_server": {"variable_update": "parameter_server"},
     "ring": {"variable_update": "replicated", "all_reduce": "ring", "ps_device": None},
+    "independent": {"variable_update": "independent", "ps_device": None},
 }
+COUNTED = {"independent": ("ResourceApplyGradientDescent",)}
 
 
 def awaited(name: str, nodes: dict[str, Any]) -> set[str]:
@@ -56,6 +58,6 @@ for name, mode in MODES.items():
     waits[name] = [
         len(awaited(node.name, nodes))
         for node in nodes.values()
-        if node.name.startswith("update") and node.op in ("AddN", "AddV2")
+        if node.name.startswith("update") and node.op in COUNTED.get(name, ("AddN", "AddV2"))
     ]
 json.dump(waits, sys.stdout)
