@@ -1,7 +1,11 @@
-"""Temporary folders in memory where there is room: the kit's /sys trees are thousands of small files."""
+"""What holds for all tests: their order, signals that arrive, temporary folders in memory where it has room.
+
+In memory because the kit's /sys trees are thousands of small files.
+"""
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -21,6 +25,7 @@ _TOGETHER = ("tests/launch/core/inputs/",)  # one process gives what all files o
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _let_programs_hear_signals()
     if config.option.basetemp is None and not hasattr(config, "workerinput") and _has_room():
         config.option.basetemp = tempfile.mkdtemp(prefix="gputopo-tests-", dir=_MEMORY)
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
@@ -47,6 +52,18 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def _let_programs_hear_signals() -> None:
+    """Let the programs under test hear a Ctrl-C and a hang-up also where these tests were to ignore them.
+
+    So it is in a shell's job in the background and under nohup. What is ignored stays so in every program
+    that is started; what has a handler is back at its default there.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def _has_room() -> bool:

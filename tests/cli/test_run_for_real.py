@@ -101,7 +101,6 @@ def test_a_terminal_that_goes_away_ends_the_run_saved_and_reported(tmp_path: Pat
     events = tmp_path / "out/events.jsonl"
     pid, terminal = os.forkpty()
     if pid == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.execve(line[0], line, environment)
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         while screen.read(4096) and not (events.exists() and b'"step":9,' in events.read_bytes()):

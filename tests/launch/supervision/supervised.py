@@ -30,6 +30,7 @@ class Run:
         self.folder = RunFolder(path)
         self.pid = 0
         self.on_step: Callable[[], None] = lambda: None
+        self._others = set(psutil.Process().children(recursive=True))  # that tests before have started
 
     def __call__(
         self,
@@ -44,7 +45,7 @@ class Run:
             return (sys.executable, "-I", misbehave.__file__, behaviour, str(file), str(events_fd))
 
         def on_event(event: Event) -> None:
-            for child in psutil.Process().children():
+            for child in self.children():
                 self.pid = child.pid
             if isinstance(event, Step):
                 self.on_step()
@@ -59,8 +60,12 @@ class Run:
             limits=limits,
             **more,  # type: ignore[arg-type]
         )
-        assert psutil.Process().children(recursive=True) == []
+        assert self.children() == []
         return outcome
+
+    def children(self) -> list[psutil.Process]:
+        """Give the processes of this run that are still there."""
+        return [child for child in psutil.Process().children(recursive=True) if child not in self._others]
 
     def written(self) -> list[Event]:
         with self.folder.events.open("rb") as lines:

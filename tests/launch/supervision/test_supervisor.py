@@ -77,7 +77,7 @@ def test_a_display_that_fails_leaves_no_worker_behind(run: Run) -> None:
     run.on_step = broken
     with pytest.raises(BrokenPipeError):
         run("hangs")
-    assert psutil.Process().children(recursive=True) == []
+    assert run.children() == []
     assert not psutil.pid_exists(run.pid)
 
 
