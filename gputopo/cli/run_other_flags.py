@@ -1,0 +1,110 @@
+"""The flags of tf_cnn_benchmarks and tensorpack, and what each is here: the tables of `run_aliases`.
+
+Their meaning is that of tensorflow/benchmarks, scripts/tf_cnn_benchmarks/benchmark_cnn.py (--help), and of
+tensorpack/benchmarks, other-wrappers and ResNet-MultiGPU/resnet-multigpu.py.
+"""
+
+# Flags that are another word for an option that takes a value.
+RENAMED = {
+    "--all-reduce-spec": "--all-reduce",
+    "--init-learning-rate": "--learning-rate",
+    "--fp16-loss-scale": "--loss-scale",
+    "--train-dir": "--checkpoints",
+    "--save-model-steps": "--checkpoint-steps",
+    "--max-ckpts-to-keep": "--keep-checkpoints",
+    "--datasets-prefetch-buffer-size": "--prefetch",
+    "--per-gpu-batch-size": "--batch-size",
+    "--batch": "--batch-size",
+    "--tf-random-seed": "--seed",
+    "--gpu": "--gpus",
+}
+# Flags that are yes or no there, and what they are here: words for yes, words for no.
+SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "--use-fp16": (("--precision", "fp16"), ()),
+    "--fp16-enable-auto-loss-scale": (("--loss-scale", "auto"), ()),
+    "--compact-gradient-transfer": (("--fp16-transfer",), ()),
+    "--xla-compile": (("--xla",), ()),
+    "--use-xla-compile": (("--xla",), ()),
+    "--use-nccl": (("--all-reduce", "nccl"), ()),
+    "--hierarchical-copy": (("--all-reduce", "hierarchical"), ()),
+    "--datasets-use-caching": (("--cache", "raw"), ()),
+    "--cross-replica-sync": ((), ("--async",)),
+}
+# Own flags that are short for an option with a value: what is left off with them.
+SHORT_FOR = {
+    "--forward-only": ("--task", "forward"),
+    "--eval": ("--task", "eval"),
+    "--input-only": ("--task", "input"),
+    "--json": ("--format", "json"),
+}
+# Where variables are, or with copies on every device where their gradients are added.
+PARAMETER_DEVICE = "--local-parameter-device"
+PLACES: dict[str, dict[str, tuple[str, ...]]] = {
+    "parameter_server": {"cpu": ("--ps", "cpu"), "gpu": ("--ps", "gpu:spread")},
+    "replicated": {"cpu": ("--all-reduce", "pscpu"), "gpu": ("--all-reduce", "copy")},
+    "independent": {"cpu": (), "gpu": ()},
+}
+# A flag's value that is called otherwise here.
+VALUES: dict[str, dict[str, tuple[str, ...]]] = {
+    PARAMETER_DEVICE: PLACES["parameter_server"],
+    "--fake-location": {
+        "gpu": ("--data-source", "gpu"),
+        "cpu": ("--data-source", "cpu"),
+        "python": ("--data-source", "python", "--feed", "queue"),
+        "python-queue": ("--data-source", "python", "--feed", "queue"),
+        "python-dataset": ("--data-source", "python", "--feed", "dataset"),
+    },
+}
+# What gputopo does not have, by what to do in its place.
+_ELSEWHERE = {
+    "give the steps to profile: --trace 10": ("trace_file", "use_chrome_trace_format", "tfprof_file"),
+    "leave it out: every tenth step is shown, and events.jsonl holds all": ("display_every",),
+    "leave it out: --num-gpus N takes CPU devices where there is no GPU": ("device", "horovod_device"),
+    "leave it out: variables stay fp32; --precision fp16 computes in fp16": ("fp16_vars",),
+    "leave it out: gputopo trains on one host": (
+        *("job_name", "worker_hosts", "ps_hosts", "controller_host", "task_index", "server_protocol", "job"),
+    ),
+    "leave it out: --all-reduce hierarchical takes its groups from the machine's links": (
+        "network_topology",
+    ),
+    "leave it out: examples come by tf.data, --prefetch N batches ahead of the step": (
+        *("use_datasets", "datasets_use_prefetch", "batch_group_size", "input_preprocessor"),
+        *("datasets_parallel_interleave_cycle_length", "datasets_parallel_interleave_prefetch"),
+        *("datasets_sloppy_parallel_interleave", "multi_device_iterator_max_buffer_size"),
+        *("fuse_decode_and_crop", "datasets_repeat_cached_sample"),
+    ),
+    "leave it out: colours are distorted without YIQ, which TensorFlow 2 lacks": ("distort_color_in_yiq",),
+    "leave it out: it is always so in TensorFlow 2": ("use_resource_vars", "use_tf_layers"),
+    "leave it out: TensorFlow brings its own oneDNN; --num-intra-threads bounds its threads": (
+        *("mkl", "kmp_blocktime", "kmp_affinity", "kmp_settings"),
+    ),
+    "leave it out: a GPU's memory is taken as needed, up to --gpu-memory-limit": (
+        *("allow_growth", "gpu_memory_frac_for_testing", "use_unified_memory", "force_gpu_compatible"),
+    ),
+    "say it in steps: --learning-rate-schedule piecewise:30=0.1,60=0.01": (
+        *("piecewise_learning_rate_schedule", "num_epochs_per_decay", "learning_rate_decay_factor"),
+        "minimum_learning_rate",
+    ),
+    "say it in steps: --learning-rate-warmup-steps N": ("num_learning_rate_warmup_epochs",),
+    "say it in steps: --num-batches N": ("num_epochs", "num_eval_batches", "num_eval_epochs"),
+    "say it in steps: --checkpoint-steps N": ("save_model_secs",),
+    "leave it out: the scale doubles after 1000 good steps": ("fp16_inc_loss_scale_every_n",),
+    "train with --checkpoints DIR, then judge them with --eval": (
+        *("eval_interval_secs", "eval_dir", "eval_batch_size", "stop_at_top_1_accuracy"),
+        *("eval_during_training_every_n_steps", "eval_during_training_every_n_epochs"),
+        *("eval_during_training_at_specified_steps", "eval_during_training_at_specified_epochs"),
+    ),
+    "name a folder of checkpoints and go on from it: --checkpoints DIR --resume": (
+        *("backbone_model_path", "load", "reset_optimizer_state"),
+    ),
+    "name a folder for TensorBoard: --tensorboard DIR": ("summary_verbosity", "save_summaries_steps"),
+    "name the run's folder with --output DIR: it holds all figures as JSON": (
+        *("benchmark_log_dir", "benchmark_test_id", "result_storage"),
+    ),
+    "choose them with --gpus LIST": ("gpu_indices",),
+    "set it in the environment: TF_ENABLE_WINOGRAD_NONFUSED=1": ("winograd_nonfused",),
+    "set it in the environment: TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=1": ("batchnorm_persistent",),
+    "set it in the environment: TF_AUTOTUNE_THRESHOLD=N": ("autotune_threshold",),
+    "set it in the environment: TF_SYNC_ON_FINISH=1": ("sync_on_finish",),
+}
+REFUSED = {f"--{flag.replace('_', '-')}": hint for hint, flags in _ELSEWHERE.items() for flag in flags}
