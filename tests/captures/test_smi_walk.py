@@ -2,7 +2,6 @@
 
 import csv
 import re
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from gputopo.captures import detect, smi_csv, smi_text, smi_xml
 from gputopo.machine import Gpu
 from tests.captures.smi_numbers import made_up
+from tests.cost import cost_of
 
 CAPTURES = Path(__file__).parents[3] / "shared" / "captures"
 XML = sorted(CAPTURES.glob("smi_xml*/*.xml"))
@@ -224,13 +224,7 @@ def test_every_number_of_the_query_that_has_a_place_is_there(path: Path) -> None
     assert gpu.remapped_rows.failure is (row["remapped_rows.failure"] == "Yes")
 
 
-def test_the_largest_capture_is_read_in_less_than_100_ms() -> None:
+def test_the_largest_capture_is_read_in_about_a_tenth_of_a_second() -> None:
     path = max([*XML, *TEXT], key=lambda path: path.stat().st_size)
     text = path.read_text(encoding="utf-8")
-    smi_xml.parse(text, origin=path.name)
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        detect.read_text(text, origin=path.name)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.1
+    assert cost_of(lambda: detect.read_text(text, origin=path.name), rounds=3) < 10
