@@ -8,8 +8,8 @@ _NUMBERS = 60_000  # so many take about 10 ms on a quiet core of 2023
 
 def cost_of(act: Callable[[], object], *, rounds: int = 5) -> float:
     """Give the CPU time of `act` in units of the fixed piece, about 10 ms: the least of each, in turn."""
-    own, unit = zip(*((_cpu_s(act), _cpu_s(_piece)) for _ in range(rounds)), strict=True)
-    return min(own) / min(unit)
+    times = [(_cpu_s(act), _cpu_s(_piece)) for _ in range(rounds)]
+    return min(own for own, _ in times) / min(unit for _, unit in times)
 
 
 def _piece() -> int:
