@@ -96,9 +96,13 @@ class TrainingStep:
             turn = [self._tower(tower, number, fed, before) for tower in range(first, first + self._width)]
             before = [tower.marks for tower in turn]
             if self._placement.waits == "turn":
-                for place, tower in enumerate(turn, start=first):
-                    updates += self._update([tower], number, after=[tower.marks], first=place)
-                before = [*before, *updates]
+                ended = [
+                    op
+                    for place, tower in enumerate(turn, start=first)
+                    for op in self._update([tower], number, after=[tower.marks], first=place)
+                ]
+                before = [*before, *ended]
+                updates += ended
             towers += turn
         if self._placement.waits != "turn":
             updates = self._common_updates(towers, number)
