@@ -18,6 +18,7 @@ from typing import Any
 from gputopo import schema
 from gputopo.errors import ExitCode, GputopoError, HardwareError
 from gputopo.events import Event, MemoryPeak, RankFailed, encode_line
+from gputopo.launch import lean_tensorflow
 from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.op_errors import cause_and_remedy, first_line
 from gputopo.launch.spec import RunSpec
@@ -57,7 +58,7 @@ def _asked_by(signum: signal.Signals) -> Callable[[], bool]:
 def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bool]) -> RankFailed | None:
     began = time.perf_counter()
     try:
-        import tensorflow as tf
+        tf = lean_tensorflow.load()
     except ImportError as error:
         return _failed(
             "error",

@@ -15,7 +15,7 @@ from gputopo.architectures.catalogue import ARCHITECTURES, Architecture, Loss
 from gputopo.architectures.sketch import Variable
 from gputopo.launch import model_names
 from gputopo.launch.core.layers import DataFormat, GraphLayers, Rows
-from gputopo.launch.core.randomness import Stream, normal
+from gputopo.launch.core.randomness import Stream, cut_normal
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
@@ -40,7 +40,7 @@ class VariableSpec:
             return tf.constant(self.values())
         if self.stddev == 0.0:
             return tf.fill(self.shape, self.start)
-        return tf.clip_by_value(normal(stream, self.shape), -2.0, 2.0) * self.stddev
+        return cut_normal(stream, self.shape, self.stddev)
 
 
 @dataclass(frozen=True)

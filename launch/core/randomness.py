@@ -5,6 +5,7 @@ in the middle of a stream and draw just its own rows (J. Salmon et al., "Paralle
 1, 2, 3", 2011).
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +48,30 @@ def normal(stream: Stream, shape: tuple[int, ...], *, first_row: int = 0) -> Ten
     return _draw(tf.raw_ops.StatelessRandomNormalV2, stream, shape, first_row)
 
 
+def cut_normal(stream: Stream, shape: tuple[int, ...], deviation: float) -> Tensor:
+    """Draw what `normal` draws, cut at two deviations, times `deviation`: first values of variables."""
+    key, counter = _key_and_counter(stream, 0)
+    size = (shape[0], _padded(shape))
+    return tf.reshape(_cut_at_two(size, key, counter, deviation)[:, : math.prod(shape[1:])], shape)
+
+
+def _drawn_and_cut(size: Tensor, key: Tensor, counter: Tensor, deviation: Tensor) -> Tensor:
+    drawn = tf.raw_ops.StatelessRandomNormalV2(
+        shape=size, key=key, counter=counter, alg=_PHILOX, dtype=tf.float32
+    )
+    return tf.clip_by_value(drawn, -2.0, 2.0) * deviation
+
+
+# A function, of any `size`: each of its ops works in place, where eager ones would each take memory.
+_cut_at_two = tf.function(
+    _drawn_and_cut,
+    input_signature=[
+        tf.TensorSpec(*told)
+        for told in (((2,), tf.int64), ((1,), tf.uint64), ((2,), tf.uint64), ((), tf.float32))
+    ],
+)
+
+
 def integers(stream: Stream, rows: int, below: int, *, first_row: int = 0) -> Tensor:
     """Draw int64 [rows] in [0, below). 64 bits: TensorFlow keeps no int32 variable on a GPU."""
     return tf.cast(uniform(stream, (rows,), first_row=first_row) * below, tf.int64)
@@ -54,18 +79,23 @@ def integers(stream: Stream, rows: int, below: int, *, first_row: int = 0) -> Te
 
 def _draw(op: Any, stream: Stream, shape: tuple[int, ...], first_row: int) -> Tensor:
     """Draw whole rows; a row starts at a counter, so its width is rounded up to four numbers."""
-    width = 1
-    for size in shape[1:]:
-        width *= size
-    padded = -(-width // _PER_COUNTER) * _PER_COUNTER
-    start = first_row * padded // _PER_COUNTER
+    padded = _padded(shape)
+    key, counter = _key_and_counter(stream, first_row * padded // _PER_COUNTER)
+    drawn = op(shape=(shape[0], padded), key=key, counter=counter, alg=_PHILOX, dtype=tf.float32)
+    return tf.reshape(drawn[:, : math.prod(shape[1:])], shape)
+
+
+def _padded(shape: tuple[int, ...]) -> int:
+    return -(-math.prod(shape[1:]) // _PER_COUNTER) * _PER_COUNTER
+
+
+def _key_and_counter(stream: Stream, start: int) -> tuple[Tensor, Tensor]:
     # Key and counter are read on the host by the GPU's kernel as well; the scope is not any tower's.
     with tf.name_scope("random_counters/"), tf.device("/CPU:0"):
         high = tf.cast(stream.step, tf.uint64)
         counter = tf.stack([tf.constant(start, tf.uint64), high])
         key = tf.constant([(stream.seed << 32) ^ stream.purpose], tf.uint64)
-    drawn = op(shape=(shape[0], padded), key=key, counter=counter, alg=_PHILOX, dtype=tf.float32)
-    return tf.reshape(drawn[:, :width], shape)
+    return key, counter
 
 
 def _written_out(*, shape: tuple[int, int], key: Tensor, counter: Tensor, alg: int, dtype: Any) -> Tensor:

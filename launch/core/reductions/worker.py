@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gputopo.errors import GputopoError, HardwareError
+from gputopo.launch import lean_tensorflow
 from gputopo.launch.reduction_bench.spec import Alive, Message, ReductionJob, Refused, Timed
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
 def _outcome(job: ReductionJob, tell: Tell) -> Message:
     tell(Alive(next="loading TensorFlow"))
     try:
-        import tensorflow as tf
+        tf = lean_tensorflow.load()
     except ImportError as error:
         return Refused(says=f"TensorFlow cannot be imported: {error}", for_all=True)
     import psutil

@@ -17,7 +17,7 @@ from gputopo import workload
 from gputopo.launch.core import layers, models
 from gputopo.launch.core.inputs.synthetic import examples
 from gputopo.launch.core.layers import Rows
-from gputopo.launch.core.randomness import Stream, integers, normal, uniform
+from gputopo.launch.core.randomness import Stream, cut_normal, integers, normal, uniform
 
 answer = {"parameters": {name: models.parameter_count(models.build(name)) for name in workload.names()}}
 answer["shapes"] = {name: models.build(name).input_shape for name in workload.names()}
@@ -31,6 +31,10 @@ answer["moments"] = [float(many.mean()), float(many.std())]
 answer["seeds differ"] = bool((uniform(Stream(7, 3), (2, 4)) != uniform(Stream(8, 3), (2, 4))).numpy().all())
 answer["steps differ"] = bool(
     (uniform(Stream(7, 3), (2, 4)) != uniform(Stream(7, 3, 1), (2, 4))).numpy().all())
+cut = np.clip(many, -2.0, 2.0) * np.float32(0.3)
+answer["first values"] = bool((cut_normal(Stream(1, 1), (400, 100), 0.3).numpy() == cut).all())
+odd = np.clip(normal(Stream(1, 1), (9, 1, 7)).numpy(), -2.0, 2.0)
+answer["odd rows"] = bool((cut_normal(Stream(1, 1), (9, 1, 7), 1.0).numpy() == odd).all())
 labels = integers(stream, 5000, 11).numpy()
 answer["labels"] = [int(labels.min()), int(labels.max()), len(set(labels.tolist()))]
 model = models.build("trivial")
@@ -66,6 +70,11 @@ def test_rows_are_the_same_however_the_batch_is_cut(answer: dict[str, object], d
 def test_normal_numbers_have_mean_0_and_deviation_1(answer: dict[str, object]) -> None:
     # 40,000 numbers: the standard errors are 0.005 and 0.0035.
     assert answer["moments"] == pytest.approx([0.0, 1.0], abs=0.025)
+
+
+def test_first_values_are_the_normal_numbers_cut_at_two_deviations(answer: dict[str, object]) -> None:
+    assert answer["first values"] is True
+    assert answer["odd rows"] is True
 
 
 def test_other_seeds_and_other_steps_give_other_numbers(answer: dict[str, object]) -> None:
