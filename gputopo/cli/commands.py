@@ -13,7 +13,11 @@ from gputopo.errors import UsageError
 # name: module, function, and what `gputopo --help` says of it, in the order of the help.
 COMMANDS = {
     "inspect": ("gputopo.cli.inspect", "inspect", "Show the machine, its GPUs and links, and what is wrong."),
-    "bandwidth": ("gputopo.cli.bandwidth", "bandwidth", "Measure what the links really do, and judge it."),
+    "bandwidth": (
+        "gputopo.cli.bandwidth.command",
+        "bandwidth",
+        "Measure what the links really do, and judge it.",
+    ),
     "plan": ("gputopo.cli.plan", "plan", "Choose the GPUs of a job, and say why."),
     "run": ("gputopo.cli.run", "run", "Train a model on the best GPUs, and watch each of them."),
     "make-data": ("gputopo.cli.make_data", "make_data", "Write a small data folder to try real input with."),

@@ -1,4 +1,4 @@
-"""What is done about a signal to the launcher: decisions over values, which the supervisor carries out."""
+"""What is done about a signal to the launcher: decisions over values, which `worker_life` carries out."""
 
 import signal
 from typing import Literal

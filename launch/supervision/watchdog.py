@@ -22,6 +22,10 @@ PHASE_S = 1800.0
 # Until the next word of a worker that has not taken a step. TensorFlow says that compiling its kernels for a
 # new kind of GPU "could take 30 minutes or longer"; large models under XLA take minutes. Seconds. Ours.
 START_S = 3600.0
+# How long the launcher waits at most before it looks at the clock, and how much later it may come to that
+# without having stood still itself. Seconds. Ours.
+LOOK_S = 5.0
+LATE_S = 1.0
 USUAL_STEPS = 20  # the latest steps, whose median is the usual one
 
 
@@ -49,6 +53,7 @@ class Watchdog:
         self._seconds: deque[float] = deque(maxlen=USUAL_STEPS)
         self._heard_s = now_s
         self._allowed_s = patience.start_s
+        self._look_s = now_s
         self._during = "starting TensorFlow and building the model"
 
     def heard(self, event: Event, now_s: float) -> None:
@@ -69,6 +74,22 @@ class Watchdog:
     def deadline_s(self) -> float:
         """Tell until when the worker must say something."""
         return self._heard_s + self._allowed_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Give how long to wait at most for the worker's next word, from now on."""
+        wait = min(LOOK_S, max(0.0, self.deadline_s() - now_s))
+        self._look_s = now_s + wait
+        return wait
+
+    def woke(self, now_s: float) -> None:
+        """Take that the wait is over now.
+
+        If it took longer than it was to, the launcher stood still, and the worker with it: so batch systems
+        suspend jobs (SIGSTOP), and containers are frozen. That time is not the worker's silence.
+        """
+        late = now_s - self._look_s
+        if late > LATE_S:
+            self._heard_s += late
 
     def verdict(self, now_s: float) -> str | None:
         """Say in words that the worker hangs, if it does."""

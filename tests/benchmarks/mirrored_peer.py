@@ -3,7 +3,8 @@
     python -m tests.benchmarks.mirrored_peer --how loop --model resnet20 --devices 2 --batch-size 64
 
 `loop` is a custom loop (strategy.run in a tf.function), `fit` is Keras. On CPU devices; synthetic examples
-that are made once. Prints `total images/sec` as tf_cnn_benchmarks does: counted images over their wall time.
+that are made once. Prints a line for each counted step and `total images/sec` as tf_cnn_benchmarks does:
+counted images over their wall time.
 """
 
 import argparse
@@ -118,8 +119,9 @@ def _loop(strategy: Any, arguments: argparse.Namespace) -> float:
     for _ in range(arguments.num_warmup_batches + 1):
         float(step(*batch))
     began = time.perf_counter()
-    for _ in range(arguments.num_batches):
+    for number in range(arguments.num_batches):
         float(step(*batch))
+        print("step", number, flush=True)
     return time.perf_counter() - began
 
 
@@ -137,6 +139,8 @@ def _fit(strategy: Any, arguments: argparse.Namespace) -> float:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if batch == arguments.num_warmup_batches:
                 self.began = time.perf_counter()
+            elif batch > arguments.num_warmup_batches:
+                print("step", batch, flush=True)
 
     with strategy.scope():
         images = keras.Input(network.input_shape)

@@ -15,7 +15,8 @@ from gputopo.events import (
 )
 from gputopo.launch.runs import RunFolder
 from gputopo.launch.spec import RunSpec
-from gputopo.launch.supervision.supervisor import Limits, Outcome, supervise
+from gputopo.launch.supervision.supervisor import Outcome, supervise
+from gputopo.launch.supervision.worker_life import Limits
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
 

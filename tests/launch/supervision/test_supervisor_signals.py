@@ -11,8 +11,8 @@ from gputopo.events import (
     RunFinished,
 )
 from gputopo.launch.spec import Lifecycle
-from gputopo.launch.supervision.supervisor import Limits
 from gputopo.launch.supervision.watchdog import Patience
+from gputopo.launch.supervision.worker_life import Limits
 from gputopo.summary import summarise
 from tests.launch.specs import cpu_spec
 from tests.launch.supervision.supervised import Run, failure, once

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.events import CheckpointSaved, Event, ModelBuilt, PhaseBegun, PlacementChecked, Step, WarmupDone
-from gputopo.launch.supervision.watchdog import Patience, Watchdog
+from gputopo.launch.supervision.watchdog import LATE_S, LOOK_S, Patience, Watchdog
 
 PATIENCE = Patience(factor=10, least_s=5, phase_s=100, start_s=1000)
 
@@ -83,3 +83,32 @@ def test_every_word_of_the_worker_moves_the_deadline_on(seconds: list[float]) ->
         deadline = watchdog.deadline_s()
         assert deadline >= now + PATIENCE.least_s
         assert watchdog.verdict(now) is None
+
+
+def waited(watchdog: Watchdog, *, from_s: float, until_s: float) -> Watchdog:
+    watchdog.wait_s(from_s)
+    watchdog.woke(until_s)
+    return watchdog
+
+
+def test_a_launcher_looks_at_the_clock_every_few_seconds_and_at_the_deadline() -> None:
+    assert after(step(2.0), now_s=100).wait_s(100) == LOOK_S < 20
+    assert after(step(2.0), now_s=100).wait_s(118) == 2
+    assert after(step(2.0), now_s=100).wait_s(130) == 0
+
+
+def test_time_in_which_the_launcher_itself_stood_still_is_no_silence_of_the_worker() -> None:
+    watchdog = waited(after(step(2.0), now_s=100), from_s=110, until_s=110 + LOOK_S + 3600)
+    assert watchdog.deadline_s() == 120 + 3600
+    assert watchdog.verdict(119 + 3600) is None
+    assert watchdog.verdict(121 + 3600) == (
+        "the worker hangs: nothing for 21 s in a step; a step usually takes 2 s"
+    )
+
+
+@given(begins=st.floats(0, 30), late=st.floats(-LOOK_S, 0.99 * LATE_S))
+def test_a_wait_as_long_as_asked_for_or_a_little_longer_counts_in_full(begins: float, late: float) -> None:
+    watchdog = after(step(2.0), now_s=0)
+    wait = watchdog.wait_s(begins)
+    watchdog.woke(begins + max(0.0, wait + late))
+    assert watchdog.deadline_s() == 20

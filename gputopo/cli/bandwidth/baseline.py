@@ -8,7 +8,7 @@ from gputopo.cli.printing import emit, show
 
 if TYPE_CHECKING:
     from gputopo.bandwidth import Bandwidth
-    from gputopo.cli.bandwidth_options import Shape
+    from gputopo.cli.bandwidth.options import Shape
     from gputopo.findings import Severity
     from gputopo.history import Saved
     from gputopo.machine import Machine

@@ -9,7 +9,7 @@ from gputopo.bandwidth import Bandwidth
 from gputopo.errors import HardwareError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.cli.bandwidth_options import Wish
+    from gputopo.cli.bandwidth.options import Wish
     from gputopo.machine import Machine
 
 

@@ -7,7 +7,7 @@ from gputopo.report.layout import plain
 
 if TYPE_CHECKING:
     from gputopo.bandwidth import Bandwidth
-    from gputopo.cli.bandwidth_options import Wish
+    from gputopo.cli.bandwidth.options import Wish
     from gputopo.machine import Machine
 
 
@@ -16,7 +16,7 @@ def measure_links(wish: "Wish", machine: "Machine") -> "Bandwidth":
 
     Where no GPU could be measured, why is said on stderr, and what was measured is given.
     """
-    from gputopo.cli.bandwidth_progress import ProgressLine
+    from gputopo.cli.bandwidth.progress import ProgressLine
     from gputopo.links.jobs import Request
     from gputopo.probes.bandwidth.measuring import NoGpuMeasuredError, measure
 

@@ -7,15 +7,14 @@ import pytest
 
 from gputopo import history, schema
 from gputopo.bandwidth import Bandwidth, Failure
-from gputopo.cli import bandwidth as command
-from gputopo.cli import bandwidth_session
-from gputopo.cli.bandwidth_options import Wish
+from gputopo.cli.bandwidth import command, session
+from gputopo.cli.bandwidth.options import Wish
 from gputopo.machine import Machine
 from gputopo.report.bandwidths.document import BandwidthReport, report_of
 from tests.cli.conftest import Call
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 
-CAPTURES = Path(__file__).parents[3] / "shared/captures/bandwidth"
+CAPTURES = Path(__file__).parents[4] / "shared/captures/bandwidth"
 OnScenario = Callable[[str], None]
 Measure = Callable[[Bandwidth], None]
 
@@ -36,7 +35,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
         def measure_links(wish: Wish, machine: Machine) -> Bandwidth:
             return bandwidth
 
-        monkeypatch.setattr(bandwidth_session, "measure_links", measure_links)
+        monkeypatch.setattr(session, "measure_links", measure_links)
 
     return put
 
@@ -228,7 +227,7 @@ def test_the_baseline_is_asked_for_before_anything_is_measured(
     def measure_links(wish: Wish, machine: Machine) -> Bandwidth:
         raise AssertionError("measured without a baseline")
 
-    monkeypatch.setattr(bandwidth_session, "measure_links", measure_links)
+    monkeypatch.setattr(session, "measure_links", measure_links)
     on_scenario("four")
     assert "--save" in refused(call, "--baseline")
 

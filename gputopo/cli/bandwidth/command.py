@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli import bandwidth_options as given
-from gputopo.cli.bandwidth_options import Wish, wish_of
+from gputopo.cli.bandwidth import options as given
+from gputopo.cli.bandwidth.options import Wish, wish_of
 from gputopo.cli.printing import emit, show
 from gputopo.cli.source import machine_from
 from gputopo.errors import ExitCode, InputError
@@ -87,10 +87,10 @@ def _measured(wish: Wish, machine: "Machine") -> "Bandwidth":
             )
         return machine.bandwidth
     if wish.model is not None:
-        from gputopo.cli.bandwidth_reduction import measure_reduction
+        from gputopo.cli.bandwidth.reduction import measure_reduction
 
         return measure_reduction(wish, machine)
-    from gputopo.cli.bandwidth_session import measure_links
+    from gputopo.cli.bandwidth.session import measure_links
 
     return measure_links(wish, machine)
 
@@ -114,7 +114,7 @@ def _told(wish: Wish, machine: "Machine", measured: "Bandwidth", old: "Saved | N
     if old is None:
         _print(wish, judged, measured, found)
     else:
-        from gputopo.cli.bandwidth_baseline import tell_difference
+        from gputopo.cli.bandwidth.baseline import tell_difference
 
         reached = tell_difference(judged, measured, old, wish.shape, wish.fail_on)
     if not measured.complete:

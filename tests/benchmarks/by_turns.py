@@ -1,0 +1,141 @@
+"""Programs that train, measured by turns on one machine: one goes on while the others stand still (SIGSTOP).
+
+What else the machine does so comes upon all of them alike, within seconds, where whole runs one after another
+would meet with different minutes of it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import psutil
+
+_POLL_S = 0.002
+_OUTPUT, _ERRORS = "output", "errors"
+
+
+class Program(NamedTuple):
+    """A program that trains until it is ended.
+
+    `arguments`: Python's; `{folder}` is a folder of its own. `progress`: the file in that folder, by default
+    its output, in which a line with `mark` stands for a step. `images`: of one step.
+    """
+
+    arguments: Sequence[str]
+    mark: bytes
+    images: int
+    progress: str = _OUTPUT
+    cwd: Path = Path()
+    environment: Mapping[str, str] = {}
+
+
+class Running:
+    """A program at work, or standing still; ended with the context."""
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        folder.mkdir()
+        self._program = program
+        self._errors = folder / _ERRORS
+        self._progress = folder / program.progress
+        self._seen = 0  # bytes
+        self.steps = 0
+        with open(folder / _OUTPUT, "wb") as output, open(self._errors, "wb") as errors:
+            self._process = psutil.Popen(
+                [sys.executable, *(one.format(folder=folder) for one in program.arguments)],
+                cwd=program.cwd,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **program.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._family():
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def go_on_until(self, steps: int) -> float:
+        """Wait until so many steps are done; give the clock's reading then, in seconds."""
+        while self._look() < steps:
+            if self._process.poll() is not None:
+                sys.exit(f"{' '.join(self._program.arguments)} ended:\n{self._errors.read_text()[-2000:]}")
+            time.sleep(_POLL_S)
+        return time.perf_counter()
+
+    def rate(self, least_s: float) -> float:
+        """Let it run for a while and stand still again; give its images per second.
+
+        The step in which it stood still does not count, those after it do until `least_s` are over.
+        """
+        self._send(signal.SIGCONT)
+        began = now = self.go_on_until(self.steps + 1)
+        first = self.steps
+        while now - began < least_s:
+            now = self.go_on_until(self.steps + 1)
+        self.stand_still()
+        return (self.steps - first) * self._program.images / (now - began)
+
+    def stand_still(self) -> None:
+        """Stop all its processes where they are."""
+        self._send(signal.SIGSTOP)
+
+    def peak_mib(self) -> float:
+        """Tell the peak memory of its largest process until now."""
+        return max(_high_water_kib(one.pid) for one in self._family()) / 1024
+
+    def _look(self) -> int:
+        """Count the steps that are done."""
+        with suppress(FileNotFoundError), open(self._progress, "rb") as progress:
+            progress.seek(self._seen)
+            whole = progress.read().rpartition(b"\n")[0]
+            if whole:
+                self._seen += len(whole) + 1
+                self.steps += sum(self._program.mark in line for line in whole.split(b"\n"))
+        return self.steps
+
+    def _family(self) -> list[psutil.Process]:
+        return [self._process, *self._process.children(recursive=True)]
+
+    def _send(self, number: signal.Signals) -> None:
+        for one in self._family():
+            one.send_signal(number)
+
+
+def rates(
+    programs: Mapping[str, Program], folder: Path, *, rounds: int, slice_s: float, behind: float
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Start the programs, and let each run for a slice in each round; whoever was last begins the next.
+
+    Gives by round the images per second of each, and the peaks in MiB. One that in the first two rounds was
+    below `behind` times the fastest is not asked again: it takes time and decides nothing.
+    """
+    with ExitStack() as stack:
+        running = {}
+        for name, program in programs.items():
+            running[name] = stack.enter_context(Running(program, folder / name))
+            running[name].go_on_until(1)
+            running[name].stand_still()
+        found: list[dict[str, float]] = []
+        taking_part = list(running)
+        for number in range(rounds):
+            order = taking_part if number % 2 == 0 else taking_part[::-1]
+            found.append({name: running[name].rate(slice_s) for name in order})
+            if number == 1:
+                best = {name: max(one[name] for one in found) for name in taking_part}
+                taking_part = [name for name in taking_part if best[name] >= behind * max(best.values())]
+        return found, {name: one.peak_mib() for name, one in running.items()}
+
+
+def _high_water_kib(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
