@@ -19,7 +19,7 @@ COMMANDS = {
         "Measure what the links really do, and judge it.",
     ),
     "plan": ("gputopo.cli.plan", "plan", "Choose the GPUs of a job, and say why."),
-    "run": ("gputopo.cli.run", "run", "Train a model on the best GPUs, and watch each of them."),
+    "run": ("gputopo.cli.run.command", "run", "Train a model on the best GPUs, and watch each of them."),
     "make-data": ("gputopo.cli.make_data", "make_data", "Write a small data folder to try real input with."),
 }
 
@@ -40,11 +40,11 @@ def invoke(arguments: list[str]) -> int:
         raise _unknown_command(named)
     command = get_command(_app(COMMANDS if named is None else (named,)))
     if named in OTHER_SPELLINGS:
-        from gputopo.cli import run_aliases
+        from gputopo.cli.run import aliases
 
         parameters = cast(Any, command).commands[named].params
         flags = [name for one in parameters if getattr(one, "is_flag", False) for name in one.opts]
-        arguments = [named, *run_aliases.translate(arguments[1:], flags)]
+        arguments = [named, *aliases.translate(arguments[1:], flags)]
     try:
         with command.make_context("gputopo", list(arguments)) as context:
             result: Any = command.invoke(context)

@@ -13,7 +13,9 @@ and of tf_cnn_benchmarks (the largest process, in MiB). `--save FILE` keeps ever
 
 import argparse
 import json
+import signal
 import statistics
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +93,7 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--save", type=Path)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and what stands still with it
     kept = []
     print(
         f"{'model':<10}{'mode':<12}{'devices':>8}   median images/sec; ratio to the best peer (range); peaks"

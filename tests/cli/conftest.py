@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli import run_command, training_run
+from gputopo.cli import run_command
+from gputopo.cli.run import training
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
@@ -53,7 +54,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def command(spec: Path, events_fd: int) -> Sequence[str]:
             return (sys.executable, "-I", misbehave.__file__, behaviour, str(spec), str(events_fd))
 
-        monkeypatch.setattr(training_run, "worker_command", command)
+        monkeypatch.setattr(training, "worker_command", command)
 
     return behaves
 

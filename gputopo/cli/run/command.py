@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gputopo.cli import run_options
-from gputopo.cli.offers import at_least, folder_of, with_offers
 from gputopo.cli.plan_options import (
     ExcludeOption,
     GpusOption,
@@ -19,7 +17,9 @@ from gputopo.cli.plan_options import (
     VariableUpdateOption,
     request_from,
 )
-from gputopo.cli.run_options import exchange, output
+from gputopo.cli.run import options as run_options
+from gputopo.cli.run.offers import at_least, folder_of, with_offers
+from gputopo.cli.run.options import exchange, output
 from gputopo.cli.source import FromOption, planned_machine
 from gputopo.errors import UsageError
 
@@ -82,13 +82,13 @@ def run(**typed: Any) -> int:
     chosen = _target_of(typed, folder)
     if program:
         return _run_program(program, chosen, dry_run=typed["dry_run"], printed=printed)
-    from gputopo.cli import training_run
+    from gputopo.cli.run import training
 
     options = run_options.options_of(fields, chosen, model=typed["model"], num_gpus=typed["num_gpus"])
-    wanted = training_run.Wanted(folder, printed, fail_on_anomaly=worst == "warning", repeats=repeats)
+    wanted = training.Wanted(folder, printed, fail_on_anomaly=worst == "warning", repeats=repeats)
     if typed["dry_run"]:
-        return training_run.show_only(chosen, options, wanted)
-    return training_run.train(chosen, options, wanted)
+        return training.show_only(chosen, options, wanted)
+    return training.train(chosen, options, wanted)
 
 
 def _target_of(typed: dict[str, Any], folder: Path | None) -> "Target":
@@ -138,7 +138,7 @@ def _run_program(program: list[str], chosen: "Target", *, dry_run: bool, printed
     environment = env.program_env(os.environ, chosen.plan.environment if has_gpus else None)
     check_program(program, environment)
     if dry_run:
-        from gputopo.cli.dry_run import show_dry_run
+        from gputopo.cli.run.dry import show_dry_run
 
         show_dry_run(chosen.plan, None, env.changes(os.environ, environment), program, printed)
         return 0

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from gputopo.cli.choices import require_choice
-from gputopo.cli.offers import Offer, at_least, number
-from gputopo.cli.run_options.schedule import GRAMMAR, OF_THE_MODEL, parse_schedule
+from gputopo.cli.run.offers import Offer, at_least, number
+from gputopo.cli.run.options.schedule import GRAMMAR, OF_THE_MODEL, parse_schedule
 from gputopo.errors import UsageError
 from gputopo.launch.spec import Optimization, OptimizerName
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from gputopo import schema
-from gputopo.cli import run_options
+from gputopo.cli.run import options as run_options
 from gputopo.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.launch.spec import RunSpec
 from gputopo.result import Result
 from tests.cli.conftest import Call
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_run_without_a_gpu_says_so_first_and_keeps_its_result(

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gputopo import schema
-from gputopo.cli.dry_run import DryRun
+from gputopo.cli.run.dry import DryRun
 from tests.cli.conftest import Call
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def kit(*arguments: str) -> "subprocess.CompletedProcess[str]":

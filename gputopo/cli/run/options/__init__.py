@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gputopo.cli.offers import Offer, given
-from gputopo.cli.run_options import data, exchange, lifecycle, model, numerics, optimizer, output, runtime
+from gputopo.cli.run.offers import Offer, given
+from gputopo.cli.run.options import data, exchange, lifecycle, model, numerics, optimizer, output, runtime
 
 if TYPE_CHECKING:
     from gputopo.launch.prepare import RunOptions

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from gputopo.cli.choices import require_choice, shown
-from gputopo.cli.offers import Offer, number
+from gputopo.cli.run.offers import Offer, number
 from gputopo.errors import UsageError
 from gputopo.launch.spec import DataFormat, Precision, PrecisionName
 

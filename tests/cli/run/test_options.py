@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.cli import run_options
-from gputopo.cli.offers import Offer
-from gputopo.cli.run_options.exchange import implied_update
-from gputopo.cli.run_options.lifecycle import MOST_TRACED, parse_steps
-from gputopo.cli.run_options.optimizer import SCHEDULE
-from gputopo.cli.run_options.schedule import parse_schedule
+from gputopo.cli.run import options as run_options
+from gputopo.cli.run.offers import Offer
+from gputopo.cli.run.options.exchange import implied_update
+from gputopo.cli.run.options.lifecycle import MOST_TRACED, parse_steps
+from gputopo.cli.run.options.optimizer import SCHEDULE
+from gputopo.cli.run.options.schedule import parse_schedule
 from gputopo.errors import GputopoError, InputError, UsageError
 from gputopo.launch.cpu_plan import cpu_plan
 from gputopo.launch.prepare import RunOptions, spec_of

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gputopo.cli.choices import shown
-from gputopo.cli.offers import Offer, at_least, folder_of
+from gputopo.cli.run.offers import Offer, at_least, folder_of
 from gputopo.errors import UsageError
 from gputopo.launch.spec import Lifecycle
 

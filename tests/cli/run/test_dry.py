@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gputopo import schema
-from gputopo.cli.dry_run import DryRun
+from gputopo.cli.run.dry import DryRun
 from tests.cli.conftest import Call
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
@@ -59,7 +59,7 @@ def test_variables_spread_over_the_gpus_are_planned_and_run(call: Call) -> None:
 
 def test_the_parent_never_imports_tensorflow(tmp_path: Path) -> None:
     code = (
-        "import sys; from gputopo.cli import run_command, training_run; "
+        "import sys; from gputopo.cli import run_command; from gputopo.cli.run import training; "
         "code = run_command(['run', '--model', 'alexnet', '--from', '7gforce', '--dry-run']); "
         "sys.exit(code or 'tensorflow' in sys.modules)"
     )

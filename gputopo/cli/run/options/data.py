@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from gputopo.cli.choices import require_choice, shown
-from gputopo.cli.offers import Offer, at_least, folder_of
+from gputopo.cli.run.offers import Offer, at_least, folder_of
 from gputopo.errors import InputError
 from gputopo.launch.spec import CacheForm, Data, DataSource, Feed, ResizeMethod
 

@@ -183,7 +183,7 @@ def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
 
 def show_only(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     """Print what `train` would do, and do nothing."""
-    from gputopo.cli.dry_run import show_dry_run
+    from gputopo.cli.run.dry import show_dry_run
 
     spec = _checked(target, options, wanted.repeats)
     environment = env.worker_env(os.environ, spec, target.plan.environment)

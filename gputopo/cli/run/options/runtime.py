@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from gputopo.cli.choices import require_choice
-from gputopo.cli.offers import Offer, at_least
+from gputopo.cli.run.offers import Offer, at_least
 from gputopo.launch.spec import Runtime, ThreadMode
 
 THREAD_MODES: tuple[ThreadMode, ...] = get_args(ThreadMode)

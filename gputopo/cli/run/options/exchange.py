@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from gputopo import all_reduce
 from gputopo.cli.choices import require_choice
-from gputopo.cli.offers import Offer, at_least
+from gputopo.cli.run.offers import Offer, at_least
 from gputopo.launch.spec import Exchange, GradReduce
 
 CONSISTENCIES = ("strong", "relaxed")

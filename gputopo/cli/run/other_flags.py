@@ -1,4 +1,4 @@
-"""The flags of tf_cnn_benchmarks and tensorpack, and what each is here: the tables of `run_aliases`.
+"""The flags of tf_cnn_benchmarks and tensorpack, and what each is here: the tables of `aliases`.
 
 Their meaning is that of tensorflow/benchmarks, scripts/tf_cnn_benchmarks/benchmark_cnn.py (--help), and of
 tensorpack/benchmarks, other-wrappers and ResNet-MultiGPU/resnet-multigpu.py.

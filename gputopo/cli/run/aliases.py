@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gputopo.cli.run_other_flags import (
+from gputopo.cli.run.other_flags import (
     PARAMETER_DEVICE,
     PLACES,
     REFUSED,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gputopo.cli.choices import require_choice, shown
-from gputopo.cli.offers import Offer, at_least, whole
+from gputopo.cli.run.offers import Offer, at_least, whole
 from gputopo.errors import UsageError
 
 TASKS = ("train", "forward", "eval", "input")

@@ -15,7 +15,7 @@ from gputopo.launch import runs
 from gputopo.result import Result
 from tests.cli.conftest import Call
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,10 @@ def test_a_result_that_cannot_be_written_is_still_shown(
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from gputopo.cli import run_command, training_run
+from gputopo.cli import run_command
+from gputopo.cli.run import training
 from tests.kit_workers import misbehave
-training_run.worker_command = lambda spec, fd: (
+training.worker_command = lambda spec, fd: (
     sys.executable, "-I", misbehave.__file__, "hangs", str(spec), str(fd))
 sys.exit(run_command(["run", "--model", "alexnet", "--json", "--output", sys.argv[1]]))
 """

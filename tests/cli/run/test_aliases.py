@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli.run_aliases import translate
+from gputopo.cli.run.aliases import translate
 from gputopo.errors import UsageError
 
 FLAGS = ("--xla", "--staged-vars", "--distortions", "--async", "--fp16-transfer", "--forward-only")

@@ -4,7 +4,7 @@ import math
 import re
 
 from gputopo.cli.choices import nearest, shown
-from gputopo.cli.offers import Offer
+from gputopo.cli.run.offers import Offer
 from gputopo.errors import UsageError
 from gputopo.launch.spec import Schedule
 

@@ -1,7 +1,7 @@
 """Where it runs, what is printed and kept, and when it fails."""
 
 from gputopo.cli.choices import require_choice, shape_of
-from gputopo.cli.offers import Offer
+from gputopo.cli.run.offers import Offer
 from gputopo.errors import UsageError
 
 FORMATS = ("table", "json")
