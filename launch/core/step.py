@@ -24,7 +24,6 @@ from gputopo.launch.core.updating import Updater
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any
-_BEHIND = 4  # variables: a kernel, the offset and scale of its norm, and the kernel after them
 _START, _WEIGHTS, _GRADIENTS = range(3)  # a tower's marks
 
 
@@ -162,33 +161,10 @@ class TrainingStep:
             # CPU devices that take turns: beside the last turn a reduction would count as its computing.
             with tf.control_dependencies(list(after) if self._common_at_end else []):
                 totals = self._placement.totals(gradients)
-            if after and self._spec.backend == "cpu" and len(self._spec.devices) == 1:
-                return self.updater.update(self._in_their_turn(totals, gradients, first), number, first=first)
-            # Waiting keeps the update in place: a weight still being read would be copied first.
+            # Waiting keeps the update in place. A weight still being read would be copied first, and then lie
+            # elsewhere: ResNet-50 comes to take 230 MiB more so on a CPU, the memory around it in pieces.
             with tf.control_dependencies(list(after)):
                 return self.updater.update(totals, number, first=first)
-
-    def _in_their_turn(
-        self, totals: Sequence[Sequence[Tensor]], gradients: Sequence[Sequence[Tensor]], first: int
-    ) -> list[list[Tensor]]:
-        """Give the totals, each there when the towers' backward passes have left its variable behind.
-
-        For one CPU device: the updates, which wait for memory, then run beside convolutions (ResNet-50 takes
-        1.7 % less time). Beside peers they would count as the computing of the towers that happen to share a
-        core with them, and on a GPU they would stand among the backward pass in its stream. A pass has left
-        a variable behind when it has the gradient of one that stands `_BEHIND` before; at a branch that may
-        be too early, and then TensorFlow copies the variable before it changes it.
-        """
-        turns = []
-        for place, of_place in enumerate(totals, start=first):
-            waiting = []
-            for index, total in enumerate(of_place):
-                before = [index - _BEHIND] if index >= _BEHIND else range(_BEHIND)
-                passed = [of_tower[one] for of_tower in gradients for one in before if one < len(of_tower)]
-                with tf.control_dependencies(passed), tf.device(self._placement.places[place][index].device):
-                    waiting.append(tf.identity(total))
-            turns.append(waiting)
-        return turns
 
     def _keep(self, towers: Sequence[_Tower], updates: Sequence[Tensor]) -> list[Tensor]:
         """Keep what the next step needs beside the variables."""

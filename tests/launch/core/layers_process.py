@@ -2,12 +2,13 @@
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.core.layers import GraphLayers, Rows
+from gputopo.launch.core.layers import GraphLayers, Rows, dense
 from gputopo.launch.core.randomness import Stream
 
 BATCH, INPUTS, OUTPUTS = 2, 3, 5
@@ -29,18 +30,37 @@ def pointwise(size: int, stride: int, dtype: tf.DType) -> dict[str, float]:
     def theirs() -> Any:
         return tf.nn.conv2d(x, kernel, stride, "SAME")
 
+    return apart(ours, theirs, [x, kernel])
+
+
+def products(rows: int, width: int) -> dict[str, float]:
+    """Give the largest differences of a dense layer from TensorFlow's own product, as `pointwise` does."""
+    draw = np.random.default_rng(rows)
+    x = tf.constant(draw.normal(size=(rows, width)), tf.float32)
+    kernel = tf.constant(draw.normal(size=(width, width)), tf.float32)
+    return apart(lambda: dense(x, kernel), lambda: tf.matmul(x, kernel), [x, kernel])
+
+
+def batched_products(rows: int, width: int) -> int:
+    """Count the batched products in the forward pass of a dense layer."""
+    shapes = [tf.TensorSpec((rows, width)), tf.TensorSpec((width, width))]
+    graph = tf.function(lambda x, kernel: dense(x, kernel)).get_concrete_function(*shapes).graph
+    return sum(op.type == "BatchMatMulV2" for op in graph.get_operations())
+
+
+def apart(ours: Callable[[], Any], theirs: Callable[[], Any], of: list[Any]) -> dict[str, float]:
     found = []
-    for convolve in (ours, theirs):
+    for compute in (ours, theirs):
         with tf.GradientTape() as tape:
-            tape.watch([x, kernel])
-            y = convolve()
+            tape.watch(of)
+            y = compute()
             total = tf.reduce_sum(tf.square(tf.cast(y, tf.float32)))
-        found.append([y, *tape.gradient(total, [x, kernel])])
+        found.append([y, *tape.gradient(total, of)])
     shares = {}
     for name, mine, other in zip(("output", "of x", "of kernel"), *found, strict=True):
         right = tf.cast(other, tf.float32)
-        apart = tf.reduce_max(tf.abs(tf.cast(mine, tf.float32) - right))
-        shares[name] = float(apart / tf.reduce_max(tf.abs(right)))
+        most = tf.reduce_max(tf.abs(tf.cast(mine, tf.float32) - right))
+        shares[name] = float(most / tf.reduce_max(tf.abs(right)))
     return shares
 
 
@@ -66,6 +86,9 @@ json.dump(
             for stride in (1, 2, 3)
         },
         "half": pointwise(7, 2, tf.bfloat16),
+        "dense": {rows: products(rows, 4096) for rows in (4, 8, 64, 65)},
+        "batched": {rows: batched_products(rows, 4096) for rows in (4, 8, 64, 65)},
+        "batched small": batched_products(16, 512),
         "samplings": samplings(),
     },
     sys.stdout,
