@@ -15,8 +15,8 @@ Tensor = Any
 DataFormat = Literal["NCHW", "NHWC"]
 
 # Dense layers whose forward product is faster as a batched product of one matrix on CPUs (oneDNN, AVX-512):
-# by 9 to 21 % for 16 to 64 rows of 4096 x 4096 and 9216 x 4096 and by 5 to 12 % for 8, with one thread and with
-# two. 1 and 4 rows are slower so, and 128 rows, and 2048 x 1001; what lies between was not measured.
+# by 9 to 21 % for 16 to 64 rows of 4096 x 4096 and 9216 x 4096 and by 5 to 12 % for 8, with one thread and
+# with two. 1 and 4 rows are slower so, and 128 rows, and 2048 x 1001; between them it was not measured.
 _BATCHED_ROWS = range(8, 65)
 _BATCHED_ENTRIES = 1 << 24
 
