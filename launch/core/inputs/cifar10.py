@@ -10,7 +10,7 @@ import tensorflow as tf
 from gputopo.errors import InputError
 from gputopo.launch.core.inputs import cifar_files
 from gputopo.launch.core.inputs.bad_records import BadRecords
-from gputopo.launch.core.inputs.pipeline import with_threads
+from gputopo.launch.core.inputs.dataset_options import with_threads
 from gputopo.launch.core.inputs.preprocessing import Recipe, cifar_pictures
 
 Dataset = Any

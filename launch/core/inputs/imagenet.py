@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from gputopo.launch.core.inputs import reading
 from gputopo.launch.core.inputs.bad_records import BadRecords
-from gputopo.launch.core.inputs.pipeline import NO_LABEL, with_threads
+from gputopo.launch.core.inputs.dataset_options import with_threads
+from gputopo.launch.core.inputs.pipeline import NO_LABEL
 from gputopo.launch.core.inputs.preprocessing import Recipe, decode, decoded_picture, picture
 from gputopo.launch.core.inputs.tfrecords import walk
 from gputopo.launch.core.inputs.wrong_examples import LABEL, PICTURE, SIDES, wrong_fields, wrong_picture

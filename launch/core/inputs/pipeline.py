@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from gputopo.errors import InputError
 from gputopo.launch.core.inputs.bad_records import BadRecords
+from gputopo.launch.core.inputs.dataset_options import untuned
 from gputopo.launch.core.inputs.feeds import Batch
 from gputopo.launch.spec import RunSpec
 
@@ -172,12 +173,4 @@ class PipelineMaker:
                 "up to there would take too long.",
             )
         made = self._pipeline.batches(first, careful=self._careful)
-        return iter(made.prefetch(self._towers))
-
-
-def with_threads(made: Dataset, threads: int) -> Dataset:
-    """Give the dataset threads of its own, and keep its order."""
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = threads
-    options.deterministic = True
-    return made.with_options(options)
+        return iter(untuned(made.prefetch(self._towers)))

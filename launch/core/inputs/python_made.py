@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.core.inputs.dataset_options import untuned
 from gputopo.launch.core.inputs.feeds import (
     FAILURES,
     Ahead,
@@ -138,4 +139,4 @@ class Generated:
 
         with tf.device("/CPU:0"):
             pipeline = tf.data.Dataset.from_generator(batches, output_signature=self._signature)
-            return iter(pipeline.prefetch(self._ahead))
+            return iter(untuned(pipeline.prefetch(self._ahead)))

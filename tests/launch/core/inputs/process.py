@@ -38,6 +38,7 @@ CASES: dict[str, Case] = {
         damage.unfit,
         feeding.failing,
         feeding.threads,
+        feeding.tuned,
         feeding.marks,
         alone.input_only,
         alone.gpu_kernels,

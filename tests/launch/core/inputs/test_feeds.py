@@ -74,6 +74,11 @@ def test_no_thread_is_left_after_close(given: dict[str, Any]) -> None:
     assert given["threads"] == []
 
 
+@pytest.mark.parametrize("way", ["python", "imagenet", "imagenet with care", "cifar10"])
+def test_no_pipeline_has_a_tuner_whose_sleep_its_end_would_wait_for(given: dict[str, Any], way: str) -> None:
+    assert given["tuned"][way] == [False]
+
+
 def test_waiting_for_the_input_is_in_the_step_but_not_in_a_towers_marks(given: dict[str, Any]) -> None:
     found = given["marks"]
     assert found["step"] >= found["waited"] >= LONG_S

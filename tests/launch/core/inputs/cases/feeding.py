@@ -6,6 +6,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -121,6 +122,32 @@ def threads(root: Path) -> Any:
             made.close()  # a second time does nothing
             left += [one.name for one in threading.enumerate() if one is not threading.main_thread()]
     return left
+
+
+def tuned(root: Path) -> Any:
+    """Whether the pipelines of each way that has one of TensorFlow's are tuned while they run."""
+    import tensorflow as tf
+
+    records, tiny = folders.coloured(root / "tuned"), folders.cifar(root / "tuned-cifar")[0]
+    ways: dict[str, dict[str, Any]] = {
+        "python": {"source": "python", "feed": "dataset"},
+        "imagenet": {"folder": records},
+        "imagenet with care": {"folder": records, "bad_records": "skip"},
+        "cifar10": {"folder": tiny},
+    }
+    begin, told = tf.data.Dataset.__iter__, {}
+    for way, fields in ways.items():
+        begun: list[bool] = []
+
+        def noted(made: Any, begun: list[bool] = begun) -> Any:
+            begun.append(made.options().autotune.enabled is not False)
+            return begin(made)
+
+        shape = Picture((32, 32, 3), 10) if way == "cifar10" else None
+        with mock.patch.object(tf.data.Dataset, "__iter__", noted), source(spec_of(**fields), shape) as made:
+            made.feed(0)
+        told[way] = begun
+    return told
 
 
 def marks(root: Path) -> Any:
