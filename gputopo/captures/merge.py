@@ -18,7 +18,7 @@ from gputopo.captures.matching import aligned, first_with_gpus, same_address
 from gputopo.machine import Contradiction, Hop, Machine
 
 _PASSING = re.compile(
-    r"\.(?:now|pstate|draw|\w+_now|utilization_percent\.\w+|temperature_c\.(?:gpu|memory|margin)|lost|detail"
+    r"^(?!links\[).*\.(?:now|pstate|draw|\w+_now|utilization_percent\.\w+|temperature_c\.(?:gpu|memory|margin)|lost|detail"
     r"|(?:memory|bar1)_mib\.(?:used|free)|throttle\.\w+|processes|violation_ns\b.*|nvlinks|replay_counter"
     r"|ecc\.(?:\w+ed_\w+|counts\b.*)|fan_percent|display_active|aer\b.*)"
 )
@@ -129,7 +129,7 @@ class _Merge:
         exact = [one for one in known if not _is_vague(*one, path)] or known
         first = exact[0][1]
         differ = any(not _same(field, first, value) for _, value in exact[1:])
-        if differ and not _PASSING.search(path) and not _PASSING_OF_PCI.fullmatch(path):
+        if differ and not _PASSING.match(path) and not _PASSING_OF_PCI.fullmatch(path):
             self.found[path] = {name: _shown(value) for name, value in exact}
         return first
 

@@ -89,6 +89,15 @@ def test_a_contradiction_names_the_fact_and_what_each_source_said() -> None:
     assert merged.contradictions == (Contradiction(fact="links[0-1].hop", said=said),)
 
 
+def test_another_number_of_nvlinks_of_one_pair_is_a_contradiction() -> None:
+    one, two = (
+        box(name, Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, nvlinks=count),))
+        for name, count in (("a", 4), ("b", 2))
+    )
+    said = {"a": "4", "b": "2"}
+    assert merge([one, two]).contradictions == (Contradiction(fact="links[0-1].nvlinks", said=said),)
+
+
 def test_a_link_of_nvlinks_alone_gets_its_hop_from_the_other_source() -> None:
     one = box(
         "nvidia-smi topo",

@@ -10,7 +10,7 @@ contradicts itself is refused.
 import re
 from collections.abc import Iterator, Sequence
 
-from gputopo.captures.topo import table
+from gputopo.captures.topo import pcie_matrix, table
 from gputopo.captures.topo.affinity import Affinities, read_affinities
 from gputopo.captures.topo.lines import CELL, GPU, cells_below
 from gputopo.captures.topo.table import Matrix, Reading, Row
@@ -38,11 +38,27 @@ def begins(lines: Sequence[str]) -> bool:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the one matrix of a text; `origin` (a file name) stands in the error.
 
-    Raises InputError if there is none or more than one, or it contradicts itself: a GPU without row or
-    column, an X that is not on the diagonal, too few or too many cells, two cells of one pair that differ.
+    One of `topo -mp` beside it tells the hops of pairs with NVLinks. Raises InputError if there is none or
+    more than one, or it contradicts itself: a GPU without row or column, an X that is not on the diagonal,
+    too few or too many cells, two cells of one pair that differ.
     """
     reading = table.read(text)
-    matrix = _the_matrix(reading, origin)
+    found = _candidates(reading)
+    pcie_only = [matrix for matrix in found if matrix.pcie_only]
+    whole = [matrix for matrix in found if not matrix.pcie_only]
+    machine = _machine(_the_matrix(whole or pcie_only, origin), reading, origin)
+    if not (whole and pcie_only):
+        return machine
+    pcie = _machine(_the_matrix(pcie_only, origin), reading, origin)
+    if other := pcie_matrix.differences(machine, pcie):
+        raise InputError(
+            f"{origin}: the matrix of `topo -mp` is of another machine: {other[0]} differ",
+            "give one file for each machine",
+        )
+    return pcie_matrix.completed(machine, pcie)
+
+
+def _machine(matrix: Matrix, reading: Reading, origin: str) -> Machine:
     gpus = _gpu_rows(matrix, origin)
     _check_gpus(matrix, gpus, origin)
     return _Builder(matrix, gpus, reading).machine()
@@ -53,8 +69,7 @@ def _candidates(reading: Reading) -> list[Matrix]:
     return with_rows or [m for m in reading.matrices if m.affinity or m.rows]
 
 
-def _the_matrix(reading: Reading, origin: str) -> Matrix:
-    found = _candidates(reading)
+def _the_matrix(found: Sequence[Matrix], origin: str) -> Matrix:
     if not found:
         raise InputError(f"{origin}: there is no `nvidia-smi topo -m` matrix in it", _HINT)
     first = found[0]
@@ -166,10 +181,12 @@ class _Builder:
             if meaning is None:
                 self.missing[f"links[{a}-{b}].hop"] = "neither of its two cells could be read"
             elif isinstance(meaning, Hop):
-                yield Link(a=a, b=b, hop=meaning, nvlinks=0)
+                yield Link(a=a, b=b, hop=meaning, nvlinks=None if self.matrix.pcie_only else 0)
             else:
                 nvlinked = True
                 yield Link(a=a, b=b, nvlinks=meaning)
+        if self.matrix.pcie_only and pairs:
+            self.missing["links[*].nvlinks"] = "`topo -mp` shows PCIe hops alone"
         if nvlinked:
             self.missing["links[*].hop"] = "where the matrix shows NVLinks it does not tell the PCIe hop"
 

@@ -29,9 +29,10 @@ from gputopo.captures.topo.lines import (
 
 _GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
 _LEGEND = re.compile(r"\bLegend:|(?<!\w)(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
+_EXPLAINED = re.compile(r"(NODE|NV#)\s*=\s")
 _NIC_LEGEND = re.compile(r"(?:^|\s)(NIC\d+)\s*:\s*(\S{0,60}[\d_]\S{0,60})$", re.ASCII)
 _PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
-COMMAND = re.compile(r"\btopo\s+(?:-m|--matrix)\b")
+COMMAND = re.compile(r"\btopo\s+(?:(-mp|--matrix_pci)|-m|--matrix)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One matrix. `columns` are the devices of the header, or of the rows where there is no header."""
+    """One matrix. `columns` are the devices of the header, or of the rows where there is no header.
+
+    `pcie_only`: it is of `topo -mp`, which tells the PCIe hop of every pair and no NVLinks: the command above
+    it says so, or a legend below it that knows NODE and no NV#.
+    """
 
     columns: tuple[str, ...]
     has_header: bool
     rows: tuple[Row, ...]
     affinity: tuple[Column, ...]
+    pcie_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,9 @@ class Reading:
 class _Block:
     header: str  # "" where the text has none
     head: Head | None
+    asked_pcie: bool = False
     rows: list[Line] = field(default_factory=list)
+    legend: set[str] = field(default_factory=set)
 
 
 @functools.lru_cache(maxsize=1)  # a text is first recognised and then parsed
@@ -86,17 +94,23 @@ def read(text: str) -> Reading:
     names: dict[str, str] = {}
     remarks: list[tuple[int, str]] = []
     lines = read_lines(text)
+    asked_pcie = False
     for line in lines:
         shown = line.text.strip()
-        if not shown or _LEGEND.search(shown) or COMMAND.search(shown):
+        if command := COMMAND.search(shown):
+            asked_pcie = command[1] is not None
+            continue
+        if not shown or _LEGEND.search(shown):
+            if blocks:
+                blocks[-1].legend |= set(_EXPLAINED.findall(shown))
             continue
         if legend := _NIC_LEGEND.search(shown):
             names[legend[1]] = legend[2]
         elif head := header_words(header := best_header(line)):
-            blocks.append(_Block(header if header == line.text else "", head))
+            blocks.append(_Block(header if header == line.text else "", head, asked_pcie))
         elif starts_row(line.text, blocks[-1].head if blocks else None):
             if not blocks:
-                blocks.append(_Block("", None))
+                blocks.append(_Block("", None, asked_pcie))
             blocks[-1].rows.append(line)
         elif _looks_like_data(shown):
             remarks.append((line.number, shown))
@@ -114,8 +128,10 @@ def _matrix(block: _Block, last: int | None) -> Matrix:
         columns = tuple(label_of(words[start][0]) for words, start in starts if start is not None)
         affinity = ()
     rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
-    told = (replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
-    return Matrix(columns, block.head is not None, tuple(told), affinity)
+    told = tuple(replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
+    shows_nvlinks = any(cell.startswith("NV") for row in told for cell in row.cells)
+    pcie_only = not shows_nvlinks and (block.asked_pcie or block.legend == {"NODE"})
+    return Matrix(columns, block.head is not None, told, affinity, pcie_only)
 
 
 def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:
