@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gputopo.captures import bundled, merge, parts, recording, sysfs
+from gputopo.captures import bundled, decoding, merge, parts, recording, sysfs
 from gputopo.captures.bandwidths import single_device
 from gputopo.captures.line_marks import without_marks
 from gputopo.captures.topo import matrix as topo_matrix
@@ -23,9 +23,11 @@ _DRIVER_SAYS = re.compile(
     r"|nvidia-smi' is not recognized).*$",
     re.MULTILINE,
 )
+# What `nvidia-smi nvlink -c` says below each card, or an older nvlink option.
+_NVLINK_ABILITIES = re.compile(r"^\s*Link \d+, [\w ]+ supported: (?:true|false)", re.MULTILINE)
+_JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # `[    0.000000] Linux` is none
 # The table that nvidia-smi prints without options, and the list of -L.
 _OVERVIEW = re.compile(r"^\|\s*NVIDIA-SMI \d|^GPU \d+: .* \(UUID: GPU-", re.MULTILINE)
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
@@ -210,20 +212,13 @@ def _nearest(source: str) -> str:
 
 
 def _decoded(data: bytes, origin: str) -> str:
-    """Decode UTF-8, or UTF-16 with its mark (a PowerShell redirection). Raises InputError."""
+    """Give the text. Raises InputError if it is none, or too long."""
     if len(data) > _MOST_BYTES:
         raise InputError(f"{origin} is larger than {_MOST_BYTES >> 20} MiB", "give the capture alone")
-    try:
-        text = data.decode("utf-16") if data[:2] in _UTF16 else data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _binary(origin) from error
-    if "\0" in text:
-        raise _binary(origin)
+    text = decoding.decoded(data)
+    if text is None:
+        raise InputError(f"{origin} is a binary file, no text", f"give {_all_formats()}")
     return text
-
-
-def _binary(origin: str) -> InputError:
-    return InputError(f"{origin} is a binary file, no text", f"give {_all_formats()}")
 
 
 def _all_formats() -> str:
@@ -238,12 +233,17 @@ def _unknown(text: str, origin: str) -> InputError:
             f"{origin} is an error text of nvidia-smi: {said}",
             "make nvidia-smi work first, then capture again",
         )
+    if _NVLINK_ABILITIES.search(text):
+        return InputError(
+            f"{origin} is of nvidia-smi nvlink -c, which tells what links could do and not how they are",
+            "give nvidia-smi nvlink -s > FILE",
+        )
     if _OVERVIEW.search(text):
         return InputError(
             f"{origin} is the overview of nvidia-smi, which tells nothing of links, slots and limits",
             "give nvidia-smi -q > FILE; nvidia-smi topo -m >> FILE (one file may hold both)",
         )
-    if text.lstrip()[:1] in ("{", "["):
+    if _JSON.match(text):
         import json  # its errors say where; only an error needs it
 
         try:

@@ -1,8 +1,9 @@
 """Which GPU of one capture is which of another, and a capture renumbered to fit the first."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,8 @@ from gputopo.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 
 T = TypeVar("T", Gpu, Nic)
 
+# Programs whose numbers are CUDA's and which may tell no address.
+_COUNT_AS_CUDA = (single_device.SOURCE, "nvbandwidth", "p2pBandwidthLatencyTest")
 _COUNTED = ("ok", "no_device")  # the driver states in which an empty list of GPUs is a statement
 
 _INDEXED = re.compile(r"(gpus|nics|links)\[(\d+)(?:-(\d+))?\]|\b(gpu|nic):(\d+)")
@@ -27,13 +30,17 @@ class Disagreement:
     other: str
 
 
-def aligned(first: Machine, other: Machine) -> tuple[Machine, list[Disagreement]]:
+def aligned(
+    first: Machine, other: Machine, cuda: Mapping[int, int] | None = None
+) -> tuple[Machine, list[Disagreement]]:
     """Renumber the GPUs and NICs of `other` as `first` numbers them, and leave out those it does not have.
 
-    They are matched by UUID or PCI address (NICs: or name) where both have one, else by index. The list says
+    They are matched by UUID or PCI address (NICs: or name) where both have one, else by index; where `other`
+    is of a program that counts as CUDA does, by `cuda`, the first's index of CUDA's numbers. The list says
     where the two do not agree which devices there are.
     """
-    gpus, found = _matched("gpus", "GPUs", first.gpus, other.gpus, _gpu_identities)
+    order = (cuda or {}) if other.source in _COUNT_AS_CUDA else {}
+    gpus, found = _matched("gpus", "GPUs", first.gpus, other.gpus, _gpu_identities, order)
     if _is_part(other):
         found = [said for said in found if said.fact != "gpus"]
     nics, more = _matched("nics", "NICs", first.nics, other.nics, _nic_identities)
@@ -51,6 +58,13 @@ def aligned(first: Machine, other: Machine) -> tuple[Machine, list[Disagreement]
         ),
     )
     return renumbered, found + more
+
+
+def cuda_order(first: Machine, machines: Iterable[Machine]) -> dict[int, int]:
+    """Give the first's index of each of CUDA's numbers that any capture tells."""
+    told = [machine if machine is first else aligned(first, machine)[0] for machine in machines]
+    gpus = [gpu for machine in told for gpu in machine.gpus]
+    return {gpu.cuda_index: gpu.index for gpu in reversed(gpus) if gpu.cuda_index is not None}
 
 
 def same_address(a: str, b: str) -> bool:
@@ -79,6 +93,7 @@ def _matched(
     first: Sequence[T],
     other: Sequence[T],
     identities: Callable[[T], dict[str, str]],
+    order: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[dict[int, int], list[Disagreement]]:
     """Give the first's index of each device of the other that it has, and the disagreements."""
     if not first and fact == "nics":  # most captures say nothing of NICs
@@ -96,7 +111,7 @@ def _matched(
         return numbers, found  # one lists cards that the other leaves out: places tell nothing
     by_index = {mine.index: mine for mine in first}
     for device in other:
-        there = by_index.get(device.index)
+        there = by_index.get(order.get(device.index, device.index))
         if device.index in numbers or there is None or there.index in numbers.values():
             continue
         shared = identities(device).keys() & identities(there).keys()

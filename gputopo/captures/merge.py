@@ -14,7 +14,7 @@ import msgspec
 
 from gputopo.bandwidth import Bandwidth
 from gputopo.captures import cpulist
-from gputopo.captures.matching import aligned, first_with_gpus, same_address
+from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, same_address
 from gputopo.machine import Contradiction, Hop, Machine
 
 _PASSING = re.compile(
@@ -76,11 +76,12 @@ class _Merge:
         self.found: dict[str, dict[str, str]] = {}
         self.machines: list[Machine] = []
         leader = first_with_gpus(machines)
+        cuda = cuda_order(leader, machines) if leader is not None else {}
         for name, machine in zip(self.names, machines, strict=True):
             if leader is None or machine is leader or not (machine.gpus or machine.nics):
                 self.machines.append(machine)
                 continue
-            fitted, disagreements = aligned(leader, machine)
+            fitted, disagreements = aligned(leader, machine, cuda)
             self.machines.append(fitted)
             for said in disagreements:
                 first = self.names[machines.index(leader)]

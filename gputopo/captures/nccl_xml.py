@@ -138,8 +138,8 @@ class _Reading:
     def nic(self, element: "Element", where: str | None) -> None:
         """Read the names of a card's ports."""
         names = [name for net in element if net.tag == "net" and (name := net.get("name"))]
-        if where is None:
-            self.note(f"<nic> outside the PCI tree: {', '.join(names)}")
+        if where is None:  # so NCCL writes sockets of cards whose place it does not know
+            self.found.missing["nics"] = f"NCCL's XML tells no place of {', '.join(names) or 'one'}"
         else:
             self.found.nic_names.setdefault(where, []).extend(names)
 

@@ -139,6 +139,11 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
         ("bash: nvidia-smi: command not found", "is an error text of nvidia-smi"),
         ("| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15 |", "is the overview of nvidia-smi"),
         ("GPU 0: NVIDIA A100 (UUID: GPU-1-2)\n", "is the overview of nvidia-smi"),
+        (
+            "GPU 0: A100 (UUID: GPU-1-2)\n\t Link 0, P2P is supported: true\n",
+            "is of nvidia-smi nvlink -c, which tells what links could do",
+        ),
+        ("[    0.000000] Linux version 6.8.0", "is in no format that gputopo reads"),
         ("the quick brown fox", "is in no format that gputopo reads"),
     ],
 )

@@ -131,6 +131,27 @@ def test_gpus_are_matched_by_their_address_and_renumbered() -> None:
     assert merged.contradictions == ()
 
 
+@pytest.mark.parametrize("source", ["bandwidthTest", "nvbandwidth", "p2pBandwidthLatencyTest"])
+def test_numbers_of_a_cuda_program_are_turned_where_any_capture_tells_cudas_order(source: str) -> None:
+    first = box("a", Gpu(index=0, pci_address="0000:05:00.0"), Gpu(index=1, pci_address="0000:c1:00.0"))
+    log = box(
+        "tensorflow log",
+        Gpu(index=0, cuda_index=1, pci_address="0000:05:00.0"),
+        Gpu(index=1, cuda_index=0, pci_address="0000:c1:00.0"),
+    )
+    measured = Bandwidth(
+        source=source, samples=(Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=24.1),)
+    )
+    program = box(source, Gpu(index=0, name="large"), Gpu(index=1, name="small"), bandwidth=measured)
+    for order in ([first, log, program], [first, program, log]):
+        merged = merge(order)
+        assert [gpu.name for gpu in merged.gpus] == ["small", "large"]
+        assert merged.bandwidth is not None
+        assert merged.bandwidth.samples[0].destination == "gpu:1"
+        assert merged.contradictions == ()
+    assert [gpu.name for gpu in merge([first, program]).gpus] == ["large", "small"]
+
+
 def test_gpus_are_matched_by_uuid_even_where_addresses_moved() -> None:
     one = box("a", Gpu(index=0, uuid="GPU-x", pci_address="0000:05:00.0"))
     two = box("b", Gpu(index=0, uuid="GPU-y", pci_address="0000:05:00.0", name="y"))

@@ -141,3 +141,10 @@ def test_a_mask_gives_back_the_cpus_it_was_made_of(cpus: frozenset[int]) -> None
 @pytest.mark.parametrize("text", ["", "xyz", ",", "0xf...f", "0" * 9 + ",0", "1-2"])
 def test_what_is_no_mask_gives_no_cpus(text: str) -> None:
     assert not masks.cpus(text)
+
+
+def test_a_socket_whose_place_nccl_does_not_know_is_missing_and_no_strange_line() -> None:
+    socket = '<nic><net name="eth9" dev="0" speed="10000"/></nic></cpu>'
+    machine = nccl_xml.parse(samples.NCCL.replace("</cpu>", socket, 1), origin="x")
+    assert machine.unread == ()
+    assert machine.missing["nics"] == "NCCL's XML tells no place of eth9"

@@ -33,6 +33,8 @@ _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]|^([0-9a-f]{4}):([0-9a-f]{4})
 _NUMA = re.compile(r"\bNUMA node:? (\d{1,4})\b")
 _DRIVER = re.compile(r"^\s+Kernel driver in use: (\S{1,60})", re.MULTILINE)
 _BAR1 = re.compile(r"^\s+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
+# All ones where its configuration should be: nothing answers at this address.
+_NO_ANSWER = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 # lspci's names of the classes, from pci.ids.
 _CLASSES = {
@@ -129,13 +131,13 @@ class _Reading:
         if bus := _BEHIND.search(body):
             self.behind[f"{address[: address.index(':')]}:{bus[2].lower()}"] = address
         if self.nodes[address].kind == "gpu":
-            self.gpu(address, body)
+            self.gpu(address, body, lost=_NO_ANSWER.search(head[4] + body) is not None)
 
-    def gpu(self, address: str, body: str) -> None:
-        """Read what only a GPU has: the size of the window to its memory."""
+    def gpu(self, address: str, body: str, *, lost: bool) -> None:
+        """Read what only a GPU has: the size of the window to its memory, and whether it answers."""
         size = _BAR1.search(body)
         mib = round(int(size[1]) * _UNITS[size[2]]) if size else None
-        self.found.gpus[address] = Gpu(index=0, bar1_mib=MemoryMib(total=mib))
+        self.found.gpus[address] = Gpu(index=0, bar1_mib=MemoryMib(total=mib), lost=lost)
         if "<access denied>" in body:
             self.found.missing[f"pci[{address}].speed_gt_per_s"] = "lspci was not run as root"
 

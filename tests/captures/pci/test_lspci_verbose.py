@@ -92,3 +92,10 @@ def test_a_speed_that_lspci_does_not_know_is_none() -> None:
 def test_a_device_that_stands_twice_is_refused() -> None:
     with pytest.raises(InputError, match="twice"):
         read(samples.LSPCI_VERBOSE * 2)
+
+
+@pytest.mark.parametrize("below", ["\t!!! Unknown header type 7f\n", ""])
+def test_a_gpu_whose_configuration_reads_as_ones_is_lost(below: str) -> None:
+    sound = "3b:00.0 3D controller: NVIDIA Corporation GA100 (rev a1)\n\tNUMA node: 0\n\n"
+    gone = "86:00.0 3D controller: NVIDIA Corporation GA100 (rev ff) (prog-if ff)\n"
+    assert [gpu.lost for gpu in read(sound + gone + below).gpus] == [False, True]
