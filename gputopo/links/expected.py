@@ -9,7 +9,14 @@ from collections.abc import Iterator
 import msgspec
 
 from gputopo.bandwidth import Bandwidth, Sample, gpu_of
-from gputopo.expectations import LinkExpectation, expected_gpu, expected_link, expected_nvlink, fitting_links
+from gputopo.expectations import (
+    GpuExpectation,
+    LinkExpectation,
+    expected_gpu,
+    expected_link,
+    expected_nvlink,
+    fitting_links,
+)
 from gputopo.links.numbers import by_copy_engine, host_copies, host_gpu, is_far, is_large, pair_of, rates
 from gputopo.machine import Gpu, Machine, PciNode
 from gputopo.pcie import generation_of
@@ -20,6 +27,9 @@ from gputopo.topology import bridges_above
 # on V100 (783 of 900), from published outputs of p2pBandwidthLatencyTest. Low: a little under the least.
 LOCAL_COPY_SHARE = 0.80
 LOCAL_COPY_LOW_SHARE = 0.70
+# GDDR keeps the codes of error correction among the data, and to fetch them takes about 20 % of its rate
+# (CUDA C++ Best Practices Guide, "Theoretical Bandwidth Calculation"); HBM has a place of its own for them.
+ECC_LOW_SHARE = 0.80
 # Both directions of one link at once, of the sum of each alone: 101 of 111 GB/s (NVIDIA/cuda-samples issue
 # 357, generation 5), 20.0 of 22.6 between GTX 1080 Ti (generation 3). Low: ours, under both.
 BOTH_WAYS_SHARE = 0.90
@@ -172,10 +182,12 @@ class _Judge:
             return None
         if gpu.mig.mode:
             return Expected(source="the card is split (MIG), and an instance has a part of its memory's rate")
+        slowed = _may_pay_for_ecc(gpu, row)
         return Expected(
-            source=f"{LOCAL_COPY_SHARE:.0%} of the memory rate of {row.name} (gpus.csv)",
+            source=f"{LOCAL_COPY_SHARE:.0%} of the memory rate of {row.name} (gpus.csv)"
+            + (f", of which error correction may take {1 - ECC_LOW_SHARE:.0%}" if slowed else ""),
             gb_per_s=LOCAL_COPY_SHARE * row.memory_gb_per_s,
-            low_gb_per_s=LOCAL_COPY_LOW_SHARE * row.memory_gb_per_s,
+            low_gb_per_s=LOCAL_COPY_LOW_SHARE * row.memory_gb_per_s * (ECC_LOW_SHARE if slowed else 1),
         )
 
     def _between(self, sample: Sample, source: int, destination: int) -> Expected | None:
@@ -263,6 +275,16 @@ class _Judge:
 
     def _gpus(self, *indices: int) -> list[Gpu]:
         return [self.gpus[index] for index in indices if index in self.gpus]
+
+
+def _may_pay_for_ecc(gpu: Gpu, row: GpuExpectation) -> bool:
+    """Tell whether error correction takes a part of the memory's rate, or may where no source tells of it.
+
+    GeForce and TITAN cards have none, or leave it off.
+    """
+    if not (row.memory_type or "").startswith("GDDR") or gpu.ecc.mode is False:
+        return False
+    return gpu.ecc.mode is True or not row.name.startswith(("GeForce", "TITAN"))
 
 
 def _rounded(value: float | None) -> float | None:

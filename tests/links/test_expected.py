@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputopo.bandwidth import Bandwidth, Sample
 from gputopo.expectations import expected_link, expected_nvlink
 from gputopo.links.expected import link_name, links_for, with_expectations
-from gputopo.machine import Gpu, Machine, Mig, Pcie
+from gputopo.machine import Ecc, Gpu, Machine, Mig, Pcie
 from tests.findings.boxes import UP, every_gpu, gpu, node, pair, sound
 from tests.findings.measured import sample, seen
 
@@ -112,6 +112,25 @@ def test_the_other_links_that_fit_are_told_and_none_that_the_card_cannot_have() 
     assert link_name(links_for(3.3, None)[0]) == "Gen5 x1"
     assert all(link.generation <= 3 for link in links_for(3.3, Gpu(index=0, name="GeForce GTX 1070")))
     assert links_for(359.0, None) == ()  # NVLink-C2C of a GH200 is no PCIe
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "ecc", "share"),
+    [
+        ("Tesla K80", 240, None, 0.7 * 0.8),
+        ("Tesla K80", 240, True, 0.7 * 0.8),
+        ("Tesla K80", 240, False, 0.7),
+        ("GeForce GTX 1080 Ti", 484, None, 0.7),
+        ("Tesla V100-SXM2-16GB", 900, True, 0.7),  # HBM
+    ],
+)
+def test_where_error_correction_may_take_some_of_gddr_less_is_no_fault(
+    name: str, rate: float, ecc: bool | None, share: float
+) -> None:
+    machine = Machine(source="a test", gpus=(Gpu(index=0, name=name, ecc=Ecc(mode=ecc)),))
+    (found,) = expected(machine, sample("d2d_local", "gpu:0", "gpu:0", 100.0))
+    assert found.expected_low_gb_per_s == pytest.approx(share * rate, rel=0.01)
+    assert ("error correction" in (found.expected_source or "")) == (share < 0.7)
 
 
 def test_local_copies_are_held_against_the_memory_of_the_model() -> None:

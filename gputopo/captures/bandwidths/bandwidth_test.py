@@ -50,9 +50,14 @@ _VISIBLE = re.compile(r"CUDA_VISIBLE_DEVICES=\"?(\d{1,4})\"?(?![\d,])", re.ASCII
 _NUMBERED = re.compile(r"(?:gpu|device)[ _-]?(\d{1,3})(?!\d)", re.IGNORECASE | re.ASCII)
 _PROSE = re.compile(
     r"^(?:Running on\.\.\.|(?:Quick|Range|Shmoo) Mode|\.+|Result = PASS|"
+    r"|!+Cumulative Bandwidth to be computed from all the devices !+"
     r"|NOTE: The CUDA Samples are not meant.*|Write-Combined Memory Writes are Enabled)$"
 )
-_FAILED = re.compile(r"^(?:Result = FAIL|CUDA error at .*|!+Error.*|.*cudaGetDeviceCount returned.*)$")
+_FAILED = re.compile(
+    r"^(?:Result = FAIL|CUDA error at .*|!+(?:Error|No devices found).*"
+    r"|.*cudaGetDevice(?:Count|Properties) returned.*)$"
+)
+_IN_WORDS = re.compile(r"^-> \w.{0,120}$")  # below "... returned 3": what 3 means
 _MARKS = re.compile(
     r"\[CUDA Bandwidth Test\]|^[^\w\n]{0,20}bandwidthTest-[HD]2[HD]\b"
     rf"|^[^\w\n]{{0,20}}{_WAY} (?:Bandwidth, \d+ Device|bandwidth \(GB/s\):)"
@@ -120,6 +125,9 @@ class _Reader:
             self._run().not_measured.append(
                 NotMeasured(what=self._what(), reason=f"{SOURCE} says: {line[:160]}")
             )
+        elif _IN_WORDS.match(line) and self.runs and self.runs[-1].not_measured:
+            last = self.runs[-1].not_measured.pop()
+            self.runs[-1].not_measured.append(NotMeasured(what=last.what, reason=f"{last.reason} {line}"))
         elif self._set(line) or self._number(line):
             return True
         elif _PROSE.match(line) is None:
@@ -225,6 +233,8 @@ def _machine(runs: list[_Run], notes: list[str]) -> Machine:
     samples: list[Sample] = []
     for run, index in zip(runs, indices, strict=True):
         named = run.devices if len(run.devices) > 1 else {index: next(iter(run.devices.values()), None)}
+        if not (run.devices or run.samples):  # it failed before it saw a GPU
+            named = {}
         for number, name in named.items():
             if number not in gpus or gpus[number].name is None:
                 gpus[number] = Gpu(index=number, name=name)

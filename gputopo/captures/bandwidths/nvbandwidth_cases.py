@@ -38,7 +38,7 @@ def machine(told: Any, *, origin: str) -> Machine:
             unread.append(f"testcases: {json.dumps(case)[:100]}")
     if error := _text(told.get("error")):
         tests.fail(report, _unfinished(cases), error)
-        report.complete = False
+        report.complete = not tests.ends_the_run(error)
     made = tests.machine(report)
     lines = tuple(Unread(source=SOURCE, line=0, text=text[:200]) for text in unread)
     return msgspec.structs.replace(made, unread=lines)

@@ -40,6 +40,10 @@ _PEER_LATENCY_NOTE = (
 )
 _NO_PEER = "no peer access between these GPUs"
 _CUDA_ERROR = re.compile(r"\b(CUDA_ERROR_[A-Z_]{3,60}|cudaError[A-Za-z]{3,60})\b")
+# What it says before it exits (its error_handling.h) or aborts at once. After other errors it goes on.
+_ENDS = re.compile(
+    r"\[(?:CUDA_ERROR_|cudaError)|NVML_ERROR|ASSERT in expression|Invalid value when checking the pattern"
+)
 _WRONG_DATA = re.compile(r"invalid value when checking the pattern|memcmp.{0,20}mismatch", re.IGNORECASE)
 
 
@@ -78,12 +82,12 @@ def is_known(test: str) -> bool:
 
 
 def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
-    """Add a matrix; give row and word of the cells that are no reading."""
+    """Add a matrix; give row and word of the cells that are no reading: all of a test that is not known."""
     if not is_known(matrix.test):
         report.not_measured.append(
             NotMeasured(what=f"{SOURCE} {matrix.test}", reason="this test is not one that gputopo reads")
         )
-        return []
+        return [(row, " ".join(words)) for row, words in matrix.rows.items()]
     strange: list[tuple[int, str]] = []
     absent = 0
     most = MOST_US * _NS_PER_US if "latency" in matrix.test else 1e5
@@ -142,6 +146,11 @@ def fail(report: Report, test: str | None, says: str) -> None:
     )
     if failure not in report.failures:
         report.failures.append(failure)
+
+
+def ends_the_run(says: str) -> bool:
+    """Tell whether nvbandwidth exits after this error, so that no other test follows."""
+    return _ENDS.search(says) is not None
 
 
 def cuda_version(number: str) -> str | None:

@@ -39,6 +39,7 @@ _PROSE = re.compile(
     r"^(?:Built from Git version: .*|NOTE: .*|Additional system-specific tuning.*|Performance can vary.*"
     r"|\[?\.\.\.\]?|Current offset ?:.*|Sample \d+: .*|MPI version: .*)$"
 )
+_END = re.compile(r"^NOTE: The reported results may not reflect ")  # printed last, since 0.6
 _PARTS = ((r"_(?:read|write)1", "1"), (r"_(?:read|write)2", "2"), ("_total", "total"))
 _SAID_PARTS: dict[str, Part] = {"1": "1", "2": "2", "total": "total"}
 _SAID_PART = re.compile(r"\b(?:Read|Write)?(1|2|total)\b", re.IGNORECASE)
@@ -93,18 +94,23 @@ class _Reader:
             return False
         if running := _RUNNING.match(line):
             self.test, self.table, self.others = running[1], None, False
+            self.report.complete = False  # until something comes of it
         elif _WHAT.match(line):
             if self.table is not None and not self.table.rows:
                 self.tables.remove(self.table)
             self.table = _Table(self.test, line)
             self.tables.append(self.table)
+            self.report.complete = True
         elif total := _SUM.match(line):
             self._name(total[1])
         elif waived := _WAIVED.match(line):
             tests.waive(self.report, waived[1] or self._without_table(), waived[2])
+            self.report.complete = True
         elif _ERROR.match(line):
             tests.fail(self.report, self.test, line)
-            self.report.complete &= "CUDA_ERROR" not in line
+            self.report.complete = not tests.ends_the_run(line)
+        elif _END.match(line):
+            self.report.complete = True
         else:
             return self._head(line) or self._row(number, line) or _PROSE.match(line) is not None
         return True

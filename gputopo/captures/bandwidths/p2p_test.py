@@ -7,9 +7,10 @@ byte read and written, and its `group` tells from which matrix it is. Of latenci
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gputopo.bandwidth import Bandwidth, Kind, Path, Sample
+from gputopo.bandwidth import Bandwidth, Kind, NotMeasured, Path, Sample
 from gputopo.captures import peer_links, places
 from gputopo.captures.bandwidths.matrix_rows import MOST_US, devices, is_empty, plain, positive, row
 from gputopo.captures.pasted_text import Read
@@ -24,6 +25,8 @@ SOURCE = "p2pBandwidthLatencyTest"
 _ONE_WAY_MOST_GB_PER_S = 64.0
 
 _HINT = "copy the whole output of p2pBandwidthLatencyTest again"
+_FAILED = re.compile(r"^(?:Cuda failure|CUDA error at) \S*p2pBandwidthLatencyTest\S* .*$")
+_OTHERS = re.compile(r"\[CUDA Bandwidth Test\]|nvbandwidth Version:")
 _DEVICE = re.compile(
     r"Device: (\d{1,4}), (.{1,120}?)(?:, pciBusID: ([0-9a-fA-F]{1,4}), pciDeviceID: ([0-9a-fA-F]{1,4})"
     r"(?:, pciDomainID: ?([0-9a-fA-F]{1,8}))?)?,?$",
@@ -65,6 +68,7 @@ class _Found:
     access: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
     tables: list[_Table] = field(default_factory=list)
     cpu_latencies: bool = False
+    error: str | None = None  # with which the program ended
 
 
 def recognise(text: str) -> bool:
@@ -77,7 +81,7 @@ def recognise(text: str) -> bool:
 def read(text: str, *, origin: str) -> Read:
     """Read devices, access and all matrices, and tell which lines were understood.
 
-    Raises InputError where one device is told differently twice.
+    Raises InputError where one device is told differently twice, and where all that it tells is an error.
     """
     found = _Found()
     understood: set[int] = set()
@@ -99,11 +103,18 @@ def read(text: str, *, origin: str) -> Read:
                 continue
         elif table is not None and _add_row(table, line, found):
             pass
+        elif failed := _FAILED.match(line):
+            found.error, table, heading = failed[0][:160], None, None
         elif not (_add_device(found, line, number, origin) or _PROSE.search(line)):
             if line and row(line) is None:
                 table, heading = None, heading if line.strip(".") else None  # "...": something was left out
             continue
         understood.add(number)
+    if found.error and not (found.tables or found.access or _OTHERS.search(text)):
+        raise InputError(
+            f"{origin} is an error text of {SOURCE}: {found.error}",
+            "make CUDA programs work first (gputopo inspect tells what is in the way), then capture again",
+        )
     return Read(_machine(found), frozenset(understood))
 
 
@@ -214,10 +225,22 @@ def _machine(found: _Found) -> Machine:
         source=SOURCE,
         gpus=gpus,
         links=links,
-        bandwidth=Bandwidth(source=SOURCE, samples=tuple(samples), notes=tuple(dict.fromkeys(notes))),
+        bandwidth=Bandwidth(
+            source=SOURCE,
+            samples=tuple(samples),
+            not_measured=tuple(_not_measured(found)),
+            complete=found.error is None,
+            notes=tuple(dict.fromkeys(notes)),
+        ),
         missing=missing,
         contradictions=contradictions,
     )
+
+
+def _not_measured(found: _Found) -> Iterator[NotMeasured]:
+    if found.error:
+        what = "what follows its last matrix" if found.tables else "the whole run"
+        yield NotMeasured(what=f"{SOURCE}: {what}", reason=f"{SOURCE} says: {found.error}")
 
 
 def _samples(

@@ -117,7 +117,7 @@ def _told(wish: Wish, machine: "Machine", measured: "Bandwidth", old: "Saved | N
         from gputopo.cli.bandwidth.baseline import tell_difference
 
         reached = tell_difference(judged, measured, old, wish.shape, wish.fail_on)
-    if not measured.complete:
+    if not measured.complete and not wish.sources:
         print("gputopo: interrupted; this is what was measured until then", file=sys.stderr)
         return INTERRUPTED
     if not wish.sources and wish.model is None and not _reached_a_gpu(measured):
@@ -165,7 +165,10 @@ def _baseline(wish: Wish, machine: "Machine") -> "Saved":
 
 def _save(machine: "Machine", measured: "Bandwidth") -> None:
     """File a whole result; of one that is no use later say that it is not filed. Raises InputError."""
-    why = None if measured.complete else "an interrupted result is no baseline"
+    why = None
+    if not measured.complete:
+        what = "an interrupted result" if measured.source == "live" else "a capture that ends early"
+        why = f"{what} is no baseline"
     if not _reached_a_gpu(measured):
         why = why or "no GPU was measured"
     if why is not None:

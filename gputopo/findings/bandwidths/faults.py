@@ -1,5 +1,6 @@
 """What went wrong while copies were measured: failures, low clocks, cards waking up, unsteady numbers."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 from gputopo.bandwidth import Failure, Sample, gpu_of
@@ -37,6 +38,15 @@ _FAILED = (
     "a copy could not be made",
     "the driver's reason is in the evidence: sudo dmesg | grep -i -e xid -e nvrm tells more; for a refused "
     "allocation end the programs that hold the card's memory (nvidia-smi)",
+)
+# How CUDA's samples and nvbandwidth say it where no copy is named.
+_CUDA_FAILED = re.compile(
+    r"\bCUDA_ERROR_[A-Z]|\bcudaError[A-Z]|\bCuda failure|\bCUDA error at|\bcudaGetDevice\w+ returned"
+    r"|\bNo devices found|\bNVML_ERROR|\bResult = FAIL\b"
+)
+_AGAIN = (
+    "see what the driver tells of the cards (gputopo inspect, nvidia-smi, sudo dmesg | grep -i -e xid -e "
+    "nvrm), make that work, and run the program again"
 )
 _KINDS = {
     "h2d": "from the host",
@@ -79,6 +89,28 @@ def failures(machine: Machine) -> Iterator[Finding]:
             },
             remedy=remedy,
         )
+
+
+def programs(machine: Machine) -> Iterator[Finding]:
+    """Give one finding for each program whose output tells that CUDA failed, and not in which copy."""
+    told = machine.bandwidth
+    names = told.source.split(" + ") if told else ()
+    for name in names:
+        failed = [
+            one
+            for one in (told.not_measured if told else ())
+            if re.match(rf"{re.escape(name)}\b", one.what) and _CUDA_FAILED.search(one.reason)
+        ]
+        if failed:
+            words = dict.fromkeys(one.reason.removeprefix(f"{name} says: ") for one in failed)
+            yield Finding(
+                id="bandwidth.copy_failed",
+                severity="error",
+                subject="machine",
+                says=f"{name} failed: {'; '.join(words)}",
+                evidence={"not_measured": [{"what": one.what, "reason": one.reason} for one in failed]},
+                remedy=_AGAIN,
+            )
 
 
 def throttled(machine: Machine) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from gputopo.findings.finding import Rule
 
 BANDWIDTH_RULES: tuple[Rule, ...] = (
     faults.failures,
+    faults.programs,
     links.degraded,
     links.narrow_links,
     links.below_expected,

@@ -27,6 +27,7 @@ from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import seconds, size
 
 _WHATS_NAMED = 6  # of what was not measured for one reason
+_INTERRUPTED = "no: it was interrupted; this is what was measured until then"
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 
 
@@ -68,7 +69,7 @@ def _about(machine: Machine, numbers: Numbers) -> Iterable[tuple[str, str]]:
     if bandwidth.level is not None:
         yield "Kind", _LEVELS[bandwidth.level]
     if not bandwidth.complete:
-        yield "Complete", "no: it was interrupted; this is what was measured until then"
+        yield "Complete", _INTERRUPTED if bandwidth.source == "live" else "no: the capture ends early"
     versions = [("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version)]
     told = [f"{what} {plain(version)}" for what, version in versions if version]
     if told:

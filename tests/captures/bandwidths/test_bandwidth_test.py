@@ -149,6 +149,27 @@ def test_a_run_that_failed_is_not_measured_and_keeps_its_words() -> None:
     ]
 
 
+def test_a_run_that_failed_before_it_saw_a_gpu_tells_why_and_invents_none() -> None:
+    text = "[CUDA Bandwidth Test] - Starting...\nRunning on...\n\ncudaGetDeviceProperties returned 100\n"
+    text += '-> no CUDA-capable device is detected\nCUDA error at a.cu:2 code=100(cudaErrorNoDevice) "x"\n'
+    machine, bandwidth = read(text)
+    first, second = (one.reason.partition("says: ")[2] for one in bandwidth.not_measured)
+    assert first == "cudaGetDeviceProperties returned 100 -> no CUDA-capable device is detected"
+    assert "cudaErrorNoDevice" in second
+    assert (machine.gpus, machine.unread) == ((), ())
+
+
+@pytest.mark.parametrize(("count", "samples"), [(1, 3), (2, 0)])
+def test_of_all_devices_together_only_one_alone_has_speeds(count: int, samples: int) -> None:
+    told = written("A", RATES).replace("1 Device(s)", f"{count} Device(s)")
+    start, _, rest = told.partition("\n")
+    all_of_them = "!!!!!Cumulative Bandwidth to be computed from all the devices !!!!!!"
+    machine, bandwidth = read(f"{start}\n{all_of_them}\n{rest}")
+    assert len(bandwidth.samples) == samples
+    assert len(bandwidth.not_measured) == 3 - samples
+    assert machine.unread == ()
+
+
 @pytest.mark.parametrize("number", ["0.0", "-5.0", "nan", "inf", "1e30", "12,5", "abc"])
 def test_a_number_that_no_copy_has_is_reported_and_not_taken(number: str) -> None:
     machine, bandwidth = read(written("A", RATES).replace("763.5", number))

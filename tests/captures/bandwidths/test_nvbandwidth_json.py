@@ -80,6 +80,20 @@ def test_an_error_of_the_whole_run_belongs_to_the_test_that_was_running() -> Non
     assert not bandwidth.complete
 
 
+def test_a_test_that_failed_alone_does_not_end_the_run() -> None:
+    failed = {"name": "device_to_host_memcpy_ce", "status": "Error", "error": "[CUDA_ERROR_UNKNOWN] unknown"}
+    for cases in ([H2D, failed], [failed, H2D]):
+        _, bandwidth = read(nvbandwidth_json(cases))
+        assert bandwidth.complete
+        assert len(bandwidth.failures) == 1
+
+
+def test_a_test_of_several_machines_is_told_as_not_read() -> None:
+    machine, bandwidth = read(nvbandwidth_json([json_case("multinode_all_to_one_write_sm", [[1.5, 2.5]])]))
+    assert "multinode" in bandwidth.not_measured[0].what
+    assert len(machine.unread) == 1
+
+
 def test_the_buffer_size_is_the_bytes_of_each_copy_where_it_is_told() -> None:
     document = json.loads(nvbandwidth_json([H2D]))
     document["nvbandwidth"]["bufferSize"] = 512

@@ -223,6 +223,43 @@ def test_an_error_of_cuda_is_a_failure_of_the_test_that_ran() -> None:
     assert len(bandwidth.samples) == 3
 
 
+FAILED = "Running device_to_host_memcpy_ce.\n[CUDA_ERROR_UNKNOWN] unknown error in expression cuMemcpy\n"
+LAST = "NOTE: The reported results may not reflect the full capabilities of the platform.\n"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [pairs("device_to_device_memcpy_read_ce"), "Running all_to_one_read_ce.\nWaived: \n", LAST],
+    ids=["another test", "a waived test", "the last words"],
+)
+def test_a_capture_that_goes_on_after_a_failed_test_does_not_end_early(rest: str) -> None:
+    _, bandwidth = read(host("host_to_device_memcpy_ce") + FAILED + rest)
+    assert len(bandwidth.failures) == 1
+    assert bandwidth.complete
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "NVML_ERROR: [Unknown Error] in expression x\n",
+        "ASSERT in expression y\n",
+        "Running device_local_copy.\n",
+    ],
+)
+def test_a_capture_whose_last_test_has_no_result_ends_early(rest: str) -> None:
+    assert not read(host("host_to_device_memcpy_ce") + rest)[1].complete
+
+
+def test_where_cuda_did_not_start_the_error_is_all_that_is_told() -> None:
+    text = (
+        HEAD.partition("myhost")[0] + "[CUDA_ERROR_NO_DEVICE] no device in expression cuInit(0) in x.cpp:1\n"
+    )
+    machine, bandwidth = read(text)
+    assert machine.gpus == ()
+    assert [one.reason.partition("]")[0] for one in bandwidth.not_measured] == ["[CUDA_ERROR_NO_DEVICE"]
+    assert not bandwidth.complete
+
+
 def test_wrong_data_is_a_failure_and_an_unknown_test_is_not_measured() -> None:
     text = "Running host_to_device_memcpy_ce.\n Invalid value when checking the pattern at 0x7f\n"
     text += " Current offset : 4 \n"
@@ -241,9 +278,10 @@ def test_the_name_below_a_matrix_stands_in_for_a_lost_line_above() -> None:
 
 def test_a_test_of_several_machines_is_not_measured() -> None:
     text = pairs("multinode_device_to_device_memcpy_read_ce")
-    _, bandwidth = read(text)
+    machine, bandwidth = read(text)
     assert bandwidth.samples == ()
     assert "multinode" in bandwidth.not_measured[0].what
+    assert [one.text[0] for one in machine.unread] == ["0", "1", "2"]  # its rows: inspect tells of them too
 
 
 @pytest.mark.parametrize("cell", ["-3.00", "nan", "inf", "1e99", "12,5", "0x10"])

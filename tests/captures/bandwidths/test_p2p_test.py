@@ -235,5 +235,33 @@ def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.Da
         assert (sample.median_gb_per_s or sample.median_us) in PRINTED | CONNECTIVITY
 
 
+ERROR = "Cuda failure p2pBandwidthLatencyTest.cu:605: 'no CUDA-capable device is detected'\n"
+START = "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n"
+
+
+def test_a_text_that_holds_nothing_but_an_error_is_refused_with_its_words() -> None:
+    with pytest.raises(InputError, match="'no CUDA-capable device is detected'") as refused:
+        read(START + ERROR)
+    assert "make CUDA programs work" in str(refused.value.hint)
+
+
+def test_an_error_after_a_matrix_is_told_and_the_matrix_kept() -> None:
+    machine = read(p2p_matrix(ENABLED, RATES) + ERROR)
+    told = machine.bandwidth
+    assert told is not None
+    assert len(told.samples) == 9
+    assert "no CUDA-capable device" in told.not_measured[0].reason
+    assert not told.complete
+    assert machine.unread == ()
+
+
+def test_an_error_beside_the_output_of_another_program_does_not_hide_that() -> None:
+    other = "bandwidthTest-H2D-Pinned, Bandwidth = 25.0 GB/s, Time = 0.1 s, Size = 32 bytes, NumDevsUsed = 1"
+    told = read(f"[CUDA Bandwidth Test] - Starting...\n{other}\n{START}{ERROR}").bandwidth
+    assert told is not None
+    assert [sample.median_gb_per_s for sample in told.samples] == [25.0]
+    assert [one.what for one in told.not_measured] == ["p2pBandwidthLatencyTest: the whole run"]
+
+
 def test_a_parser_alone_gives_the_same_machine() -> None:
     assert p2p_test.read(WHOLE, origin="test").machine == read(WHOLE)

@@ -151,6 +151,20 @@ def test_an_interrupted_session_prints_what_there_is_and_is_not_filed(
     assert not own_home.exists()
 
 
+def test_a_capture_that_ends_early_is_no_interruption_of_ours(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "early.txt").write_text(
+        "Running host_to_device_memcpy_ce.\nmemcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n"
+        "           0\n 0     12.50\n\n"
+        "Running device_to_host_memcpy_ce.\n[CUDA_ERROR_UNKNOWN] unknown error\n"
+    )
+    done = call("bandwidth", "--from", tmp_path / "early.txt", "--save")
+    assert done.code == 0
+    assert "the capture ends early" in done.out
+    assert "not saved: a capture that ends early" in done.err
+    assert "interrupted" not in done.out + done.err
+    assert call("bandwidth", "--from", tmp_path / "early.txt", "--fail-on", "error").code == 1
+
+
 def test_a_session_that_reached_no_gpu_is_not_filed(
     call: Call, on_scenario: OnScenario, measured: Measure, own_home: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.bandwidth import Bandwidth
+from gputopo.bandwidth import Bandwidth, NotMeasured
 from gputopo.findings import IDS, find, find_bandwidth
 from gputopo.machine import Machine
 from tests.findings.boxes import gpu, sound
@@ -47,3 +47,35 @@ def test_what_a_reading_and_the_copies_both_show_is_told_once() -> None:
     told = [finding for finding in find(machine) if finding.id == "pcie.width_degraded"]
     assert len(told) == 1
     assert "while copies ran" in told[0].says
+
+
+def failed(source: str, *told: tuple[str, str]) -> Machine:
+    whole = tuple(NotMeasured(what=what, reason=reason) for what, reason in told)
+    return Machine(source="a test", bandwidth=Bandwidth(source=source, not_measured=whole))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "[CUDA_ERROR_NO_DEVICE] no CUDA-capable device is detected",
+        'tool says: CUDA error at tool.cu:256 code=3(cudaErrorInitializationError) "cudaSetDevice"',
+        "tool says: Cuda failure tool.cu:605: 'initialization error'",
+        "tool says: cudaGetDeviceCount returned 35 -> driver is insufficient",
+    ],
+)
+def test_a_program_that_cuda_failed_is_an_error_in_its_own_words(reason: str) -> None:
+    (finding,) = find_bandwidth(failed("other + tool", ("tool: the whole run", reason)))
+    assert (finding.id, finding.severity) == ("bandwidth.copy_failed", "error")
+    assert finding.says == f"tool failed: {reason.removeprefix('tool says: ')}"
+
+
+def test_errors_of_one_program_are_one_finding() -> None:
+    (finding,) = find_bandwidth(
+        failed("tool", ("tool: h2d", "NVML_ERROR: a"), ("tool: d2h", "NVML_ERROR: b"))
+    )
+    assert finding.says == "tool failed: NVML_ERROR: a; NVML_ERROR: b"
+
+
+def test_what_a_program_left_out_and_what_we_could_not_measure_are_no_failures() -> None:
+    assert find_bandwidth(failed("tool", ("tool d2h", "waived: needs 3 GPUs"))) == ()
+    assert find_bandwidth(failed("live", ("copies of GPU 0", "CUDA_ERROR_NO_DEVICE"))) == ()

@@ -201,6 +201,11 @@ def test_an_interrupted_session_says_so() -> None:
     assert "no: it was interrupted" in part(text, "Bandwidth")
 
 
+def test_a_capture_that_ends_early_says_so() -> None:
+    text = shown(msgspec.structs.replace(only(), complete=False))
+    assert "no: the capture ends early" in part(text, "Bandwidth")
+
+
 def test_many_numbers_that_were_not_taken_for_one_reason_are_cut_and_counted() -> None:
     told = tuple(NotMeasured(what=f"copy {number}", reason="time") for number in range(20))
     body = part(shown(msgspec.structs.replace(only(), not_measured=told)), "Not measured")
