@@ -30,6 +30,7 @@ from gputopo.result import Result
 
 # What a run writes: any of these is of another run, or of somebody who would miss it.
 _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")
+_WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def check_output(output: Path | None) -> None:
     except OSError as error:
         raise InputError(f"cannot look into {output}: {error.strerror}", "name another --output") from error
     if held is not None:
-        raise InputError(f"{output} already holds a run, or its {held}", "name a new folder with --output")
+        raise _held(output, held)
 
 
 def create(
@@ -95,31 +96,33 @@ def create(
     """Make the folder of a run, with what is known before it starts.
 
     `output` if given, else `<timestamp>-<model>-<n>` in `home`, with the lowest n from 1 that is free.
-    Raises InputError where it cannot be written, and leaves nothing behind then.
+    Of runs that begin at once in one `output` the first gets it. Raises InputError where the folder holds a
+    run or cannot be written, and leaves nothing behind then.
     """
     check_output(output)
     made: list[Path] = []
-    try:
-        path = _numbered(home, now, spec.model, made) if output is None else _made(output, made)
-        folder = RunFolder(path)
+    with contextlib.ExitStack() as undone:
+        undone.callback(_remove_folders, made)
+        try:
+            path = _numbered(home, now, spec.model, made) if output is None else _made(output, made)
+            folder = RunFolder(path)
+            claimed = _claim(folder)
+        except OSError as error:
+            raise InputError(
+                f"cannot make the run folder {output or home}: {error.strerror}", _WRITABLE
+            ) from error
+        if not claimed:
+            raise _held(path, folder.spec.name)
         written = [(folder.spec, spec), (path / "plan.json", _by_index(plan))]
         if machine is not None:
             written.append((path / "machine.json", without_identities(machine)))
-        for file, value in written:
-            schema.write(file, value)
-    except OSError as error:
-        _remove(made)
-        raise InputError(
-            f"cannot make the run folder {output or home}: {error.strerror}",
-            "name a folder that you may write to with --output, or set GPUTOPO_HOME",
-        ) from error
-    except InputError as error:
-        for file, _ in written:
-            file.unlink(missing_ok=True)
-        _remove(made)
-        raise InputError(
-            error.what, "name a folder that you may write to with --output, or set GPUTOPO_HOME"
-        ) from error
+        undone.callback(_remove_files, [file for file, _ in written])
+        try:
+            for file, value in written:
+                schema.write(file, value)
+        except InputError as error:
+            raise InputError(error.what, _WRITABLE) from error
+        undone.pop_all()
     return folder
 
 
@@ -199,7 +202,30 @@ def _made(path: Path, made: list[Path]) -> Path:
     return path
 
 
-def _remove(made: list[Path]) -> None:
+def _claim(folder: RunFolder) -> bool:
+    """Make the folder that of this run; False where another was first. Raises OSError.
+
+    That is an empty spec.json, which one run only can make, and which the whole one replaces.
+    """
+    try:
+        os.close(os.open(folder.spec, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _held(output: Path, held: str) -> InputError:
+    return InputError(f"{output} already holds a run, or its {held}", "name a new folder with --output")
+
+
+def _remove_files(written: list[Path]) -> None:
+    """Remove what was written in a folder, last that which claims it: then it may be another run's."""
+    for file in reversed(written):
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+def _remove_folders(made: list[Path]) -> None:
     """Remove the folders that were made, innermost first, unless others use them by now."""
     with contextlib.suppress(OSError):
         for folder in reversed(made):

@@ -74,9 +74,9 @@ def target_of(
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:
-    """Name the captured machine by what `--from` was given; None for no capture."""
+    """Name the captured machine by what `--from` was given, in letters of UTF-8; None for no capture."""
     names = ("a capture from stdin" if source == "-" else Path(source).stem for source in sources)
-    return " + ".join(names) or None
+    return " + ".join(names).encode(errors="replace").decode() or None
 
 
 def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:

@@ -1,12 +1,16 @@
-"""How a command prints: to stdout, in colour only on a terminal, never wider than the screen."""
+"""How a command prints: to stdout, in colour only on a terminal, never wider than the screen.
 
+Data on stdout that cannot be written is an error. Talk on stderr that cannot be is lost, and only that.
+"""
+
+import contextlib
 import errno
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from gputopo.errors import InputError
 
@@ -24,9 +28,34 @@ def emit(text: str) -> None:
     except BrokenPipeError:
         raise  # whoever reads has read enough: no error
     except OSError as error:
-        raise InputError(
-            f"cannot write the output: {error.strerror}", "send it to a place that has room for it"
-        ) from error
+        raise unwritten(error) from error
+
+
+def unwritten(error: OSError) -> InputError:
+    """Give the error for output that stdout does not take."""
+    return InputError(f"cannot write the output: {error.strerror}", "send it to a place that has room for it")
+
+
+def tell(text: str) -> None:
+    """Write text to stderr at once, or lose it: see `talking`."""
+    with talking():
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def talking() -> Iterator[None]:
+    """Let nothing fail where stderr takes no more (a full disk, a lost terminal): it leads nowhere then.
+
+    Whoever reads it and has read enough still ends the command: raises BrokenPipeError.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        went_with_terminal(error)  # which takes stdout with it
+        _lead_nowhere(sys.stderr)
 
 
 def went_with_terminal(error: OSError) -> bool:
@@ -36,11 +65,9 @@ def went_with_terminal(error: OSError) -> bool:
     """
     if error.errno != errno.EIO:
         return False
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for handle in (sys.stdout.fileno(), sys.stderr.fileno()):
-        if stat.S_ISCHR(os.fstat(handle).st_mode):
-            os.dup2(nowhere, handle)
-    os.close(nowhere)
+    for stream in (sys.stdout, sys.stderr):
+        if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
+            _lead_nowhere(stream)
     return True
 
 
@@ -70,3 +97,9 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
         text = Text.assemble(*pieces)
         text.rstrip()
         console.print(text, soft_wrap=True)
+
+
+def _lead_nowhere(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

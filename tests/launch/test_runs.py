@@ -1,5 +1,7 @@
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -56,6 +58,53 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(tmp_path: Path, 
         create(tmp_path, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [trace]
     assert (tmp_path / trace).read_text() == "before"
+
+
+def test_of_two_runs_that_begin_at_once_in_one_folder_one_gets_it(tmp_path: Path) -> None:
+    begin = threading.Barrier(2)
+
+    def begun(output: Path) -> str | None:
+        """Give what the run was refused with, None where it got the folder."""
+        begin.wait(timeout=60)
+        try:
+            create(output, tmp_path)
+        except InputError as error:
+            return error.what
+        return None
+
+    with ThreadPoolExecutor(2) as both:
+        for number in range(100):
+            output = tmp_path / str(number)
+            first, second = both.map(begun, (output, output))
+            assert [first, second].count(None) == 1
+            assert "already holds a run" in (first or second or "")
+            assert len(list(output.iterdir())) == 3
+
+
+def test_a_run_that_comes_between_the_look_and_the_claim_of_another_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = create(tmp_path / "out", tmp_path)
+    before = {path: path.read_bytes() for path in first.path.iterdir()}
+    monkeypatch.setattr(runs, "check_output", lambda output: None)
+    with pytest.raises(InputError, match="already holds a run"):
+        create(tmp_path / "out", tmp_path)
+    assert {path: path.read_bytes() for path in first.path.iterdir()} == before
+
+
+@pytest.mark.parametrize("ended_by", [KeyboardInterrupt(), InputError("No space left on device", "x")])
+def test_a_run_that_came_to_nothing_leaves_the_folder_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: BaseException
+) -> None:
+    def refuse(path: Path, value: object) -> None:
+        raise ended_by
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "write", refuse)
+        with pytest.raises(type(ended_by)):
+            create(tmp_path / "out", tmp_path)
+    assert not (tmp_path / "out").exists()
+    assert create(tmp_path / "out", tmp_path).spec.stat().st_size
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gputopo.errors import InputError
 from gputopo.launch.spec import RunSpec
 from gputopo.plan import Plan
 
@@ -21,14 +22,20 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
 def show_dry_run(
     plan: Plan, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], printed: str
 ) -> None:
-    """Print it as a table or, with `printed` json, as a DryRun document."""
+    """Print it as a table or, with `printed` json, as a DryRun document. Raises InputError."""
     from gputopo.cli.printing import emit, show
 
     if printed == "json":
         from gputopo import schema
 
         dry = DryRun(plan=plan, environment=dict(environment), command=tuple(command), spec=spec)
-        emit(schema.encode_pretty(dry))
+        try:
+            text = schema.encode_pretty(dry)
+        except UnicodeEncodeError as error:  # a program's arguments may be any bytes
+            raise InputError(
+                "what would be started is no UTF-8, in which JSON is written", "leave --json out to see it"
+            ) from error
+        emit(text)
         return
     says = [*(spec.says if spec is not None else ()), *(() if plan.choice.gpus else plan.choice.reasons)]
     emit("".join(f"{line}\n" for line in says) + "\n")

@@ -96,7 +96,8 @@ def number(
 def folder_of(offer: Offer, text: str) -> Path:
     """Give the absolute path of a folder that is there or can be made: the worker runs elsewhere.
 
-    Raises UsageError for no name at all, InputError where something else has the name.
+    Raises UsageError for no name at all, InputError where something else has the name, or a run, which is
+    written in UTF-8, could not name it.
     """
     if not text.strip():
         raise UsageError(f"{offer.option} names no folder: it is empty", "name a folder; . is this one")
@@ -110,7 +111,22 @@ def folder_of(offer: Offer, text: str) -> Path:
         ) from error
     if taken:
         raise InputError(f"{offer.option} {text} is not a folder", "name a folder, or a place for a new one")
+    if not is_utf8(str(path)):
+        lies = "lies in a folder whose name is" if is_utf8(text) else "is"
+        raise InputError(
+            f"{offer.option} {shown(text)} {lies} no UTF-8, in which a run is written down",
+            "give the folder another name, or name it by a symbolic link that has one",
+        )
     return path
+
+
+def is_utf8(text: str) -> bool:
+    """Tell whether text can be written down as UTF-8: a path from the command line may hold other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def whole(offer: Offer, text: str, lowest: int, also: str) -> int:

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.printing import went_with_terminal
+from gputopo.cli.choices import shown
+from gputopo.cli.printing import tell
+from gputopo.cli.run.offers import is_utf8
+from gputopo.cli.run.showing import Showing
 from gputopo.errors import ExitCode, GputopoError, InputError, UsageError
 from gputopo.launch import env, runs
 from gputopo.launch.prepare import RunOptions, spec_of
 from gputopo.launch.supervision.supervisor import Outcome, supervise, worker_command
 
 if TYPE_CHECKING:
-    from gputopo.events import Event
     from gputopo.launch.spec import RunSpec
     from gputopo.launch.supervision.sampling import Sampler
     from gputopo.launch.target import Target
@@ -46,11 +48,13 @@ class Wanted:
 
 def train(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     """Train to the end, once or repeatedly, print the result as wanted, and give the exit code."""
-    spec = _checked(target, options, wanted.repeats)
+    spec = _checked(target, options, wanted)
+    showing = Showing(wanted.printed)
     if wanted.repeats > 1:
-        return _train_repeatedly(target, spec, wanted)
-    result = _train_once(target, spec, wanted, wanted.output)
+        return _train_repeatedly(target, spec, wanted, showing)
+    result = _train_once(target, spec, wanted.output, showing)
     _print(result, wanted.printed)
+    showing.require_written()
     return _exit_code(result.exit_code, [result], wanted)
 
 
@@ -70,7 +74,7 @@ def _require_repeatable(spec: "RunSpec") -> None:
             )
 
 
-def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted) -> int:
+def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted, showing: Showing) -> int:
     """One run after the other, each with its own worker and folder; one that was stopped is the last.
 
     What cannot begin or be written any more ends them too; those before are shown and kept all the same.
@@ -81,9 +85,9 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted) -> int:
     error: GputopoError | KeyboardInterrupt | None = None
     try:
         for number in range(1, wanted.repeats + 1):
-            print(f"repeat {number} of {wanted.repeats}", file=sys.stderr, flush=True)
+            tell(f"repeat {number} of {wanted.repeats}\n")
             folder = None if wanted.output is None else wanted.output / str(number)
-            results.append(_train_once(target, spec, wanted, folder))
+            results.append(_train_once(target, spec, folder, showing))
             if results[-1].status == "interrupted":
                 break
     except (GputopoError, KeyboardInterrupt) as stopped:
@@ -100,6 +104,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted) -> int:
     _print_repeats(repeats, wanted.printed)
     if error is not None:
         raise error
+    showing.require_written()
     return _exit_code(repeats.exit_code, results, wanted)
 
 
@@ -113,12 +118,12 @@ def _saved(repeats: "Repeats", output: Path) -> bool:
         hint = (
             "free some space, or name another folder with --output; each repeat's folder has its own result"
         )
-        print(f"gputopo: {error.what}\n  {hint}", file=sys.stderr)
+        tell(f"gputopo: {error.what}\n  {hint}\n")
         return False
     return True
 
 
-def _train_once(target: "Target", spec: "RunSpec", wanted: Wanted, output: Path | None) -> "Result":
+def _train_once(target: "Target", spec: "RunSpec", output: Path | None, showing: Showing) -> "Result":
     folder = runs.create(
         output,
         home=runs.runs_home(os.environ),
@@ -129,13 +134,13 @@ def _train_once(target: "Target", spec: "RunSpec", wanted: Wanted, output: Path 
     )
     spec = _traced_into(folder, spec)
     if sys.stderr.isatty():  # the live display goes away at the end; piped, the progress begins with it
-        print(*spec.says, sep="\n", file=sys.stderr, flush=True)
-    outcome = _supervised(target, spec, folder, wanted.printed)
+        tell("".join(f"{line}\n" for line in spec.says))
+    outcome = _supervised(target, spec, folder, showing)
     from gputopo.summary import summarise
 
     result = _judged(summarise(outcome.events), folder)
     result = runs.save_result(folder, result, time_s=time.time())
-    print(f"Run folder: {folder.path}", file=sys.stderr)
+    tell(f"Run folder: {folder.path}\n")
     return result
 
 
@@ -144,7 +149,9 @@ def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     from gputopo.input_verdict import verdict
     from gputopo.launch.past_runs import latest_results
 
-    found = verdict(result, latest_results(runs.runs_home(os.environ), but=folder.path))
+    earlier = latest_results(runs.runs_home(os.environ), but=folder.path)
+    # The verdict names the other run's folder, and a result is written in UTF-8.
+    found = verdict(result, ((where.encode(errors="replace").decode(), other) for where, other in earlier))
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
@@ -154,19 +161,31 @@ def _exit_code(code: int, results: "Sequence[Result]", wanted: Wanted) -> int:
     return code
 
 
-def _checked(target: "Target", options: RunOptions, repeats: int) -> "RunSpec":
+def _checked(target: "Target", options: RunOptions, wanted: Wanted) -> "RunSpec":
     """Give the spec, after the looks that are cheap here and would cost the worker's start."""
     from gputopo.launch.numerics import require_numerics
 
     spec = spec_of(target.plan, target.machine, options)
-    if repeats > 1:
+    if wanted.repeats > 1:
         _require_repeatable(spec)
+    if spec.lifecycle.trace_steps and wanted.output is None:
+        _require_home_of_traces(runs.runs_home(os.environ).absolute())
     require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
     if spec.data.folder is not None:
         from gputopo.launch.data_folder import find
 
         find(Path(spec.data.folder), spec.data.name)
     return spec
+
+
+def _require_home_of_traces(home: Path) -> None:
+    """Raise InputError where the spec, which is UTF-8, could not name the folder that a trace goes into."""
+    if not is_utf8(str(home)):
+        raise InputError(
+            f"--trace writes into the folder of runs, and {shown(str(home))} is no UTF-8, in which a run is "
+            "written down",
+            "name another folder with --output, or set GPUTOPO_HOME",
+        )
 
 
 def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
@@ -185,7 +204,7 @@ def show_only(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     """Print what `train` would do, and do nothing."""
     from gputopo.cli.run.dry import show_dry_run
 
-    spec = _checked(target, options, wanted.repeats)
+    spec = _checked(target, options, wanted)
     environment = env.worker_env(os.environ, spec, target.plan.environment)
     place = _SPEC_OF_A_RUN_TO_COME if wanted.output is None else runs.RunFolder(wanted.output).spec
     command = worker_command(place, _EVENTS_FD_TO_COME)
@@ -193,23 +212,9 @@ def show_only(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     return ExitCode.OK
 
 
-def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, printed: str) -> Outcome:
-    from gputopo.report.runs.progress import Progress
-    from gputopo.report.runs.tf_cnn_log import TfCnnLog
-
-    log = TfCnnLog() if printed == "tf-cnn-log" else None
+def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, showing: Showing) -> Outcome:
     environment = env.worker_env(os.environ, spec, target.plan.environment)
-    with _monitor(spec) as sampler, Progress() as progress:
-
-        def on_event(event: "Event") -> None:
-            try:
-                progress.event(event)
-                for line in log.lines(event) if log is not None else ():
-                    print(line, flush=True)
-            except OSError as error:
-                if not went_with_terminal(error):
-                    raise
-
+    with _monitor(spec) as sampler, showing.one_run() as on_event:
         return supervise(
             spec, folder, on_event, environment=environment, command=worker_command, sampler=sampler
         )
@@ -227,7 +232,7 @@ def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
     try:
         monitor = Monitor([device.gpu for device in spec.devices if device.gpu is not None])
     except NotReadError as error:
-        print(f"The GPUs' clocks cannot be sampled: {error}", file=sys.stderr)
+        tell(f"The GPUs' clocks cannot be sampled: {error}\n")
         yield None
         return
     with monitor:
@@ -246,7 +251,7 @@ def _print(result: "Result", printed: str) -> None:
     from gputopo.report.runs.report import failure_lines, run_report
 
     if printed == "tf-cnn-log":
-        sys.stderr.writelines(f"{line}\n" for line in failure_lines(result))
+        tell("".join(f"{line}\n" for line in failure_lines(result)))
         return
     show(lambda width: run_report(result, width))
 
@@ -264,6 +269,6 @@ def _print_repeats(repeats: "Repeats", printed: str) -> None:
     from gputopo.report.runs.repeats import repeats_report
 
     if printed == "tf-cnn-log":
-        sys.stderr.write(text_of(repeats_report(repeats)))
+        tell(text_of(repeats_report(repeats)))
         return
     show(lambda width: repeats_report(repeats))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.cli.run import options as run_options
+from gputopo.cli.run.command import strategy_has_copies
 from gputopo.cli.run.offers import Offer
 from gputopo.cli.run.options.exchange import implied_update
 from gputopo.cli.run.options.lifecycle import MOST_TRACED, parse_steps
@@ -16,7 +17,7 @@ from gputopo.cli.run.options.optimizer import SCHEDULE
 from gputopo.cli.run.options.schedule import parse_schedule
 from gputopo.errors import GputopoError, InputError, UsageError
 from gputopo.launch.cpu_plan import cpu_plan
-from gputopo.launch.prepare import RunOptions, spec_of
+from gputopo.launch.prepare import RunOptions, reduced_by_strategy, spec_of
 from gputopo.launch.spec import RunSpec, Schedule
 
 OFFERS: tuple[Offer, ...] = tuple(itertools.chain(*run_options.THEMES.values()))
@@ -30,12 +31,14 @@ def typed(**given_: Any) -> dict[str, Any]:
 
 def spec(model: str = "alexnet", **given_: Any) -> RunSpec:
     words = typed(**given_)
+    copies = strategy_has_copies(words)
     plan = cpu_plan(
         model,
         ps=words["ps"],
-        variable_update=implied_update(words),
+        variable_update="replicated" if copies else implied_update(words),
         all_reduce=words["all_reduce"],
     )
+    plan = reduced_by_strategy(plan) if copies else plan
     fields = run_options.fields_of(words)
     return spec_of(plan, None, RunOptions(model=model, backend="cpu", **fields))
 
@@ -155,10 +158,24 @@ def test_options_of_real_data_come_to_the_spec(tmp_path: Path) -> None:
     assert (made.distortions, made.resize, made.cache, made.bad_records) == (True, "area", "decoded", "skip")
 
 
-def test_a_folder_whose_name_no_run_could_write_down_is_refused(tmp_path: Path) -> None:
-    (tmp_path / os.fsdecode(b"bad\xff")).mkdir()
+@pytest.mark.parametrize("option", ["data_dir", "checkpoints", "export", "tensorboard"])
+def test_a_folder_whose_name_no_run_could_write_down_is_refused(tmp_path: Path, option: str) -> None:
+    folder = tmp_path / os.fsdecode(b"bad\xff")
+    folder.mkdir()
+    given_: dict[str, Any] = {option: str(folder)}
     with pytest.raises(InputError, match="is no UTF-8"):
-        spec("resnet50", data_dir=str(tmp_path / os.fsdecode(b"bad\xff")))
+        spec("resnet50", **given_)
+
+
+def test_a_folder_below_one_whose_name_no_run_could_write_down_is_refused_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = tmp_path / os.fsdecode(b"bad\xff")
+    current.mkdir()
+    monkeypatch.chdir(current)
+    with pytest.raises(InputError, match="'kept' lies in a folder whose name is no UTF-8"):
+        spec(checkpoints="kept")
+    assert spec(checkpoints=str(tmp_path / "kept")).lifecycle.checkpoints == str(tmp_path / "kept")
 
 
 @pytest.mark.parametrize("name", ["seed", "num_batches", "batch_size", "num_inter_threads"])
@@ -247,6 +264,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"task": "forward", "optimizer": "adam"}, "--optimizer does not go with --task forward"),
     ({"input_only": True, "data_source": "cpu", "xla": True}, "--xla does not go with --input-only"),
     ({"strategy": "mirrored", "ps": "cpu"}, "--ps does not go with --strategy mirrored"),
+    ({"strategy": "mirrored", "variable_update": "replicated"}, "--variable-update does not go with"),
+    ({"strategy": "mirrored", "all_reduce": "ring"}, "--strategy mirrored moves weights and gradients"),
+    ({"forward_only": True, "add_work": ["1:200"]}, "--add-work does not go with --task forward"),
     ({"learning_rate_schedule": "cosin:5"}, "--learning-rate-schedule"),
     ({"precision": "fp8"}, "--precision"),
     ({"precision": "fp16", "loss_scale": "0"}, "--loss-scale"),

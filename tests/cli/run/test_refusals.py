@@ -1,5 +1,6 @@
 """What `gputopo run` refuses before anything starts: two lines, the right exit code, nothing left behind."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,44 @@ def test_a_folder_without_records_is_refused_before_tensorflow_starts(
     assert done.code == 2
     assert str(tmp_path) in done.err
     assert len(done.err.splitlines()) == 2
+
+
+NO_UTF8 = os.fsdecode(b"bad\xff")
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run", "--json")])
+def test_a_run_folder_that_no_run_could_write_down_is_refused(
+    call: Call, without_gpu: None, tmp_path: Path, dry: tuple[str, ...]
+) -> None:
+    done = call("run", "--model", "alexnet", "--output", tmp_path / NO_UTF8, *dry)
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
+    assert "is no UTF-8, in which a run is written down" in done.err
+    assert not (tmp_path / NO_UTF8).exists()
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+@pytest.mark.parametrize("home", [NO_UTF8, "home"])
+def test_a_trace_that_the_spec_could_not_place_is_refused_before_the_run_has_a_folder(
+    call: Call,
+    without_gpu: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    home: str,
+    dry: tuple[str, ...],
+) -> None:
+    """A relative GPUTOPO_HOME lies in the current folder."""
+    (tmp_path / NO_UTF8).mkdir()
+    monkeypatch.chdir(tmp_path / NO_UTF8)
+    monkeypatch.setenv("GPUTOPO_HOME", home if home == "home" else str(tmp_path / NO_UTF8))
+    done = call("run", "--model", "alexnet", "--trace", "1", *dry)
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
+    assert "is no UTF-8, in which a run is written down" in done.err
+    assert "GPUTOPO_HOME" in done.err
+    assert list((tmp_path / NO_UTF8).iterdir()) == []
+
+
+def test_a_dry_run_whose_program_json_cannot_hold_is_refused(call: Call, without_gpu: None) -> None:
+    done = call("run", "--dry-run", "--json", "--", "true", NO_UTF8)
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
+    assert "--json" in done.err.splitlines()[1]
+    assert call("run", "--dry-run", "--", "true", NO_UTF8).code == 0

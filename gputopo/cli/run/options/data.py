@@ -88,11 +88,4 @@ def _folder(text: str) -> str:
         raise InputError(
             f"--data-dir {shown(text)} is not a folder", "name the folder that holds the records"
         )
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"--data-dir {shown(text)} is no UTF-8, in which a run is written down",
-            "give the folder another name, or a symbolic link with one",
-        ) from error
     return str(path)
