@@ -9,7 +9,7 @@ header as JSON in the member `checkpoint.json`. The zip's CRC-32 of every member
 | slots/PLACE/NAME/NUMBER      | what the optimizer keeps beside it                                 |
 | shared/PLACE/NUMBER          | what it keeps for all variables together                           |
 | state/PLACE/NAME             | moving statistics                                                  |
-| carried/NUMBER               | what a strategy carries from one step to the next                  |
+| carried/MODE/DEVICES/NUMBER  | what a mode carries to the next step, on so many devices           |
 | scale/NUMBER                 | the state of an automatic loss scale                               |
 """
 

@@ -99,3 +99,4 @@ def test_a_rehearsal_has_the_name_of_what_was_given() -> None:
     assert rehearsal_name([]) is None
     assert rehearsal_name(["7gforce"]) == "7gforce"
     assert rehearsal_name(["/tmp/box.txt", "-"]) == "box + a capture from stdin"
+    assert rehearsal_name(["/tmp/b\udcff.json"]) == "b?"

@@ -22,6 +22,7 @@ from gputopo.launch.core.keras_models.checks import (
     layers_of,
     metrics_of,
     named,
+    require_any_batch,
     require_listed,
     require_trainable,
     traced_of,
@@ -119,6 +120,10 @@ class KerasModel:
         """Give the loss of each example [batch]."""
         return self.head.losses(logits, labels)
 
+    def require_any_batch(self, name: str) -> None:
+        """Raise UsageError for a model that cannot be exported: better before training."""
+        require_any_batch(self.keras, self._shape, name)
+
     def put(self, weights: Sequence[Any], state: Sequence[Any]) -> None:
         """Give the Keras model's own variables values, in the order of `variables` and `state`."""
         for variable, value in zip(self.keras.trainable_variables, weights, strict=True):
@@ -168,6 +173,8 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
             built = KerasModel(own_model(asked, seed), name=f"{asked.module}:{asked.attribute}")
     name = asked.attribute if asked.kind == "keras" else f"{asked.module}:{asked.attribute}"
     require_trainable(built.keras, name, spec)
+    if asked.kind == "own" and spec is not None and spec.lifecycle.export is not None:
+        built.require_any_batch(name)
     if (
         spec is not None
         and spec.precision.xla

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from gputopo.errors import UsageError
+from gputopo.launch.core.keras_models.foreign import Foreign
 from gputopo.launch.core.keras_models.shapes import only
 from gputopo.launch.spec import RunSpec
 
@@ -20,8 +21,8 @@ _MOST_NAMES = 3  # that a line lists
 class Traced:
     """A model that was followed once in a graph, as it predicts.
 
-    `output`: the tensor [1, classes] of that graph. `losses`: how many the model adds to its own. `read`: the
-    variables of TensorFlow that it read.
+    `output`: the tensor [batch, classes] of that graph. `losses`: how many the model adds to its own.
+    `read`: the variables of TensorFlow that it read.
     """
 
     output: Tensor
@@ -29,8 +30,8 @@ class Traced:
     read: Sequence[Any]
 
 
-def traced_of(model: keras.Model, shape: Sequence[int]) -> Traced:
-    """Follow a model for one example of `shape`. Raises whatever its code raises."""
+def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1) -> Traced:
+    """Follow a model for `batch` examples of `shape` (None: any number). Raises whatever its code raises."""
     counted = []
 
     def once(rows: Tensor) -> Tensor:
@@ -43,7 +44,9 @@ def traced_of(model: keras.Model, shape: Sequence[int]) -> Traced:
         counted.append(len(losses))
         return only(outputs)
 
-    graph = tf.function(once, autograph=False).get_concrete_function(tf.TensorSpec((1, *shape), tf.float32))
+    graph = tf.function(once, autograph=False).get_concrete_function(
+        tf.TensorSpec((batch, *shape), tf.float32)
+    )
     return Traced(graph.outputs[0], counted[0], graph.variables)
 
 
@@ -73,6 +76,15 @@ def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> No
         _require_batch(model, name, spec)
         _require_type(model, name, spec)
         _require_trainer(model, name, spec)
+
+
+def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> None:
+    """Raise UsageError for a model that has to know the size of a batch: an export is for any size."""
+    with Foreign(
+        f"the model '{name}' does not take a batch of any size, as --export needs it to",
+        "let it ask for keras.ops.shape(x)[0] in place of x.shape[0], or leave --export out",
+    ):
+        traced_of(model, shape, batch=None)
 
 
 def layers_of(layer: Any) -> Iterator[Any]:

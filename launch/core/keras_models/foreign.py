@@ -11,6 +11,8 @@ from gputopo.errors import GputopoError, UsageError
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _KERAS_FRAME = "Exception encountered when calling"  # Keras puts this line before what a layer raised
+_BAD_NAME = re.compile("is not a valid (root )?scope name")  # TensorFlow's word on a layer's or model's name
+_RENAME = "rename that layer or model: letters a to z and digits, and . _ - after the first of them"
 _LONGEST = 300  # characters of someone else's message
 _OURS = (GputopoError, MemoryError, tf.errors.ResourceExhaustedError)  # told by who knows more of them
 
@@ -18,8 +20,8 @@ _OURS = (GputopoError, MemoryError, tf.errors.ResourceExhaustedError)  # told by
 class Foreign:
     """A context for foreign code: an exception in it is raised anew as a UsageError.
 
-    `what`: what was being done, as the beginning of a line. A foreign `sys.exit` counts as an exception;
-    running out of memory does not.
+    `what`: what was being done, as the beginning of a line. `hint`: what to do, where the exception does not
+    tell it better. A foreign `sys.exit` counts as an exception; running out of memory does not.
     """
 
     def __init__(self, what: str, hint: str) -> None:
@@ -34,7 +36,8 @@ class Foreign:
     ) -> Literal[False]:
         """Raise what went wrong as a line that a user can act on."""
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, _OURS):
-            raise UsageError(f"{self._what}: {last_line(error)}", self._hint) from error
+            hint = _RENAME if _BAD_NAME.search(str(error)) else self._hint
+            raise UsageError(f"{self._what}: {last_line(error)}", hint) from error
         return False
 
 

@@ -3,13 +3,13 @@
 import difflib
 import importlib
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from gputopo.errors import UsageError
 from gputopo.launch.core.keras_models.foreign import Foreign
@@ -52,7 +52,9 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
     drew while it was imported. Raises UsageError.
     """
     name = f"{asked.module}:{asked.attribute}"
-    found = _attribute(_module(asked.module), asked)
+    module = _module(asked.module)
+    _require_eager(asked.module)
+    found = _attribute(module, asked)
     if isinstance(found, keras.Model):
         return found
     if not callable(found):
@@ -62,6 +64,7 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
     keras.utils.set_random_seed(seed)
     with Foreign(f"{name} failed", tried):
         model = found()
+    _require_eager(name)
     if isinstance(model, keras.Model):
         return model
     if model is None:
@@ -81,8 +84,9 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
 
 
 def _module(name: str) -> Any:
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    here = _here()
+    if here is not None and str(here) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, str(here))
     hint = f"python -c 'import {name}' shows all of it"
     with Foreign(f"the module {name} cannot be imported", hint):
         try:
@@ -94,6 +98,23 @@ def _module(name: str) -> Any:
                 f"there is no module {error.name} in this folder or on PYTHONPATH",
                 "run in the folder that holds it, or add that folder to PYTHONPATH",
             ) from error
+
+
+def _here() -> Path | None:
+    """Give the current folder; None where it was removed under the process, and holds no module."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def _require_eager(name: str) -> None:
+    """Raise UsageError if the user's code has switched off what the training core computes with."""
+    if not tf.executing_eagerly():
+        raise UsageError(
+            f"{name} switches off TensorFlow's eager execution, which a run needs",
+            "leave out tf.compat.v1.disable_eager_execution() and tf.compat.v1.disable_v2_behavior()",
+        )
 
 
 def _attribute(module: Any, asked: ModelName) -> Any:
@@ -111,7 +132,9 @@ def _attribute(module: Any, asked: ModelName) -> Any:
 def _shadowed(module: Any, name: str) -> str | None:
     """Say so where a module of this folder has the name of another one, which Python took."""
     first = name.partition(".")[0]
-    here = Path.cwd()
+    here = _here()
+    if here is None:
+        return None
     own = next((one for one in (here / f"{first}.py", here / first) if one.exists()), None)
     taken = getattr(module, "__file__", None)
     if own is None or (taken is not None and Path(taken).resolve().is_relative_to(here.resolve())):

@@ -91,7 +91,7 @@ class Checkpoints:
     def _resume(self, found: Checkpoint) -> int:
         wanted = self._header(found.header.steps)
         files.require_same(found, wanted)
-        copies, scale, carried = self._copies(), _scale(self._step), _carried(self._step)
+        copies, scale, carried = self._copies(), _scale(self._step), _carried(self._step, self._spec)
         files.require_shapes(found, _shapes(copies))
         keeps_scale, carries_on = _holds(found, scale), _holds(found, carried)
         _restore(found, {**copies, **(scale if keeps_scale else {}), **(carried if carries_on else {})})
@@ -137,7 +137,8 @@ class Checkpoints:
         return copies
 
     def _values(self) -> Iterator[tuple[str, Array]]:
-        for name, variables in {**self._copies(), **_scale(self._step), **_carried(self._step)}.items():
+        carried = _carried(self._step, self._spec)
+        for name, variables in {**self._copies(), **_scale(self._step), **carried}.items():
             yield name, variables[0].numpy()
 
 
@@ -226,9 +227,14 @@ def _scale(step: Stepper) -> Copies:
     return {f"scale/{number}": [one] for number, one in enumerate(flat)}
 
 
-def _carried(step: Stepper) -> Copies:
+def _carried(step: Stepper, spec: RunSpec) -> Copies:
+    """Name what a mode carries by the mode and its devices, which decide what each buffer means.
+
+    Shapes do not tell: the weights that a mode stages are as large as the gradients that another one keeps.
+    """
+    mode = "staged" if spec.exchange.staged else "relaxed"
     buffers = getattr(step.placement, "buffers", ())
-    return {f"carried/{number}": [one] for number, one in enumerate(buffers)}
+    return {f"carried/{mode}/{len(spec.devices)}/{number}": [one] for number, one in enumerate(buffers)}
 
 
 def _holds(found: Checkpoint, copies: Copies) -> bool:

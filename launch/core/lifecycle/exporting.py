@@ -9,7 +9,6 @@
 | model.keras    | for Keras models: `keras.models.load_model(...)`                                     |
 """
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo import schema
-from gputopo.errors import UsageError
 from gputopo.events import Event, Exported, Noticed, PhaseBegun
 from gputopo.launch.checkpoint_files import DiskError, names_of, require_writable
 from gputopo.launch.core.layers import Rows
+from gputopo.launch.core.lifecycle.export_folder import require_empty, temporary_in
 from gputopo.launch.core.models import Model
 from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.randomness import Stream
@@ -60,8 +59,7 @@ class Export:
         self._folder = None if spec.lifecycle.export is None else Path(spec.lifecycle.export)
         if self._folder is not None:
             require_writable(self._folder, "--export")
-            if any(self._folder.iterdir()):
-                raise UsageError(f"{self._folder} is not empty", "name a new folder with --export")
+            require_empty(self._folder)
 
     def write(self, placement: Held, *, steps: int) -> None:
         """Write the first place's variables: all files, or none. Raises DiskError."""
@@ -74,8 +72,7 @@ class Export:
             self._emit(Noticed(time_s=time.time(), says=says))
         weights = [variable.numpy() for variable in placement.places[0]]
         state = [variable.numpy() for variable in placement.states[0]] if placement.states else []
-        # Within it: the folder may be a link or a mount, in a place that may not be written.
-        temporary = self._folder / f".{os.getpid()}"
+        temporary = temporary_in(self._folder)
         try:
             temporary.mkdir()
             formats = self._write_all(temporary, weights, state, steps)

@@ -1,0 +1,51 @@
+"""An export that was killed does not stand in the way of the next one; anything else does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputopo.errors import UsageError
+from gputopo.launch.core.lifecycle.export_folder import require_empty, temporary_in
+
+
+def left_by(pid: int, folder: Path) -> Path:
+    left = folder / temporary_in(folder).name.replace(str(os.getpid()), str(pid))
+    (left / "saved_model").mkdir(parents=True)
+    (left / "weights.npz").write_bytes(b"half of it")
+    return left
+
+
+def pid_of_a_process_that_is_gone() -> int:
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as gone:
+        return gone.pid
+
+
+def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
+    left_by(pid_of_a_process_that_is_gone(), tmp_path)
+    require_empty(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_left_folder_whose_number_has_come_to_be_our_own_is_removed(tmp_path: Path) -> None:
+    temporary_in(tmp_path).mkdir()
+    require_empty(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_still_runs_is_left_alone(tmp_path: Path) -> None:
+    left = left_by(os.getppid(), tmp_path)
+    with pytest.raises(UsageError, match="is not empty"):
+        require_empty(tmp_path)
+    assert (left / "weights.npz").exists()
+
+
+@pytest.mark.parametrize("name", [".export-", ".export-0", ".export-notes", ".1234", "kept.txt"])
+def test_a_folder_that_holds_anything_else_is_refused_and_keeps_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(UsageError, match="is not empty") as refused:
+        require_empty(tmp_path)
+    assert "--export" in refused.value.hint
+    assert (tmp_path / name).exists()
