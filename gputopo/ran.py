@@ -30,7 +30,7 @@ def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
         found["all_reduce"] = reduction
         alone = len(spec.get("devices") or ()) == 1
         found["all_reduce_by"] = _NOTHING if alone else SAYS.get(str(reduction).partition("#")[0])
-    if reduction or spec.get("variable_update") == "parameter_server":
+    if reduction or spec.get("strategy") or spec.get("variable_update") == "parameter_server":
         found["grad_reduce"] = spec.get("grad_reduce")
     found["exchange"] = exchange_words(spec) or None
     found |= _numbers(spec)

@@ -26,7 +26,7 @@ from gputopo.launch.spec import (
 )
 from gputopo.launch.tower_devices import find_gpu, ps_device, tower_device
 from gputopo.machine import Machine
-from gputopo.plan import Plan
+from gputopo.plan import Candidate, Plan
 from gputopo.planner.request import SPREAD
 from gputopo.reduction_groups import reduction_groups
 
@@ -86,6 +86,16 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     rehearsal_of: str | None = None
     why_cpu: str = "No NVIDIA device"
     asked: dict[str, Any] = {}
+
+
+def reduced_by_strategy(plan: Plan) -> Plan:
+    """Give a plan of copies for a strategy of tf.distribute, which adds up gradients in a way of its own."""
+
+    def without(candidate: Candidate) -> Candidate:
+        return msgspec.structs.replace(candidate, all_reduce=None)
+
+    candidates = tuple(map(without, plan.candidates))
+    return msgspec.structs.replace(plan, choice=without(plan.choice), candidates=candidates)
 
 
 def spec_of(plan: Plan, machine: Machine | None, options: RunOptions) -> RunSpec:

@@ -37,6 +37,12 @@ def test_a_reduction_is_told_by_what_adds() -> None:
     assert ran["variables"] == "a copy on each device"
 
 
+def test_a_strategy_with_copies_says_how_gradients_count() -> None:
+    ran = what_ran(json_of(strategy="mirrored", variable_update="replicated", ps_device=None))
+    assert ran["grad_reduce"] == "mean"
+    assert "all_reduce" not in ran
+
+
 def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
     one = cpu_spec().devices[:1]
     ran = what_ran(json_of(variable_update="replicated", ps_device=None, all_reduce="ring", devices=one))

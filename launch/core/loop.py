@@ -25,6 +25,22 @@ def never() -> bool:
     return False
 
 
+def longest_warmup(spec: RunSpec) -> int:
+    """Give how many steps a warm-up takes at most; one that is detected may be over before."""
+    least = spec.num_warmup_batches
+    return max(least, MOST_STEPS) if spec.detect_warmup else least
+
+
+def is_warm(spec: RunSpec, seconds: Sequence[float]) -> bool:
+    """Whether a warm-up whose steps took these seconds, in order, is over: so many steps, or steady ones."""
+    done = len(seconds)
+    if done < spec.num_warmup_batches:
+        return False
+    if done >= longest_warmup(spec):
+        return True
+    return done % _LOOK_EVERY == 0 and steady_from(seconds) is not None
+
+
 class Observer(Protocol):
     """Somebody who does something between steps, outside of their time."""
 
@@ -94,20 +110,16 @@ class Loop:
     def warm_up(self) -> None:
         """Run the uncounted steps: so many, or until their times are steady. Raises InputError."""
         began = time.perf_counter()
-        least = self._spec.num_warmup_batches
-        most = max(least, MOST_STEPS) if self._spec.detect_warmup else least
+        most = longest_warmup(self._spec)
         seconds: list[float] = []
-        while len(seconds) < most:
-            done = len(seconds)
+        while not is_warm(self._spec, seconds):
             if self._stopped():
                 return
-            if done >= least and done % _LOOK_EVERY == 0 and steady_from(seconds) is not None:
-                break
             try:
-                seconds.append(self._one(done + 1 - most))
+                seconds.append(self._one(len(seconds) + 1 - most))
             except StopIteration as end:
                 raise InputError(
-                    f"the data end in step {done + 1} of the warm-up",
+                    f"the data end in step {len(seconds) + 1} of the warm-up",
                     "use fewer --num-warmup-batches or a smaller --batch-size",
                 ) from end
         took = time.perf_counter() - began

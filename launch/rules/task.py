@@ -1,5 +1,7 @@
 """Rules of a run's task and of what is kept of it. Pure."""
 
+import math
+
 from gputopo.launch.rules.rule import Rule, moves_gradients, needless, replaced, to
 from gputopo.launch.spec import Exchange, Lifecycle, RunSpec
 
@@ -27,6 +29,22 @@ def _plain_exchange(spec: RunSpec) -> RunSpec:
 
 def _writes(kept: Lifecycle) -> bool:
     return kept.checkpoint_steps is not None or kept.resume or kept.export is not None
+
+
+def _last_step(spec: RunSpec) -> float:
+    """Give the number of the last step there can be: an evaluation counts from 0, all others from 1."""
+    if spec.most_batches is None:
+        return math.inf
+    return spec.most_batches - 1 if spec.task == "eval" else spec.most_batches
+
+
+def _traces_beyond(spec: RunSpec) -> bool:
+    return max(spec.lifecycle.trace_steps, default=0) > _last_step(spec)
+
+
+def _traced_within(spec: RunSpec) -> RunSpec:
+    within = tuple(step for step in spec.lifecycle.trace_steps if step <= _last_step(spec))
+    return replaced(spec, "lifecycle", trace_steps=within)
 
 
 TASK_RULES: tuple[Rule, ...] = (
@@ -76,9 +94,9 @@ TASK_RULES: tuple[Rule, ...] = (
         "leave it out, or use --forward-only",
     ),
     Rule(
-        lambda spec: spec.task == "input" and bool(spec.extra_forward),
-        "--input-only makes no forward pass, so --add-work has none to add to",
-        "leave --add-work out, or use --forward-only",
+        lambda spec: spec.task != "train" and bool(spec.extra_forward),
+        "--add-work does not go with --task {spec.task}: it is steps of training that it makes longer",
+        "leave --add-work out, or use --task train",
         to(extra_forward={}),
     ),
     Rule(
@@ -139,21 +157,16 @@ KEPT_RULES: tuple[Rule, ...] = (
         to("lifecycle", checkpoint_steps=None, keep_checkpoints=5),
     ),
     Rule(
-        lambda spec: (
-            bool(spec.lifecycle.trace_steps)
-            and spec.most_batches is not None
-            and max(spec.lifecycle.trace_steps) > spec.most_batches
-        ),
+        lambda spec: spec.task == "eval" and _traces_beyond(spec),
+        "--trace names a step that the evaluation does not have: of {spec.most_batches} at most the first, "
+        "which compiles, is step 0",
+        "name earlier ones with --trace, or give more steps with --num-batches",
+        _traced_within,
+    ),
+    Rule(
+        lambda spec: spec.task != "eval" and _traces_beyond(spec),
         "--trace names a step that the run does not have: it counts {spec.most_batches} at most",
         "name earlier ones with --trace, or give more steps with --num-batches",
-        lambda spec: replaced(
-            spec,
-            "lifecycle",
-            trace_steps=tuple(
-                step
-                for step in spec.lifecycle.trace_steps
-                if spec.most_batches is None or step <= spec.most_batches
-            ),
-        ),
+        _traced_within,
     ),
 )

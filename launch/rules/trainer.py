@@ -3,15 +3,12 @@
 from gputopo.launch.rules.rule import Rule, moves_gradients, needless, replaced, to
 from gputopo.launch.spec import Exchange, RunSpec
 from gputopo.launch.strategy_names import read
+from gputopo.plan import VariableUpdate
 
 
 def _other(spec: RunSpec) -> bool:
     """Whether others than our own towers take the steps."""
     return spec.method is not None or spec.strategy is not None
-
-
-def _moves(spec: RunSpec) -> bool:
-    return spec.variable_update != "parameter_server" or moves_gradients(spec.exchange)
 
 
 def _is(spec: RunSpec, *, kind: str | None = None, reduction: str | None = None) -> bool:
@@ -21,13 +18,26 @@ def _is(spec: RunSpec, *, kind: str | None = None, reduction: str | None = None)
     return asked.kind == kind or (reduction is not None and asked.reduction == reduction)
 
 
+def _own_update(spec: RunSpec) -> VariableUpdate:
+    """Where such a trainer has its variables: on each device, or in one place."""
+    copies = spec.strategy is not None and not _is(spec, kind="central")
+    return "replicated" if copies else "parameter_server"
+
+
+def _moves(spec: RunSpec) -> bool:
+    """Whether another way to move weights and gradients was asked for than the trainer's own."""
+    other = spec.variable_update != _own_update(spec) or spec.all_reduce is not None
+    return other or moves_gradients(spec.exchange)
+
+
 def _to_own_exchange(spec: RunSpec) -> RunSpec:
+    update = _own_update(spec)
     return replaced(
         spec,
-        variable_update="parameter_server",
+        variable_update=update,
         all_reduce=None,
         exchange=Exchange(),
-        ps_device=spec.ps_device or "/CPU:0",
+        ps_device=spec.ps_device or "/CPU:0" if update == "parameter_server" else None,
     )
 
 
@@ -50,18 +60,18 @@ TRAINER_RULES: tuple[Rule, ...] = (
         "leave --variable-update and the options of the exchange out; --ps cpu or gpu:N places its variables",
         _to_own_exchange,
     ),
+    *needless(
+        ("ps", "variable_update"),
+        lambda spec: spec.strategy is not None and not _is(spec, kind="central"),
+        "does not go with --strategy {spec.strategy}: the variables are where the strategy has them",
+        "leave it out, or use --strategy central, which has one set of variables on --ps",
+    ),
     Rule(
         lambda spec: spec.strategy is not None and _moves(spec),
         "--strategy {spec.strategy} moves weights and gradients in its own way",
         "leave --variable-update and the options of the exchange out; --strategy names its reduction, "
         "such as mirrored:one",
         _to_own_exchange,
-    ),
-    *needless(
-        ("ps", "variable_update"),
-        lambda spec: spec.strategy is not None and not _is(spec, kind="central"),
-        "does not go with --strategy {spec.strategy}: the variables are where the strategy has them",
-        "leave it out, or use --strategy central, which has one set of variables on --ps",
     ),
     Rule(
         lambda spec: _other(spec) and spec.exchange != Exchange(),

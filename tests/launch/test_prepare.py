@@ -5,8 +5,14 @@ import pytest
 
 from gputopo.errors import UsageError
 from gputopo.launch.cpu_plan import cpu_plan
-from gputopo.launch.prepare import CPU_MAX_BATCHES, CPU_TIME_BUDGET_S, RunOptions, spec_of
-from gputopo.launch.spec import Data, Exchange, Lifecycle, RunSpec
+from gputopo.launch.prepare import (
+    CPU_MAX_BATCHES,
+    CPU_TIME_BUDGET_S,
+    RunOptions,
+    reduced_by_strategy,
+    spec_of,
+)
+from gputopo.launch.spec import Backend, Data, Exchange, Lifecycle, RunSpec
 from gputopo.machine import ClockMhz, ClocksMhz
 from gputopo.workload import require
 from tests.launch.specs import machine, plan_for
@@ -54,6 +60,19 @@ def test_variables_on_the_cpu_are_the_hosts_and_own_copies_are_nowhere() -> None
     )
     assert hops(own) == [None, None]
     assert (own.ps_device, own.variable_update, own.all_reduce) == (None, "replicated", "copy")
+
+
+@pytest.mark.parametrize(("backend", "gpus"), [("gpu", (0, 1)), ("cpu", ())])
+def test_a_strategy_with_copies_on_every_device_reduces_in_its_own_way(
+    backend: Backend, gpus: tuple[int, ...]
+) -> None:
+    copies = plan_for(gpus, None, variable_update="replicated", all_reduce="copy")
+    plan = reduced_by_strategy(copies if gpus else cpu_plan("alexnet", variable_update="replicated"))
+    assert {one.all_reduce for one in (plan.choice, *plan.candidates)} == {None}
+    asked = RunOptions(model="alexnet", backend=backend, strategy="mirrored")
+    made = spec_of(plan, machine() if gpus else None, asked)
+    assert (made.variable_update, made.ps_device, made.all_reduce) == ("replicated", None, None)
+    assert hops(made) == [None, None]
 
 
 def test_a_link_that_is_not_known_is_called_unknown() -> None:

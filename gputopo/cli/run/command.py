@@ -3,6 +3,7 @@
 import inspect
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,21 +95,40 @@ def run(**typed: Any) -> int:
 def _target_of(typed: dict[str, Any], folder: Path | None) -> "Target":
     """Plan for the machine, with what was asked of the plan."""
     plan_options = ("model", "num_gpus", "gpus", "exclude", "prefer_pix", "ps", "all_reduce")
+    copies = strategy_has_copies(typed)
     request = request_from(
-        **{name: typed[name] for name in plan_options}, variable_update=exchange.implied_update(typed)
+        **{name: typed[name] for name in plan_options},
+        variable_update="replicated" if copies else exchange.implied_update(typed),
     )
 
     from gputopo.launch import runs, target
 
     sources = typed["sources"] or ()
     runs.check_output(folder)
-    return target.target_of(
+    chosen = target.target_of(
         planned_machine(sources),
         request,
         environ=os.environ,
         rehearsal_of=target.rehearsal_name(sources),
         require_gpu=typed["require_gpu"],
     )
+    if not copies:
+        return chosen
+    from gputopo.launch.prepare import reduced_by_strategy
+
+    return replace(chosen, plan=reduced_by_strategy(chosen.plan))
+
+
+def strategy_has_copies(typed: dict[str, Any]) -> bool:
+    """Whether --strategy alone says where variables are, and that is on every device. Raises UsageError.
+
+    What was asked for beside it is planned as it was typed, so that the rules of the core can refuse it.
+    """
+    if typed["strategy"] is None or (typed["ps"], exchange.implied_update(typed)) != ("auto", "auto"):
+        return False
+    from gputopo.launch.strategy_names import read
+
+    return read(typed["strategy"]).kind != "central"
 
 
 def _refuse_for_program(typed: dict[str, Any], printed: str) -> None:

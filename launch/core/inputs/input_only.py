@@ -11,6 +11,7 @@ import tensorflow as tf
 from gputopo.events import Event, Noticed, Step, TowerMarks, WarmupDone
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import Fact, Shape, Source, source_of
+from gputopo.launch.core.loop import is_warm, longest_warmup
 from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.start import UNTOLD, Start
 from gputopo.launch.spec import RunSpec
@@ -85,12 +86,15 @@ def _read_again(source: Source, spec: RunSpec, images: int) -> tuple[str, ...]:
 
 def _run(arrival: Arrival, spec: RunSpec, emit: Emit) -> int:
     """Warm up, then count steps, as many as the spec says or fit into its time; give how many were taken."""
-    first = 1 - max(spec.num_warmup_batches, 1)  # the first step compiles
+    most = max(longest_warmup(spec), 1)  # the first step compiles
+    warmup: list[float] = []
     began = time.perf_counter()
-    for taken, step in enumerate(range(first, 1)):
-        if not _one(arrival, taken, step, spec, emit):
-            return taken
-    emit(WarmupDone(time_s=time.time(), steps=1 - first, seconds=time.perf_counter() - began))
+    while not warmup or not is_warm(spec, warmup):
+        seconds = _one(arrival, len(warmup), len(warmup) + 1 - most, spec, emit)
+        if seconds is None:
+            return len(warmup)
+        warmup.append(seconds)
+    emit(WarmupDone(time_s=time.time(), steps=len(warmup), seconds=time.perf_counter() - began))
     began = time.perf_counter()
     for step in itertools.count(1):
         if spec.most_batches is not None and step > spec.most_batches:
@@ -99,22 +103,24 @@ def _run(arrival: Arrival, spec: RunSpec, emit: Emit) -> int:
         budget = spec.time_budget_s if spec.num_batches is None and step > 1 else None
         if budget is not None and used + used / (step - 1) > budget:
             break
-        if not _one(arrival, step - first, step, spec, emit):
+        if _one(arrival, len(warmup) + step - 1, step, spec, emit) is None:
             break
-    return step - first
+    return len(warmup) + step - 1
 
 
-def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> bool:
+def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> float | None:
+    """Take a step, before which so many were taken, and give its seconds; None at the end of the data."""
     began = time.perf_counter()
     try:
         times: Sequence[Sequence[float]] = arrival(taken).tolist()
     except StopIteration:
-        return False
+        return None
+    seconds = time.perf_counter() - began
     emit(
         Step(
             time_s=time.time(),
             step=step,
-            seconds=time.perf_counter() - began,
+            seconds=seconds,
             images=spec.batch_size * len(spec.devices),
             loss=None,
             waited_s=max((waited for waited, _ in times), default=None),
@@ -124,4 +130,4 @@ def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> 
             ),
         )
     )
-    return True
+    return seconds

@@ -1,5 +1,6 @@
 """`gputopo run` from the command line, with a worker that only pretends; see tests/launch for the rest."""
 
+import io
 import json
 import os
 import subprocess
@@ -192,3 +193,22 @@ def test_the_help_is_grouped_by_theme(call: Call) -> None:
     text = call("run", "--help").out
     headings = [line.removesuffix(":") for line in text.splitlines() if line.endswith(":") and line[0] != " "]
     assert headings == ["Arguments", "Options", *run_options.THEMES]
+
+
+def test_a_verdict_names_an_earlier_run_even_where_its_folder_is_no_utf8(
+    call: Call,
+    without_gpu: None,
+    worker: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path / os.fsdecode(b"bad\xff")))
+    assert isinstance(sys.stderr, io.TextIOWrapper)
+    sys.stderr.reconfigure(errors="backslashreplace")  # as Python's own is, and that of pytest is not
+    worker("works")
+    assert call("run", "--model", "alexnet").code == 0
+    done = call("run", "--model", "alexnet", "--input-only", "--data-source", "cpu", "--json")
+    verdict = schema.decode(done.out, Result, origin="stdout").input_verdict
+    assert verdict is not None
+    assert verdict.other is not None
+    assert verdict.other.startswith(str(tmp_path / "bad?"))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gputopo.errors import UsageError
 from gputopo.events import Device
 from gputopo.launch.rules.checks import RULES, check, clash
+from gputopo.launch.rules.rule import replaced
 from gputopo.launch.spec import Backend, Data, Exchange, Lifecycle, Precision, RunSpec, Runtime
 from gputopo.plan import VariableUpdate
 from tests.launch.specs import cpu_spec
@@ -129,6 +130,7 @@ def test_a_rule_does_not_apply_to_what_it_advises(spec: RunSpec) -> None:
             assert not rule.when(rule.nearest(spec)), rule.what
 
 
+COPIES: dict[str, object] = {"variable_update": "replicated", "ps_device": None}
 SHORT = Precision(compute="fp16", loss_scale=128.0, auto_loss_scale=True, xla=True)
 
 
@@ -140,9 +142,10 @@ def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
         cpu_spec(variable_update="replicated", ps_device=None, all_reduce="ring"),
         cpu_spec(variable_update="independent", ps_device=None),
         cpu_spec(method="kuza55"),
-        cpu_spec(strategy="mirrored"),
+        cpu_spec(strategy="mirrored", **COPIES),
+        cpu_spec(strategy="central"),
         cpu_spec(method="fchollet", precision=SHORT),
-        cpu_spec(strategy="mirrored", precision=SHORT),
+        cpu_spec(strategy="mirrored", precision=SHORT, **COPIES),
         cpu_spec(task="input", data=Data(source="python", feed="queue")),
         cpu_spec(task="eval", lifecycle=Lifecycle(checkpoints="/kept")),
     )
@@ -151,7 +154,7 @@ def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
 
 CIFAR = {"model": "resnet20", "data": Data(folder="/d", name="cifar10")}
 JUDGED = {"task": "eval", "lifecycle": Lifecycle(checkpoints="/kept")}
-REPLICATED = {"variable_update": "replicated", "ps_device": None, "all_reduce": "copy"}
+REPLICATED = {**COPIES, "all_reduce": "copy"}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,9 @@ REPLICATED = {"variable_update": "replicated", "ps_device": None, "all_reduce": 
         ({"runtime": Runtime(memory_limit_mib=1024)}, "--gpu-memory-limit", "--num-intra-threads"),
         ({"exchange": Exchange(repacking=4, small_bytes=64), **REPLICATED}, "--gradient-repacking", "leave"),
         ({"task": "input"}, "--input-only has nothing to measure", "--data-source cpu"),
+        ({"strategy": "mirrored"}, "--strategy mirrored moves weights and gradients", "--variable-update"),
+        ({"strategy": "mirrored", **REPLICATED}, "--strategy mirrored", "options of the exchange out"),
+        ({"strategy": "central", **COPIES}, "--strategy central", "leave --variable-update"),
     ],
 )
 def test_a_refusal_names_the_option_and_what_works(changes: dict[str, object], what: str, use: str) -> None:
@@ -200,8 +206,8 @@ FED = Data(source="python")
         ("precision", {"task": "input", "data": FED}),
         ("ps", {"task": "input", "data": FED}),
         ("num_warmup_batches", {"task": "eval", "lifecycle": Lifecycle(checkpoints="/kept")}),
-        ("ps", {"strategy": "mirrored"}),
-        ("variable_update", {"strategy": "mirrored:one"}),
+        ("ps", {"strategy": "mirrored", **COPIES}),
+        ("variable_update", {"strategy": "mirrored:one", **COPIES}),
         ("agg_small_grads_max_group", REPLICATED),
         ("data_name", {"model": "keras:ResNet50"}),
         ("data_format", {"model": "mlp"}),
@@ -215,6 +221,46 @@ def test_an_option_that_would_do_nothing_is_refused_where_it_was_typed(
         check(cpu_spec(**changes, asked={option: 1}))
     assert refused.value.what.startswith(f"--{option.replace('_', '-')} ")
     assert "leave it out" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": "forward"},
+        JUDGED,
+        {"task": "input", "data": FED},
+        {"method": "kuza55"},
+        {"strategy": "central"},
+    ],
+)
+def test_added_work_is_refused_where_no_step_of_our_own_training_could_do_it(
+    changes: dict[str, object],
+) -> None:
+    assert clash(cpu_spec(**changes)) is None
+    found = clash(cpu_spec(**changes, extra_forward={1: 200}))
+    assert found is not None
+    assert found.what.startswith("--add-work does not go with ")
+    assert "--forward-only" not in found.use
+    assert found.nearest.extra_forward == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "last"), [({}, 4), ({"task": "forward"}, 4), (JUDGED, 3), ({**JUDGED, "num_batches": 1}, 0)]
+)
+def test_a_trace_is_refused_from_the_first_step_on_that_never_comes(
+    changes: dict[str, object], last: int
+) -> None:
+    kept: dict[str, object] = {"num_batches": 4, "lifecycle": Lifecycle(), **changes}
+
+    def traced(*steps: int) -> RunSpec:
+        return replaced(cpu_spec(**kept), "lifecycle", trace_steps=steps)
+
+    there = range(1, last + 1)
+    assert clash(traced(*there)) is None
+    found = clash(traced(*there, last + 1))
+    assert found is not None
+    assert found.what.startswith("--trace names a step")
+    assert found.nearest == traced(*there)
 
 
 def test_a_central_strategy_has_its_variables_where_ps_says() -> None:
