@@ -144,8 +144,8 @@ class UplinkGroup(_Value, frozen=True):
 class Bandwidth(_Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1"):
     """All that was measured in one session, or read from another tool's output.
 
-    `measured_at`: seconds since the epoch. `complete` is False where it was interrupted or the capture ends early.
-    `notes`: what must be said with the numbers.
+    `measured_at`: seconds since the epoch. `complete` is False where it was interrupted, or the capture ends
+    early. `notes`: what must be said with the numbers.
     """
 
     source: str  # live, bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, ...; several are joined by " + "

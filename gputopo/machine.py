@@ -250,6 +250,7 @@ class Gpu(_Value, frozen=True):
     processes: tuple[GpuProcess, ...] | None = None
     nvlinks: tuple[NvLink, ...] | None = None
     lost: bool = False  # it was counted, and then did not answer
+    recovery_action: str | None = None  # none, reset, reboot, drain p2p, drain and reset: as nvidia-smi says
 
 
 class Link(_Value, frozen=True):

@@ -2,7 +2,7 @@
 
 The first line names the columns. Where it was left out (`noheader`) nobody knows which column is which: then
 only what tells by its own form is read (a PCI address, a UUID, a performance state), one GPU a line, and
-every line is Unread.
+every line is Unread. A line that says that a GPU did not answer is a GPU, wherever it stands.
 """
 
 import re
@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gputopo.captures.smi import values
+from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.card import Card, Entry
 from gputopo.captures.smi.machine import machine, unread
 from gputopo.captures.smi.names import Named, names
+from gputopo.captures.smi.unanswered import Unanswered
 from gputopo.errors import InputError
 from gputopo.machine import Machine, Unread
 
@@ -22,6 +23,9 @@ READS = "`nvidia-smi --query-gpu=... --format=csv` with its first line"
 
 _HINT = "capture again with --format=csv (not noheader), and copy all lines"
 _LONGEST = 200  # the longest name of a column is far shorter
+# Around the rows stand prompts and talk; these words of a line there are a message of the tool.
+_PROMPT = re.compile(r"(?:\(\w+\) )?[^\s$%#>]{0,80}(?: \S{1,80})?[$%#>](?: .*)?")
+_TROUBLE = re.compile(r"\b(?:error|unable|failed|failure|lost|not supported|unsupported)\b", re.IGNORECASE)
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
 _MEASURE = re.compile(r"-?\d[\d.]* (?:MiB|MHz|W|%)")
 # What is told by its own form, and by which column.
@@ -65,9 +69,11 @@ def parse(text: str, *, origin: str) -> Machine:
     if head is None:
         return _headless(lines)
     table = _Table(origin, lines[head])
+    for line in lines[:head]:
+        table.take_unanswered(line)
     for line in lines[head + 1 :]:
         table.take(line)
-    if not table.cards:
+    if not table.cards and not table.unanswered:
         raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
     return table.machine()
 
@@ -100,7 +106,8 @@ def _is_header(line: _Line) -> bool:
     return known >= 2 and 2 * known >= len(columns)
 
 
-def _is_headless(lines: Sequence[_Line]) -> bool:
+def _is_headless(text: Sequence[_Line]) -> bool:
+    lines = [line for line in text if unanswered.read(line.text) is None]
     if not lines or len({len(line.cells) for line in lines}) > 1 or len(lines[0].cells) < 2:
         return False
     return all(sum(1 for cell in line.cells if _tells(cell)) >= 2 for line in lines)
@@ -111,8 +118,10 @@ def _tells(cell: str) -> bool:
 
 
 def _headless(lines: Sequence[_Line]) -> Machine:
+    silent = [one for line in lines if (one := unanswered.read(line.text))]
+    rows = [line for line in lines if unanswered.read(line.text) is None]
     cards = {}
-    for index, line in enumerate(lines):
+    for index, line in enumerate(rows):
         cards[index] = Card(names("csv"), bare=True)
         for column, form in _PROVEN.items():
             found = [cell for cell in line.cells if form.fullmatch(cell)]
@@ -120,10 +129,10 @@ def _headless(lines: Sequence[_Line]) -> Machine:
                 cards[index].add(Entry(column, found[0], line.number, line.text))
     return machine(
         SOURCE,
-        cards,
+        unanswered.numbered(cards, silent, names("csv"), own=False),
         driver_told=(),
         not_understood=[
-            unread(SOURCE, line.number, f"{line.text} (no first line names the columns)") for line in lines
+            unread(SOURCE, line.number, f"{line.text} (no first line names the columns)") for line in rows
         ],
         attached=None,
         without_mask=False,
@@ -140,22 +149,31 @@ class _Table:
     seen: dict[str, int] = field(default_factory=dict)  # a GPU's identity: its index
     driver: list[tuple[Named, str]] = field(default_factory=list)
     attached: str | None = None
+    unanswered: list[Unanswered] = field(default_factory=list)
     not_understood: list[Unread] = field(default_factory=list)
+    between: list[_Line] = field(default_factory=list)  # lines of one cell since the last row
 
     def __post_init__(self) -> None:
         self.columns = [_column(cell) for cell in self.head.cells]
+        self.numbers = "index" in self.columns
         for column, cell in zip(self.columns, self.head.cells, strict=True):
             if not _is_known(column):
                 self._note(self.head.number, f"column {cell}")
 
     def take(self, line: _Line) -> None:
         """Take in a line: a GPU, the columns' names again, or something else."""
+        if self.take_unanswered(line):
+            return
         if [_column(cell) for cell in line.cells] == self.columns:
+            self._settle(below_is_a_row=False)  # what stands above it came between two outputs
             return
         if len(line.cells) != len(self.columns):
-            if len(line.cells) > 1:  # else a prompt, or what came before and after
+            if len(line.cells) > 1:
                 self._note(line.number, line.text)
+            else:
+                self.between.append(line)
             return
+        self._settle(below_is_a_row=True)
         cells = dict(zip(self.columns, line.cells, strict=True))
         if line.may_be_cut and not values.is_whole(line.cells[-1]):
             self._note(line.number, f"{self.columns[-1]}: {line.cells[-1]} (the end, which may be cut)")
@@ -167,6 +185,23 @@ class _Table:
         card.visit += 1
         for column, cell in cells.items():
             self._cell(card, column, cell, line)
+
+    def take_unanswered(self, line: _Line) -> bool:
+        """Take in a line if it says that a GPU did not answer."""
+        silent = unanswered.read(line.text)
+        if silent is None:
+            return False
+        unanswered.lose(self.cards, silent, own=self.numbers)
+        self.unanswered.append(silent)
+        return True
+
+    def _settle(self, *, below_is_a_row: bool) -> None:
+        """List the lines of one cell between two rows, and messages below them; prompts and talk are none."""
+        for line in self.between:
+            inside = below_is_a_row and self.cards and _PROMPT.fullmatch(line.text.strip()) is None
+            if inside or _TROUBLE.search(line.text):
+                self._note(line.number, line.text)
+        self.between = []
 
     def _index(self, cells: dict[str, str], line: _Line) -> int | None:
         read = ((name, values.read(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
@@ -191,14 +226,14 @@ class _Table:
             self.attached = self.attached or cell
         elif _is_known(column) and not card.add(Entry(column, cell, line.number, line.text)):
             self._note(line.number, f"{column}: {cell}")
-        if cell.strip("[]").lower() == values.LOST:
-            card.lost = True
+        card.notice(cell)
 
     def machine(self) -> Machine:
         """Give the GPUs as a machine."""
+        self._settle(below_is_a_row=False)
         return machine(
             SOURCE,
-            self.cards,
+            unanswered.numbered(self.cards, self.unanswered, names("csv"), own=self.numbers),
             driver_told=self.driver,
             not_understood=self.not_understood,
             attached=self.attached,

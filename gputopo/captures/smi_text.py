@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gputopo.captures.smi import values
+from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.card import Card, Entry
 from gputopo.captures.smi.machine import machine, unread
 from gputopo.captures.smi.names import Named, names
+from gputopo.captures.smi.unanswered import Unanswered
 from gputopo.errors import InputError
 from gputopo.machine import Machine, Unread
 
@@ -24,11 +25,6 @@ _HINT = "copy the whole output of `nvidia-smi -q` again, with its lines that beg
 _LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])", re.ASCII)
 _GPU_LINE = re.compile(rf"^[ \t#>|]*{_GPU.pattern}[ \t]*\r?$", re.MULTILINE | re.ASCII)
-_NO_HANDLE = re.compile(
-    r"Unable to determine the device handle for GPU ?(?:\d{1,3}: ?)?"
-    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]): *(\S.*)",
-    re.ASCII,
-)
 _LONGEST = 2000  # the longest line of any driver, a command line, is far shorter
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _QUOTED = re.compile(r"^[#>|]+ ?")  # a comment, a quotation in a mail, a table
@@ -63,12 +59,12 @@ def parse(text: str, *, origin: str) -> Machine:
         reading.begin(None)
     for line in lines:
         reading.take(line)
-    cards = reading.in_order() if headed else [card for card in reading.cards.values() if card.told]
+    cards = reading.numbered(headed)
     if not cards and reading.attached != "0":
         raise InputError(f"{origin}: no GPU is told of in this `nvidia-smi -q` text", _HINT)
     return machine(
         SOURCE,
-        dict(enumerate(cards)),
+        cards,
         driver_told=reading.driver,
         not_understood=reading.not_understood,
         attached=reading.attached,
@@ -140,7 +136,7 @@ class _Reading:
     base: int = -1  # the indentation of the line that names the GPU
     foreign: bool = False  # a line of something else came since
     stack: list[tuple[int, str]] = field(default_factory=list)  # indentation and name of the headings above
-    unanswered: dict[str, Card] = field(default_factory=dict)  # GPUs that are there and did not answer
+    unanswered: list[Unanswered] = field(default_factory=list)  # lines of GPUs that did not answer
 
     def begin(self, address: str | None) -> None:
         """A GPU begins, or comes again."""
@@ -161,8 +157,9 @@ class _Reading:
             self.begin(address)
             self.base = line.indent
             self._add(line, "pci/bus id", match[1])
-        elif match := _NO_HANDLE.fullmatch(line.text):
-            self._without_handle(line, match[1])
+        elif silent := unanswered.read(line.text):
+            unanswered.lose(dict(enumerate(self.cards.values())), silent, own=False)
+            self.unanswered.append(silent)
         elif self._of_log(line):
             pass
         elif self.card is not None and (line.indent > self.base or self.flat):
@@ -172,15 +169,13 @@ class _Reading:
             if self.card is not None and _PADDED.search(line.text) and not _LOG.search(line.text):
                 self._note(line)
 
-    def in_order(self) -> list[Card]:
-        """Give the GPUs as they stand, or by PCI address, as NVML counts them, where one did not answer."""
-        cards = {**self.unanswered, **self.cards}
-        return [cards[key] for key in (sorted(cards) if self.unanswered else cards)]
+    def numbered(self, headed: bool) -> dict[int, Card]:
+        """Give the GPUs as they stand, by index; those that did not answer in their places.
 
-    def _without_handle(self, line: _Line, address: str) -> None:
-        card = Card(names("text"), lost=True)
-        card.add(Entry("pci/bus id", address, line.number, line.text))
-        self.unanswered[values.address(address) or address] = card
+        Without a line that names a GPU (`headed`) a card of which nothing is told is none.
+        """
+        rows = [card for card in self.cards.values() if headed or card.told]
+        return unanswered.numbered(dict(enumerate(rows)), self.unanswered, names("text"), own=False)
 
     def _of_log(self, line: _Line) -> bool:
         """Take in a line above the GPUs: the versions, and how many there are."""

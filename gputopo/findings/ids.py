@@ -15,6 +15,8 @@ IDS: dict[str, str] = {
     "machine.mixed_models": "not all GPUs are of one model",
     "machine.mixed_memory": "cards of one model have different amounts of memory",
     "gpu.lost": "a GPU was counted and then did not answer",
+    "gpu.reset_required": "a GPU cannot be used until it is reset, or the machine rebooted",
+    "gpu.reset_recommended": "a GPU works with a part of what it has until it is reset",
     "gpu.busy": "another program computes on a GPU",
     "card.no_expectation": "no numbers are known of this model, so it was compared with its equals only",
     "clocks.memory_differs": "the highest memory clock is not that of equal cards",

@@ -20,7 +20,8 @@ def at_work(gpu: Gpu) -> bool:
         return False
     if gpu.utilization_percent.gpu is not None:
         return gpu.utilization_percent.gpu > 0
-    return gpu.throttle.mask is not None or gpu.throttle.reasons is not None
+    # Reasons in words may be a part of them (--query-gpu has a column each), "idle" not among the told ones.
+    return gpu.throttle.mask is not None or gpu.throttle.reasons == ()
 
 
 def busy(gpu: Gpu) -> bool:

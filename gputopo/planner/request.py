@@ -170,6 +170,8 @@ def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
 def _unusable(gpu: Gpu) -> str | None:
     if gpu.lost:
         return "lost, no answer from it"
+    if gpu.recovery_action not in (None, "none"):
+        return f"the driver asks for its recovery ({gpu.recovery_action})"
     if gpu.mig.mode:
         return "in MIG mode, where a program gets one instance at most"
     if gpu.compute_mode is not None and "prohibited" in gpu.compute_mode.lower():

@@ -1,9 +1,11 @@
-"""What NVML says of a card's memory errors: ECC, remapped rows, retired pages."""
+"""What NVML says of a card's memory errors, ECC, remapped rows, retired pages, and what would heal it."""
 
 import ctypes
 
 from gputopo.probes.nvml.calling import Handle, NotReadError, NvmlDoor
-from gputopo.probes.nvml.words import MEMORY_LOCATIONS, SRAM_COUNTS
+from gputopo.probes.nvml.words import MEMORY_LOCATIONS, RECOVERY_ACTIONS, SRAM_COUNTS
+
+_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver 570
 
 
 class ErrorQuestions(NvmlDoor):
@@ -23,6 +25,11 @@ class ErrorQuestions(NvmlDoor):
         """Give rows remapped for correctable and other errors, whether one is pending, whether one failed."""
         correctable, uncorrectable, pending, failure = self.ask("nvmlDeviceGetRemappedRows", gpu)
         return correctable, uncorrectable, bool(pending), bool(failure)
+
+    def recovery_action(self, gpu: Handle) -> str:
+        """Give what must be done before the card can be used, "none" if nothing."""
+        number = self.field(gpu, _RECOVERY_ACTION)
+        return RECOVERY_ACTIONS.get(number, f"action {number}")
 
     def retired_pages(self, gpu: Handle, cause: str) -> int:
         """Give the number of retired pages by cause, `single_bit` or `double_bit`."""

@@ -128,6 +128,18 @@ NVLINK_COUNT_ERRORS = {
     "effective_errors": 219,
 }
 
+# nvmlDeviceGpuRecoveryAction_t, in nvidia-smi's words where it has some.
+RECOVERY_ACTIONS = {
+    0: "none",
+    1: "reset",
+    2: "reboot",
+    3: "drain p2p",
+    4: "drain and reset",
+    5: "recover imex domain",
+    6: "bus reset",
+    7: "system reboot",
+}
+
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
 # nvmlGpuP2PStatus_t

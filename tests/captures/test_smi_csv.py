@@ -105,6 +105,19 @@ def test_reasons_in_brackets_are_reasons_and_a_lost_card_is_lost() -> None:
     assert machine.gpus[1].fan_percent == 30
 
 
+@pytest.mark.parametrize("era", ["throttle", "event"])
+def test_of_a_part_of_the_reasons_those_in_force_are_kept(era: str) -> None:
+    machine = parse(
+        f"index, clocks_{era}_reasons.hw_thermal_slowdown, clocks_{era}_reasons.sw_power_cap\n"
+        "0, Active, Not Active\n1, Not Active, Not Active\n2, Active, [N/A]\n3, [N/A], [N/A]\n"
+    )
+    thermal = ("hw_thermal_slowdown",)
+    assert [gpu.throttle.reasons for gpu in machine.gpus] == [thermal, None, thermal, None]
+    for index in range(3):
+        assert "only a part" in machine.missing[f"gpus[{index}].throttle.reasons"]
+    assert machine.missing["gpus[3].throttle.reasons"] == "N/A"
+
+
 def test_without_the_names_of_the_columns_only_what_shows_by_its_form_is_read() -> None:
     text = "0, 8192 MiB, 7001 MHz, 3, 16, P2, 00000000:01:00.0\n"
     text += "1, 8192 MiB, 7001 MHz, 3, 16, P8, 00000000:02:00.0\n"
@@ -135,6 +148,22 @@ def test_a_bare_number_at_the_very_end_may_be_cut_and_is_not_read() -> None:
 
 def test_the_names_of_columns_alone_are_refused() -> None:
     assert "no GPU below it" in refused(HEAD).what
+
+
+def test_a_message_between_or_below_the_rows_is_listed() -> None:
+    first, second = ROWS.splitlines(keepends=True)
+    machine = parse(HEAD + first + "Some cable is loose\n" + second + "Failed to read the rest\n")
+    assert machine.gpus == parse(HEAD + ROWS).gpus
+    assert [(one.line, one.text) for one in machine.unread] == [
+        (3, "Some cable is loose"),
+        (5, "Failed to read the rest"),
+    ]
+
+
+@pytest.mark.parametrize("prompt", ["$ date", "[me@box ~]$ date", "(base) me@box:~$ date", "PS C:\\me> date"])
+def test_prompts_and_talk_between_two_outputs_are_passed_over(prompt: str) -> None:
+    first, second = ROWS.splitlines(keepends=True)
+    assert parse(f"{HEAD}{first}{prompt}\n{second}And again:\n{HEAD}{ROWS}That is all\n").unread == ()
 
 
 def test_prompts_around_are_passed_over() -> None:

@@ -1,13 +1,14 @@
 import msgspec
 import pytest
 
-from gputopo.captures.smi import table
+from gputopo.captures.smi import recovery, table
 from gputopo.captures.smi.names import names
 from gputopo.captures.smi.rows import Dialect, Row
 from gputopo.machine import Driver, Gpu, GpuProcess
 from gputopo.probes.nvml.words import THROTTLE_REASONS
 
-DICTIONARIES = ("violation_ns", "ecc.counts", "throttle.reasons")
+# Several rows make up one field.
+DICTIONARIES = ("violation_ns", "ecc.counts", "throttle.reasons", recovery.ACTION)
 
 
 @pytest.mark.parametrize("row", table.GPU, ids=lambda row: row.fact)

@@ -76,7 +76,7 @@ def test_a_part_of_the_reasons_is_not_taken_for_all() -> None:
             "</clocks_event_reasons>"
         )
     )
-    assert machine.gpus[0].throttle.reasons is None
+    assert machine.gpus[0].throttle.reasons == ("gpu_idle",)
     assert machine.missing["gpus[0].throttle.reasons"] == "only a part of the reasons is told"
 
 

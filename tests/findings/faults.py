@@ -65,6 +65,10 @@ def doubted(**fields: Any) -> Change:
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {
     "lost GPU": (gpu(2, lost=True), {"gpu.lost"}),
+    "reset required": (gpu(2, recovery_action="reset"), {"gpu.reset_required"}),
+    "reboot required": (gpu(2, recovery_action="reboot"), {"gpu.reset_required"}),
+    "new recovery action": (gpu(2, recovery_action="bus reset"), {"gpu.reset_required"}),
+    "reset recommended": (gpu(2, recovery_action="drain and reset"), {"gpu.reset_recommended"}),
     "x1 riser": (gpu(1, pcie={"width_now": 1}), {"pcie.width_degraded"}),
     "slot with one lane": (
         all_of(

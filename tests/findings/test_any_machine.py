@@ -121,6 +121,7 @@ GPUS = of(
         max_size=4,
     ).map(tuple),
     lost=st.booleans(),
+    recovery_action=st.none() | st.sampled_from(["none", "reset", "reboot", "drain and reset", "?"]),
 )
 
 

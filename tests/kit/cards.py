@@ -41,7 +41,7 @@ def tesla(*, architecture: int, power_mw: int, slowdown: int) -> dict[str, Any]:
         "nvmlDeviceGetMarginTemperature",
         "nvmlDeviceGetSramEccErrorStatus",
         "nvmlDeviceGetFanSpeed",
-        *(f"field[{number}]" for number in (193, 194, 196)),
+        *(f"field[{number}]" for number in (193, 194, 196, 230)),
     )
     return {
         "architecture": architecture,

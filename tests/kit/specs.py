@@ -129,7 +129,7 @@ class GpuSpec:
     target: int | None = 80
     margin: int = 54
     # Field values by NVML_FI_*; these are the margins at which a card shuts down, slows down, is at its most.
-    fields: Mapping[int, int] = field(default_factory=lambda: {193: -8, 194: -2, 196: 0})
+    fields: Mapping[int, int] = field(default_factory=lambda: {193: -8, 194: -2, 196: 0, 230: 0})
     fan: int | None = 30
     replays: int = 0
     gen_script: tuple[int, ...] = ()  # PCIe generations, one a call; the last one stays

@@ -11,7 +11,7 @@ _NUMBERS = {
     "power_default_mw": 399_000,
     "power_enforced_mw": 398_000,
     "power_range_mw": (100_000, 405_000),
-    "fields": {193: -8, 194: -2, 196: -1},
+    "fields": {193: -8, 194: -2, 196: -1, 230: 4},
     "margin": 57,
     "replays": 4,
     "aer": (21, 22, 23),

@@ -53,6 +53,8 @@ def test_a_request_that_cannot_be_met_names_what_would_do(
     ("fields", "why"),
     [
         ({"lost": True}, "lost"),
+        ({"recovery_action": "reset"}, "recovery (reset)"),
+        ({"recovery_action": "drain and reset"}, "recovery (drain and reset)"),
         ({"mig": Mig(mode=True)}, "MIG"),
         ({"compute_mode": "PROHIBITED"}, "Prohibited"),
     ],
@@ -67,6 +69,11 @@ def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(fields: dict[str,
     error = error_of(NoPlanError, machine, Request(gpus=(0, 1)))
     assert why in error.what
     assert "1-6" in error.hint
+
+
+def test_a_gpu_that_needs_no_recovery_is_used() -> None:
+    machine = changed(machine_of(SEVEN), 0, recovery_action="none")
+    assert plan(machine, Request(num_gpus=2, prefer_pix=True)).choice.gpus == (0, 1)
 
 
 def test_the_variables_cannot_go_to_a_lost_gpu() -> None:

@@ -49,6 +49,7 @@ COSTS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetFieldValues[193,0]": ("temperature_c.margin_shutdown",),
     "nvmlDeviceGetFieldValues[194,0]": ("temperature_c.margin_slowdown",),
     "nvmlDeviceGetFieldValues[196,0]": ("temperature_c.margin_max_operating",),
+    "nvmlDeviceGetFieldValues[230,0]": ("recovery_action",),
     "nvmlDeviceGetFieldValues[164,0]": ("nvlinks[0].gb_per_s",),
     "nvmlDeviceGetFieldValues[164,1]": ("nvlinks[1].gb_per_s",),
     "nvmlDeviceGetBrand": ("brand",),
@@ -193,6 +194,7 @@ def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
     assert (gpu.display_active, gpu.virtualization, gpu.mig.instances) == (False, "none", 0)
     assert (gpu.remapped_rows.uncorrectable, gpu.remapped_rows.pending) == (2, False)
     assert (gpu.retired_pages.single_bit, gpu.retired_pages.double_bit) == (2, 1)
+    assert gpu.recovery_action == "drain and reset"
     assert (gpu.compute_mode, gpu.persistence_mode, gpu.mig.mode, gpu.lost) == ("default", True, False, False)
 
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.captures.smi import values
+from gputopo.captures.smi import recovery, values
 from gputopo.captures.smi.names import Names
 from gputopo.captures.smi.table_health import BASE_REASONS
-from gputopo.captures.smi.values import LOST, Value
+from gputopo.captures.smi.values import LOST, NEEDS_RESET, Value
 from gputopo.machine import Gpu, GpuProcess
 from gputopo.probes.nvml.words import THROTTLE_REASONS, throttle_reasons
 
@@ -18,6 +18,7 @@ _INSTANCES = ("mig device", "mig_devices")
 # Facts whose last part is a key of a dictionary in the Gpu.
 _DICTIONARIES = ("violation_ns.", "ecc.counts.")
 _REASON = "throttle.reasons."
+_PART = "only a part of the reasons is told"
 _STEADY = re.compile(
     r"name|brand|architecture|uuid|pci_\w+|(?:memory|bar1)_mib\.total|clocks_mhz\.\w+\.max"
     r"|power_w\.(?:min|max|default_limit)|pcie\.(?:gen|width)_max\w*"
@@ -55,6 +56,14 @@ class Card:
     instances: int | None = None
     instances_end: bool = False  # something stands below the last MIG instance, so none was cut off
     lost: bool = False
+    needs_reset: bool = False
+    notes: dict[str, str] = field(default_factory=dict)  # more reasons, by fact; of the whole GPU by ""
+
+    @property
+    def address(self) -> str | None:
+        """The PCI address, if it was told."""
+        told = self.told.get("pci_address", {})
+        return next((value.value for value in told.values() if value.value is not None), None)
 
     def add(self, entry: Entry) -> bool:
         """Take in one place of the output. False where it is not understood."""
@@ -62,6 +71,7 @@ class Card:
             self.instances_end = True
         if entry.text is None:
             return self._heading(entry.path)
+        self.notice(entry.text)
         if named := self.names.facts.get(entry.path):
             value = values.read(named.row.kind, entry.text, bare=self.bare)
             return self._tell(named.row.fact, named.rank, value)
@@ -74,9 +84,13 @@ class Card:
             return True
         if entry.path in self.names.sections:
             return self._whole_section(entry)
-        if entry.text.strip("[]").lower() == LOST:
-            self.lost = True
         return self.names.is_unplaced(entry.path)
+
+    def notice(self, text: str) -> None:
+        """Take in what stands in the place of a value and is about the whole card."""
+        said = values.clean(text).strip("[] ").lower()
+        self.lost = self.lost or said == LOST
+        self.needs_reset = self.needs_reset or said == NEEDS_RESET
 
     def _heading(self, path: str) -> bool:
         if path in ("mig device", "mig_devices/mig_device"):
@@ -86,8 +100,6 @@ class Card:
         return path in self.names.sections or path in self.names.facts or self.names.is_unplaced(path)
 
     def _tell(self, fact: str, rank: int, value: Value) -> bool:
-        if (value.reason or "").lower() == LOST:
-            self.lost = True
         tellings = self.told.setdefault(fact, {})
         before = tellings.setdefault((self.visit, rank), value)
         if before != value:
@@ -142,6 +154,7 @@ class Card:
             else:
                 values[fact] = best.value
         self._throttle(values, missing)
+        recovery.join(values, missing, refused=self.needs_reset)
         _totals(values, missing)
         self._gather(values, missing)
         nested: dict[str, Any] = {"index": index, "lost": self.lost}
@@ -151,7 +164,7 @@ class Card:
             for name in rooms:
                 room = room.setdefault(name, {})
             room[last] = value
-        return msgspec.convert(nested, Gpu), missing
+        return msgspec.convert(nested, Gpu), missing | self.notes
 
     def contradictions(self) -> dict[str, tuple[str, str]]:
         """Give what the output tells of a fact that does not change, first so and later otherwise."""
@@ -179,13 +192,15 @@ class Card:
         }
         if mask is not None:
             values["throttle.reasons"] = throttle_reasons(mask)
-        elif all(name in states for name in BASE_REASONS):
+        elif (whole := all(name in states for name in BASE_REASONS)) or any(states.values()):
             order = (*THROTTLE_REASONS.values(), *states)
             values["throttle.reasons"] = tuple(dict.fromkeys(name for name in order if states.get(name)))
+            if not whole:
+                missing["throttle.reasons"] = _PART
         elif reasons:
             missing["throttle.reasons"] = next(iter(reasons.values()))
         elif states:
-            missing["throttle.reasons"] = "only a part of the reasons is told"
+            missing["throttle.reasons"] = _PART
 
     def _gather(self, values: dict[str, Any], missing: dict[str, str]) -> None:
         """Put what stands in a dictionary of the Gpu into one; an empty one is a fact that is missing."""

@@ -16,7 +16,7 @@ XML = _names(
     accounting_mode_buffer_size, driver_model, serial, pdi, minor_number, vbios_version,
     multigpu_board, board_id, board_part_number, gpu_part_number, gpu_fru_part_number, gpu_module_id,
     platforminfo, inforom_version, inforom_bbx_flush, inforom_checksum, gpu_operation_mode, c2c_mode,
-    gpu_reset_status, gpu_recovery_action, gsp_firmware_version, ibmnpu, capabilities, fabric,
+    gsp_firmware_version, ibmnpu, capabilities, fabric,
     voltage, clock_policy, deferred_clocks/mem_clock, default_applications_clocks/graphics_clock,
     default_applications_clocks/mem_clock, supported_clocks, supported_gpu_target_temp,
     accounted_processes, encoder_stats, fbc_stats, dram_encryption_mode, sparse_operation_mode,
@@ -43,7 +43,7 @@ TEXT = _names(
     Accounting Mode Buffer Size, Driver Model, Serial Number, GPU PDI, Minor Number, VBIOS Version,
     MultiGPU Board, Board ID, Board Part Number, GPU Part Number, FRU Part Number, Module ID,
     Platform Info, Inforom Version, Inforom BBX Object Flush, GPU Operation Mode, GPU C2C Mode,
-    GPU Reset Status, GPU Recovery Action, GSP Firmware Version, IBMNPU, Capabilities, Fabric,
+    GSP Firmware Version, IBMNPU, Capabilities, Fabric,
     Voltage, Clock Policy, Deferred Clocks/Memory, Default Applications Clocks/Graphics,
     Default Applications Clocks/Memory, Supported Clocks, Accounted Processes, Encoder Stats,
     FBC Stats, DRAM Encryption Mode, Sparse Operation Mode, Conf Compute Protected Memory Usage,
@@ -67,13 +67,13 @@ TEXT = _names(
 CSV = _names(
     """
     timestamp, count, index, serial, gpu_serial, hostname, display_mode, display_attached,
-    addressing_mode, accounting.*, driver_model.*, vbios_version, inforom.*, gpu_recovery_action,
+    addressing_mode, accounting.*, driver_model.*, vbios_version, inforom.*,
     gom.*, compute_cap, vgpu_driver_capability.*, vgpu_device_capability.*, pci.domain, pci.bus,
     pci.device, pci.baseclass, pci.subclass, pci.sub_device_id, pcie.link.gen.gpucurrent,
     memory.reserved, utilization.encoder, utilization.decoder, utilization.jpeg, utilization.ofa,
     encoder.stats.*, dramencryption.*, clocks_event_reasons.supported,
     clocks_throttle_reasons.supported, remapped_rows.histogram.*, power.management, module.*,
     power_smoothing.*, edpp_multiplier, clocks.default_applications.*, gsp.mode.*, c2c.mode,
-    protected_memory.*, fabric.*, platform.*, reset_status.*, minor_number
+    protected_memory.*, fabric.*, platform.*, minor_number
     """
 )

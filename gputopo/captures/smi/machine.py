@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gputopo.captures.smi import table, values
+from gputopo.captures.smi import recovery, table, values
 from gputopo.captures.smi.card import Card
 from gputopo.captures.smi.names import Named
 from gputopo.machine import Contradiction, Driver, Gpu, Machine, Unread
@@ -57,7 +57,11 @@ def machine(
     missing |= _untold(gpus, reasons, source)
     if without_mask and gpus:
         missing["gpus[*].throttle.mask"] = f"{source} tells the reasons, not the mask"
-    missing |= {f"gpus[{index}].{fact}": why for index, told in reasons.items() for fact, why in told.items()}
+    missing |= {
+        f"gpus[{index}].{fact}".removesuffix("."): why  # "": of the whole GPU
+        for index, told in reasons.items()
+        for fact, why in told.items()
+    }
     if attached is not None and attached.isdigit() and attached != str(len(gpus)):
         missing["gpus[*].index"] = (
             f"{attached} GPUs are attached and {len(gpus)} are told of: these are numbered"
@@ -98,7 +102,7 @@ def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], sourc
 
 def _place(fact: str) -> str:
     """Give the field of the Gpu in which a fact stands: dictionaries and lists are one field."""
-    for field in ("throttle.reasons", "violation_ns", "ecc.counts"):
+    for field in ("throttle.reasons", "violation_ns", "ecc.counts", recovery.ACTION):
         if fact.startswith(f"{field}."):
             return field
     return fact

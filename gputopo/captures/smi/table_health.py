@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from gputopo.captures.smi import recovery
 from gputopo.captures.smi.rows import Row
 
 # Our names of the reasons are those of gputopo.probes.nvml.words.THROTTLE_REASONS. Tag, heading, query.
@@ -190,4 +191,22 @@ _MEMORY_FAULTS = (
     ),
 )
 
-HEALTH = (*_reasons(), *_counters(), *_ecc(), *_MEMORY_FAULTS)
+_RECOVERY = (
+    Row(recovery.ACTION, "action", "gpu_recovery_action", "GPU Recovery Action", "gpu_recovery_action"),
+    Row(
+        recovery.REQUIRED,
+        "yes",
+        "gpu_reset_status/reset_required",
+        "GPU Reset Status/Reset Required",
+        "reset_status.reset_required",
+    ),
+    Row(
+        recovery.RECOMMENDED,
+        "yes",
+        "gpu_reset_status/drain_and_reset_recommended",
+        "GPU Reset Status/Drain and Reset Recommended",
+        "reset_status.drain_and_reset_recommended",
+    ),
+)
+
+HEALTH = (*_reasons(), *_counters(), *_ecc(), *_MEMORY_FAULTS, *_RECOVERY)

@@ -19,6 +19,7 @@ class Value(NamedTuple):
 
 
 LOST = "gpu is lost"
+NEEDS_RESET = "gpu requires reset"
 
 _LONGEST = 2000  # the longest value of any driver, a command line, is far shorter
 _REASONS = re.compile(
@@ -114,6 +115,13 @@ def _lower(text: str) -> Value | None:
     return Value(text.lower()) if re.fullmatch(r"[A-Za-z][A-Za-z -]{2,30}", text) and _words(text) else None
 
 
+def _action(text: str) -> Value | None:
+    """What the driver asks for, in its own words: `none`, `drain and reset`. There may be new ones."""
+    if text.lower() == "none":
+        return Value("none")
+    return Value(text.lower()) if re.fullmatch(r"[A-Za-z][A-Za-z0-9 ]{2,40}", text) and _words(text) else None
+
+
 def _mode(text: str) -> Value | None:
     word = re.sub(r"[ -]+", "_", text.lower())
     known = ("default", "exclusive_thread", "prohibited", "exclusive_process")
@@ -194,6 +202,7 @@ _KINDS: dict[str, Callable[[str], Value | None]] = {
     "width": _width,
     "words": _words,
     "lower": _lower,
+    "action": _action,
     "mode": _mode,
     "uuid": _uuid,
     "address": _address,

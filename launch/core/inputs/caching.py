@@ -44,8 +44,10 @@ def _growth(paths: Sequence[Path]) -> float:
     stored = decoded = 0
     wanted = {PICTURE: tf.io.FixedLenFeature((), tf.string, "")}
     with tf.device("/CPU:0"):
-        records = tf.data.TFRecordDataset([str(path) for path in paths]).take(_SAMPLED).ignore_errors()
-        for record in records:
+        records = tf.data.TFRecordDataset([str(path) for path in paths])
+        # Counted before errors are ignored: a file that cannot be opened gives one without end.
+        tried = tf.data.Dataset.zip(tf.data.Dataset.range(_SAMPLED), records).ignore_errors()
+        for _, record in tried:
             try:
                 encoded = tf.io.parse_single_example(record, wanted)[PICTURE]
                 height, width, colours = tf.image.extract_jpeg_shape(encoded).numpy().tolist()

@@ -124,8 +124,12 @@ class FedSource:
         facts: Mapping[str, Fact],
         *,
         made_format: str,
+        images: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`made_format`: the data format that the maker gives; what differs is turned on the device."""
+        """`made_format`: the data format that the maker gives; what differs is turned on the device.
+
+        `images`: tells how many usable images the data set has, as far as is known by now.
+        """
         self._devices = [device.device for device in spec.devices]
         self._maker = maker
         self._taken = taken
@@ -137,8 +141,13 @@ class FedSource:
             tf.TensorSpec((spec.batch_size, *shape), tf.float32),
             tf.TensorSpec((spec.batch_size,), tf.int64),
         ] * len(spec.devices)
-        self.images_per_epoch: int | None = None
+        self._images = images
         self.waited_s = 0.0
+
+    @property
+    def images_per_epoch(self) -> int | None:
+        """Usable images of the data set, as far as is known by now."""
+        return self._images()
 
     @property
     def says(self) -> tuple[str, ...]:

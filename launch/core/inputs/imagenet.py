@@ -1,5 +1,7 @@
 """ImageNet's TFRecords as batches."""
 
+import contextlib
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,7 +60,7 @@ class ImageNet:
 
     def reaches(self, first_image: int) -> bool:
         """Tell whether the records before an image are few enough to read past them."""
-        return first_image * self._mean_bytes() <= PASSED_BYTES
+        return first_image * self._mean_bytes <= PASSED_BYTES
 
     @property
     def endless(self) -> bool:
@@ -99,17 +101,25 @@ class ImageNet:
         """Give the records in their order from image `first` on, each with its place in the order."""
         if self.recipe.training:
             # As many are held to choose from as tf_cnn_benchmarks holds, or as memory bears.
-            held = min(SHUFFLED_RECORDS, SHUFFLED_BYTES // self._mean_bytes())
+            held = min(SHUFFLED_RECORDS, max(SHUFFLED_BYTES // self._mean_bytes, 1))
             records = records.shuffle(held, seed=self._seed(first)).repeat()
         return records.enumerate().skip(first) if self.reaches(first) else records.enumerate(first)
 
     def _seed(self, first: int) -> int:
         return self.recipe.seed if self.reaches(first) else self.recipe.seed + first
 
+    @functools.cached_property
     def _mean_bytes(self) -> int:
-        """Give the mean size of the first records of the first file that has any."""
-        samples = (walk(path, most=_SAMPLED_RECORDS) for path in self.paths)
-        return next((sample.bytes // sample.records for sample in samples if sample.records), 1)
+        """Give the mean size of the first records of the first file that has any.
+
+        Looked at once: the order depends on it, and must stay the same when files change during a run.
+        """
+        for path in self.paths:
+            with contextlib.suppress(OSError):  # the reader tells of it
+                sample = walk(path, most=_SAMPLED_RECORDS)
+                if sample.records:
+                    return sample.bytes // sample.records
+        return 1
 
     def _of_record(self, place: Tensor, record: Tensor) -> tuple[Tensor, Tensor]:
         encoded, label, boxes = _parsed(record)

@@ -178,10 +178,15 @@ def _cifar10(folder: Path, wish: Wish, count: int, each: Callable[..., Iterable[
     parts = [train[batch::5] for batch in range(5)]
     names = [f"data_batch_{batch}.bin" for batch in range(1, 6)]
     side = cifar_files.SIDE
+    classes = dict(enumerate(cifar_files.NAMES)) if wish.images is None else {}
     for name, numbers in zip([*names, "test_batch.bin"], [*parts, validation], strict=True):
-        small = [(pictures.resized(it.pixels, side, side), it.klass) for it in each(numbers)]
+        small = []
+        for picture in each(numbers):
+            small.append((pictures.resized(picture.pixels, side, side), picture.klass))
+            classes.setdefault(picture.klass, picture.class_name)
         pixels = np.array([one for one, _ in small], np.uint8).reshape(-1, side, side, 3)
         labels = np.array([klass for _, klass in small], np.uint8)
         cifar_files.write_binary(folder / name, cifar_files.to_planes(pixels), labels)
-    (folder / "batches.meta.txt").write_text("".join(f"{name}\n" for name in cifar_files.NAMES))
+    names = [classes[klass] for klass in sorted(classes)]
+    (folder / "batches.meta.txt").write_bytes(b"".join(os.fsencode(f"{name}\n") for name in names))
     return len(train), len(validation)

@@ -17,6 +17,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 # What Pillow raises for damaged files of one format or another.
 _NO_IMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error, zlib.error)
 _JPEG_MOST = 65_500  # libjpeg's JPEG_MAX_DIMENSION
+_TO_8_BITS = 257  # 65,535 / 255
 JPEG_QUALITY = 90  # near the mean of ImageNet's files: about 110 KB at 500x375
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -73,7 +74,8 @@ def listed(folder: Path) -> list[tuple[Path, int, str]]:
     """List the image files under a folder: file, class from 0, the class's name.
 
     Each folder directly under it is a class, in order of their names; images in the folder itself are one
-    class more, before the others. Raises InputError if there is no folder or no image.
+    class more, before the others. Names that begin with a dot are passed over. Raises InputError if there is
+    no folder or no image.
     """
     hint = f"give --from a folder of images ({', '.join(SUFFIXES)}), one folder a class"
     try:
@@ -94,7 +96,10 @@ def listed(folder: Path) -> list[tuple[Path, int, str]]:
 
 
 def _found(folder: Path) -> Iterator[Path]:
-    """Give all files under a folder, behind links too. Raises OSError for a folder that cannot be read."""
+    """Give all files under a folder that are not hidden, behind links too.
+
+    Raises OSError for a folder that cannot be read.
+    """
 
     def refuse(error: OSError) -> None:
         raise error
@@ -104,7 +109,13 @@ def _found(folder: Path) -> Iterator[Path]:
         if Path(place).is_symlink() and above.is_relative_to(Path(place).resolve()):  # it leads up again
             inner.clear()
             continue
-        yield from (Path(place, name) for name in names)
+        inner[:] = [name for name in inner if not _hidden(name)]
+        yield from (Path(place, name) for name in names if not _hidden(name))
+
+
+def _hidden(name: str) -> bool:
+    """Tell whether a name is one of those that programs leave beside pictures, such as .thumbnails."""
+    return name.startswith(".")
 
 
 def read(files: Sequence[tuple[Path, int, str]]) -> Iterator[Picture]:
@@ -116,12 +127,23 @@ def read(files: Sequence[tuple[Path, int, str]]) -> Iterator[Picture]:
             data = path.read_bytes()
             with Image.open(io.BytesIO(data)) as image:
                 keep = data if image.format == "JPEG" and image.mode == "RGB" else None
-                pixels = np.asarray(image.convert("RGB"))
+                pixels = _of_three_colours(image)
         except _NO_IMAGE as error:
             raise InputError(f"{path} cannot be read as an image", "take it out of the folder") from error
         except Image.DecompressionBombError as error:
             raise InputError(f"{path} is too large: {error}", "take it out of the folder") from error
         yield Picture(pixels, klass, name, path.name, keep)
+
+
+def _of_three_colours(image: Any) -> Pixels:
+    """Give the pixels in 8 bits a colour. Raises ValueError where nothing says which value is white."""
+    # Pillow has 16 bits of grey as I;16, or as I where it reads a PNG; to convert them is to cut at 255.
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        grey = np.rint(np.asarray(image) / _TO_8_BITS).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if image.mode in ("I", "F"):
+        raise ValueError(f"pixels of kind {image.mode}")
+    return np.asarray(image.convert("RGB"))
 
 
 def resized(pixels: Pixels, height: int, width: int) -> Pixels:

@@ -1,6 +1,7 @@
 """Batches out of a tf.data pipeline: fast until something is wrong, then once more with care."""
 
 import itertools
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from gputopo.launch.core.inputs.feeds import Batch
 from gputopo.launch.spec import RunSpec
 
 Dataset = Any
-# Functions of pipelines ask Python about no tensor: AutoGraph would read them for nothing, a tenth of the time.
+# Functions of pipelines ask Python about no tensor: for AutoGraph to read them is a tenth of the building.
 plainly = tf.autograph.experimental.do_not_convert
 NO_LABEL = -1  # of what is no example
 # What TensorFlow raises for bad data. Other errors, such as of memory, are not the data's.
@@ -96,6 +97,7 @@ class PipelineMaker:
         except (StopIteration, InputError) as error:
             self._stopped = number, error
             self._iterator = None
+            _let_go(error)
             raise
 
     def _made(self, number: int) -> Batch:
@@ -176,3 +178,10 @@ class PipelineMaker:
             )
         made = plainly(self._pipeline.batches)(first, careful=self._careful)
         return iter(untuned(made.prefetch(self._towers)))
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Drop what an error's frames hold: a pipeline that outlives the interpreter can keep it from ending."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

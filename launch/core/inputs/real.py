@@ -52,9 +52,12 @@ def real_source(model: Shape, spec: RunSpec) -> FedSource:
     maker = PipelineMaker(pipeline, spec)
     taken = staged(maker, spec, ahead=spec.data.prefetch)
     facts = _facts(found, subset, spec, threads, images)
-    source = FedSource(model, spec, maker, taken, facts, made_format="NHWC")
-    source.images_per_epoch = images
-    return source
+    uncounted = bad.count  # what was found until now is not among the images
+
+    def usable() -> int | None:
+        return None if images is None else images - (bad.count - uncounted)
+
+    return FedSource(model, spec, maker, taken, facts, made_format="NHWC", images=usable)
 
 
 def require_fit(found: DataFolder, model: Shape, name: str) -> None:

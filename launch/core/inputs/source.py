@@ -33,7 +33,7 @@ class Source(Protocol):
 
     @property
     def images_per_epoch(self) -> int | None:
-        """Images of the data set; None where there is none, or where counting them would take long."""
+        """Images of the data set without those left out so far; None: no data set, or counting takes long."""
 
     @property
     def waited_s(self) -> float:

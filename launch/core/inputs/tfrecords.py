@@ -5,7 +5,7 @@ CRC-32C of the data (tensorflow/core/lib/io/record_writer.h).
 """
 
 import functools
-import mmap
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,34 +44,38 @@ def walk(path: Path, *, most: int | None = None) -> Framing:
     size = path.stat().st_size
     if size == 0:
         return Framing(0, "the file is empty")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        offset = records = 0
-        while offset < size and (most is None or records < most):
-            if size - offset < HEADER_BYTES:
-                return Framing(records, _cut(records))
-            length, checksum = struct.unpack_from("<QI", view, offset)
-            if masked_crc(view[offset : offset + 8]) != checksum:
+    # Not mapped into memory: a file that is cut meanwhile would end the process.
+    with path.open("rb", buffering=0) as file:
+        end = records = 0
+        while end < size and (most is None or records < most):
+            header = os.pread(file.fileno(), HEADER_BYTES, end)
+            if len(header) < HEADER_BYTES:
+                return Framing(records, _cut(records), end)
+            length, checksum = struct.unpack("<QI", header)
+            if masked_crc(header[:8]) != checksum:
                 why = "the file is no TFRecord file" if records == 0 else "the checksum of a length is wrong"
-                return Framing(records, why)
-            offset += HEADER_BYTES + length + FOOTER_BYTES
-            if offset > size:
-                return Framing(records, _cut(records))
-            records += 1
-        return Framing(records, None, offset)
+                return Framing(records, why, end)
+            after = end + HEADER_BYTES + length + FOOTER_BYTES
+            if after > size:
+                return Framing(records, _cut(records), end)
+            end, records = after, records + 1
+        return Framing(records, None, end)
 
 
 def wrong_record(path: Path, number: int) -> str:
-    """Say what is wrong with whole record `number` of a file that could not be used. Raises OSError."""
-    offset = 0
+    """Say what is wrong with record `number` of a file that could not be used. Raises OSError."""
+    before = walk(path, most=number)
+    if before.damage is not None:  # the file was another one when the record was counted
+        return before.damage
     with path.open("rb") as file:
-        for _ in range(number):
-            offset = file.tell()
-            (length,) = struct.unpack("<Q", file.read(8))
-            file.seek(offset + HEADER_BYTES + length + FOOTER_BYTES)
-        (length,) = struct.unpack("<Q", file.read(8))
-        file.seek(HEADER_BYTES - 8, 1)
-        data = file.read(length)
-        (checksum,) = struct.unpack("<I", file.read(FOOTER_BYTES))
+        file.seek(before.bytes)
+        header = file.read(HEADER_BYTES)
+        length = int.from_bytes(header[:8], "little")
+        rest = os.fstat(file.fileno()).st_size - before.bytes - HEADER_BYTES
+        if len(header) < HEADER_BYTES or length + FOOTER_BYTES > rest:
+            return _cut(number)
+        data, footer = file.read(length), file.read(FOOTER_BYTES)
+    checksum = int.from_bytes(footer, "little")
     if masked_crc(data) != checksum:
         return "its checksum does not match its bytes"
     return "it is empty" if length == 0 else "it could not be read, and its checksum is right"

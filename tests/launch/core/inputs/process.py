@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.launch.core.inputs.cases import alone, cifar, damage, feeding, order, pictures
+from tests.launch.core.inputs.cases import alone, changing, cifar, damage, feeding, order, pictures
 from tests.launch.core.inputs.cases.given import spec_of
 
 MOST_TOWERS = 4
@@ -30,6 +30,10 @@ CASES: dict[str, Case] = {
         damage.damage,
         damage.schemas,
         damage.nothing_good,
+        damage.let_go,
+        damage.first_file,
+        changing.changing,
+        changing.not_opened,
         pictures.pictures,
         pictures.forms,
         pictures.far_too_long,

@@ -38,6 +38,7 @@ def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, An
     assert sorted(label for label in found["labels"] if label >= 0) == LEFT[kind]
     named = f"{DAMAGED_FILE} record {DAMAGED_RECORD} ({WHY[kind]})"
     assert found["says"][-1] == f"1 bad record was left out: {named}."
+    assert found["images"] == len(LEFT[kind])  # of which an evaluation says whether it judged all
 
 
 @pytest.mark.parametrize("kind", SEEN_EACH_IN_ITS_OWN_WAY)
@@ -89,6 +90,12 @@ def test_a_folder_without_one_good_record_ends_with_an_error_and_not_never(given
     assert "gives no batch: 5 bad records were left out" in what
 
 
+def test_a_first_file_that_breaks_off_early_gives_the_records_before(given: dict[str, Any]) -> None:
+    found = given["first_file"]
+    assert sorted(found["labels"]) == [1, 2]
+    assert found["says"].endswith("train-00000-of-00001 record 2 (the file ends within record 2).")
+
+
 @pytest.mark.parametrize(
     ("case", "says"),
     [
@@ -101,3 +108,8 @@ def test_a_folder_without_one_good_record_ends_with_an_error_and_not_never(given
 )
 def test_data_that_do_not_fit_the_model_are_refused(given: dict[str, Any], case: str, says: str) -> None:
     assert says in given["unfit"][case][0]
+
+
+def test_an_error_of_a_record_holds_no_pipeline_that_the_worker_would_wait_for(given: dict[str, Any]) -> None:
+    assert given["let_go"]["told"] is not None
+    assert given["let_go"]["alive"] == 0

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from gputopo.steadiness import FEWEST_STEPS, MOST_STEPS
+
 pytestmark = pytest.mark.tensorflow
 
 
@@ -22,7 +24,7 @@ def test_the_input_alone_says_what_it_does_and_what_it_left_out(given: dict[str,
     found = given["input_only"]
     assert "imagenet from 3 train files" in found["says"][0]
     assert "pixel / 127.5 - 1" in found["says"][0]
-    assert found["noticed"][0].startswith("The 9 images were taken 3.3 times over")
+    assert found["noticed"][0].startswith("The 8 images were taken 3.8 times over")
     assert found["noticed"][1].startswith("1 bad record was left out")
     assert found["describes"]["threads"] >= 1
     assert found["told"] == found["describes"]
@@ -32,6 +34,14 @@ def test_the_input_alone_says_what_it_does_and_what_it_left_out(given: dict[str,
 
 def test_the_input_alone_ends_with_the_data(given: dict[str, Any]) -> None:
     assert given["input_only"]["short"]["Step"] == 2  # nine pictures less one, in batches of six
+
+
+def test_the_input_alone_warms_up_until_its_steps_are_steady_where_that_was_asked(
+    given: dict[str, Any],
+) -> None:
+    steps, warmup = given["input_only"]["detected_steps"], given["input_only"]["detected"]
+    assert FEWEST_STEPS <= warmup <= MOST_STEPS
+    assert steps == [*range(1 - MOST_STEPS, 1 - MOST_STEPS + warmup), 1, 2, 3]
 
 
 def test_what_reading_puts_on_a_tower_can_run_on_a_gpu(given: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,6 +93,44 @@ def test_images_of_a_folder_keep_their_bytes_if_they_are_jpeg(tmp_path: Path) ->
     assert cat.encoded() == (tmp_path / "images" / "cat" / "a.jpg").read_bytes()
     assert dog.pixels.shape == (30, 20, 3)
     assert dog.encoded()[:2] == b"\xff\xd8"
+
+
+def test_grey_of_16_bits_keeps_its_range(tmp_path: Path) -> None:
+    grey = np.array([[0, 257, 32_896, 65_535]], np.uint16)
+    for name in ("a.png", "b.tif"):
+        Image.fromarray(grey).save(tmp_path / name)
+    for kept in pictures.read(pictures.listed(tmp_path)):
+        assert kept.pixels.tolist() == [[[value] * 3 for value in (0, 1, 128, 255)]]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_pixels_of_no_known_range_are_refused_by_the_name_of_the_file(
+    tmp_path: Path, kind: type[np.number[Any]]
+) -> None:
+    Image.fromarray(np.ones((2, 2), kind)).save(tmp_path / "odd.tif")
+    with pytest.raises(InputError, match=r"odd\.tif cannot be read as an image"):
+        list(pictures.read(pictures.listed(tmp_path)))
+
+
+def test_hidden_files_and_folders_are_no_pictures_and_no_classes(tmp_path: Path) -> None:
+    hidden = (".ipynb_checkpoints/a.png", ".a.png", "cat/.thumbnails/a.png", "cat/._a.png")
+    for name in (*hidden, "cat/a.png", "dog/a.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    found = [(str(path.relative_to(tmp_path)), klass) for path, klass, _ in pictures.listed(tmp_path)]
+    assert found == [("cat/a.png", 0), ("dog/a.png", 1)]
+
+
+def test_cifar_folders_name_the_classes_that_they_hold(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"owl \xff")
+    for name in ("cat", "dog", odd):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "images" / name / "a.png")
+    make(tmp_path / "given", Wish(name="cifar10", images=tmp_path / "images"))
+    make(tmp_path / "drawn", Wish(name="cifar10", count=20, side=16))
+    names = {place: (tmp_path / place / "batches.meta.txt").read_bytes() for place in ("given", "drawn")}
+    assert names["given"] == b"cat\ndog\nowl \xff\n"
+    assert names["drawn"].decode().splitlines() == list(cifar_files.NAMES)
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:

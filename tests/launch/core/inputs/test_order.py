@@ -22,6 +22,10 @@ def test_the_seed_gives_the_order_and_a_cache_does_not_change_that_of_the_first_
     assert order["other_seed"] != order["first"]
 
 
+def test_sound_files_come_in_one_order_fast_or_with_care(given: dict[str, Any]) -> None:
+    assert given["order"]["careful"] == given["order"]["first"]
+
+
 def test_a_run_that_goes_on_at_a_step_gets_what_it_would_have_got(given: dict[str, Any]) -> None:
     assert given["order"]["from_three"] == given["order"]["first"][30:]
 

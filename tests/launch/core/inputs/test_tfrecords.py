@@ -70,6 +70,7 @@ def test_a_file_cut_anywhere_is_followed_to_its_last_whole_record(
     whole = max(number for number, end in enumerate(ends) if end <= size)
     found = walk(path)
     assert found.records == whole
+    assert found.bytes == ends[whole]
     assert (found.damage is None) == (size == ends[whole] and size > 0)
 
 
@@ -85,7 +86,7 @@ def test_another_file_is_told_from_a_damaged_one(tmp_path: Path) -> None:
     path.write_bytes(b"this is a text of some length")
     assert walk(path) == Framing(0, "the file is no TFRecord file")
     path.write_bytes(frame(b"one") + b"this is a text of some length")
-    assert walk(path) == Framing(1, "the checksum of a length is wrong")
+    assert walk(path) == Framing(1, "the checksum of a length is wrong", 19)
     path.write_bytes(b"")
     assert walk(path) == Framing(0, "the file is empty")
 
@@ -101,3 +102,14 @@ def test_what_is_wrong_with_a_record_is_told_from_its_own_bytes(tmp_path: Path) 
         "its checksum does not match its bytes",
         "it could not be read, and its checksum is right",
     ]
+
+
+@pytest.mark.parametrize("left", [0, 1, 7, 19, 27, 33])
+def test_a_record_of_a_file_that_was_cut_since_it_was_counted_is_told_as_cut(
+    tmp_path: Path, left: int
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes((frame(b"one") + frame(b"two"))[:left])
+    assert wrong_record(path, 1) == (
+        "the file is empty" if left == 0 else f"the file ends within record {int(left >= 19)}"
+    )

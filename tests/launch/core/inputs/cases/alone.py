@@ -20,6 +20,9 @@ def input_only(root: Path) -> Any:
     measure_input(Picture(), spec_of(data, task="eval", bad_records="skip", batch=3), short.append)
     known: list[Any] = []
     measure_input(workload.require("resnet20"), spec_of(source="python", feed="queue"), known.append)
+    detected: list[Any] = []
+    until_steady = spec_of(source="cpu", detect_warmup=True)
+    measure_input(workload.require("resnet20"), until_steady, detected.append)
     counted = [event for event in events if isinstance(event, Step)]
     return {
         "kinds": [type(event).__name__ for event in events],
@@ -42,6 +45,8 @@ def input_only(root: Path) -> Any:
         "told": next(event.input for event in events if isinstance(event, ModelBuilt)),
         "waited": [event.waited_s is not None and event.waited_s <= event.seconds for event in counted],
         "short": Counter(type(event).__name__ for event in short),
+        "detected_steps": [event.step for event in detected if isinstance(event, Step)],
+        "detected": next(event.steps for event in detected if isinstance(event, WarmupDone)),
         "known": Counter(type(event).__name__ for event in known if isinstance(event, Step | WarmupDone)),
     }
 

@@ -1,6 +1,7 @@
 """Records that cannot be used, and data that do not fit their model."""
 
 import functools
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,11 @@ def damage(root: Path) -> Any:
                         labels += joint(made.feed(step))[1].tolist()
                     except StopIteration:
                         break
-                told[f"{kind}-{task}"] = {"labels": labels, "says": list(made.says)}
+                told[f"{kind}-{task}"] = {
+                    "labels": labels,
+                    "says": list(made.says),
+                    "images": made.images_per_epoch,
+                }
     return told
 
 
@@ -35,6 +40,15 @@ def nothing_good(root: Path) -> Any:
         with source(spec_of(data, bad_records="skip")) as made:
             told[kind] = error_of(functools.partial(made.feed, 0))
     return told
+
+
+def first_file(root: Path) -> Any:
+    """Labels of a training file that breaks off in its third record, and what is said of it."""
+    data = folders.with_records(root / "first", [folders.record(label) for label in (1, 2, 3)])
+    path = data / "train-00000-of-00001"
+    path.write_bytes(path.read_bytes()[:-100])
+    with source(spec_of(data, towers=1, batch=2, bad_records="skip")) as made:
+        return {"labels": joint(made.feed(0))[1].tolist(), "says": made.says[-1]}
 
 
 def unfit(root: Path) -> Any:
@@ -62,3 +76,14 @@ def schemas(root: Path) -> Any:
             spec = spec_of(data, towers=1, batch=2, task=task)
             told[f"{kind}-{task}"] = error_of(functools.partial(steps, spec, range(1)))
     return told
+
+
+def let_go(root: Path) -> Any:
+    """Iterators of TensorFlow that are alive while a source is, which told of a bad record."""
+    from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+
+    data = folders.with_records(root / "let_go", [folders.record(3, encoded=b"\xff\xd8\xff\xe0 no picture")])
+    with source(spec_of(data)) as made:
+        told = error_of(functools.partial(made.feed, 0))
+        gc.collect()
+        return {"told": told, "alive": sum(isinstance(one, OwnedIterator) for one in gc.get_objects())}

@@ -44,6 +44,7 @@ def order(root: Path) -> Any:
         "second_pass": labels(two, range(12))[60:],
         "other_seed": labels(spec_of(data, batch=5, towers=2, seed=7), range(6)),
         "from_three": labels(two, range(3, 6)),
+        "careful": labels(spec_of(data, batch=5, towers=2, bad_records="skip"), range(6)),
         "cached": labels(spec_of(data, batch=5, towers=2, cache="raw"), range(6)),
         "decoded": labels(spec_of(data, batch=5, towers=2, cache="decoded"), range(6)),
         "by_towers": float(np.abs(pixels_of_four - pixels_of_one).max()),

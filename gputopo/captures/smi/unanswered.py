@@ -1,0 +1,120 @@
+"""GPUs that `nvidia-smi` counts and gets no handle of: it writes a line where their facts would stand.
+
+The line names the GPU by its number, its PCI address, both or neither, as the driver's version has it:
+`Unable to determine the device handle for GPU3: 0000:04:00.0: Unknown Error`.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gputopo.captures.smi import values
+from gputopo.captures.smi.card import Card
+from gputopo.captures.smi.names import Names
+from gputopo.captures.smi.values import Value
+
+_LINE = re.compile(
+    r"Unable to determine the device handle for GPU(?: ?(?P<number>\d{1,3})(?=:|\Z))?:?"
+    r"(?: ?(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))?(?:: *(?P<reason>.*))?",
+    re.ASCII | re.IGNORECASE,
+)
+_WITHOUT_NUMBER = "the line that it did not answer does not tell its number"
+
+
+class Unanswered(NamedTuple):
+    """What such a line tells, as far as it does; `reason` in the driver's own words."""
+
+    number: int | None
+    address: str | None
+    reason: str
+
+
+def read(line: str) -> Unanswered | None:
+    """Read a line, or give None if it is none of these."""
+    found = _LINE.fullmatch(line.strip())
+    if found is None:
+        return None
+    return Unanswered(
+        number=None if found["number"] is None else int(found["number"]),
+        address=None if found["address"] is None else values.address(found["address"]),
+        reason=values.clean(found["reason"] or "")[:80] or "no answer",
+    )
+
+
+def numbered(
+    rows: Mapping[int, Card], unanswered: Sequence[Unanswered], names: Names, *, own: bool
+) -> dict[int, Card]:
+    """Give all cards by index, those that did not answer in their places.
+
+    A GPU that has a row is no other one. NVML counts by PCI address: that places a GPU among rows that have
+    one, else the number in its line does; with neither it comes last, and the reason stands in `missing`.
+    `own`: the rows' indices are the source's own, and stay. Else the rows are only in order.
+    """
+    new = [one for one in dict.fromkeys(unanswered) if not _has_row(one, rows, own)]
+    return _in_gaps(rows, new, names) if own else _in_order(rows, new, names)
+
+
+def lose(cards: Mapping[int, Card], told: Unanswered, *, own: bool) -> None:
+    """Mark the card as lost that answered before a line says that it no longer does."""
+    for index, card in cards.items():
+        if _is(told, index, card, own):
+            card.lost = True
+            card.notes[""] = told.reason
+
+
+def _has_row(told: Unanswered, rows: Mapping[int, Card], own: bool) -> bool:
+    return any(_is(told, index, card, own) for index, card in rows.items())
+
+
+def _is(told: Unanswered, index: int, card: Card, own: bool) -> bool:
+    """Tell whether a line is about a card: by address where both have one, else by an index of its own."""
+    if told.address is not None and card.address is not None:
+        return told.address == card.address
+    return own and told.number == index
+
+
+def _in_gaps(rows: Mapping[int, Card], new: Sequence[Unanswered], names: Names) -> dict[int, Card]:
+    """Give each new card the number in its line, else the first free one behind the lower addresses."""
+    cards = dict(rows)
+    for one in sorted(new, key=lambda one: (one.number is None, one.number, one.address or "~")):
+        below = [n for n, row in cards.items() if one.address and (row.address or "~") < one.address]
+        free = _free(cards, since=1 + max(below, default=-1))
+        known = None if one.number in cards else one.number
+        index = next(free) if known is None else known
+        cards[index] = _card(one, names, placed=known is not None or _places(one, rows))
+    return cards
+
+
+def _in_order(rows: Mapping[int, Card], new: Sequence[Unanswered], names: Names) -> dict[int, Card]:
+    """Put new cards between the rows by address; one that is placed by number alone takes that number."""
+    cards: dict[int, Card] = {}
+    line = [row for _, row in sorted(rows.items())]
+    for one in sorted(new, key=lambda one: one.address or "~"):
+        if _places(one, rows):
+            behind = (n for n, row in enumerate(line) if row.address and row.address > (one.address or ""))
+            line.insert(next(behind, len(line)), _card(one, names, placed=True))
+        elif one.number is not None and one.number not in cards:
+            cards[one.number] = _card(one, names, placed=True)
+        else:
+            line.append(_card(one, names, placed=False))
+    return cards | dict(zip(_free(cards), line, strict=False))
+
+
+def _free(cards: Mapping[int, Card], since: int = 0) -> Iterator[int]:
+    taken = frozenset(cards)
+    return (number for number in itertools.count(since) if number not in taken)
+
+
+def _places(told: Unanswered, rows: Mapping[int, Card]) -> bool:
+    """Tell whether a line's address says where its GPU stands among the rows."""
+    return told.address is not None and any(row.address is not None for row in rows.values())
+
+
+def _card(told: Unanswered, names: Names, *, placed: bool) -> Card:
+    card = Card(names, lost=True, notes={"": told.reason})
+    if told.address is not None:
+        card.told["pci_address"] = {(0, 0): Value(told.address)}
+    if not placed:
+        card.notes["index"] = _WITHOUT_NUMBER
+    return card

@@ -1,0 +1,49 @@
+"""What the driver asks for before a GPU works again."""
+
+import pytest
+
+from gputopo.findings import Finding, find
+from tests.findings.boxes import Change, all_of, gpu, sound
+
+
+def only(change: Change) -> Finding:
+    (finding,) = find(change(sound()))
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("action", "says", "remedy"),
+    [
+        ("reset", "before it is reset", "--gpu-reset"),
+        ("reboot", "before the machine is rebooted", "reboot"),
+        ("drain p2p", "all copies between GPUs end", "gpu_recovery_action"),
+        ("system reboot", "asks for a recovery: system reboot", "do what the driver asks for"),
+    ],
+)
+def test_a_gpu_that_must_be_recovered_is_an_error_that_names_the_action(
+    action: str, says: str, remedy: str
+) -> None:
+    finding = only(gpu(2, recovery_action=action))
+    assert (finding.id, finding.severity, finding.subject) == ("gpu.reset_required", "error", "gpu:2")
+    assert says in finding.says
+    assert remedy in (finding.remedy or "")
+    assert finding.evidence["recovery_action"] == action
+
+
+def test_a_recommended_reset_is_a_warning_for_what_runs_may_end() -> None:
+    finding = only(gpu(2, recovery_action="drain and reset"))
+    assert (finding.id, finding.severity) == ("gpu.reset_recommended", "warning")
+
+
+@pytest.mark.parametrize("action", ["none", None])
+def test_no_action_and_an_action_that_is_not_told_are_no_fault(action: str | None) -> None:
+    assert find(gpu(2, recovery_action=action)(sound())) == ()
+
+
+def test_gpus_that_ask_for_the_same_are_told_together_and_others_apart() -> None:
+    box = all_of(*(gpu(n, recovery_action="reset") for n in (0, 1)), gpu(3, recovery_action="reboot"))
+    assert [finding.subject for finding in find(box(sound()))] == ["gpus:0-1", "gpu:3"]
+
+
+def test_a_lost_gpu_is_not_asked() -> None:
+    assert only(gpu(2, lost=True, recovery_action="reset")).id == "gpu.lost"
