@@ -10,35 +10,17 @@ from gputopo.events import Event, LossNotFinite, PlacementChecked, Step, TowerMa
 from gputopo.launch.core.placement import checking
 from gputopo.launch.core.step import StepOutcome, marks_of
 from gputopo.launch.core.trainers import Stepper
+from gputopo.launch.core.warmup import is_warm, longest_warmup
 from gputopo.launch.spec import RunSpec
-from gputopo.steadiness import MOST_STEPS, steady_from
 
 Emit = Callable[[Event], None]
 
 Stopped = Callable[[], bool]  # whether the run was asked to end after the step that it is in
 
-_LOOK_EVERY = 10  # steps of a warm-up between two looks for a steady state: a look takes a few ms
-
 
 def never() -> bool:
     """Nobody asks this run to end."""
     return False
-
-
-def longest_warmup(spec: RunSpec) -> int:
-    """Give how many steps a warm-up takes at most; one that is detected may be over before."""
-    least = spec.num_warmup_batches
-    return max(least, MOST_STEPS) if spec.detect_warmup else least
-
-
-def is_warm(spec: RunSpec, seconds: Sequence[float]) -> bool:
-    """Whether a warm-up whose steps took these seconds, in order, is over: so many steps, or steady ones."""
-    done = len(seconds)
-    if done < spec.num_warmup_batches:
-        return False
-    if done >= longest_warmup(spec):
-        return True
-    return done % _LOOK_EVERY == 0 and steady_from(seconds) is not None
 
 
 class Observer(Protocol):

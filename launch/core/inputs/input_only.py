@@ -11,9 +11,9 @@ import tensorflow as tf
 from gputopo.events import Event, Noticed, Step, TowerMarks, WarmupDone
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import Fact, Shape, Source, source_of
-from gputopo.launch.core.loop import is_warm, longest_warmup
 from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.start import UNTOLD, Start
+from gputopo.launch.core.warmup import is_warm, longest_warmup
 from gputopo.launch.spec import RunSpec
 
 Tensor = Any

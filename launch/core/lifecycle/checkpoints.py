@@ -19,6 +19,7 @@ from gputopo.launch.spec import RunSpec
 
 Emit = Callable[[Event], None]
 Copies = dict[str, list[Any]]  # the name of an array, and the variables that hold it
+_CARRIED = "carried/"  # begins the names of what a mode carries from step to step
 
 
 class Checkpoints:
@@ -98,6 +99,8 @@ class Checkpoints:
         if not carries_on:
             self._step.placement.start_afresh()  # type: ignore[attr-defined]
             self._notice("What this mode carries from step to step is not in the checkpoint: it starts anew.")
+        elif any(name.startswith(_CARRIED) and name not in carried for name in found.header.arrays):
+            self._notice("What another mode carried from step to step, such as gradients kept, is left out.")
         if not keeps_scale:
             self._notice("The automatic loss scale is not in the checkpoint: it starts anew.")
         # With another batch or other devices a step takes other images, and none is to be passed over.
@@ -234,7 +237,7 @@ def _carried(step: Stepper, spec: RunSpec) -> Copies:
     """
     mode = "staged" if spec.exchange.staged else "relaxed"
     buffers = getattr(step.placement, "buffers", ())
-    return {f"carried/{mode}/{len(spec.devices)}/{number}": [one] for number, one in enumerate(buffers)}
+    return {f"{_CARRIED}{mode}/{len(spec.devices)}/{number}": [one] for number, one in enumerate(buffers)}
 
 
 def _holds(found: Checkpoint, copies: Copies) -> bool:

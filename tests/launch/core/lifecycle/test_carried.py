@@ -24,7 +24,9 @@ OTHER = {
     "relaxed to relaxed on two devices": (RELAXED, RELAXED, 2),
 }
 OLD = {f"{name}, by number alone": case for name, case in SAME.items()}
-CASES = {**SAME, **OTHER, **OLD}
+PLAIN: Fields = {"variable_update": "parameter_server"}
+LEFT_OUT = {"staged to plain": (STAGED, PLAIN, 3)}
+CASES = {**SAME, **OTHER, **OLD, **LEFT_OUT}
 BEFORE = 2  # steps of the first run, on three devices
 
 
@@ -93,3 +95,11 @@ def test_what_another_mode_or_other_devices_carried_is_not_applied_and_it_is_sai
     folder, runs = resumed
     assert starts_anew(runs[name])
     assert not weights_moved(folder / name)
+
+
+def test_what_a_plain_mode_leaves_of_a_checkpoint_is_said(resumed: tuple[Path, dict[str, Ran]]) -> None:
+    _, runs = resumed
+    for name in CASES:
+        assert not starts_anew(runs[name]) or name not in LEFT_OUT
+        left = any("What another mode carried" in one.says for one in runs[name].told(Noticed))
+        assert left == (name in LEFT_OUT)
