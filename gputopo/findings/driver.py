@@ -104,9 +104,9 @@ def no_device(machine: Machine) -> Iterator[Finding]:
 
 def lost_gpus(machine: Machine) -> Iterator[Finding]:
     """Find GPUs that were counted and then did not answer."""
-    for position, gpu in enumerate(machine.gpus):
+    for gpu in machine.gpus:
         if gpu.lost:
-            path = f"gpus[{position}]"
+            path = f"gpus[{gpu.index}]"
             reasons = {
                 fact: why
                 for fact, why in machine.missing.items()

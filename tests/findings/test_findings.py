@@ -85,6 +85,18 @@ def test_a_lost_gpu_is_an_error_and_does_not_make_its_links_unknown() -> None:
     assert driver_broken(machine) is None
 
 
+def test_the_reasons_of_a_lost_gpu_are_its_own_where_the_numbers_have_gaps() -> None:
+    machine = changed(machine_of(SEVEN), 3, lost=True)
+    machine = msgspec.structs.replace(
+        machine,
+        gpus=tuple(gpu for gpu in machine.gpus if gpu.index != 1),
+        links=tuple(link for link in machine.links if not {1, 3} & {link.a, link.b}),
+        missing={"gpus[3]": "GPU_IS_LOST", "gpus[2].name": "another's"},
+    )
+    (found,) = (finding for finding in find(machine) if finding.id == "gpu.lost")
+    assert found.evidence["missing"] == {"gpus[3]": "GPU_IS_LOST"}
+
+
 def test_a_pair_that_is_placed_differently_is_a_warning_with_both_answers() -> None:
     differs = Contradiction(fact="links[0-11].hop", said={"nvml": "PIX", "sysfs": "PHB"})
     found = only(msgspec.structs.replace(machine_of(SEVEN), contradictions=(differs,)))
