@@ -104,7 +104,13 @@ def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> Non
         part = min(BLOCK_BYTES, size - start)
         if _LIBC.memcmp(address + start, right, part):
             found, expected = ctypes.string_at(address + start, part), bytes(block(seed)[:part])
-            first = next(i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b)
+            first = next((i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b), None)
+            if first is None:
+                raise CudaError(
+                    WRONG_DATA,
+                    f"{part} bytes from byte {offset + start} of {whole} on were wrong and then right: they"
+                    " came after the copy was said to be done",
+                )
             raise CudaError(
                 WRONG_DATA,
                 f"byte {offset + start + first} of {whole} is 0x{found[first]:02x},"
