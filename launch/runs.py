@@ -11,6 +11,7 @@
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from pathlib import Path
 import msgspec
 
 from gputopo import schema
-from gputopo.errors import ExitCode, InputError
+from gputopo.errors import ExitCode, GputopoError, HardwareError, InputError
 from gputopo.events import Event, RankFailed, encode_line
 from gputopo.identities import without_identities
+from gputopo.launch.claiming import claimed, is_left_over
 from gputopo.launch.spec import RunSpec
 from gputopo.machine import Machine
 from gputopo.plan import Plan
@@ -31,6 +33,8 @@ from gputopo.result import Result
 # What a run writes: any of these is of another run, or of somebody who would miss it.
 _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
+# What a disk says of itself, and not of the name that a person gave.
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def check_output(output: Path | None) -> None:
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is not a folder", "name a new folder with --output")
     try:
-        held = next((name for name in _WRITTEN if (output / name).exists()), None)
+        held = next((name for name in _WRITTEN if _is_in_the_way(output / name)), None)
     except OSError as error:
         raise InputError(f"cannot look into {output}: {error.strerror}", "name another --output") from error
     if held is not None:
@@ -97,21 +101,19 @@ def create(
 
     `output` if given, else `<timestamp>-<model>-<n>` in `home`, with the lowest n from 1 that is free.
     Of runs that begin at once in one `output` the first gets it. Raises InputError where the folder holds a
-    run or cannot be written, and leaves nothing behind then.
+    run or cannot be written, HardwareError where the disk is full or broken, and leaves nothing behind then.
     """
     check_output(output)
     made: list[Path] = []
-    with contextlib.ExitStack() as undone:
+    with contextlib.ExitStack() as claim, contextlib.ExitStack() as undone:
         undone.callback(_remove_folders, made)
         try:
             path = _numbered(home, now, spec.model, made) if output is None else _made(output, made)
             folder = RunFolder(path)
-            claimed = _claim(folder)
+            is_ours = claim.enter_context(claimed(folder.spec))
         except OSError as error:
-            raise InputError(
-                f"cannot make the run folder {output or home}: {error.strerror}", _WRITABLE
-            ) from error
-        if not claimed:
+            raise _unmade(f"cannot make the run folder {output or home}: {error.strerror}", error) from error
+        if not is_ours:
             raise _held(path, folder.spec.name)
         written = [(folder.spec, spec), (path / "plan.json", _by_index(plan))]
         if machine is not None:
@@ -121,7 +123,7 @@ def create(
             for file, value in written:
                 schema.write(file, value)
         except InputError as error:
-            raise InputError(error.what, _WRITABLE) from error
+            raise _unmade(error.what, error.__cause__) from error
         undone.pop_all()
     return folder
 
@@ -202,16 +204,16 @@ def _made(path: Path, made: list[Path]) -> Path:
     return path
 
 
-def _claim(folder: RunFolder) -> bool:
-    """Make the folder that of this run; False where another was first. Raises OSError.
+def _is_in_the_way(file: Path) -> bool:
+    """Tell whether a file of this name is another run's. Raises OSError."""
+    return file.exists() and not (file.name == "spec.json" and is_left_over(file))
 
-    That is an empty spec.json, which one run only can make, and which the whole one replaces.
-    """
-    try:
-        os.close(os.open(folder.spec, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-    except FileExistsError:
-        return False
-    return True
+
+def _unmade(what: str, cause: BaseException | None) -> GputopoError:
+    """Give the error for a run folder that could not be made: by its name, or by the disk's fault."""
+    if isinstance(cause, OSError) and cause.errno in _OF_THE_DISK:
+        return HardwareError(what, "free some space, or name a folder on another disk with --output")
+    return InputError(what, _WRITABLE)
 
 
 def _held(output: Path, held: str) -> InputError:

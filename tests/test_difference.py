@@ -68,6 +68,7 @@ BUSY: dict[str, Any] = {
         ({"memory_mib": MemoryMib(total=8114)}, {"memory_mib": MemoryMib(total=4000)}, "total is 4000 MiB"),
         ({"pcie": Pcie(gen_now=3), **BUSY}, {"pcie": Pcie(gen_now=1), **BUSY}, "PCIe gen now is 1, was 3"),
         ({"name": "card"}, {"name": "other card"}, "name is other card, was card"),
+        ({"recovery_action": "none"}, {"recovery_action": "reset"}, "recovery action is reset, was none"),
         (
             {"nvlinks": (NvLink(link=2, active=True),)},
             {"nvlinks": (NvLink(link=2, active=False),)},

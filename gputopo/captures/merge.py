@@ -2,7 +2,8 @@
 
 The first one given wins; what it does not tell is filled from the later ones; what they tell differently is
 reported in `contradictions`. Readings that change from second to second (power draw, temperatures, clocks
-now, ...) come from the first that has them and are never called a contradiction.
+now, ...) come from the first that has them and are never called a contradiction. What a source tells with a
+reservation in its `missing` ("only a part of the reasons is told") gives way to what another tells without.
 """
 
 import re
@@ -15,7 +16,7 @@ import msgspec
 from gputopo.bandwidth import Bandwidth
 from gputopo.captures import cpulist
 from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, same_address
-from gputopo.machine import Contradiction, Hop, Machine
+from gputopo.machine import Contradiction, Gpu, Hop, Machine
 
 _PASSING = re.compile(
     r"^(?!links\[).*"  # only a GPU's NVLinks come and go
@@ -25,6 +26,7 @@ _PASSING = re.compile(
 )
 # What stands in a field of which nothing is known, where that is not None.
 _UNKNOWN = {"status": "not_read", "lost": False, "kind": "other", "root": ""}
+_EMPTY_IS_TOLD = frozenset({"reasons"})  # nothing holds the clocks down; other empty lists tell nothing
 _KEYS: Mapping[str, Callable[[Any], Any]] = {
     "gpus": lambda gpu: gpu.index,
     "links": lambda link: (link.a, link.b),
@@ -87,6 +89,10 @@ class _Merge:
             for said in disagreements:
                 first = self.names[machines.index(leader)]
                 self.found.setdefault(said.fact, {first: said.first})[name] = said.other
+        self.reserved = {
+            name: frozenset(fact for fact in machine.missing if _is_filled(machine, fact))
+            for name, machine in zip(self.names, self.machines, strict=True)
+        }
 
     def machine(self) -> Machine:
         """Give the merged machine."""
@@ -128,7 +134,7 @@ class _Merge:
         if isinstance(first, dict):
             keys = dict.fromkeys(key for _, value in known for key in value)
             return {k: self._fact(f"{path}.{k}", [(n, v[k]) for n, v in known if k in v]) for k in keys}
-        exact = [one for one in known if not _is_vague(*one, path)] or known
+        exact = [one for one in known if not self._is_vague(*one, path)] or known
         first = exact[0][1]
         differ = any(not _same(field, first, value) for _, value in exact[1:])
         if differ and not _PASSING.match(path) and not _PASSING_OF_PCI.fullmatch(path):
@@ -147,15 +153,22 @@ class _Merge:
         reasons: dict[str, str] = {}
         for machine in self.machines:
             for fact, reason in machine.missing.items():
-                if fact not in reasons and not _is_filled(merged, fact):
+                if fact not in reasons and (not _is_filled(merged, fact) or self._only_with_reserve(fact)):
                     reasons[fact] = reason
         return reasons
 
+    def _only_with_reserve(self, fact: str) -> bool:
+        """Tell whether every source that tells a whole fact has a reservation about it."""
+        told = zip(self.names, self.machines, strict=True)
+        tellers = [name for name, machine in told if _is_filled(machine, fact)]
+        return bool(tellers) and all(fact in self.reserved[name] for name in tellers)
 
-def _is_vague(source: str, value: Any, path: str) -> bool:
-    if not source.startswith(_VAGUE_SOURCE):
-        return False
-    return value is Hop.PHB or _VAGUE.fullmatch(path) is not None
+    def _is_vague(self, source: str, value: Any, path: str) -> bool:
+        if path in self.reserved[source]:
+            return True
+        if not source.startswith(_VAGUE_SOURCE):
+            return False
+        return value is Hop.PHB or _VAGUE.fullmatch(path) is not None
 
 
 def _same(field: str, a: Any, b: Any) -> bool:
@@ -222,6 +235,10 @@ def _is_filled(machine: Machine, fact: str) -> bool:
 
 
 def _is_known(field: str, value: Any) -> bool:
+    if isinstance(value, Gpu):
+        return not value.lost
+    if field in _EMPTY_IS_TOLD:
+        return value is not None
     if isinstance(value, msgspec.Struct) and not any(f.required for f in msgspec.structs.fields(value)):
         return bool(value != type(value)())
     return value is not None and value != _UNKNOWN.get(field, ())

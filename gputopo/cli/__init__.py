@@ -1,11 +1,10 @@
 """The command `gputopo`: parse, call, print. What went wrong is caught here, once."""
 
-import contextlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from gputopo.cli import printing
 from gputopo.errors import ExitCode, GputopoError
@@ -27,13 +26,14 @@ def run_command(arguments: Sequence[str]) -> int:
         printing.emit("")
         return code
     except GputopoError as error:
-        print(f"gputopo: {_one_line(error.what)}\n  {_one_line(error.hint)}", file=sys.stderr)
+        printing.tell(f"gputopo: {_one_line(error.what)}\n  {_one_line(error.hint)}\n")
         return int(error.exit_code)
     except KeyboardInterrupt:
-        print("gputopo: interrupted", file=sys.stderr)
+        printing.tell("gputopo: interrupted\n")
         return _INTERRUPTED
     except BrokenPipeError:
-        _discard(sys.stdout)
+        for stream in (sys.stdout, sys.stderr):
+            printing.lead_nowhere(stream)
         return _BROKEN_PIPE
 
 
@@ -41,14 +41,6 @@ def _dispatch(arguments: list[str]) -> int:
     from gputopo.cli import commands
 
     return commands.invoke(arguments)
-
-
-def _discard(stream: TextIO) -> None:
-    """Send what is still in the stream's buffer nowhere, so that Python's exit does not fail on it."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
 
 
 def _prepare_streams() -> None:

@@ -8,6 +8,7 @@ import typer
 from typer.main import get_command
 
 from gputopo.cli.lean import LeanCommand, LeanGroup
+from gputopo.cli.printing import emit
 from gputopo.errors import UsageError
 
 # name: module, function, and what `gputopo --help` says of it, in the order of the help.
@@ -92,10 +93,10 @@ def _gputopo(
     if version:
         from gputopo import __version__
 
-        typer.echo(f"gputopo {__version__}")
+        emit(f"gputopo {__version__}\n")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        emit(f"{context.get_help()}\n")
 
 
 def _unknown_command(name: str) -> UsageError:

@@ -6,6 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from gputopo.cli.printing import emit
 from gputopo.errors import UsageError
 
 _NO_THEME = "Options"
@@ -36,6 +37,10 @@ class LeanCommand(TyperCommand):
                 raise _without_dashes(ctx.command_path, words)
         return left
 
+    def get_help_option(self, ctx: Any) -> Any:
+        """Give the option --help, which prints as all of gputopo does."""
+        return _printed_by_us(super().get_help_option(ctx))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options of each theme under its heading; those that have none come first."""
         headed: dict[str, list[tuple[str, str]]] = {}
@@ -60,12 +65,29 @@ class LeanGroup(TyperGroup):
         """Give the options, that of the help included, each with the shorter way to its value."""
         return _lean(super().get_params(ctx))
 
+    def get_help_option(self, ctx: Any) -> Any:
+        """Give the option --help, which prints as all of gputopo does."""
+        return _printed_by_us(super().get_help_option(ctx))
+
 
 def _lean(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
         if hasattr(parameter, "type_descriptor"):
             vars(parameter)["process_value"] = types.MethodType(_process_value, parameter)
     return parameters
+
+
+def _printed_by_us(help_option: Any) -> Any:
+    """Let the option print by `emit`, which says where the output cannot be written."""
+    if help_option is not None:
+        help_option.callback = _show_help
+    return help_option
+
+
+def _show_help(context: Any, _: Any, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        emit(f"{context.get_help()}\n")
+        context.exit()
 
 
 def _without_dashes(command: str, words: Sequence[str]) -> UsageError:

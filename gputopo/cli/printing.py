@@ -22,9 +22,15 @@ _NARROWEST = 40
 
 def emit(text: str) -> None:
     """Write text to stdout at once. Raises InputError where it cannot be written, such as on a full disk."""
-    try:
+    with _written():
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:
         raise  # whoever reads has read enough: no error
     except OSError as error:
@@ -32,15 +38,22 @@ def emit(text: str) -> None:
 
 
 def unwritten(error: OSError) -> InputError:
-    """Give the error for output that stdout does not take."""
+    """Give the error for output that stdout did not take, and forget that output."""
+    forget_unwritten(sys.stdout)
     return InputError(f"cannot write the output: {error.strerror}", "send it to a place that has room for it")
 
 
 def tell(text: str) -> None:
-    """Write text to stderr at once, or lose it: see `talking`."""
-    with talking():
+    """Write text to stderr at once, or lose it: that is no reason to end what the command is about.
+
+    The stream stays what it is, for a program that is started gets it.
+    """
+    try:
         sys.stderr.write(text)
         sys.stderr.flush()
+    except OSError as error:
+        if not went_with_terminal(error):
+            forget_unwritten(sys.stderr)
 
 
 @contextlib.contextmanager
@@ -55,7 +68,7 @@ def talking() -> Iterator[None]:
         raise
     except OSError as error:
         went_with_terminal(error)  # which takes stdout with it
-        _lead_nowhere(sys.stderr)
+        lead_nowhere(sys.stderr)
 
 
 def went_with_terminal(error: OSError) -> bool:
@@ -67,8 +80,26 @@ def went_with_terminal(error: OSError) -> bool:
         return False
     for stream in (sys.stdout, sys.stderr):
         if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
-            _lead_nowhere(stream)
+            lead_nowhere(stream)
     return True
+
+
+def lead_nowhere(stream: TextIO) -> None:
+    """Let what is printed to the stream from here on be lost, with what it could not write before."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a stream without a file, as tests have
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def forget_unwritten(stream: TextIO) -> None:
+    """Drop what the stream could not write: Python would try it again at its end, and exit with 120."""
+    with contextlib.suppress(OSError, ValueError):
+        kept = os.dup(stream.fileno())
+        lead_nowhere(stream)
+        stream.flush()
+        os.dup2(kept, stream.fileno())
+        os.close(kept)
 
 
 def show(view: "Callable[[int], Sequence[Line]]") -> None:
@@ -93,13 +124,8 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     # The last column of the screen stays free: some terminals fold a line that fills it.
     width = max(min(console.width, shutil.get_terminal_size().columns) - 1, _NARROWEST)
-    for pieces in view(width):
-        text = Text.assemble(*pieces)
-        text.rstrip()
-        console.print(text, soft_wrap=True)
-
-
-def _lead_nowhere(stream: TextIO) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    with _written():
+        for pieces in view(width):
+            text = Text.assemble(*pieces)
+            text.rstrip()
+            console.print(text, soft_wrap=True)

@@ -1,7 +1,6 @@
 """Where a command's machine comes from: captures if any were given, this machine otherwise."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from gputopo.cli.printing import tell
 from gputopo.errors import GputopoError
 from gputopo.machine import Machine
 
@@ -52,11 +52,11 @@ def planned_machine(sources: Sequence[str]) -> Machine:
     try:
         saved = history.latest(history.history_file(), machine)
     except GputopoError as error:
-        print(f"gputopo: planned without measured bandwidth: {error.what}", file=sys.stderr)
+        tell(f"gputopo: planned without measured bandwidth: {error.what}\n")
         return machine
     if saved is None:
         return machine
-    print(f"gputopo: with the bandwidth measured on {saved.date}", file=sys.stderr)
+    tell(f"gputopo: with the bandwidth measured on {saved.date}\n")
     return msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
 
 

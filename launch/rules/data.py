@@ -64,7 +64,7 @@ SCHEDULE_RULES: tuple[Rule, ...] = (
             and spec.optimization.schedule.kind == "constant"
         ),
         "--learning-rate-schedule model has nothing to follow: the authors of {spec.model} keep their rate",
-        "leave it out, or give one, such as cosine:5000",
+        "leave it out, or give one, such as --learning-rate-schedule cosine:5000",
         untyped("learning_rate_schedule"),
     ),
 )
@@ -104,7 +104,7 @@ DATA_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.data.folder is not None and (spec.data.source, spec.data.feed) != ("gpu", "sync"),
         "--data-source and --feed say how examples are made up, and --data-dir names real ones",
-        "leave --data-source and --feed out, or --data-dir",
+        "leave --data-source and --feed out, or leave --data-dir out",
         to("data", source="gpu", feed="sync"),
     ),
     Rule(

@@ -32,21 +32,22 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
         lambda spec: _of_a_server(spec) and _of_copies(spec),
         "--staged-vars and --async are ways of a parameter server: they do not go with packed or shortened "
         "gradients, or with relaxed consistency",
-        "leave --staged-vars and --async out, with --variable-update replicated",
+        "leave --staged-vars and --async out, and use --variable-update replicated",
         lambda spec: replaced(_to_copies(spec), "exchange", staged=False, asynchronous=False),
     ),
     Rule(
         lambda spec: spec.exchange.staged and spec.variable_update != "parameter_server",
         "--staged-vars does not go with --variable-update {spec.variable_update}: "
         "it stages the weights on their way from a parameter server",
-        "use --variable-update parameter_server, or --variable-consistency relaxed with replicated",
+        "use --variable-update parameter_server, or --variable-update replicated and "
+        "--variable-consistency relaxed without --staged-vars",
         _to_server,
     ),
     Rule(
         lambda spec: spec.exchange.asynchronous and spec.variable_update != "parameter_server",
         "--async does not go with --variable-update {spec.variable_update}: "
         "each tower applies its gradients to common variables, and here it has its own",
-        "use --variable-update parameter_server, or independent without --async",
+        "use --variable-update parameter_server, or --variable-update independent without --async",
         _to_server,
     ),
     Rule(
@@ -59,7 +60,8 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
         lambda spec: spec.exchange.relaxed and spec.variable_update != "replicated",
         "--variable-consistency relaxed does not go with --variable-update {spec.variable_update}: "
         "it is the reduced gradients that come one step later",
-        "use --variable-update replicated, or --staged-vars with parameter_server",
+        "use --variable-update replicated, or --variable-update parameter_server and --staged-vars "
+        "without --variable-consistency",
         _to_copies,
     ),
     Rule(

@@ -8,7 +8,6 @@ from gputopo.launch.spec import Exchange, Lifecycle, RunSpec
 # Options by their names in RunSpec.asked.
 _OF_AN_UPDATE = (
     "all_reduce",
-    "agg_small_grads_max_group",
     "optimizer",
     "learning_rate",
     "scale_learning_rate",
@@ -29,6 +28,10 @@ def _plain_exchange(spec: RunSpec) -> RunSpec:
 
 def _writes(kept: Lifecycle) -> bool:
     return kept.checkpoint_steps is not None or kept.resume or kept.export is not None
+
+
+def _keeps(kept: Lifecycle) -> bool:
+    return _writes(kept) or kept.keep_checkpoints != Lifecycle().keep_checkpoints
 
 
 def _last_step(spec: RunSpec) -> float:
@@ -59,21 +62,20 @@ TASK_RULES: tuple[Rule, ...] = (
             spec.task == "input"
             and (
                 spec.lifecycle.checkpoints is not None
-                or spec.lifecycle.checkpoint_steps is not None
-                or spec.lifecycle.resume
-                or spec.lifecycle.export is not None
+                or _keeps(spec.lifecycle)
                 or spec.lifecycle.training_accuracy
                 or bool(spec.lifecycle.trace_steps)
                 or spec.lifecycle.tensorboard is not None
             )
         ),
         "--input-only has no model: there is nothing to save, restore, export, trace or judge",
-        "leave --checkpoints, --resume, --export, --trace, --tensorboard and --print-training-accuracy out, "
-        "or use --forward-only",
+        "leave --checkpoints, --checkpoint-steps, --keep-checkpoints, --resume, --export, --trace, "
+        "--tensorboard and --print-training-accuracy out, or use --task train",
         to(
             "lifecycle",
             checkpoints=None,
             checkpoint_steps=None,
+            keep_checkpoints=5,
             resume=False,
             export=None,
             training_accuracy=False,
@@ -112,22 +114,42 @@ TASK_RULES: tuple[Rule, ...] = (
         "leave it out, or use --task train",
     ),
     *needless(
+        ("agg_small_grads_max_group",),
+        lambda spec: spec.task != "train",
+        "does not go with --task {spec.task}: it makes no gradients",
+        "leave it out",
+    ),
+    *needless(
         _OF_COUNTED_STEPS,
         lambda spec: spec.task == "eval",
         "does not go with --eval: every example is judged, and nothing is written",
         "leave it out",
     ),
     Rule(
-        lambda spec: spec.task in ("forward", "eval") and _writes(spec.lifecycle),
-        "--task {spec.task} changes no weights: --checkpoint-steps, --resume and --export have nothing to do",
+        lambda spec: spec.task == "eval" and _writes(spec.lifecycle),
+        "--eval changes no weights: --checkpoint-steps, --resume and --export have nothing to do",
         "leave them out, or use --task train",
         to("lifecycle", checkpoint_steps=None, resume=False, export=None),
+    ),
+    Rule(
+        lambda spec: spec.task == "forward" and _keeps(spec.lifecycle),
+        "--forward-only takes weights as they begin and changes none: --checkpoints, --checkpoint-steps, "
+        "--keep-checkpoints, --resume and --export have nothing to do",
+        "leave them out, or use --task train",
+        to(
+            "lifecycle",
+            checkpoints=None,
+            checkpoint_steps=None,
+            keep_checkpoints=5,
+            resume=False,
+            export=None,
+        ),
     ),
     Rule(
         lambda spec: spec.task == "forward" and spec.lifecycle.checkpoints is not None,
         "--forward-only takes weights as they begin, so --checkpoints has nothing to do",
         "leave --checkpoints out, or judge what it holds with --eval",
-        to("lifecycle", checkpoints=None, keep_checkpoints=5),
+        to("lifecycle", checkpoints=None),
     ),
     Rule(
         lambda spec: spec.task == "eval" and spec.lifecycle.training_accuracy,

@@ -18,10 +18,14 @@ def _is(spec: RunSpec, *, kind: str | None = None, reduction: str | None = None)
     return asked.kind == kind or (reduction is not None and asked.reduction == reduction)
 
 
+def _has_copies(spec: RunSpec) -> bool:
+    """Whether it is a strategy that has variables on each device."""
+    return spec.strategy is not None and not _is(spec, kind="central")
+
+
 def _own_update(spec: RunSpec) -> VariableUpdate:
     """Where such a trainer has its variables: on each device, or in one place."""
-    copies = spec.strategy is not None and not _is(spec, kind="central")
-    return "replicated" if copies else "parameter_server"
+    return "replicated" if _has_copies(spec) else "parameter_server"
 
 
 def _moves(spec: RunSpec) -> bool:
@@ -57,20 +61,26 @@ TRAINER_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.method is not None and _moves(spec),
         "--method {spec.method} moves weights and gradients in its own way",
-        "leave --variable-update and the options of the exchange out; --ps cpu or gpu:N places its variables",
+        "leave --variable-update and the options of the exchange out; --ps places its variables",
         _to_own_exchange,
     ),
     *needless(
-        ("ps", "variable_update"),
-        lambda spec: spec.strategy is not None and not _is(spec, kind="central"),
+        ("ps",),
+        _has_copies,
         "does not go with --strategy {spec.strategy}: the variables are where the strategy has them",
-        "leave it out, or use --strategy central, which has one set of variables on --ps",
+        "leave it out, or use --strategy central, which has one set of variables there",
+    ),
+    *needless(
+        ("variable_update",),
+        _has_copies,
+        "does not go with --strategy {spec.strategy}: the variables are where the strategy has them",
+        "leave it out",
     ),
     Rule(
         lambda spec: spec.strategy is not None and _moves(spec),
         "--strategy {spec.strategy} moves weights and gradients in its own way",
-        "leave --variable-update and the options of the exchange out; --strategy names its reduction, "
-        "such as mirrored:one",
+        "leave --variable-update and the options of the exchange out; a strategy's name has its reduction, "
+        "such as --strategy mirrored:one",
         _to_own_exchange,
     ),
     Rule(

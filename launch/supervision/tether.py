@@ -6,6 +6,7 @@ this file runs first in the child and then becomes the program. Signals that the
 unblocked. It is run by its path and imports nothing of ours, so that it starts in a few milliseconds.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -27,7 +28,8 @@ def main(arguments: list[str]) -> int:
     try:
         os.execvp(program[0], program)
     except OSError as error:
-        print(f"cannot run {program[0]}: {error.strerror}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # a stderr that is full or closed; a stream would try again
+            os.write(2, os.fsencode(f"cannot run {program[0]}: {error.strerror}\n"))
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -21,6 +23,7 @@ from gputopo.machine import (
     NumaNode,
     Pcie,
     PowerW,
+    Throttle,
     Unread,
 )
 
@@ -259,6 +262,45 @@ def test_bundled_facts_complete_a_matrix_of_the_same_box() -> None:
     assert merged.contradictions == ()
     assert "gpus[*].name" not in merged.missing
     assert merged.missing["gpus[*].memory_mib"] == "not told"
+
+
+PART = "only a part of the reasons is told"
+
+
+def held_down(source: str, *reasons: str, note: str | None = None, **throttle: Any) -> Machine:
+    """A machine whose GPU 0 has these reasons; `note`: what its source says beside them."""
+    told = Throttle(reasons=reasons, **throttle)
+    missing = {} if note is None else {"gpus[0].throttle.reasons": note}
+    return box(source, Gpu(index=0, throttle=told), missing=missing)
+
+
+def test_what_is_told_of_a_part_only_is_said_so_beside_any_other_capture() -> None:
+    part, other = held_down("a", "sw_power_cap", note=PART), box("b", Gpu(index=0, name="A100"))
+    for told in ([part, other], [other, part], [part, other, held_down("c", "gpu_idle", note=PART)]):
+        merged = merge(told)
+        assert merged.gpus[0].throttle.reasons == ("sw_power_cap",)
+        assert merged.missing == part.missing
+
+
+@pytest.mark.parametrize("reasons", [("sw_power_cap", "hw_slowdown"), ()])
+def test_what_is_told_of_a_part_only_gives_way_to_the_whole(reasons: tuple[str, ...]) -> None:
+    part, whole = held_down("a", "sw_power_cap", note=PART), held_down("b", *reasons)
+    for told in ([part, whole], [whole, part]):
+        merged = merge(told)
+        assert (merged.gpus[0].throttle.reasons, merged.missing) == (reasons, {})
+
+
+def test_a_fact_that_sources_tell_together_is_not_missing() -> None:
+    one = box("a", Gpu(index=0, name="A"), Gpu(index=1), missing={"gpus[*].name": "not told"})
+    two = box("b", Gpu(index=0), Gpu(index=1, name="B"), missing={"gpus[*].name": "not told"})
+    assert merge([one, two]).missing == {}
+
+
+def test_why_a_gpu_is_lost_is_kept_beside_a_capture_from_before() -> None:
+    lost = box("a", Gpu(index=0), Gpu(index=1, lost=True), missing={"gpus[1]": "GPU is lost"})
+    before = box("b", Gpu(index=0), Gpu(index=1))
+    for told in ([lost, before], [before, lost]):
+        assert merge(told).missing == {"gpus[1]": "GPU is lost"}
 
 
 def test_nothing_cannot_be_merged() -> None:

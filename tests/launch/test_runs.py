@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -8,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from gputopo import schema
-from gputopo.errors import InputError
+from gputopo.errors import GputopoError, HardwareError, InputError
 from gputopo.events import WarmupDone, read_events
 from gputopo.launch import runs
+from gputopo.launch.claiming import claimed
 from gputopo.launch.spec import RunSpec
 from gputopo.plan import Plan
 from gputopo.result import Result
@@ -92,6 +95,19 @@ def test_a_run_that_comes_between_the_look_and_the_claim_of_another_keeps_its_fo
     assert {path: path.read_bytes() for path in first.path.iterdir()} == before
 
 
+def test_an_empty_spec_of_a_run_that_was_killed_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "spec.json").touch()
+    runs.check_output(tmp_path)
+    folder = create(tmp_path, tmp_path)
+    assert schema.decode(folder.spec.read_bytes(), RunSpec, origin="spec") == cpu_spec()
+
+
+def test_an_empty_spec_of_a_run_that_lives_is_in_the_way(tmp_path: Path) -> None:
+    with claimed(tmp_path / "spec.json"), pytest.raises(InputError, match="already holds a run"):
+        create(tmp_path, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
+
+
 @pytest.mark.parametrize("ended_by", [KeyboardInterrupt(), InputError("No space left on device", "x")])
 def test_a_run_that_came_to_nothing_leaves_the_folder_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: BaseException
@@ -122,6 +138,37 @@ def test_a_place_that_takes_no_folder_is_refused_and_nothing_stays(tmp_path: Pat
     with pytest.raises(InputError) as error:
         create(Path("/proc/gputopo/run"), tmp_path)
     assert "--output" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "todo"),
+    [
+        (errno.ENOSPC, HardwareError, "free some space"),
+        (errno.EIO, HardwareError, "free some space"),
+        (errno.EACCES, InputError, "that you may write to"),
+    ],
+)
+@pytest.mark.parametrize("refused", ["the folder", "its files"])
+def test_a_full_disk_is_no_mistake_of_who_named_the_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[GputopoError],
+    todo: str,
+    refused: str,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    if refused == "the folder":
+        monkeypatch.setattr(Path, "mkdir", refuse)
+    else:
+        monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    with pytest.raises(kind) as error:
+        create(tmp_path / "out", tmp_path)
+    assert os.strerror(number) in error.value.what
+    assert todo in error.value.hint
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_that_were_made_are_taken_back_when_the_files_cannot_be_written(

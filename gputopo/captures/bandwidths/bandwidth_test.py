@@ -4,6 +4,8 @@ One text may hold the outputs of several runs. A run prints the number of its de
 sees, so each run of CUDA_VISIBLE_DEVICES=3 says "Device 0"; which GPU it is comes from the command line above
 it, or as `single_device.numbers` says, and `notes` tell what was assumed. Its local copy counts every byte
 twice, as ours does. Of several devices it prints only the sum over them, which is no speed: NotMeasured.
+A run whose first line is there is whole with its last, `Result = ...`; a part of one that was pasted is whole
+where each heading has its numbers.
 """
 
 import re
@@ -49,7 +51,7 @@ _BLOG_ROW = re.compile(rf"^{_WAY} bandwidth \(GB/s\): (\S+)$")
 _VISIBLE = re.compile(r"CUDA_VISIBLE_DEVICES=\"?(\d{1,4})\"?(?![\d,])", re.ASCII)
 _NUMBERED = re.compile(r"(?:gpu|device)[ _-]?(\d{1,3})(?!\d)", re.IGNORECASE | re.ASCII)
 _PROSE = re.compile(
-    r"^(?:Running on\.\.\.|(?:Quick|Range|Shmoo) Mode|\.+|Result = PASS|"
+    r"^(?:Running on\.\.\.|(?:Quick|Range|Shmoo) Mode|\.+"
     r"|!+Cumulative Bandwidth to be computed from all the devices !+"
     r"|NOTE: The CUDA Samples are not meant.*|Write-Combined Memory Writes are Enabled)$"
 )
@@ -57,6 +59,7 @@ _FAILED = re.compile(
     r"^(?:Result = FAIL|CUDA error at .*|!+(?:Error|No devices found).*"
     r"|.*cudaGetDevice(?:Count|Properties) returned.*)$"
 )
+_RESULT = re.compile(r"^Result = (?:PASS|FAIL)$")  # printed last, unless CUDA's error ended the program
 _IN_WORDS = re.compile(r"^-> \w.{0,120}$")  # below "... returned 3": what 3 means
 _MARKS = re.compile(
     r"\[CUDA Bandwidth Test\]|^[^\w\n]{0,20}bandwidthTest-[HD]2[HD]\b"
@@ -80,6 +83,14 @@ class _Run:
     pinned: bool | None = None
     scale: float | None = None  # of the printed numbers to GB/s
     bytes: int | None = None
+    started: bool = False  # with the program's first line
+    waits: bool = False  # for a number that a heading announced, or for what an error kept from coming
+    ended: bool = False  # with the program's last line
+
+    @property
+    def whole(self) -> bool:
+        """Whether all is there that the run was to print, as far as its own lines tell."""
+        return self.ended or not (self.started or self.waits)
 
     @property
     def told(self) -> bool:
@@ -97,7 +108,8 @@ def read(text: str, *, origin: str) -> Read:
     del origin  # nothing in such a text is refused: a line that cannot be is not understood
     reader = _Reader()
     understood = understood_of(text, lambda _, line: reader.add(line))
-    return Read(_machine([run for run in reader.runs if run.told], reader.notes), understood)
+    complete = all(run.whole for run in reader.runs)
+    return Read(_machine([run for run in reader.runs if run.told], reader.notes, complete), understood)
 
 
 class _Reader:
@@ -114,6 +126,7 @@ class _Reader:
         """Take one line; False where it is not understood."""
         if _START.search(line):
             self._begin()
+            self.runs[-1].started = True
         elif visible := _VISIBLE.search(line):
             self.visible, self.exported = int(visible[1]), "export" in line
         elif device := _DEVICE.match(line) or _BLOG_DEVICE.match(line):
@@ -122,9 +135,12 @@ class _Reader:
             index, name = device.groups() if device.re is _DEVICE else ("0", device[1])
             self.runs[-1].devices[int(index)] = name.strip()
         elif _FAILED.match(line):
-            self._run().not_measured.append(
-                NotMeasured(what=self._what(), reason=f"{SOURCE} says: {line[:160]}")
-            )
+            run = self._run()
+            run.not_measured.append(NotMeasured(what=self._what(), reason=f"{SOURCE} says: {line[:160]}"))
+            run.waits, run.ended = True, _RESULT.match(line) is not None
+        elif _RESULT.match(line):
+            if self.runs:  # else it is of another sample
+                self.runs[-1].ended = True
         elif _IN_WORDS.match(line) and self.runs and self.runs[-1].not_measured:
             last = self.runs[-1].not_measured.pop()
             self.runs[-1].not_measured.append(NotMeasured(what=last.what, reason=f"{last.reason} {line}"))
@@ -157,12 +173,14 @@ class _Reader:
             run = self._run()
             run.kind, run.device_count = _KINDS[direction[1]], int(direction[2] or 1)
             run.scale = run.pinned = None
+            run.waits = True
         elif memory := _MEMORY.match(line) or _BLOG_MEMORY.match(line):
             self._run().pinned = memory[1].upper() == "PINNED"
         elif header := _HEADER.search(line):
             self._run().scale = self._scale(header[1])
         elif size := _BLOG_SIZE.match(line):
-            self._run().bytes = int(size[1]) * 2**20
+            run = self._run()
+            run.bytes, run.waits = int(size[1]) * 2**20, True
         else:
             return False
         return True
@@ -181,19 +199,30 @@ class _Reader:
             pinned = None if memory is None else memory == "-Pinned"
             return self._take(_KINDS[way], pinned, int(size), number, self._scale(unit), int(count))
         if (blog := _BLOG_ROW.match(line)) and run is not None:
-            return self._take(_KINDS[blog[1]], run.pinned, run.bytes, blog[2], 1.0, 1)
+            last = run.pinned is True and _KINDS[blog[1]] == "d2h"  # of the four numbers of that program
+            return self._take(_KINDS[blog[1]], run.pinned, run.bytes, blog[2], 1.0, 1, last=last)
         if (row := _ROW.match(line)) and run is not None and run.kind is not None and run.scale is not None:
             return self._take(run.kind, run.pinned, int(row[1]), row[2], run.scale, run.device_count)
         return False
 
     def _take(
-        self, kind: Kind, pinned: bool | None, size: int | None, number: str, scale: float, count: int
+        self,
+        kind: Kind,
+        pinned: bool | None,
+        size: int | None,
+        number: str,
+        scale: float,
+        count: int,
+        *,
+        last: bool = True,
     ) -> bool:
+        """Take a result; `last` of what was announced. False where it cannot be."""
         value = positive(number, 1e5 / scale)
         if value is None or size == 0 or count < 1:
             return False
         value = float(f"{value * scale:.12g}")  # 763.5 MB/s are 0.7635 GB/s, and no 0.7635000000000001
         run = self._run()
+        run.waits = not last
         if count > 1:
             what = f"{SOURCE}: {kind} of {size} bytes for each of {count} devices"
             reason = f"it prints only the sum over its devices, one after another: {value:g} GB/s"
@@ -215,7 +244,7 @@ class _Reader:
         return True
 
 
-def _machine(runs: list[_Run], notes: list[str]) -> Machine:
+def _machine(runs: list[_Run], notes: list[str], complete: bool) -> Machine:
     """Put the runs together, each on its GPU."""
     indices, said = single_device.numbers(
         [
@@ -244,6 +273,7 @@ def _machine(runs: list[_Run], notes: list[str]) -> Machine:
         source=SOURCE,
         samples=tuple(samples),
         not_measured=tuple(one for run in runs for one in run.not_measured),
+        complete=complete,
         notes=tuple(dict.fromkeys([*notes, *said])),
     )
     return Machine(source=SOURCE, gpus=tuple(gpus[i] for i in sorted(gpus)), bandwidth=bandwidth)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
 
-from gputopo.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
+from gputopo.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.captures import peer_links, places
+from gputopo.captures.bandwidths import nvbandwidth_names as names
 from gputopo.captures.bandwidths.matrix_rows import MOST_US, is_empty, is_zero, positive
 from gputopo.captures.places import ALL_GPUS, HOST, Device
 from gputopo.machine import Driver, Machine
@@ -24,9 +25,6 @@ SOURCE = "nvbandwidth"
 
 Part = Literal["1", "2", "total"]
 
-_HOST = re.compile(r"(host_to_device|device_to_host|host_to_all|all_to_host)(_bidirectional)?_memcpy_(ce|sm)")
-_PAIRS = re.compile(r"device_to_device(_bidirectional)?_memcpy_(read|write)_(ce|sm)")
-_FAN = re.compile(r"(all_to_one|one_to_all)_(read|write)_(ce|sm)")
 _NS_PER_US = 1000.0
 _LOCAL_NOTE = (
     f"{SOURCE}'s device_local_copy counts the bytes copied once; here they count as read and written"
@@ -75,15 +73,9 @@ class Report:
     complete: bool = True
 
 
-def is_known(test: str) -> bool:
-    """Tell whether this is one of the tests on one machine."""
-    whole = ("host_device_latency_sm", "device_to_device_latency_sm", "device_local_copy")
-    return test in whole or any(form.fullmatch(test) for form in (_HOST, _PAIRS, _FAN))
-
-
 def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
     """Add a matrix; give row and word of the cells that are no reading: all of a test that is not known."""
-    if not is_known(matrix.test):
+    if not names.is_known(matrix.test):
         report.not_measured.append(
             NotMeasured(what=f"{SOURCE} {matrix.test}", reason="this test is not one that gputopo reads")
         )
@@ -115,13 +107,11 @@ def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
 def waive(report: Report, test: str | None, says: str = "") -> None:
     """Add a test that the tool left out."""
     says = says.strip(" .:")
-    pairs = test is not None and (
-        _PAIRS.fullmatch(test) or _FAN.fullmatch(test) or "device_to_device" in test
-    )
+    pairs = test is not None and names.is_between_gpus(test)
     reason = says or ("no two GPUs can access one another" if pairs else "the tool says no more than that")
     what = f"{SOURCE} {test}" if test else f"a test that {SOURCE}'s text does not name"
     report.not_measured.append(NotMeasured(what=what, reason=f"waived: {reason}"))
-    if test is not None and _PAIRS.fullmatch(test):
+    if test is not None and names.PAIRS.fullmatch(test):
         for pair in combinations(sorted(report.devices), 2):
             report.peers.setdefault(pair, False)
 
@@ -131,18 +121,18 @@ def fail(report: Report, test: str | None, says: str) -> None:
     says = says.strip()[:300]
     error = _CUDA_ERROR.search(says)
     reason = error[1] if error else "WRONG_DATA" if _WRONG_DATA.search(says) else None
-    if test is None or not is_known(test) or reason is None:
+    if test is None or not names.is_known(test) or reason is None:
         what = f"{SOURCE} {test}" if test else SOURCE
         report.not_measured.append(NotMeasured(what=what, reason=says or "it failed without a word"))
         return
-    kind, source, destination = _ends(test)
+    kind, source, destination = names.ends(test)
     failure = Failure(
         kind=kind,
         source=source,
         destination=destination,
         reason=reason,
         says=f"{test}: {says}",
-        method=_method(test),
+        method=names.method(test),
     )
     if failure not in report.failures:
         report.failures.append(failure)
@@ -215,15 +205,15 @@ def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float)
             method="copy_engine",
             median_gb_per_s=2 * value,
         )
-    if pairs := _PAIRS.fullmatch(test):
+    if pairs := names.PAIRS.fullmatch(test):
         report.notes.append(_ARROW_NOTE)
         return _pair_sample(report, matrix, pairs, row, column, value)
-    kind, source, destination = _ends(test)
+    kind, source, destination = names.ends(test)
     source, destination = (
         there if end == ALL_GPUS and kind != "p2p_direct" else end for end in (source, destination)
     )
     if kind == "p2p_direct":
-        inward = _goes_into_one(test)
+        inward = names.goes_into_one(test)
         source, destination = (ALL_GPUS, there) if inward else (there, ALL_GPUS)
         group: str | None = f"{test} {there}"
     elif "bidirectional" in test:  # not only this direction ran on the others
@@ -236,7 +226,7 @@ def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float)
         destination=destination,
         bytes=report.bytes,
         pinned=None if kind == "p2p_direct" else True,
-        method=_method(test),
+        method=names.method(test),
         group=group,
         median_gb_per_s=value,
     )
@@ -253,7 +243,7 @@ def _pair_sample(
             destination=there,
             bytes=report.bytes,
             path="direct",
-            method=_method(matrix.test),
+            method=names.method(matrix.test),
             median_gb_per_s=value,
         )
     # The first of two directions starts at the column's GPU in both kinds of test, the second at the row's.
@@ -264,38 +254,11 @@ def _pair_sample(
         source=source,
         destination=destination,
         bytes=report.bytes,
-        method=_method(matrix.test),
+        method=names.method(matrix.test),
         group=f"{matrix.test} {here} {there}" if pairs[1] else None,
         median_gb_per_s=value,
     )
 
 
-def _goes_into_one(test: str) -> bool:
-    """Tell whether the bytes end in the one GPU: all_to_one by writing, one_to_all by reading."""
-    return test.startswith(("all_to_one_write", "one_to_all_read"))
-
-
 def _before_0_8(version: str | None) -> bool:
     return version is not None and tuple(int(part) for part in version.split(".")) < (0, 8)
-
-
-def _ends(test: str) -> tuple[Kind, str, str]:
-    """Give the kind of a test and the places between which it copies, all GPUs as one place."""
-    if "latency" in test:
-        return "latency", HOST if test.startswith("host") else ALL_GPUS, ALL_GPUS
-    if test == "device_local_copy":
-        return "d2d_local", ALL_GPUS, ALL_GPUS
-    if test.startswith("host_to"):
-        return "h2d", HOST, ALL_GPUS
-    if test.startswith(("device_to_host", "all_to_host")):
-        return "d2h", ALL_GPUS, HOST
-    return "p2p_direct", ALL_GPUS, ALL_GPUS
-
-
-def _method(test: str) -> Method:
-    """Give how a test moves its bytes. Its kernels run on the GPU where the other side is host memory."""
-    if not test.endswith("_sm"):
-        return "copy_engine"
-    if "latency" in test or "_read_" in test or test.startswith("host_to"):
-        return "kernel_read"
-    return "kernel_write"

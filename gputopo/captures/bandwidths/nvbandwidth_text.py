@@ -100,7 +100,7 @@ class _Reader:
                 self.tables.remove(self.table)
             self.table = _Table(self.test, line)
             self.tables.append(self.table)
-            self.report.complete = True
+            self.report.complete = False  # until its last row
         elif total := _SUM.match(line):
             self._name(total[1])
         elif waived := _WAIVED.match(line):
@@ -177,6 +177,7 @@ class _Reader:
         if told is None or told[0] in table.rows or len(told[1]) != len(table.columns):
             return False
         table.rows[told[0]], table.lines[told[0]] = told[1], number
+        self.report.complete = len(table.rows) == (len(table.columns) if "GPU(row)" in table.said else 1)
         return True
 
 

@@ -1,7 +1,6 @@
 """`gputopo bandwidth`: what the links of this machine really do, with a verdict."""
 
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,7 @@ import msgspec
 
 from gputopo.cli.bandwidth import options as given
 from gputopo.cli.bandwidth.options import Wish, wish_of
-from gputopo.cli.printing import emit, show
+from gputopo.cli.printing import emit, show, tell
 from gputopo.cli.source import machine_from
 from gputopo.errors import ExitCode, InputError
 
@@ -118,7 +117,7 @@ def _told(wish: Wish, machine: "Machine", measured: "Bandwidth", old: "Saved | N
 
         reached = tell_difference(judged, measured, old, wish.shape, wish.fail_on)
     if not measured.complete and not wish.sources:
-        print("gputopo: interrupted; this is what was measured until then", file=sys.stderr)
+        tell("gputopo: interrupted; this is what was measured until then\n")
         return INTERRUPTED
     if not wish.sources and wish.model is None and not _reached_a_gpu(measured):
         return ExitCode.HARDWARE
@@ -172,17 +171,17 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
     if not _reached_a_gpu(measured):
         why = why or "no GPU was measured"
     if why is not None:
-        print(f"gputopo: not saved: {why}", file=sys.stderr)
+        tell(f"gputopo: not saved: {why}\n")
         return
     from gputopo import history
 
     path = history.history_file()
     history.save(path, machine, measured, saved_at=time.time())
-    print(f"gputopo: saved in {path}; plan and run use it", file=sys.stderr)
+    tell(f"gputopo: saved in {path}; plan and run use it\n")
 
 
 def _end(code: int) -> None:
     """End the process at once: a copy that hangs in the driver would hold up any orderly end."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    emit("")
+    tell("")
     os._exit(code)

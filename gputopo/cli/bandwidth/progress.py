@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
+from gputopo.cli.printing import forget_unwritten
 from gputopo.report.layout import plain
 from gputopo.report.units import seconds
 
@@ -72,6 +73,7 @@ class ProgressLine:
             self._stream.write(text)
             self._stream.flush()
         except OSError:
+            forget_unwritten(self._stream)
             self._live, self._quarter = False, _PLAIN_STEPS
 
 

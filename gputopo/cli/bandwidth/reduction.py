@@ -1,11 +1,11 @@
 """`gputopo bandwidth --allreduce`: the devices to reduce over, and the result as a bandwidth."""
 
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from gputopo.bandwidth import Bandwidth
+from gputopo.cli.printing import tell
 from gputopo.errors import HardwareError, UsageError
 
 if TYPE_CHECKING:
@@ -70,4 +70,4 @@ def _fixed(cost_us: dict[str, float]) -> tuple[str, ...]:
 
 
 def _say(method: str, number: int, count: int) -> None:
-    print(f"gputopo: reduction {number + 1} of {count}: {method}", file=sys.stderr, flush=True)
+    tell(f"gputopo: reduction {number + 1} of {count}: {method}\n")

@@ -1,8 +1,8 @@
 """The measuring of `gputopo bandwidth`: the session, and what is shown while it goes."""
 
-import sys
 from typing import TYPE_CHECKING
 
+from gputopo.cli.printing import tell
 from gputopo.report.layout import plain
 
 if TYPE_CHECKING:
@@ -25,5 +25,5 @@ def measure_links(wish: "Wish", machine: "Machine") -> "Bandwidth":
         with ProgressLine() as line:
             return measure(machine, request, line.tell)
     except NoGpuMeasuredError as error:
-        print(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}", file=sys.stderr)
+        tell(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}\n")
         return error.bandwidth

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +17,7 @@ from gputopo.cli.plan_options import (
     VariableUpdateOption,
     request_from,
 )
+from gputopo.cli.printing import tell
 from gputopo.cli.run import options as run_options
 from gputopo.cli.run.offers import at_least, folder_of, with_offers
 from gputopo.cli.run.options import exchange, output
@@ -166,5 +166,5 @@ def _run_program(program: list[str], chosen: "Target", *, dry_run: bool, printed
     says = (
         f"{program[0]} runs on GPU {gpus}" if has_gpus else f"{chosen.why_cpu}: {program[0]} runs without one"
     )
-    print(f"gputopo: {says}.", file=sys.stderr, flush=True)
+    tell(f"gputopo: {says}.\n")
     return run_program(program, environment)

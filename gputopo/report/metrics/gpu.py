@@ -26,6 +26,10 @@ def add_gpu(out: Exposition, gpu: Gpu) -> None:
         limiting_hop=gpu.pcie.limiting_hop,
     )
     out.gauge("gpu_lost", "whether a GPU was counted and then did not answer", gpu.lost, **labels)
+    action = gpu.recovery_action
+    needed = None if action is None else action != "none"
+    says = "whether the driver asks for a recovery of a GPU, with its own word"
+    out.gauge("gpu_recovery_needed", says, needed, **labels, action=action)
     _clocks(out, gpu, labels)
     _power_and_heat(out, gpu, labels)
     _pcie(out, gpu, labels)

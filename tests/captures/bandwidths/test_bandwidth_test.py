@@ -159,6 +159,35 @@ def test_a_run_that_failed_before_it_saw_a_gpu_tells_why_and_invents_none() -> N
     assert (machine.gpus, machine.unread) == ((), ())
 
 
+@pytest.mark.parametrize("lost", ["Result", "Device to Device", "33554432\t\t\t799"])
+def test_a_run_without_its_last_line_ends_early(lost: str) -> None:
+    whole = written("A", RATES)
+    for text, complete in ((whole, True), (whole.partition(lost)[0], False)):
+        assert read(text)[1].complete == complete
+        assert read(whole + text)[1].complete == complete
+    assert not read(whole + whole.partition(" Device 0")[0])[1].complete
+
+
+def test_a_part_of_a_run_that_was_pasted_ends_early_where_a_heading_has_no_number() -> None:
+    part = written("A", RATES).partition(" Device 0")[2].partition("Result")[0]
+    assert read(f" Device 0{part}")[1].complete
+    assert not read(f" Device 0{part}".replace("84983.9", "").rstrip())[1].complete
+
+
+def test_a_run_of_the_blogs_program_ends_with_pinned_memory_to_the_host() -> None:
+    ways = "  Host to Device bandwidth (GB/s): 2.4\n  Device to Host bandwidth (GB/s): 2.5\n"
+    pageable = f"Device: A\nTransfer size (MB): 16\n\nPageable transfers\n{ways}"
+    assert not read(pageable)[1].complete
+    assert read(f"{pageable}\nPinned transfers\n{ways}")[1].complete
+
+
+@pytest.mark.parametrize(("ending", "complete"), [("Result = FAIL\n", True), ("", False)])
+def test_a_run_that_cuda_ended_lacks_what_it_would_have_printed(ending: str, complete: bool) -> None:
+    begun = written("A", RATES).partition("Result")[0]
+    error = 'CUDA error at bandwidthTest.cu:686 code=2(cudaErrorMemoryAllocation) "cudaMalloc"\n'
+    assert read(begun + error + ending)[1].complete == complete
+
+
 @pytest.mark.parametrize(("count", "samples"), [(1, 3), (2, 0)])
 def test_of_all_devices_together_only_one_alone_has_speeds(count: int, samples: int) -> None:
     told = written("A", RATES).replace("1 Device(s)", f"{count} Device(s)")

@@ -244,6 +244,8 @@ def test_a_capture_that_goes_on_after_a_failed_test_does_not_end_early(rest: str
         "NVML_ERROR: [Unknown Error] in expression x\n",
         "ASSERT in expression y\n",
         "Running device_local_copy.\n",
+        host("device_to_host_memcpy_ce").partition(" 0  ")[0],
+        pairs("device_to_device_memcpy_read_ce").partition(" 2  ")[0],
     ],
 )
 def test_a_capture_whose_last_test_has_no_result_ends_early(rest: str) -> None:

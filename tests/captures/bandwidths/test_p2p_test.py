@@ -239,10 +239,13 @@ ERROR = "Cuda failure p2pBandwidthLatencyTest.cu:605: 'no CUDA-capable device is
 START = "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n"
 
 
-def test_a_text_that_holds_nothing_but_an_error_is_refused_with_its_words() -> None:
-    with pytest.raises(InputError, match="'no CUDA-capable device is detected'") as refused:
-        read(START + ERROR)
-    assert "make CUDA programs work" in str(refused.value.hint)
+def test_of_a_text_that_holds_nothing_but_an_error_that_is_all_that_is_told() -> None:
+    machine = read(START + ERROR)
+    told = machine.bandwidth
+    assert told is not None
+    assert [one.what for one in told.not_measured] == ["p2pBandwidthLatencyTest: the whole run"]
+    assert "'no CUDA-capable device is detected'" in told.not_measured[0].reason
+    assert (machine.gpus, told.samples, told.complete, machine.unread) == ((), (), False, ())
 
 
 def test_an_error_after_a_matrix_is_told_and_the_matrix_kept() -> None:
@@ -253,6 +256,16 @@ def test_an_error_after_a_matrix_is_told_and_the_matrix_kept() -> None:
     assert "no CUDA-capable device" in told.not_measured[0].reason
     assert not told.complete
     assert machine.unread == ()
+
+
+@pytest.mark.parametrize("cut", ["    2 ", "    2  15.00  16."])
+def test_a_capture_that_stops_within_a_matrix_ends_early(cut: str) -> None:
+    whole = p2p_matrix(DISABLED, RATES)
+    last = whole.splitlines()[-1]
+    for text, complete in ((whole, True), (whole.replace(last, cut).rstrip("\n"), False)):
+        told = read(text).bandwidth
+        assert told is not None
+        assert told.complete == complete
 
 
 def test_an_error_beside_the_output_of_another_program_does_not_hide_that() -> None:

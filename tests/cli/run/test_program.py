@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gputopo import schema
 from gputopo.cli.run.dry import DryRun
 from tests.cli.conftest import Call
@@ -52,3 +54,20 @@ def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_said(tm
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (137, "-1\n")
     assert done.stderr == "gputopo: No NVIDIA device: sh runs without one.\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_program_runs_to_its_end_with_its_own_stderr_where_that_is_full(tmp_path: Path) -> None:
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    script = "echo taken; echo lost >&2 || echo refused; exit 7"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gputopo", "run", "--", "sh", "-c", script],
+            env={**os.environ, "GPUTOPO_ROOT": str(tmp_path)},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+            timeout=120,
+        )
+    assert (done.returncode, done.stdout) == (7, "taken\nrefused\n")

@@ -166,7 +166,7 @@ REPLICATED = {**COPIES, "all_reduce": "copy"}
         ({"exchange": Exchange(asynchronous=True), **REPLICATED}, "--async", "parameter_server"),
         ({**REPLICATED, "all_reduce": "nccl"}, "--all-reduce nccl", "--all-reduce collective"),
         ({"extra_forward": {1: 1}, "method": "kuza55"}, "--add-work", "leave --add-work out"),
-        ({"task": "input", "lifecycle": Lifecycle(checkpoints="/kept")}, "--input-only", "--forward-only"),
+        ({"task": "input", "lifecycle": Lifecycle(checkpoints="/kept")}, "--input-only", "--task train"),
         ({"task": "eval"}, "--eval", "--checkpoints"),
         ({"method": "kuza55", "strategy": "mirrored"}, "--method kuza55", "--strategy"),
         ({"model": "resnet20", "data": Data(folder="/d", name="imagenet")}, "imagenet", "--model"),

@@ -73,6 +73,13 @@ def test_numbers_are_in_base_units() -> None:
     assert value(found, "gputopo_gpu_performance_state") == 2
 
 
+@pytest.mark.parametrize(("action", "needed"), [("none", 0), ("drain and reset", 1)])
+def test_what_the_driver_asks_for_is_a_series_with_its_word(action: str, needed: int) -> None:
+    found = families(whole(recovery_action=action))
+    assert value(found, "gputopo_gpu_recovery_needed", gpu="0", action=action) == needed
+    assert "gputopo_gpu_recovery_needed" not in families(whole())
+
+
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 def test_names_and_kinds_follow_the_rules_of_the_ecosystem(scenario: str, tmp_path: Path) -> None:
     found = families(read_machine(SCENARIOS[scenario], tmp_path))

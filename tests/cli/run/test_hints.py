@@ -1,0 +1,240 @@
+"""What a refusal of options that do not go together advises, works: each way that its hint names is taken."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gputopo.cli.run.options import exchange
+from gputopo.launch import data_folder
+from gputopo.launch.rules.checks import RULES
+from tests.cli.conftest import Call
+
+# Each asks for nothing else that would be refused. DIR is a folder.
+REFUSED = """
+--method kuza55 --strategy mirrored
+--method kuza55 --forward-only
+--strategy mirrored --eval --checkpoints DIR
+--method kuza55 --variable-update replicated
+--method kuza55 --staged-vars
+--strategy mirrored --ps cpu
+--strategy mirrored --variable-update replicated
+--strategy mirrored --variable-consistency relaxed
+--strategy central --all-reduce ring
+--method kuza55 --ps gpu:spread
+--method kuza55 --grad-reduce sum
+--method kuza55 --add-work 1:1
+--strategy mirrored --add-work 1:1
+--method kuza55 --print-training-accuracy
+--strategy mirrored:nccl
+--strategy mirrored:hierarchical --num-gpus 3
+--strategy one-device
+--eval
+--input-only --data-source cpu --checkpoints DIR
+--input-only --data-source cpu --checkpoints DIR --checkpoint-steps 5 --keep-checkpoints 2 --resume
+--input-only --data-source cpu --export DIR
+--input-only --data-source cpu --trace 3
+--input-only --data-source cpu --tensorboard DIR
+--input-only --data-source cpu --print-training-accuracy
+--input-only
+--input-only --data-source cpu --ps cpu
+--input-only --data-source cpu --variable-update independent
+--input-only --data-source cpu --precision bf16
+--input-only --data-source cpu --xla
+--forward-only --add-work 1:1
+--eval --checkpoints DIR --add-work 1:1
+--input-only --data-source cpu --add-work 1:1
+--forward-only --grad-reduce sum --variable-update replicated
+--eval --checkpoints DIR --staged-vars
+--input-only --data-source cpu --async
+--forward-only --all-reduce ring
+--forward-only --agg-small-grads-max-group 3
+--forward-only --optimizer adam
+--eval --checkpoints DIR --learning-rate 0.1
+--input-only --data-source cpu --scale-learning-rate
+--forward-only --learning-rate-schedule cosine:50
+--forward-only --learning-rate-warmup-steps 5
+--forward-only --weight-decay 0.1
+--forward-only --gradient-clip 1
+--forward-only --gradient-clip-norm 1
+--forward-only --precision fp16 --loss-scale 8
+--eval --checkpoints DIR --num-warmup-batches 3
+--eval --checkpoints DIR --keep-checkpoints 3
+--eval --checkpoints DIR --resume
+--eval --checkpoints DIR --checkpoint-steps 5
+--forward-only --export DIR
+--forward-only --checkpoints DIR
+--forward-only --checkpoints DIR --resume
+--forward-only --checkpoints DIR --checkpoint-steps 5 --keep-checkpoints 2
+--eval --checkpoints DIR --print-training-accuracy
+--staged-vars --gradient-repacking 2
+--async --variable-consistency relaxed
+--staged-vars --variable-update replicated
+--staged-vars --variable-update independent
+--async --variable-update replicated
+--async --variable-update independent
+--staged-vars --async
+--variable-consistency relaxed --variable-update parameter_server
+--variable-consistency relaxed --variable-update independent
+--all-reduce ring --variable-update independent
+--gradient-repacking 2 --variable-update independent
+--agg-small-grads-max-bytes 64 --variable-update independent
+--fp16-transfer --variable-update independent
+--agg-small-grads-max-group 3 --variable-update replicated
+--gradient-repacking 2 --agg-small-grads-max-bytes 64
+--ps gpu:spread --variable-update replicated
+--ps gpu:spread --variable-update independent
+--grad-reduce sum --variable-update independent
+--loss-scale 8
+--precision bf16 --loss-scale auto
+--precision fp16 --loss-scale auto --staged-vars
+--precision fp16 --loss-scale auto --async
+--precision fp16 --loss-scale auto --variable-consistency relaxed
+--gpu-memory-limit 1024
+--gpu-thread-mode global
+--learning-rate-schedule model
+--distortions
+--cache raw
+--model mlp --data-dir DIR
+--model keras:ResNet50 --data-name imagenet
+--model mlp --data-format nhwc
+--model resnet20 --data-name imagenet --data-dir DIR
+--data-dir DIR --data-source cpu
+--data-dir DIR --data-source python --feed queue
+--prefetch 3
+--feed queue
+--data-source cpu --feed staged
+--data-source python --prefetch 3
+--data-source python --feed queue --prefetch 0
+--model resnet20 --data-dir DIR --resize-method bilinear
+--model resnet20 --data-dir DIR --cache raw
+--eval --checkpoints DIR --data-dir DIR --distortions
+--eval --checkpoints DIR --data-dir DIR --cache raw
+--resume
+--checkpoint-steps 5
+--keep-checkpoints 2
+--eval --checkpoints DIR --num-batches 4 --trace 4
+--num-batches 4 --trace 5
+--variable-update replicated --all-reduce nccl
+--variable-update replicated --all-reduce psgpu#4
+""".strip().splitlines()
+
+# What stands for a value in a hint, and values for options that a hint names without one.
+SAID = {"DIR": "DIR", "B": "4096", "gpu:N": "gpu:1"}
+FITTING = {
+    "--model": "resnet50",
+    "--num-gpus": "4",
+    "--num-batches": "10",
+    "--trace": "1",
+    "--ps": "gpu:1",
+    "--num-intra-threads": "1",
+    "--num-inter-threads": "1",
+}
+WORDS = ("out", "and", "or", "which", "without", "with", "of", "count", "places")
+TASKS = ("--task", "--forward-only", "--eval", "--input-only")
+OF_THE_EXCHANGE = tuple(offer.option for offer in exchange.OFFERS)
+OPTION = re.compile(r"--[a-z][a-z0-9-]*")
+
+Command = dict[str, str | None]  # each option with its value, None: it takes none
+
+
+def read(text: str) -> Command:
+    """Read a command line."""
+    command: Command = {}
+    option = ""
+    for word in text.split():
+        if word.startswith("--"):
+            option = word
+        command[option] = None if word == option else word
+    return command
+
+
+def written(command: Command, folder: Path) -> list[str]:
+    """Write a command line, with the folder for DIR."""
+    words = [word for option, value in command.items() for word in (option, value) if word is not None]
+    return [str(folder) if word == "DIR" else word for word in words]
+
+
+def without(command: Command, options: Sequence[str]) -> Command:
+    return {option: value for option, value in command.items() if option not in options}
+
+
+def with_options(command: Command, said: str) -> Command:
+    """Give the command with the options of these words, a task in the place of another."""
+    kept, _, dropped = said.partition("without ")
+    command = without(command, OPTION.findall(dropped))
+    for option, value in re.findall(r"(--[a-z][a-z0-9-]*)(?: ([\w:#]+))?", kept):
+        if option in TASKS:
+            command = without(command, TASKS)
+        named = value not in ("", *WORDS)
+        command = {**command, option: SAID.get(value, value) if named else FITTING.get(option)}
+    return command
+
+
+def way(command: Command, what: str, said: str) -> Command:
+    """Give the command as one way of a hint would have it: `leave --xla out`, `use --num-gpus 1`."""
+    left_out = re.match(r"leave (.+?) out\b(.*)", said)
+    if left_out is None:
+        return with_options(command, said)
+    words, rest = left_out.groups()
+    if words == "one of them":  # ", such as --async"
+        return without(command, OPTION.findall(rest))
+    reason = what.rpartition(": ")[2]
+    them = reason if OPTION.search(reason) else what
+    named = OPTION.findall({"it": what.split()[0], "them": them}.get(words, words))
+    others = OF_THE_EXCHANGE if "the options of the exchange" in words else ()
+    return with_options(without(command, (*named, *others)), rest)
+
+
+def ways(command: Command, what: str, hint: str) -> list[Command]:
+    """Give the command as each way of a hint would have it; what follows `;` or `:` comes on top."""
+    found = [command]
+    for part in re.split(r"; |: (?=--)", hint):
+        either = re.split(r", or | or (?=--|leave )", part)
+        if not part.startswith("leave "):
+            either = [one for said in either for one in re.split(r", (?=--)", said)]
+        told = [said for said in either if OPTION.search(said) or said.startswith("leave ")]
+        found = [way(one, what, said) for one in found for said in told] or found
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that may stand for any: whether it holds examples is not looked at."""
+    monkeypatch.setattr(data_folder, "find", lambda *_: None)
+    (tmp_path / "DIR").mkdir()
+    return tmp_path / "DIR"
+
+
+def refusal(call: Call, command: Command, folder: Path) -> tuple[str, str] | None:
+    """Give what a command is refused with, and its hint; None where it would run."""
+    options = command if "--model" in command else {"--model": "trivial", **command}
+    done = call("run", "--dry-run", *written(options, folder))
+    if done.code == 0:
+        return None
+    what, hint = done.err.splitlines()
+    return what.removeprefix("gputopo: "), hint.strip()
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_each_way_that_a_hint_names_is_not_refused(
+    line: str, call: Call, without_gpu: None, folder: Path
+) -> None:
+    command = read(line)
+    refused = refusal(call, command, folder)
+    assert refused is not None
+    for better in ways(command, *refused):
+        assert better != command, refused[1]
+        assert refusal(call, better, folder) is None, f"{refused[1]}: {better}"
+
+
+# A model is looked up by the data before the rules are asked, and that says so in its own words.
+ELSEWHERE = {"--model {spec.model} does not take {spec.data.name} examples"}
+
+
+def test_every_rule_is_among_them(call: Call, without_gpu: None, folder: Path) -> None:
+    said = [refusal(call, read(line), folder) or ("", "") for line in REFUSED]
+    for rule in {rule.what for rule in RULES} - ELSEWHERE:
+        form = re.sub(r"\\\{.*?\\\}", ".+", re.escape(rule))
+        assert any(re.fullmatch(form, what) for what, _ in said), rule
