@@ -166,7 +166,7 @@ class Updater:
     def _decayed(self, variable: Any, gradient: Tensor) -> Tensor:
         if not self._spec.weight_decay:
             return gradient
-        with tf.device(variable.device):
+        with tf.device(variable.device), tf.control_dependencies([gradient]):  # else it is made long before
             return gradient + self._spec.weight_decay * variable.read_value()
 
 

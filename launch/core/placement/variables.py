@@ -26,14 +26,21 @@ def create(model: Model, devices: Sequence[str], seed: int) -> list[Any]:
 
 
 def create_copies(model: Model, places: Sequence[Sequence[str]], seed: int) -> list[list[Any]]:
-    """Create several sets of the model's variables with equal first values, which are drawn once."""
+    """Create several sets of the model's variables with equal first values, which are drawn once.
+
+    Each has memory of its own from the start. CPU devices would share it until the first update, which
+    would then put every variable among what the step works with, and cut that memory in pieces: in
+    ResNet-50 on two devices 70 to 90 MiB more, in AlexNet up to 350.
+    """
     copies: list[list[Any]] = [[] for _ in places]
     for number, spec in enumerate(model.variables):
         with tf.device(HOST):
             initial = spec.initial(Stream(seed, _INITIAL + number))
-        for variables, devices in zip(copies, places, strict=True):
+        for place, (variables, devices) in enumerate(zip(copies, places, strict=True)):
+            with tf.device(HOST):
+                value = tf.raw_ops.DeepCopy(x=initial) if place else initial
             with tf.device(devices[number] if len(devices) > 1 else devices[0]):
-                variables.append(tf.Variable(initial, name=spec.name))
+                variables.append(tf.Variable(value, name=spec.name))
     return copies
 
 

@@ -1,7 +1,8 @@
 """Builds training steps on CPU devices for `test_turns`: `python -m ... CORES TOWERS`; prints JSON.
 
-Printed for each mode, of every op that adds gradients of several towers, and where each changes its own
-variables of every such change: how many towers' time marks it waits for.
+Printed for each mode, in `adds` of every op that adds gradients of several towers, and in `changes` of every
+op that changes a variable: how many towers' time marks it waits for without taking a value from them, and
+how many towers' other ops. `sizes`: the numbers of each variable; changes come tower by tower in its order.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 
 import msgspec  # noqa: E402
+import numpy as np  # noqa: E402
 
 from gputopo.events import Device  # noqa: E402
 from gputopo.launch.core import models  # noqa: E402
@@ -25,7 +27,7 @@ MODES: dict[str, dict[str, Any]] = {
     "ring": {"variable_update": "replicated", "all_reduce": "ring", "ps_device": None},
     "independent": {"variable_update": "independent", "ps_device": None},
 }
-COUNTED = {"independent": ("ResourceApplyGradientDescent",)}
+KINDS = {"adds": ("AddN", "AddV2"), "changes": ("ResourceApplyGradientDescent",)}
 
 
 def awaited(name: str, nodes: dict[str, Any]) -> set[str]:
@@ -39,7 +41,7 @@ def awaited(name: str, nodes: dict[str, Any]) -> set[str]:
         seen.add(one)
         for source in nodes[one].input:
             if source.startswith("^"):
-                found.add(source)
+                found.add(source[1:])
             ahead.append(source.lstrip("^").partition(":")[0])
     return found
 
@@ -49,15 +51,21 @@ spec = cpu_spec(
     devices=tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(TOWERS)),
 )
 set_up(spec)
-waits: dict[str, list[int]] = {}
+found: dict[str, dict[str, list[Any]]] = {}
 for name, mode in MODES.items():
     own = msgspec.structs.replace(spec, **mode)
-    step = stepper_of(models.build(own.model, own), own)
+    model = models.build(own.model, own)
+    step = stepper_of(model, own)
     assert isinstance(step, OwnTowers)
     nodes = {node.name: node for node in step.step.graph_nodes()}
-    waits[name] = [
-        len(awaited(node.name, nodes))
-        for node in nodes.values()
-        if node.name.startswith("update") and node.op in COUNTED.get(name, ("AddN", "AddV2"))
-    ]
-json.dump(waits, sys.stdout)
+    found[name] = {kind: [] for kind in KINDS}
+    for node in nodes.values():
+        for kind, ops in KINDS.items():
+            if node.name.startswith("update") and node.op in ops:
+                sources = awaited(node.name, nodes)
+                marks = {source for source in sources if source.startswith("marks/")}
+                others = {source.partition("/")[0] for source in sources - marks}
+                found[name][kind].append((len(marks), len(others)))
+    assert len(found[name]["changes"]) % len(model.variables) == 0
+    found[name]["sizes"] = [int(np.prod(one.shape)) for one in model.variables]
+json.dump(found, sys.stdout)

@@ -1,4 +1,4 @@
-"""Copies of variables compared, in a process with two CPU devices."""
+"""Copies of variables made and compared, in processes with two or three CPU devices."""
 
 import json
 import math
@@ -66,3 +66,45 @@ def test_the_largest_difference_is_found_wherever_it_is_and_no_lost_number_hides
         "infinities": farthest,
         "too far": farthest,
     }
+
+
+PLACES = """
+import json, sys
+import msgspec
+import numpy as np
+from gputopo.launch.core import models
+from gputopo.launch.core.placement import devices
+from gputopo.launch.core.trainers import OwnTowers, stepper_of
+from tests.launch.specs import cpu_spec
+
+def addresses(variables):
+    return [np.asarray(memoryview(one.read_value())).ctypes.data for one in variables]
+
+spec = cpu_spec()
+devices.set_up(spec)
+told = {}
+for mode, ps in (("parameter_server", "/CPU:0"), ("replicated", None), ("independent", None)):
+    own = msgspec.structs.replace(spec, variable_update=mode, ps_device=ps)
+    stepper = stepper_of(models.build(own.model, own), own)
+    places = stepper.placement.places
+    before = [addresses(place) for place in places]
+    for number in range(3):
+        stepper(number)
+    told[mode] = (before, [addresses(place) for place in places])
+json.dump(told, sys.stdout)
+"""
+
+
+def test_every_copy_has_memory_of_its_own_from_the_start_and_keeps_it_through_the_steps() -> None:
+    done = run_program("-c", PLACES)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert {mode: len(before) for mode, (before, _) in told.items()} == {
+        "parameter_server": 1,
+        "replicated": 2,
+        "independent": 2,
+    }
+    for mode, (before, after) in told.items():
+        apart = {address for place in before for address in place}
+        assert len(apart) == sum(map(len, before)), mode
+        assert after == before, mode

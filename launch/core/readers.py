@@ -1,0 +1,43 @@
+"""Who reads a tensor within a step's graph: what an update in place has to wait for. Builds nothing."""
+
+from collections.abc import Iterable
+from typing import Any
+
+Tensor = Any
+Operation = Any
+
+# Ops whose output is their input under another name or shape: who reads that reads the same memory.
+_VIEWS = frozenset({"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "StridedSlice"})
+
+
+def needed_for(tensors: Iterable[Tensor]) -> frozenset[Operation]:
+    """Give the ops that must run for these tensors. Ops that nothing asks for are left out of a step."""
+    found: set[Operation] = set()
+    waiting = [tensor.op for tensor in tensors]
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += [source.op for source in op.inputs]
+            waiting += op.control_inputs
+    return frozenset(found)
+
+
+def readers_of(value: Tensor, needed: frozenset[Operation]) -> list[Operation]:
+    """Give the ops among the `needed` that read the value, or a view of it.
+
+    When they are done its memory may change. One that was missed would cost memory and nothing else:
+    TensorFlow gives a variable that is still being read new memory for its new value.
+    """
+    readers: list[Operation] = []
+    for op in value.consumers():
+        if op in needed:
+            views = _views_of(value, op) if op.type in _VIEWS else []
+            of_views = [reader for view in views for reader in readers_of(view, needed)]
+            readers += of_views or [op]
+    return readers
+
+
+def _views_of(value: Tensor, op: Operation) -> list[Tensor]:
+    """Give the outputs of an op that are the value: of each input one, and no more than there are outputs."""
+    return [view for source, view in zip(op.inputs, op.outputs, strict=False) if source is value]
