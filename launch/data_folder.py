@@ -23,6 +23,7 @@ _CIFAR: dict[Form, dict[Subset, tuple[str, ...]]] = {
     "binary": {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "validation": ("test_batch.bin",)},
     "python": {"train": tuple(f"data_batch_{n}" for n in range(1, 6)), "validation": ("test_batch",)},
 }
+_ARCHIVES = (".tar", ".tar.gz", ".tgz")  # as data sets are offered
 # As the archives of CIFAR-10 unpack.
 _INNER = ("cifar-10-batches-bin", "cifar-10-batches-py")
 
@@ -142,20 +143,32 @@ def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
 
 
 def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
-    for form, names in _CIFAR.items():
-        present: dict[Subset, tuple[Path, ...]] = {
-            subset: tuple(folder / name for name in of if name in listed) for subset, of in names.items()
-        }
-        if any(present.values()):
-            got, of = len(present["train"]), len(names["train"])
-            missing = f"{folder} has {got} of {of} training files: the others' images are left out."
-            return DataFolder("cifar10", form, folder, present, (missing,) if 0 < got < of else ())
-    return None
+    """Give CIFAR-10 in the form that more files are there of, the binary one if both have as many."""
+    held: dict[Form, dict[Subset, tuple[Path, ...]]] = {
+        form: {subset: tuple(folder / name for name in of if name in listed) for subset, of in names.items()}
+        for form, names in _CIFAR.items()
+    }
+    counts = {form: sum(map(len, files.values())) for form, files in held.items()}
+    form = max(counts, key=lambda form: counts[form])
+    if not counts[form]:
+        return None
+    says = []
+    if all(counts.values()):
+        says.append(f"{folder} has CIFAR-10 in both versions: the {form} files are read.")
+    got, of = len(held[form]["train"]), len(_CIFAR[form]["train"])
+    if 0 < got < of:
+        says.append(f"{folder} has {got} of {of} training files: the others' images are left out.")
+    return DataFolder("cifar10", form, folder, held[form], tuple(says))
 
 
 def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputError:
     if not listed:
         return InputError(f"{folder} is empty", _MAKE)
+    packed = next((one for one in listed if one.endswith(_ARCHIVES)), None)
+    if packed is not None:
+        return InputError(f"{folder} holds no data set but {packed}", f"unpack it there: tar xf {packed}")
+    if any(one.startswith("cifar-100") for one in (folder.name, *listed)):
+        return InputError(f"{folder} holds CIFAR-100, which no model here is for", f"get CIFAR-10; {_MAKE}")
     wanted = {
         "imagenet": "train-00000-of-01024 (TFRecords)",
         "cifar10": "data_batch_1.bin or data_batch_1 (CIFAR-10)",

@@ -59,14 +59,15 @@ def make_data(
             raise UsageError(f"{option} cannot be {shown(str(value))[1:-1]}", f"give {least} to {most}")
     _refuse_needless(given, chosen, drawn=source is None)
     from gputopo.launch.core.inputs.make_data import Wish, make
+    from gputopo.report import units
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
     wish = Wish(chosen, source, **{field: value for field, value in asked.items() if value is not None})
     with _ended_tidily():
         done = make(_place(folder), wish)
     emit(
-        f"{done.folder}: {done.train} images to train with and {done.validation} for validation, "
-        f"{done.bytes / 2**20:.1f} MiB.\n"
+        f"{done.folder}: {units.counted(done.train, 'image')} to train with and {done.validation} for "
+        f"validation, {units.size(done.bytes)}.\n"
         f"Train with them: gputopo run --model {'resnet20' if chosen == 'cifar10' else 'resnet50'} "
         f"--data-dir {done.folder}\n"
     )

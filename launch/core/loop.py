@@ -190,7 +190,8 @@ class LossWatch:
         if bad and not self._told:
             self._told = True
             value = str(float(outcome.losses[bad[0]]))
-            self._emit(LossNotFinite(time_s=time.time(), step=told.step, value=value, towers=tuple(bad)))
+            towers = bad if len(outcome.losses) > 1 else range(len(told.marks))  # one loss may be of all
+            self._emit(LossNotFinite(time_s=time.time(), step=told.step, value=value, towers=tuple(towers)))
 
     def close(self) -> None:
         """Nothing to do."""

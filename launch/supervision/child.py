@@ -21,6 +21,7 @@ class Child:
 
     `events`: its event lines. `output`: its stdout and stderr, taken at fd level, so that what C++ prints is
     in it too. `ended`: becomes readable (end of file) when the worker has ended. All are non-blocking.
+    `peak_bytes`: the most memory that it held, once it has been reaped.
     Use it as a context: on the way out the whole process group is killed and reaped.
     """
 
@@ -46,7 +47,9 @@ class Child:
         finally:
             os.close(events_in)
             os.close(output_in)
-        threading.Thread(target=self._tell_end, name="worker-end", daemon=True).start()
+        self.peak_bytes = 0
+        self._ending = threading.Thread(target=self._tell_end, name="worker-end", daemon=True)
+        self._ending.start()
 
     @property
     def pid(self) -> int:
@@ -70,10 +73,10 @@ class Child:
         ended by anybody.
         """
         self.signal_group(signal.SIGKILL)
-        try:
-            status = self._process.wait(within_s)
-        except subprocess.TimeoutExpired:
+        self._ending.join(within_s)
+        if self._ending.is_alive():
             return None
+        status = self._reap()
         reaper = threading.Thread(target=self._reap_group, name="worker-reaper", daemon=True)
         reaper.start()
         reaper.join(within_s)
@@ -90,6 +93,16 @@ class Child:
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         os.close(self._ended_in)
+
+    def _reap(self) -> int:
+        """Reap the worker, which is a zombie by now, with what it used."""
+        try:
+            _, status, used = os.wait4(self.pid, 0)
+        except ChildProcessError:  # somebody set SIGCHLD to be ignored
+            return self._process.wait()
+        self.peak_bytes = used.ru_maxrss * 1024
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return self._process.returncode
 
     def _reap_group(self) -> None:
         # What the worker started came to us when it died (see `adopting`).

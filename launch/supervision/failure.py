@@ -6,6 +6,7 @@
 | SIGTERM or SIGHUP reached the launcher          | terminated    | 143, 129  |
 | the worker was ended by signal n                | killed        | 128 + n   |
 | the kernel killed it for lack of memory         | out_of_memory | 3         |
+| it crashed on CPUs with much of the memory held | out_of_memory | 3         |
 | its last words tell of a failed allocation      | out_of_memory | 3         |
 | the run folder cannot be written any more       | disk_full     | 3         |
 | it said nothing for far longer than a step      | hung          | 3         |
@@ -20,8 +21,12 @@ from pathlib import Path
 from gputopo.errors import ExitCode
 from gputopo.events import RankFailed
 from gputopo.launch.spec import RunSpec
+from gputopo.launch.supervision import oom
 
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
+# oneDNN's kernels go on where an allocation failed, and crash (TensorFlow 2.21). A worker that crashed with
+# that share of the host's memory wanted more of it: its next tensor is seldom larger than all before. Ours.
+LARGE_SHARE = 0.25
 # What TensorFlow, XLA, the CUDA driver, C++ and Python say when an allocation failed.
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|ResourceExhaustedError|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|"
@@ -62,14 +67,19 @@ def of_exit(
     time_s: float,
     last_lines: Sequence[str] = (),
     oom_kills: int = 0,
+    peak_bytes: int = 0,
+    memory_bytes: int | None = None,
 ) -> RankFailed:
     """Tell why a worker ended that has not told it itself.
 
     `returncode` as subprocess gives it: -n for signal n. `oom_kills`: how often the kernel killed for lack
-    of memory while the run went on.
+    of memory while the run went on. `peak_bytes`: the most that the worker held, of the host's `memory_bytes`
+    (None: those of this machine).
     """
     if returncode < 0:
-        return _killed(-returncode, spec, time_s=time_s, last_lines=last_lines, oom_kills=oom_kills)
+        memory = oom.memory_bytes() if memory_bytes is None else memory_bytes
+        starved = _starved(-returncode, spec, oom_kills, peak_bytes, memory)
+        return _killed(-returncode, spec, time_s=time_s, last_lines=last_lines, starved=starved)
     if returncode == 0:
         return broken("the worker ended without a counted step", time_s=time_s, last_lines=last_lines)
     if any(_OUT_OF_MEMORY.search(line) for line in last_lines):
@@ -152,23 +162,33 @@ def last_words(lines: Sequence[str]) -> str:
     return (exceptions or said or [""])[-1]
 
 
+def _starved(signum: int, spec: RunSpec, oom_kills: int, peak_bytes: int, memory_bytes: int) -> str | None:
+    """Tell how it is known that the signal came for lack of memory; None: it did not, or nobody knows."""
+    if signum == signal.SIGKILL and oom_kills > 0:
+        return "out of memory (the kernel's count of out-of-memory kills rose during the run)"
+    crashed = signum == signal.SIGSEGV and spec.backend == "cpu"
+    if crashed and 0 < memory_bytes * LARGE_SHARE <= peak_bytes:
+        held = f"{peak_bytes / 2**30:.1f} of the host's {memory_bytes / 2**30:.1f} GiB"
+        says = f"it held {held}, and TensorFlow's operations for CPUs crash where they get no more"
+        return f"out of memory, it seems ({says})"
+    return None
+
+
 def _killed(
-    signum: int, spec: RunSpec, *, time_s: float, last_lines: Sequence[str], oom_kills: int
+    signum: int, spec: RunSpec, *, time_s: float, last_lines: Sequence[str], starved: str | None
 ) -> RankFailed:
     name = signal_name(signum)
-    starved = signum == signal.SIGKILL and oom_kills > 0
     cause = f"the worker was ended by {name}"
-    if starved:
-        cause += ": out of memory (the kernel's count of out-of-memory kills rose during the run)"
+    if starved is not None:
+        cause += f": {starved}"
     elif signum == signal.SIGKILL:
         cause += " from outside; the kernel counted no out-of-memory kill"
+    hint = _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`")
     return RankFailed(
         time_s=time_s,
-        kind="out_of_memory" if starved else "killed",
+        kind=OUT_OF_MEMORY if starved else "killed",
         cause=cause,
-        remedy=less_memory(spec)
-        if starved
-        else _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`"),
+        remedy=less_memory(spec) if starved else hint,
         exit_code=int(ExitCode.HARDWARE) if starved else 128 + signum,
         signal=name,
         last_lines=tuple(last_lines),

@@ -1,5 +1,8 @@
-"""How many processes the kernel has killed for lack of memory: read before and after a run."""
+"""How many processes the kernel has killed for lack of memory, read before and after a run; and how much
+memory there is.
+"""
 
+import os
 from pathlib import Path
 
 
@@ -15,6 +18,11 @@ def oom_kills(root: Path = Path("/")) -> int | None:
         if count is not None:
             return count
     return None
+
+
+def memory_bytes() -> int:
+    """Give the host's memory, which is what TensorFlow's allocator for CPUs takes at most."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cgroup_files(root: Path) -> list[Path]:

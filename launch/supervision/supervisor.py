@@ -23,14 +23,19 @@ from gputopo.launch.supervision.record import Record
 from gputopo.launch.supervision.sampling import Sampler, sampled
 from gputopo.launch.supervision.signals import caught
 from gputopo.launch.supervision.worker_life import LIMITS, Limits, WorkerLife
+from gputopo.summary import STOPPED_FROM_OUTSIDE
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known after a run. The result is derived from `events`, which is all that was to be written."""
+    """What is known after a run. The result is derived from `events`, which is all that was to be written.
+
+    `stopped`: somebody ended it by a signal, be it while smaller batches were tried after its failure.
+    """
 
     exit_code: int
     events: tuple[Event, ...]
+    stopped: bool = False
 
 
 def worker_command(spec_path: Path, events_fd: int) -> Sequence[str]:
@@ -72,6 +77,7 @@ def supervise(
         adopting(),
         sampled(sampler) as samples,
     ):
+        stopped = False
         run = WorkerLife(spec, record, output, limits, count_oom_kills)
         record.begin(spec)
         if not record.unwritable:
@@ -81,7 +87,14 @@ def supervise(
             def work(trial: RunSpec, file: Path, own: Record, printed: WorkerOutput) -> None:
                 once = WorkerLife(trial, own, printed, limits, count_oom_kills)
                 once.watch(lambda fd: command(file, fd), environment, signals, None)
+                nonlocal stopped
+                stopped = _is_stopped(own)
 
             batch_search.find(spec, folder, record, work)
         events = record.finish()
-    return Outcome(0 if record.failure is None else record.failure.exit_code, events)
+    code = 0 if record.failure is None else record.failure.exit_code
+    return Outcome(code, events, stopped or _is_stopped(record))
+
+
+def _is_stopped(record: Record) -> bool:
+    return record.failure is not None and record.failure.kind in STOPPED_FROM_OUTSIDE

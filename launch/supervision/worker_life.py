@@ -249,6 +249,7 @@ class WorkerLife:
                     time_s=time.time(),
                     last_lines=self._output.last_lines,
                     oom_kills=self._oom_kills_since(),
+                    peak_bytes=self._child.peak_bytes,
                 )
             )
 

@@ -54,6 +54,44 @@ def test_cifar_is_known_in_both_versions_and_as_it_unpacks(
     assert count(found, "train") == (5 if form == "binary" else None)
 
 
+@pytest.mark.parametrize(
+    ("binary", "python", "form"),
+    [
+        (("data_batch_1.bin",), ("data_batch_1", "data_batch_2", "test_batch"), "python"),
+        (("test_batch.bin",), ("data_batch_1", "data_batch_2"), "python"),
+        (("data_batch_1.bin",), ("data_batch_1",), "binary"),
+    ],
+)
+def test_of_both_versions_of_cifar_in_one_folder_the_one_with_more_files_is_read_and_it_is_said(
+    tmp_path: Path, binary: tuple[str, ...], python: tuple[str, ...], form: str
+) -> None:
+    for name in (*binary, *python):
+        (tmp_path / name).write_bytes(bytes(3073))
+    found = find(tmp_path)
+    assert found.form == form
+    assert f"has CIFAR-10 in both versions: the {form} files are read." in found.says[0]
+    held = binary if form == "binary" else python
+    assert [path.name for path in found.of("train")] == [name for name in held if name.startswith("data")]
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "ILSVRC2012_img_train.tar", "cifar.tgz"])
+def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(InputError, match=f"holds no data set but {name}") as error:
+        find(tmp_path)
+    assert error.value.hint == f"unpack it there: tar xf {name}"
+
+
+@pytest.mark.parametrize("inner", ["", "cifar-100-python"])
+def test_cifar_100_is_told_as_what_it_is(tmp_path: Path, inner: str) -> None:
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name in ("meta", "train", "test"):
+        (folder / name).write_bytes(b"")
+    with pytest.raises(InputError, match="holds CIFAR-100"):
+        find(tmp_path / inner)
+
+
 @pytest.mark.parametrize("name", [None, "imagenet", "cifar10"])
 def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path, name: str | None) -> None:
     (tmp_path / "images.tfrecord").write_bytes(frame(b"a"))

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from gputopo.cli.run.showing import Showing
 from gputopo.errors import ExitCode, GputopoError, InputError, UsageError
 from gputopo.launch import env, runs
 from gputopo.launch.prepare import RunOptions, spec_of
+from gputopo.launch.supervision import signals
 from gputopo.launch.supervision.supervisor import Outcome, supervise, worker_command
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _SPEC_OF_A_RUN_TO_COME = Path("RUN_FOLDER/spec.json")
 _EVENTS_FD_TO_COME = 3
+_Ending = GputopoError | KeyboardInterrupt | signals.EndedError
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,11 @@ def train(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     showing = Showing(wanted.printed)
     if wanted.repeats > 1:
         return _train_repeatedly(target, spec, wanted, showing)
-    result = _train_once(target, spec, wanted.output, showing)
-    _print(result, wanted.printed)
+    results: list[Result] = []
+    _train_once(target, spec, wanted.output, showing, results)
+    _print(results[0], wanted.printed)
     showing.require_written()
-    return _exit_code(result.exit_code, [result], wanted)
+    return _exit_code(results[0].exit_code, results, wanted)
 
 
 def _require_repeatable(spec: "RunSpec") -> None:
@@ -77,35 +79,55 @@ def _require_repeatable(spec: "RunSpec") -> None:
 def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted, showing: Showing) -> int:
     """One run after the other, each with its own worker and folder; one that was stopped is the last.
 
-    What cannot begin or be written any more ends them too; those before are shown and kept all the same.
+    What cannot begin or be written any more, and a signal between two of them, ends them too; those before
+    are shown and kept all the same.
     """
     from gputopo.repeats import combine, ended_by
 
     results: list[Result] = []
-    error: GputopoError | KeyboardInterrupt | None = None
+    error: _Ending | None = None
     try:
-        for number in range(1, wanted.repeats + 1):
-            tell(f"repeat {number} of {wanted.repeats}\n")
-            folder = None if wanted.output is None else wanted.output / str(number)
-            results.append(_train_once(target, spec, folder, showing))
-            if results[-1].status == "interrupted":
-                break
-    except (GputopoError, KeyboardInterrupt) as stopped:
-        if not results:
-            raise
+        _repeats(target, spec, wanted, showing, results)
+    except (GputopoError, KeyboardInterrupt, signals.EndedError) as stopped:
         error = stopped
-    repeats = combine(results, wanted.repeats)
-    if isinstance(error, KeyboardInterrupt):
-        repeats = ended_by(repeats, "interrupted", 128 + signal.SIGINT)
-    elif error is not None:
-        repeats = ended_by(repeats, "failed", error.exit_code)
-    if wanted.output is not None and not _saved(repeats, wanted.output):
-        repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
-    _print_repeats(repeats, wanted.printed)
+    if results:
+        repeats = combine(results, wanted.repeats)
+        if error is not None:
+            repeats = ended_by(repeats, *_told(error))
+        with signals.held():
+            if wanted.output is not None and not _saved(repeats, wanted.output):
+                repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
+        _print_repeats(repeats, wanted.printed)
+    if isinstance(error, signals.EndedError):
+        tell(f"gputopo: stopped by {error}\n")
+        return _told(error)[1]
     if error is not None:
         raise error
     showing.require_written()
     return _exit_code(repeats.exit_code, results, wanted)
+
+
+def _told(error: _Ending) -> tuple[str, int]:
+    """Give the status and the exit code of repeats that something beside them ended."""
+    if isinstance(error, GputopoError):
+        return "failed", error.exit_code
+    number = error.number if isinstance(error, signals.EndedError) else signal.SIGINT
+    return "interrupted", 128 + number
+
+
+def _repeats(
+    target: "Target", spec: "RunSpec", wanted: Wanted, showing: Showing, results: "list[Result]"
+) -> None:
+    """Take the repeats and add their results, up to one that was stopped.
+
+    Raises what a run raises, and EndedError or KeyboardInterrupt for a signal between two of them.
+    """
+    with signals.raised():
+        for number in range(1, wanted.repeats + 1):
+            tell(f"repeat {number} of {wanted.repeats}\n")
+            folder = None if wanted.output is None else wanted.output / str(number)
+            if _train_once(target, spec, folder, showing, results):
+                break
 
 
 def _saved(repeats: "Repeats", output: Path) -> bool:
@@ -123,7 +145,13 @@ def _saved(repeats: "Repeats", output: Path) -> bool:
     return True
 
 
-def _train_once(target: "Target", spec: "RunSpec", output: Path | None, showing: Showing) -> "Result":
+def _train_once(
+    target: "Target", spec: "RunSpec", output: Path | None, showing: Showing, results: "list[Result]"
+) -> bool:
+    """Train, keep the result in the run's folder and add it to `results`; tell whether somebody stopped it.
+
+    A signal that comes after training waits until that is done.
+    """
     folder = runs.create(
         output,
         home=runs.runs_home(os.environ),
@@ -133,15 +161,14 @@ def _train_once(target: "Target", spec: "RunSpec", output: Path | None, showing:
         machine=target.machine,
     )
     spec = _traced_into(folder, spec)
-    if sys.stderr.isatty():  # the live display goes away at the end; piped, the progress begins with it
-        tell("".join(f"{line}\n" for line in spec.says))
     outcome = _supervised(target, spec, folder, showing)
     from gputopo.summary import summarise
 
-    result = _judged(summarise(outcome.events), folder)
-    result = runs.save_result(folder, result, time_s=time.time())
-    tell(f"Run folder: {folder.path}\n")
-    return result
+    with signals.held():
+        result = _judged(summarise(outcome.events), folder)
+        results.append(runs.save_result(folder, result, time_s=time.time()))
+        tell(f"Run folder: {folder.path}\n")
+    return outcome.stopped
 
 
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":

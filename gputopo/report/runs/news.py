@@ -14,6 +14,7 @@ from gputopo.events import (
     Resumed,
     Traced,
 )
+from gputopo.index_words import index_ranges
 from gputopo.report import units
 
 
@@ -36,7 +37,7 @@ def news(event: Event) -> str | None:
         case Exported():
             return f"exported: {event.path} ({', '.join(event.formats)})"
         case Traced():
-            return f"traced steps {', '.join(map(str, event.steps))}: {event.path}"
+            return f"traced steps {index_ranges(event.steps)}: {event.path}"
         case LossNotFinite():
             towers = ", ".join(map(str, event.towers))
             since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from gputopo.events import Event
+from gputopo.events import Event, RunStarted
 from gputopo.report.runs.news import news
 from gputopo.report.runs.state import RunState
 
@@ -24,8 +24,9 @@ REDRAWS_PER_SECOND = 4.0
 class Progress:
     """Shows the events of a run on standard error. A context manager that gives the terminal back.
 
-    On a terminal a display that is redrawn; else one line for each phase, for the first counted step and for
-    every `display_every`-th, without control characters. `clock` gives seconds, for how long a phase takes.
+    On a terminal a display that is redrawn, below what stays; else, and on one that cannot move its cursor
+    (TERM=dumb), one line for each phase, for the first counted step and for every `display_every`-th, without
+    control characters. `clock` gives seconds, for how long a phase takes.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         """Begin to show."""
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             # Lines for standard output go past the display only if both are the same screen.
             self._live = Live(
                 console=self._console,
@@ -76,5 +77,8 @@ class Progress:
                 # Written as it is: no wrapping, no markup, no colours.
                 self._console.file.write(line + "\n")
                 self._console.file.flush()
-        elif (said := news(event)) is not None:
-            self._console.print(Text(said))
+        elif isinstance(event, RunStarted):
+            for said in event.says:
+                self._console.print(Text(said))
+        elif (told := news(event)) is not None:
+            self._console.print(Text(told))

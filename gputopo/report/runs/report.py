@@ -10,8 +10,9 @@ from rich.text import Text
 from gputopo.anomaly import MADE, THRESHOLD_PERCENT
 from gputopo.report import units
 from gputopo.report.layout import Line
+from gputopo.report.runs.devices import device_tables
 from gputopo.report.runs.facts import ANOMALY_STYLE, Fact, run_facts
-from gputopo.result import DeviceResult, Result
+from gputopo.result import Result
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
@@ -19,20 +20,21 @@ _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the
 def run_report(result: Result, width: int = 80) -> list[Line]:
     """Give the report of a run as lines for a screen of `width` columns; see `run_renderable`."""
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    lines = console.render_lines(run_renderable(result), pad=False)
+    lines = console.render_lines(run_renderable(result, width), pad=False)
     return [tuple((piece.text, str(piece.style or "")) for piece in pieces) for pieces in lines]
 
 
-def run_renderable(result: Result) -> RenderableType:
+def run_renderable(result: Result, width: int = 80) -> RenderableType:
     """Give the report of a run, complete or not: what must be said, the table, the figures, the verdict.
 
-    It fits 80 columns, and says in words what was not measured.
+    It fits `width` columns, and says in words what was not measured.
     """
     parts: list[RenderableType] = [Text(title(result), style="bold")]
     parts += [Text(line) for line in result.says]
     parts.append(Text())
     if result.devices:
-        parts += [device_table(result), Text()]
+        for table in device_tables(result, width):
+            parts += [table, Text()]
     parts.append(_grid(list(run_facts(result))))
     parts.append(Text())
     parts += verdict_lines(result)
@@ -57,34 +59,6 @@ def title(result: Result, *, ended: bool = True) -> str:
     if ended and result.status != "complete":
         parts.append(f"{result.status} after {units.counted(result.steps, 'step')}")
     return ", ".join(parts)
-
-
-def device_table(result: Result) -> Table:
-    """Give one row per device; columns that mean nothing for this run are left out."""
-    gpu_run = result.backend == "gpu"
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", expand=False)
-    table.add_column("device", no_wrap=True)
-    named = any(row.device.gpu is not None or row.device.gpu_name for row in result.devices)
-    if named:
-        table.add_column("GPU" if gpu_run else "stands for", overflow="fold", min_width=8)
-    # Without a model the marks are those of the batch: waited for on the host, then brought to the device.
-    parts = ("batch", "copy") if result.spec.get("task") == "input" else ("weights", "compute")
-    for header in ("images\n/sec", "% of\nbest", *(f"{part}\nms" for part in (*parts, "other"))):
-        table.add_column(header, justify="right", no_wrap=True)
-    if gpu_run:
-        table.add_column("core MHz\n(% max)", justify="right", no_wrap=True)
-        table.add_column("mem. MHz\n(% max)", justify="right", no_wrap=True)
-    table.add_column("link", no_wrap=True)
-    marked = any(row.anomaly for row in result.devices)
-    if marked:
-        table.add_column("", no_wrap=True)
-    for row in result.devices:
-        cells = _cells(row, named=named, clocks=gpu_run)
-        if marked:
-            cells.append("!" if row.anomaly else "")
-        # Plain text, not markup: a name may hold square brackets.
-        table.add_row(*map(Text, cells), style=ANOMALY_STYLE if row.anomaly else "")
-    return table
 
 
 def verdict_lines(result: Result) -> list[Text]:
@@ -112,34 +86,6 @@ def failure_lines(result: Result) -> list[str]:
     if failure.last_lines:
         lines += ["The last lines of the worker:", *(f"  {line}" for line in failure.last_lines)]
     return lines
-
-
-def link_name(hop_to_variables: str | None) -> str:
-    """Name the class of the way to the variables; a device with its own copy has no way to go."""
-    return "own copy" if hop_to_variables is None else hop_to_variables
-
-
-def _cells(row: DeviceResult, *, named: bool, clocks: bool) -> list[str]:
-    device = row.device
-    cells = [device.device]
-    if named:
-        name = (device.gpu_name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
-        cells.append(" ".join(part for part in (_index(device.gpu), name) if part) or units.UNKNOWN)
-    cells += [
-        units.images_per_sec(row.images_per_sec),
-        units.percent(row.percent_of_best),
-        units.milliseconds(row.weights_ms),
-        units.milliseconds(row.compute_ms),
-        units.milliseconds(row.other_ms),
-    ]
-    if clocks:
-        cells.append(units.clock(row.graphics_mhz, row.graphics_percent))
-        cells.append(units.clock(row.memory_mhz, row.memory_percent))
-    return [*cells, link_name(device.hop_to_variables)]
-
-
-def _index(gpu: int | None) -> str:
-    return "" if gpu is None else str(gpu)
 
 
 def _grid(facts: Sequence[Fact]) -> Table:

@@ -58,7 +58,7 @@ def read_python(path: Path) -> CifarFile:
     hint = "get CIFAR-10 anew, or write a small one with gputopo make-data"
     try:
         held = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        images, labels = _array(held[b"data"]), np.array(held[b"labels"])
+        images, labels = _array(_part(held, "data")), np.array(_part(held, "labels"))
     except (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError) as error:
         raise InputError(f"{path} is no batch of CIFAR-10, or is damaged: {_said(error)}", hint) from error
     except (AttributeError, ImportError, MemoryError, OverflowError) as error:
@@ -127,6 +127,16 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) not in _STANDS_FOR:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs")
         return _STANDS_FOR[module, name]
+
+
+def _part(held: Any, name: str) -> Any:
+    """Give a part of a batch, whose names are bytes, or text where it was pickled anew by Python 3."""
+    if not isinstance(held, dict):
+        raise ValueError("it is no table")
+    for key in (name.encode(), name):
+        if key in held:
+            return held[key]
+    raise ValueError(f"it has no {name}")
 
 
 def _array(held: Any) -> Bytes:

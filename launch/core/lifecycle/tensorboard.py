@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 
 import tensorflow as tf
@@ -19,7 +20,8 @@ class Scalars:
     """Writes a TensorBoard run per tower, `tower_0` and so on, and `all` for what they have in common.
 
     Tags: images_per_sec (a tower's own pace: its batch by the time it waited for weights and computed; of
-    `all`: by the whole step), loss, learning_rate, top1. Over the steps that the weights are trained for.
+    `all`: by the whole step), loss (of `all` alone where the towers have one loss together, as with a
+    method), learning_rate, top1. Over the steps that the weights are trained for.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -65,12 +67,14 @@ class Scalars:
             _write("learning_rate", float(rate))
             if told.top1 is not None:
                 _write("top1", told.top1)
-        for writer, marks, loss in zip(self._towers, told.marks, outcome.losses, strict=True):
+        losses = outcome.losses if len(outcome.losses) == len(self._towers) else ()
+        for writer, marks, loss in zip_longest(self._towers, told.marks, losses):
             with writer.as_default(step):
                 own_s = marks.weights_s + marks.compute_s
                 if own_s > 0:
                     _write("images_per_sec", self._spec.batch_size / own_s)
-                _write("loss", float(loss))
+                if loss is not None:
+                    _write("loss", float(loss))
 
     @contextmanager
     def _disk(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
+from gputopo.index_words import index_ranges
 from gputopo.launch import trace_reading
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.op_errors import disk_reason
@@ -59,7 +60,7 @@ class Tracer:
         if self._running is not None:
             self._finish(self._running)
         if self._wanted and not self._broken:
-            numbers = ", ".join(map(str, sorted(self._wanted)))
+            numbers = index_ranges(self._wanted)
             self._notice(f"Not traced, for the run did not come to them: steps {numbers}.")
 
     def _finish(self, folder: Path) -> None:
@@ -68,7 +69,7 @@ class Tracer:
         try:
             tf.profiler.experimental.stop()
         except (ImportError, OSError, tf.errors.OpError) as error:
-            numbers = ", ".join(str(step.step) for step in steps)
+            numbers = index_ranges(step.step for step in steps)
             self._notice(
                 f"No trace of steps {numbers}, for it cannot be written in {folder}: {disk_reason(error)}. "
                 "Free some space, or name another folder with --output."

@@ -1,5 +1,7 @@
 """`gputopo run --repeats`, with a worker that only pretends."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ import pytest
 from gputopo import schema
 from gputopo.errors import InputError
 from gputopo.launch import runs
+from gputopo.launch.spec import RunSpec
+from gputopo.launch.supervision import batch_search
 from gputopo.repeats import Repeats
 from gputopo.result import Result
 from tests.cli.conftest import Call
@@ -102,3 +106,83 @@ def test_repeats_that_were_taken_are_shown_and_kept_where_the_next_cannot_begin(
     kept = schema.decode((tmp_path / "out/repeats.json").read_bytes(), Repeats, origin="file")
     assert (kept.status, kept.exit_code) == ("interrupted" if interrupted else "failed", done.code)
     assert (kept.complete, len(kept.runs)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize("place", ["result", "next"])
+def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_two(
+    call: Call,
+    without_gpu: None,
+    worker: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    number: signal.Signals,
+    code: int,
+) -> None:
+    worker("works")
+    create, save = runs.create, runs.save_result
+
+    def created(output: Path | None, **kept: Any) -> runs.RunFolder:
+        if place == "next" and output == tmp_path / "out" / "2":
+            os.kill(os.getpid(), number)
+        return create(output, **kept)
+
+    def saved(*args: Any, **kept: Any) -> Result:
+        if place == "result":
+            os.kill(os.getpid(), number)
+        return save(*args, **kept)
+
+    monkeypatch.setattr(runs, "create", created)
+    monkeypatch.setattr(runs, "save_result", saved)
+    done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
+    assert done.code == code
+    assert "over 1 of 3 repeats" in done.out
+    assert done.err.splitlines()[-1] == (
+        "gputopo: interrupted" if number == signal.SIGINT else f"gputopo: stopped by {number.name}"
+    )
+    kept = schema.decode((tmp_path / "out/repeats.json").read_bytes(), Repeats, origin="file")
+    assert (kept.status, kept.exit_code, kept.complete) == ("interrupted", code, 1)
+    result = (tmp_path / "out/1/result.json").read_bytes()
+    assert schema.decode(result, Result, origin="file").status == "complete"
+    assert not (tmp_path / "out/2").exists()
+
+
+def test_a_signal_before_the_first_repeat_leaves_nothing(
+    call: Call,
+    without_gpu: None,
+    worker: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker("works")
+    monkeypatch.setattr(runs, "create", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
+    assert (done.code, done.out) == (143, "")
+    assert done.err.splitlines()[-1] == "gputopo: stopped by SIGTERM"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_signal_while_a_batch_that_fits_is_looked_for_ends_the_repeats(
+    call: Call,
+    without_gpu: None,
+    worker: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker("needs_a_batch_of_one")
+    trial_of = batch_search.trial_of
+
+    def trial(spec: RunSpec, batch_size: int) -> RunSpec:
+        os.kill(os.getpid(), signal.SIGINT)
+        return trial_of(spec, batch_size)
+
+    monkeypatch.setattr(batch_search, "trial_of", trial)
+    options = ("--batch-size", "4", "--repeats", "3", "--output", tmp_path / "out")
+    done = call("run", "--model", "alexnet", *options)
+    assert done.code == 3
+    assert "repeat 2 of 3" not in done.err
+    kept = schema.decode((tmp_path / "out/repeats.json").read_bytes(), Repeats, origin="file")
+    assert [run.failure.kind for run in kept.runs if run.failure] == ["out_of_memory"]

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.events import RankFailed
 from gputopo.launch.supervision import failure
 from tests.launch.specs import cpu_spec
 
@@ -34,6 +35,28 @@ def test_a_signal_without_a_name_is_told_by_its_number() -> None:
 
 def test_a_crash_is_not_called_out_of_memory_because_something_else_was_killed() -> None:
     assert "memory" not in failure.of_exit(-signal.SIGSEGV, cpu_spec(), time_s=1.0, oom_kills=1).cause
+
+
+GIB = 2**30
+
+
+def crashed(held: int, backend: str = "cpu", signum: int = signal.SIGSEGV) -> RankFailed:
+    spec = cpu_spec(batch_size=64, backend=backend)
+    return failure.of_exit(-signum, spec, time_s=1.0, peak_bytes=held, memory_bytes=32 * GIB)
+
+
+@pytest.mark.parametrize("held", [8 * GIB, 31 * GIB])
+def test_a_crash_on_cpus_with_much_of_the_memory_held_is_told_as_out_of_memory(held: int) -> None:
+    told = crashed(held)
+    assert (told.kind, told.exit_code, told.signal) == ("out_of_memory", 3, "SIGSEGV")
+    assert f"it held {held / GIB:.1f} of the host's 32.0 GiB" in told.cause
+    assert told.remedy == "use a smaller --batch-size (now 64 per device)"
+
+
+def test_other_crashes_are_not() -> None:
+    for told in (crashed(7 * GIB), crashed(31 * GIB, "gpu"), crashed(31 * GIB, signum=signal.SIGILL)):
+        assert told.kind == "killed"
+        assert "memory" not in told.cause
 
 
 @pytest.mark.parametrize(

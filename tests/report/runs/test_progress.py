@@ -6,7 +6,16 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gputopo.events import CheckpointSaved, Event, LossNotFinite, PhaseBegun, RankFailed, RunStarted, Step
+from gputopo.events import (
+    CheckpointSaved,
+    Event,
+    LossNotFinite,
+    PhaseBegun,
+    RankFailed,
+    RunStarted,
+    Step,
+    Traced,
+)
 from gputopo.report.runs.progress import Progress, RunState
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
 
@@ -129,6 +138,28 @@ def test_every_moment_of_a_run_can_be_drawn() -> None:
     for event in EVENTS:
         state.add(event)
         assert state.phase in drawn(state)
+
+
+def test_many_traced_steps_are_told_in_few_words() -> None:
+    traced = Traced(time_s=1.0, path="/run/trace", steps=(1, *range(3, 32)), seconds=0.1)
+    assert plain([traced]) == ["traced steps 1,3-31: /run/trace"]
+
+
+def test_on_a_terminal_what_must_be_said_stays_when_the_display_goes() -> None:
+    console = terminal()
+    with Progress(console) as progress:
+        for event in stream(cpu_devices(2), RUN.steps(1), rehearsal=True):
+            progress.event(event)
+    assert f"{SAYS}\n" in text_of(console)
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    console = terminal()
+    with Progress(console) as progress:
+        for event in EVENTS:
+            progress.event(event)
+    assert text_of(console).splitlines() == plain(EVENTS)
 
 
 def test_the_terminal_is_given_back_when_something_breaks() -> None:

@@ -40,6 +40,18 @@ def test_a_python_file_of_any_protocol_is_read(tmp_path: Path, protocol: int) ->
     assert_holds(read(pickled(tmp_path / "data_batch_1", held, protocol)), images, labels)
 
 
+def test_a_file_that_was_pickled_anew_with_names_as_text_is_read(tmp_path: Path) -> None:
+    images, labels = batch(4)
+    held = {"data": images, "labels": labels.tolist()}
+    assert_holds(read(pickled(tmp_path / "data_batch_1", held)), images, labels)
+
+
+def test_a_file_of_cifar_100_has_no_labels(tmp_path: Path) -> None:
+    held = {b"data": batch(1)[0], b"fine_labels": [50], b"coarse_labels": [3]}
+    with pytest.raises(InputError, match="is no batch of CIFAR-10, or is damaged: it has no labels"):
+        read(pickled(tmp_path / "data_batch_1", held))
+
+
 def test_a_file_of_python_2_is_read(tmp_path: Path) -> None:
     # As Python 2 wrote it: text, not bytes, under old names of numpy.
     images, labels = batch(2)

@@ -20,6 +20,7 @@ from gputopo.launch.core.inputs import cifar_files, pictures
 from gputopo.launch.core.inputs.make_data import Wish, make
 from gputopo.launch.core.inputs.tfrecords import walk
 from gputopo.launch.data_folder import DataName
+from gputopo.report import units
 
 
 @contextmanager
@@ -253,7 +254,8 @@ def test_the_command_writes_a_folder_and_says_what_to_do_with_it(
     arguments = ["make-data", str(place), "--data-name", "cifar10", "--images", "20", "--side", "16"]
     assert cli.run_command(arguments) == 0
     out = capsys.readouterr().out
-    assert f"{place}: 18 images to train with and 2 for validation" in out
+    size = units.size(sum(file.stat().st_size for file in place.iterdir()))
+    assert f"{place}: 18 images to train with and 2 for validation, {size}." in out
     assert f"--data-dir {place}" in out
     assert data_folder.find(place).name == "cifar10"
 

@@ -1,0 +1,41 @@
+"""The table of the devices on screens of any width."""
+
+import pytest
+
+from gputopo.report.layout import text_of
+from gputopo.report.runs.report import run_report
+from gputopo.summary import summarise
+from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, stream
+
+QUIET = Noise(own=0.01, stalls=0.0)
+
+
+def rows_of(width: int, *, gpus: bool) -> tuple[list[str], list[list[str]]]:
+    """The lines of a report at that width, and the words of each device's rows, those of its name first."""
+    devices = gpu_devices(3) if gpus else cpu_devices(3)
+    result = summarise(stream(devices, InventedRun(3, slow={1: 0.3}, noise=QUIET).steps(30)))
+    lines = text_of(run_report(result, width)).splitlines()
+    of_each = [
+        [word for line in lines if line.startswith(f"{device.device} ") for word in line.split()[1:]]
+        for device in devices
+    ]
+    return lines, of_each
+
+
+@pytest.mark.parametrize("gpus", [False, True])
+@pytest.mark.parametrize("width", [40, 41, 50, 60, 72, 80, 200])
+def test_no_screen_is_too_narrow_for_whole_numbers_and_names(width: int, *, gpus: bool) -> None:
+    lines, narrow = rows_of(width, gpus=gpus)
+    assert max(map(len, lines)) <= width
+    assert "…" not in "\n".join(lines)
+    _, wide = rows_of(200, gpus=gpus)
+    for some, all_of_it in zip(narrow, wide, strict=True):
+        # A card's name may be folded: its other words stand in lines of their own.
+        assert [word for word in all_of_it if word in some] == some
+        assert {word for word in all_of_it if word[0].isdigit() and word not in ("1070",)} <= set(some)
+    assert [("!" in words) for words in narrow] == [False, True, False]
+
+
+def test_a_screen_that_is_wide_enough_has_one_table() -> None:
+    assert sum(line.startswith("device ") for line in rows_of(80, gpus=True)[0]) == 1
+    assert sum(line.startswith("device ") for line in rows_of(40, gpus=True)[0]) > 1
