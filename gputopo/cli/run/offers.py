@@ -93,11 +93,11 @@ def number(
     return value
 
 
-def folder_of(offer: Offer, text: str) -> Path:
+def folder_of(offer: Offer, text: str, *, way: str = "name a folder, or a place for a new one") -> Path:
     """Give the absolute path of a folder that is there or can be made: the worker runs elsewhere.
 
-    Raises UsageError for no name at all, InputError where something else has the name, or a run, which is
-    written in UTF-8, could not name it.
+    Raises UsageError for no name at all, InputError where something else has the name (`way`: what to do
+    then), or a run, which is written in UTF-8, could not name it.
     """
     if not text.strip():
         raise UsageError(f"{offer.option} names no folder: it is empty", "name a folder; . is this one")
@@ -110,7 +110,7 @@ def folder_of(offer: Offer, text: str) -> Path:
             f"{offer.option} {shown(text)} cannot be looked at: {why}", "name another folder"
         ) from error
     if taken:
-        raise InputError(f"{offer.option} {text} is not a folder", "name a folder, or a place for a new one")
+        raise InputError(f"{offer.option} {text} is not a folder", way)
     if not is_utf8(str(path)):
         lies = "lies in a folder whose name is" if is_utf8(text) else "is"
         raise InputError(

@@ -296,6 +296,13 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
             spec(**{option: str(tmp_path / "file")})
 
 
+def test_an_archive_in_the_place_of_real_examples_is_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").touch()
+    with pytest.raises(InputError) as refused:
+        spec(data_dir=str(tmp_path / "cifar-10-python.tar.gz"))
+    assert "unpacked" in refused.value.hint
+
+
 VALUES: dict[str, list[Any]] = {}
 for _given, _, _ in GIVEN:
     for _name, _value in _given.items():

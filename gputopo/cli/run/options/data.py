@@ -13,6 +13,7 @@ FEEDS: tuple[Feed, ...] = get_args(Feed)
 RESIZES: tuple[ResizeMethod, ...] = get_args(ResizeMethod)
 CACHE_FORMS: tuple[CacheForm, ...] = get_args(CacheForm)
 BAD_RECORDS = ("stop", "skip")
+_NAME_IT = "name the folder that holds the records; an archive must be unpacked first"
 
 DATA_SOURCE = Offer(
     "--data-source",
@@ -83,9 +84,7 @@ def _choice(offer: Offer, typed: Mapping[str, Any], choices: tuple[Any, ...], de
 
 
 def _folder(text: str) -> str:
-    path = folder_of(DATA_DIR, text)
+    path = folder_of(DATA_DIR, text, way=_NAME_IT)
     if not path.is_dir():
-        raise InputError(
-            f"--data-dir {shown(text)} is not a folder", "name the folder that holds the records"
-        )
+        raise InputError(f"--data-dir {shown(text)} is not a folder", _NAME_IT)
     return str(path)
