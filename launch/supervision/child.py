@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -21,7 +22,7 @@ class Child:
 
     `events`: its event lines. `output`: its stdout and stderr, taken at fd level, so that what C++ prints is
     in it too. `ended`: becomes readable (end of file) when the worker has ended. All are non-blocking.
-    `peak_bytes`: the most memory that it held, once it has been reaped.
+    `peak_bytes`: the most memory that it held, once it has been reaped; 0 where that is not known.
     Use it as a context: on the way out the whole process group is killed and reaped.
     """
 
@@ -100,7 +101,9 @@ class Child:
             _, status, used = os.wait4(self.pid, 0)
         except ChildProcessError:  # somebody set SIGCHLD to be ignored
             return self._process.wait()
-        self.peak_bytes = used.ru_maxrss * 1024
+        # Linux counts what held the process before it became the worker: this one, if it was larger.
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.peak_bytes = used.ru_maxrss * 1024 if used.ru_maxrss > before else 0
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return self._process.returncode
 
