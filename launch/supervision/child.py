@@ -101,9 +101,8 @@ class Child:
             _, status, used = os.wait4(self.pid, 0)
         except ChildProcessError:  # somebody set SIGCHLD to be ignored
             return self._process.wait()
-        # Linux counts what held the process before it became the worker: this one, if it was larger.
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self.peak_bytes = used.ru_maxrss * 1024 if used.ru_maxrss > before else 0
+        # Linux counts what the process held before it became the worker too: as much as this one did.
+        self.peak_bytes = used.ru_maxrss * 1024 if used.ru_maxrss > _own_peak_kib() else 0
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return self._process.returncode
 
@@ -136,3 +135,13 @@ def _pipe() -> tuple[int, int]:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     return reading, writing
+
+
+def _own_peak_kib() -> int:
+    """Give the most that this process has held since it became this program."""
+    with (
+        suppress(OSError, StopIteration),
+        open("/proc/self/status", encoding="ascii", errors="replace") as lines,
+    ):
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
