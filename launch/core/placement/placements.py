@@ -51,7 +51,8 @@ class Placement(Protocol):
 
         all: every tower's gradients. turn: its own tower's, which has variables of its own; the next turn
         starts after the updates of this one. own: those of one tower, for each of which there is an
-        update. none: it works with what the step before kept.
+        update. none: it works with what the step before kept. On CPUs a large variable of the first two
+        waits for its own gradients and readers alone: see `TrainingStep`.
         """
 
     def weights(self, tower: int) -> list[Tensor]:
