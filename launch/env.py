@@ -21,6 +21,10 @@ _WORKER_DEFAULTS = {
     ALLOW_GROWTH: "true",
 }
 
+# glibc then asks for huge pages for what it allocates, where the system gives them to who asks (`madvise`, as
+# most distributions ship): with 2 CPU cores ResNet-50 and resnet20 train 1 to 1.5 % faster so, AlexNet alike.
+_TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
+
 
 def worker_env(
     parent: Mapping[str, str], spec: RunSpec, plan_environment: Mapping[str, str]
@@ -34,7 +38,7 @@ def worker_env(
     the environment stand, unless the spec asks for others than its defaults.
     """
     if spec.backend == "cpu":
-        return {**_WORKER_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **NO_GPU}
+        return {**_WORKER_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **_huge_pages(parent), **NO_GPU}
     runtime = spec.runtime
     threads = gpu_threads(runtime, len(spec.devices))
     default = _same_threads(runtime, Runtime())
@@ -103,6 +107,13 @@ def narrowed(parent: Mapping[str, str], machine: Machine) -> Machine:
         gpus=tuple(gpu for gpu in machine.gpus if gpu.index in seen),
         links=tuple(link for link in machine.links if link.a in seen and link.b in seen),
     )
+
+
+def _huge_pages(parent: Mapping[str, str]) -> dict[str, str]:
+    set_by_user = parent.get(_TUNABLES, "")
+    if _HUGE_PAGES in set_by_user:
+        return {}
+    return {_TUNABLES: ":".join(filter(None, (set_by_user, f"{_HUGE_PAGES}=1")))}
 
 
 def _same_threads(one: Runtime, other: Runtime) -> bool:

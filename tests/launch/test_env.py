@@ -26,6 +26,26 @@ def test_a_worker_on_cpu_devices_sees_no_gpu_whatever_was_planned() -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
+@pytest.mark.parametrize(
+    ("of_user", "of_worker"),
+    [
+        (None, "glibc.malloc.hugetlb=1"),
+        ("", "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.arena_max=2", "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"),
+        (
+            "glibc.malloc.hugetlb=0:glibc.malloc.arena_max=2",
+            "glibc.malloc.hugetlb=0:glibc.malloc.arena_max=2",
+        ),
+    ],
+)
+def test_a_worker_on_cpu_devices_asks_for_huge_pages_unless_the_user_decided(
+    of_user: str | None, of_worker: str
+) -> None:
+    parent = {} if of_user is None else {"GLIBC_TUNABLES": of_user}
+    assert worker_env(parent, cpu_spec(), PLAN)["GLIBC_TUNABLES"] == of_worker
+    assert worker_env(parent, cpu_spec(backend="gpu"), PLAN).get("GLIBC_TUNABLES") == of_user
+
+
 def test_what_the_user_set_for_tensorflow_stands() -> None:
     parent = {"TF_FORCE_GPU_ALLOW_GROWTH": "false", "TF_CPP_MIN_LOG_LEVEL": "0"}
     environment = worker_env(parent, cpu_spec(backend="gpu"), PLAN)

@@ -38,6 +38,10 @@ def test_branches_that_begin_alike_share_one_sampling(answer: dict[str, object])
     assert answer["samplings"] == 2
 
 
+def test_a_sample_is_taken_again_in_the_backward_pass_rather_than_kept(answer: dict[str, object]) -> None:
+    assert answer["samplings run"] == 2
+
+
 def test_dense_layers_of_every_number_of_rows_are_those_of_tensorflow(answer: dict[str, object]) -> None:
     differences = answer["dense"]
     assert isinstance(differences, dict)
