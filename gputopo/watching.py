@@ -6,12 +6,13 @@ that a single reading can give too (`throttle.*`, `pcie.generation_degraded`) me
 
 from collections.abc import Callable, Iterable, Iterator
 
+from gputopo.clock_events import BITS, decode
 from gputopo.events import GpuSample
 from gputopo.expectations import expected_link
 from gputopo.findings.fault import Fault, findings_of, named, present
 from gputopo.findings.finding import Finding, Severity, worst_first
 from gputopo.findings.load import BUSY_PERCENT
-from gputopo.findings.throttle_words import BY_NAME, EXPLAINING, decode
+from gputopo.findings.throttle_words import BY_NAME, EXPLAINING
 from gputopo.machine import Gpu, Machine
 from gputopo.moments import Moment, Xid
 from gputopo.xids import meaning
@@ -31,7 +32,7 @@ LONGEST_GAP_S = 60.0
 # Kinds of Xid events that are told apart; a flood of others is counted together.
 XID_KINDS = 64
 
-_IDLE_BIT = BY_NAME["gpu_idle"].bit
+_IDLE_BIT = BITS["gpu_idle"]
 _HARDWARE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 
 

@@ -1,5 +1,6 @@
 """A GPU at work: clocks, what holds them down, power, heat, memory, processes."""
 
+from gputopo.clock_events import decode
 from gputopo.machine import (
     ClockMhz,
     ClocksMhz,
@@ -12,7 +13,7 @@ from gputopo.machine import (
 )
 from gputopo.probes.notes import Asker
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.nvml.words import MARGINS, PROCESS_KINDS, THRESHOLDS, VIOLATIONS, throttle_reasons
+from gputopo.probes.nvml.words import MARGINS, PROCESS_KINDS, THRESHOLDS, VIOLATIONS
 
 _MEMORY_PARTS = ("total", "used", "free")
 
@@ -41,7 +42,7 @@ def throttle(gpu: Asker) -> Throttle:
     """Give the mask of clock event reasons and its bits in words."""
     paths = [f"{gpu.path}throttle.{name}" for name in ("mask", "reasons")]
     mask = gpu.notes.take(paths, gpu.nvml.throttle_mask, gpu.handle)
-    return Throttle() if mask is None else Throttle(mask=mask, reasons=throttle_reasons(mask))
+    return Throttle() if mask is None else Throttle(mask=mask, reasons=decode(mask))
 
 
 def violations(gpu: Asker) -> dict[str, int] | None:

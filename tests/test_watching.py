@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.clock_events import BITS
 from gputopo.events import GpuSample
 from gputopo.findings import IDS
 from gputopo.findings.throttle_words import REASONS
@@ -74,7 +75,7 @@ def test_a_link_that_reached_its_generation_once_is_not_degraded() -> None:
 @pytest.mark.parametrize("reason", [one for one in REASONS if one.severity])
 def test_every_slowdown_seen_while_watched_is_told_with_its_share(reason: object) -> None:
     one = next(known for known in REASONS if known is reason)
-    (finding,) = found([samples()] * 31 + [samples(throttle_mask=one.bit)] * 10)
+    (finding,) = found([samples()] * 31 + [samples(throttle_mask=BITS[one.name])] * 10)
     assert finding.id == f"throttle.{one.name}"
     assert finding.evidence["share"] == pytest.approx(10 / 40)  # 41 moments, 40 seconds
     assert finding.evidence["seconds"] == pytest.approx(10)

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from gputopo.clock_events import reasons_of
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding, Severity
-from gputopo.findings.throttle_words import THERMAL, reasons_of
+from gputopo.findings.throttle_words import THERMAL
 from gputopo.machine import Gpu, Machine
 
 # Degrees under the slowdown threshold; GeForce cards aim at 83 or 84 of 95 and stay clear of it. Ours.

@@ -2,24 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
-from gputopo.findings.throttle_words import reasons_of
+from gputopo.clock_events import reasons_of
 from gputopo.index_words import index_ranges
 from gputopo.machine import Gpu, GpuProcess, Machine
+from gputopo.report.clock_event_words import full_words
 from gputopo.report.layout import Line, labelled, plain
 
-# The clock event reasons of NVML in words; gpu_idle is no news.
-THROTTLE_WORDS = {
-    "applications_clocks_setting": "application clocks are set",
-    "sw_power_cap": "power limit reached (software power cap)",
-    "hw_slowdown": "hardware slowdown",
-    "sync_boost": "sync boost with other GPUs",
-    "sw_thermal_slowdown": "too warm (software thermal slowdown)",
-    "hw_thermal_slowdown": "too hot (hardware thermal slowdown)",
-    "hw_power_brake_slowdown": "external power brake",
-    "display_clock_setting": "display clocks are set",
-    "board_limit": "board limit",
-    "reliability": "reliability limit",
-}
 _PROCESSES_SHOWN = 8  # of one GPU; the rest is in the JSON
 _ECC_COUNTS = (
     ("uncorrected", "volatile", "uncorrected since the driver was loaded"),
@@ -52,7 +40,7 @@ def health_rows(machine: Machine) -> list[tuple[str, str]]:
 
 def health_words(gpu: Gpu) -> Iterator[str]:
     """Give what one GPU has to say, a sentence each."""
-    reasons = throttle_words(reasons_of(gpu.throttle))
+    reasons = full_words(reasons_of(gpu.throttle))
     if reasons:
         yield f"clocks held down: {', '.join(reasons)}"
     yield from _memory_errors(gpu)
@@ -60,15 +48,6 @@ def health_words(gpu: Gpu) -> Iterator[str]:
     yield from _nvlinks(gpu)
     yield from _modes(gpu)
     yield from _processes(gpu.processes or ())
-
-
-def throttle_words(reasons: tuple[str, ...]) -> list[str]:
-    """Give clock event reasons in words, without the one that says that nothing runs."""
-    return [
-        THROTTLE_WORDS.get(reason, f"reason without a name ({reason.removeprefix('unknown_')})")
-        for reason in reasons
-        if reason != "gpu_idle"
-    ]
 
 
 def short_process_name(name: str | None) -> str:

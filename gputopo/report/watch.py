@@ -4,10 +4,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from gputopo.clock_events import decode
 from gputopo.events import GpuSample
-from gputopo.findings.throttle_words import decode
 from gputopo.machine import Machine
 from gputopo.moments import Moment
+from gputopo.report.clock_event_words import short_words
 from gputopo.report.layout import (
     GAP,
     NOT_ASKED,
@@ -25,20 +26,6 @@ SHOWN = 12  # moments of a GPU's small picture
 _BARS = "▁▂▃▄▅▆▇█"
 _XIDS_SHOWN = 4
 _REASONS_WIDTH = 12  # at least
-
-# The clock event reasons in a word or two.
-_SHORT = {
-    "applications_clocks_setting": "set clocks",
-    "sw_power_cap": "power limit",
-    "hw_slowdown": "hardware slowdown",
-    "sync_boost": "sync boost",
-    "sw_thermal_slowdown": "warm",
-    "hw_thermal_slowdown": "HOT",
-    "hw_power_brake_slowdown": "power brake",
-    "display_clock_setting": "display clocks",
-    "board_limit": "board limit",
-    "reliability": "voltage limit",
-}
 
 
 class Recent:
@@ -134,9 +121,7 @@ def throttle_in_short(mask: int | None) -> str:
     """Give the reasons of a mask in a word or two each; nothing for an idle GPU or an unknown mask."""
     if mask is None or mask < 0:
         return ""
-    return ", ".join(
-        _SHORT.get(name, name.removeprefix("unknown_")) for name in decode(mask) if name != "gpu_idle"
-    )
+    return ", ".join(short_words(decode(mask)))
 
 
 def _columns(samples: Sequence[GpuSample], recent: Recent) -> list[Column]:

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol, Self
 
 from gputopo.bandwidth import Conditions
+from gputopo.clock_events import decode
 from gputopo.events import GpuSample
-from gputopo.findings.throttle_words import decode
 from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
 

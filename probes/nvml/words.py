@@ -3,21 +3,6 @@
 # nvmlClockType_t
 CLOCKS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}
 
-# nvmlClocksEventReason*; up to driver 530 they were called nvmlClocksThrottleReason*.
-THROTTLE_REASONS = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks_setting",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
-
 # nvmlPerfPolicyType_t
 VIOLATIONS = {
     "power": 0,
@@ -159,9 +144,3 @@ PROCESS_FUNCTIONS = {
     "mps": "nvmlDeviceGetMPSComputeRunningProcesses",
 }
 PROCESS_KINDS = tuple(PROCESS_FUNCTIONS)
-
-
-def throttle_reasons(mask: int) -> tuple[str, ...]:
-    """Give the bits of a clock event mask in words, low bit first; one without a name is "unknown_0x800"."""
-    bits = (1 << place for place in range(mask.bit_length()) if mask >> place & 1)
-    return tuple(THROTTLE_REASONS.get(bit, f"unknown_{bit:#x}") for bit in bits)

@@ -1,40 +1,21 @@
 import pytest
 
+from gputopo.clock_events import BITS
 from gputopo.findings import find
-from gputopo.findings.throttle_words import BY_NAME, REASONS, decode, encode, reasons_of
+from gputopo.findings.throttle_words import REASONS
 from gputopo.findings.throttling import LOW_DRAW_SHARE
-from gputopo.machine import Throttle
-from gputopo.probes.nvml.words import THROTTLE_REASONS, throttle_reasons
 from tests.findings.boxes import every_gpu, gpu, sound
 from tests.findings.faults import throttled
 
-NAMED = sum(reason.bit for reason in REASONS)
+
+def test_how_bad_each_reason_is_and_what_to_do_is_known() -> None:
+    assert [reason.name for reason in REASONS] == [*BITS]
+    assert [
+        reason.name for reason in REASONS if reason.severity and not (reason.says and reason.remedy)
+    ] == []
 
 
-def test_the_bits_have_the_names_that_the_probes_give_them() -> None:
-    assert {reason.bit: reason.name for reason in REASONS} == THROTTLE_REASONS
-    assert [reason.bit for reason in REASONS] == sorted(reason.bit for reason in REASONS)
-
-
-def test_all_masks_of_the_named_bits_and_one_more_decode_without_loss() -> None:
-    for mask in range(2 * (NAMED + 1)):
-        names = decode(mask)
-        assert encode(names) == mask
-        assert len(names) == mask.bit_count()
-        assert names == throttle_reasons(mask)
-
-
-@pytest.mark.parametrize("bit", [1 << place for place in range(64)])
-def test_every_bit_of_64_decodes_to_one_name_of_its_own(bit: int) -> None:
-    (name,) = decode(bit)
-    assert encode((name,)) == bit
-    assert name in BY_NAME or name == f"unknown_{bit:#x}"
-
-
-def test_a_capture_that_has_only_words_is_read_by_its_words() -> None:
-    assert reasons_of(Throttle(reasons=("sw_power_cap",))) == ("sw_power_cap",)
-    assert reasons_of(Throttle(mask=4, reasons=("sw_power_cap", "new_word"))) == ("sw_power_cap", "new_word")
-    assert reasons_of(Throttle()) == ()
+def test_a_reason_that_a_capture_tells_in_words_alone_is_a_finding() -> None:
     (found,) = find(gpu(1, throttle={"mask": None, "reasons": ("hw_slowdown",)})(sound()))
     assert found.id == "throttle.hw_slowdown"
 

@@ -10,8 +10,8 @@ from gputopo.captures.smi import recovery, values
 from gputopo.captures.smi.names import Names
 from gputopo.captures.smi.table_health import BASE_REASONS
 from gputopo.captures.smi.values import LOST, NEEDS_RESET, Value
+from gputopo.clock_events import BITS, decode
 from gputopo.machine import Gpu, GpuProcess
-from gputopo.probes.nvml.words import THROTTLE_REASONS, throttle_reasons
 
 _NO_PROCESSES = ("", "none")
 _INSTANCES = ("mig device", "mig_devices")
@@ -191,9 +191,9 @@ class Card:
             fact.removeprefix(_REASON): missing.pop(fact) for fact in [*missing] if fact.startswith(_REASON)
         }
         if mask is not None:
-            values["throttle.reasons"] = throttle_reasons(mask)
+            values["throttle.reasons"] = decode(mask)
         elif (whole := all(name in states for name in BASE_REASONS)) or any(states.values()):
-            order = (*THROTTLE_REASONS.values(), *states)
+            order = (*BITS, *states)
             values["throttle.reasons"] = tuple(dict.fromkeys(name for name in order if states.get(name)))
             if not whole:
                 missing["throttle.reasons"] = _PART

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gputopo.bandwidth import Failure, Sample, gpu_of
+from gputopo.clock_events import reasons_of
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import SEVERITIES, Finding, Severity
-from gputopo.findings.throttle_words import BY_NAME, reasons_of
+from gputopo.findings.throttle_words import BY_NAME
 from gputopo.links.numbers import is_large
 from gputopo.links.settling import waking
 from gputopo.machine import Machine, Throttle

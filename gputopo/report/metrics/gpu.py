@@ -1,6 +1,6 @@
 """The series of one GPU for Prometheus."""
 
-from gputopo.findings.throttle_words import reasons_of
+from gputopo.clock_events import reasons_of
 from gputopo.machine import Gpu, MemoryMib, NvLink
 from gputopo.report.metrics.exposition import MIB, Exposition, Label, times
 
