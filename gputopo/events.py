@@ -166,9 +166,10 @@ class ReplicasCompared(_Event, frozen=True, tag="replicas"):
 
 
 class PhaseBegun(_Event, frozen=True, tag="phase"):
-    """The worker begins something other than a step, in which no steps are to be expected.
+    """Something other than a step begins, in which no steps are to be expected.
 
-    `phase`: checkpoint, trace, export, comparison or evaluation; end: it was asked to end after its step.
+    `phase`: checkpoint, trace, export, comparison or evaluation; end: the worker was asked to end after its
+    step; batch search: smaller batches are tried after one that does not fit.
     """
 
     phase: str

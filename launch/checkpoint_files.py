@@ -47,6 +47,12 @@ class DiskError(GputopoError):
         self.kind = kind
 
 
+class FolderError(DiskError):
+    """The folder that the user named for files cannot be written, and never could: another is to be named."""
+
+    exit_code = ExitCode.USAGE
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
     """What a checkpoint is of. `steps`: trained so far. `places`: sets of variables in it.
 
@@ -126,7 +132,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def require_writable(folder: Path, option: str = "--checkpoints", named_by: str | None = None) -> None:
-    """Make the folder if need be, and try to write in it. Raises DiskError: better before training.
+    """Make the folder if need be, and try to write in it: better before training.
+
+    Raises FolderError for a place that cannot be written, DiskError for one without room.
 
     `option`: what asks for the files on the command line; `named_by`: what names their folder, None: it too.
     """
@@ -136,12 +144,12 @@ def require_writable(folder: Path, option: str = "--checkpoints", named_by: str 
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".try"):
             pass
     except OSError as error:
-        todo = (
-            "free some space, or name another folder"
+        fault, todo = (
+            (DiskError, "free some space, or name another folder")
             if error.errno in _NO_ROOM
-            else "name a folder that you may write to"
+            else (FolderError, "name a folder that you may write to")
         )
-        raise DiskError(
+        raise fault(
             f"cannot write {what} in {folder}: {error.strerror or error}",
             f"{todo} with {named_by or option}",
             kind,

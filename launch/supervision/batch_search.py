@@ -9,7 +9,7 @@ import msgspec
 
 from gputopo import schema
 from gputopo.errors import InputError
-from gputopo.events import BatchTried
+from gputopo.events import BatchTried, PhaseBegun
 from gputopo.launch.runs import RunFolder
 from gputopo.launch.spec import Lifecycle, RunSpec
 from gputopo.launch.supervision import failure
@@ -23,6 +23,8 @@ Work = Callable[[RunSpec, Path, Record, WorkerOutput], None]
 def find(spec: RunSpec, folder: RunFolder, record: Record, work: Work) -> None:
     """Try smaller batches, telling each, and release the failure that the record holds with what fits."""
     failed: list[int] = []
+    if spec.batch_size > 1:
+        record.tell(PhaseBegun(time_s=time.time(), phase="batch search"))
 
     def fits(batch_size: int) -> bool | None:
         answer = try_batch(spec, batch_size, folder, work)

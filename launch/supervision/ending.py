@@ -15,11 +15,14 @@ Answer = Literal["finish", "end", "kill"]
 def answer(signum: int, stage: Stage, *, worth_a_step: bool) -> Answer:
     """Decide about a signal. A Ctrl-C after the worker was told to end is of somebody who does not wait.
 
+    SIGTERM and SIGHUP may come twice for one wish, to the group and once more by a parent, and whoever sends
+    them has SIGKILL too: they do not cut short the step that the worker was asked to end.
+
     `worth_a_step`: the worker has begun with its steps, and what it has come to is kept.
     """
     if signum == signal.SIGINT and stage in ("finishing", "asked", "killed"):
         return "kill"
-    return "finish" if stage == "running" and worth_a_step else "end"
+    return "finish" if stage in ("running", "finishing") and worth_a_step else "end"
 
 
 def keeps_something(spec: RunSpec) -> bool:

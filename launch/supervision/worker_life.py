@@ -3,7 +3,7 @@
 A signal to the launcher, a full disk or a broken protocol ends the worker's group with SIGTERM, and with
 SIGKILL after a grace or at a second Ctrl-C. A worker that keeps something of its steps (checkpoints, scalars,
 a trace) and has begun with them is first asked, by SIGINT, to end after its step: as long as it makes
-progress it may, unless a second signal comes. However the worker ended, its group is killed and reaped.
+progress it may, unless a second Ctrl-C comes. However the worker ended, its group is killed and reaped.
 """
 
 import contextlib
@@ -187,9 +187,10 @@ class WorkerLife:
                 self._ask_to_end()
 
     def _ask_to_finish(self) -> None:
-        self._child.signal(signal.SIGINT)
-        self._stage = "finishing"
-        self._record.tell(PhaseBegun(time_s=time.time(), phase="end"))
+        if self._stage == "running":  # it is asked once
+            self._child.signal(signal.SIGINT)
+            self._stage = "finishing"
+            self._record.tell(PhaseBegun(time_s=time.time(), phase="end"))
 
     def _say_what_is_lost(self, told: RankFailed) -> None:
         """The signal is why the run ended; that the worker could not do as asked is to be known too."""

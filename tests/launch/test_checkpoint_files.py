@@ -158,8 +158,9 @@ def test_what_cannot_be_written_is_named_with_the_option_of_its_folder(
     tmp_path: Path, option: str, named_by: str | None, kind: str, what: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(files.DiskError, match=f"cannot write {what} in {tmp_path}") as told:
+    with pytest.raises(files.FolderError, match=f"cannot write {what} in {tmp_path}") as told:
         files.require_writable(tmp_path / "file" / "kept", option, named_by)
+    assert told.value.exit_code == ExitCode.USAGE
     assert told.value.kind == kind
     assert told.value.hint == f"name a folder that you may write to with {named_by or option}"
 
@@ -173,6 +174,7 @@ def test_a_disk_that_has_no_room_for_a_folder_is_not_called_forbidden(
     monkeypatch.setattr(Path, "mkdir", full)
     with pytest.raises(files.DiskError, match="No space left on device") as told:
         files.require_writable(tmp_path / "kept", "--export")
+    assert told.value.exit_code == ExitCode.HARDWARE
     assert told.value.hint == "free some space, or name another folder with --export"
 
 

@@ -27,6 +27,8 @@ def news(event: Event) -> str | None:
             return f"{event.kind}: {event.cause}"
         case PhaseBegun(phase="end"):
             return "ending after this step; Ctrl-C again ends it at once"
+        case PhaseBegun(phase="batch search"):
+            return "out of memory; looks for a batch that fits, by halving (Ctrl-C ends that)"
         case Resumed():
             return f"goes on after {units.counted(event.steps, 'step')}: {event.path}"
         case CheckpointSaved():

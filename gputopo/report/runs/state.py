@@ -35,7 +35,7 @@ BAR_WIDTH = 30
 STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 # Phases of the worker in which no step is to be expected for a while, as in `gputopo.events.PhaseBegun`.
-SLOW_PHASES = ("comparison", "evaluation", "export", "end")
+SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
 
 
 class RunState:

@@ -121,7 +121,7 @@ def _facts(
         "images": images,
         "threads": threads,
         **readiness(spec, spec.data.prefetch),
-        "resize": spec.data.resize,
+        **({"resize": spec.data.resize} if found.name == "imagenet" else {}),  # CIFAR-10 keeps its own size
         "distortions": str(spec.data.distortions).lower(),
         "cache": spec.data.cache,
         "bad_records": spec.data.bad_records,

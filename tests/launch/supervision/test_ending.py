@@ -11,7 +11,7 @@ from tests.launch.specs import cpu_spec
     ("stage", "ctrl_c", "term"),
     [
         ("running", "finish", "finish"),
-        ("finishing", "kill", "end"),
+        ("finishing", "kill", "finish"),
         ("closing", "end", "end"),
         ("asked", "kill", "end"),
         ("killed", "kill", "end"),

@@ -17,6 +17,7 @@ from gputopo.events import (
 from gputopo.launch.runs import EventLog
 from gputopo.launch.supervision.watchdog import Patience
 from gputopo.launch.supervision.worker_life import Limits
+from gputopo.report.runs.news import news
 from gputopo.summary import summarise
 from tests.launch.specs import cpu_spec
 from tests.launch.supervision.supervised import SHORT, Run, failure
@@ -76,6 +77,13 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     outcome = run("needs_a_batch_of_one")
     tried = [(event.batch_size, event.fits) for event in outcome.events if isinstance(event, BatchTried)]
     assert tried == [(2, False), (1, True)]
+    told = [words for event in outcome.events if (words := news(event))]
+    assert [words.partition(",")[0] for words in told] == [
+        "out of memory; looks for a batch that fits",
+        "a batch of 2 per device does not fit",
+        "a batch of 1 per device fits",
+        "out_of_memory: no memory for 4",
+    ]
     told = failure(outcome)
     assert (told.cause, told.kind, outcome.exit_code) == ("no memory for 4", "out_of_memory", 3)
     assert told.remedy.startswith("use --batch-size 1: ")

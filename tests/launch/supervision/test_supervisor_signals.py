@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -61,16 +62,30 @@ def test_that_the_last_state_could_not_be_saved_is_said(run: Run) -> None:
     assert said == "The last state is lost: cannot write c: No space left on device"
 
 
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_a_worker_that_is_still_saving(run: Run, second: signal.Signals) -> None:
+def both(first: signal.Signals, second: signal.Signals) -> Callable[[], None]:
     def in_turn() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), first)
         os.kill(os.getpid(), second)
 
-    run.on_step = in_turn
+    return in_turn
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_ctrl_c_ends_a_worker_that_is_still_saving(run: Run, first: signal.Signals) -> None:
+    run.on_step = both(first, signal.SIGINT)
     outcome = run("does_not_end_as_asked", spec=SAVES)
-    assert (failure(outcome).kind, outcome.exit_code) == ("interrupted", 130)
+    assert outcome.exit_code == 128 + first
     assert not any(isinstance(event, CheckpointSaved) for event in outcome.events)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_twice_for_one_wish_does_not_cut_the_last_step_short(
+    run: Run, second: signal.Signals
+) -> None:
+    run.on_step = once(both(signal.SIGTERM, second))
+    outcome = run("ends_as_asked", spec=SAVES)
+    assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
+    assert [event.steps for event in outcome.events if isinstance(event, CheckpointSaved)] == [3]
 
 
 def test_a_worker_that_hangs_while_it_saves_is_ended_and_it_is_said(run: Run) -> None:
