@@ -1,0 +1,70 @@
+"""Peak host memory of the core beside tf_cnn_benchmarks, of several starts each.
+
+    python -m tests.benchmarks.bench_memory --peer FOLDER/scripts/tf_cnn_benchmarks
+
+The programs are those of `bench_training`, one after another; `--starts` times each, since one program's
+peak differs from start to start by some percent: in which order its threads ask for memory decides how well
+the pieces fit together. Each trains `STEPS` steps. Printed: the median and the range of the peak of its
+largest process, in MiB, and the ratio of the medians. `--save FILE` keeps every figure as JSON.
+"""
+
+import argparse
+import json
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.benchmarks.bench_training import BATCHES, MODES, ours, tf_cnn
+from tests.benchmarks.by_turns import Program, Running
+
+STEPS = 15  # ours reaches its peak within 10
+
+
+def peak_mib(program: Program) -> float:
+    """Let a program train, and give the peak of its largest process."""
+    with tempfile.TemporaryDirectory() as folder, Running(program, Path(folder) / "program") as running:
+        running.go_on_until(STEPS)
+        return running.peak_mib()
+
+
+def main() -> None:
+    """Print one row per cell."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer", type=Path, required=True)
+    parser.add_argument("--models", default=",".join(BATCHES))
+    parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--devices", default="1,2,4")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--save", type=Path)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    kept = []
+    print(f"{'model':<10}{'mode':<12}{'devices':>8}   median peak in MiB (range)")
+    for model in arguments.models.split(","):
+        for mode in arguments.modes.split(","):
+            for devices in map(int, arguments.devices.split(",")):
+                both = ours(model, mode, devices), tf_cnn(model, mode, devices, arguments.peer)
+                starts = [tuple(map(peak_mib, both)) for _ in range(arguments.starts)]
+                peaks = dict(zip(("ours", "tf_cnn"), zip(*starts, strict=True), strict=True))
+                kept.append({"model": model, "mode": mode, "devices": devices, "peaks_mib": peaks})
+                print(_row(model, mode, devices, peaks["ours"], peaks["tf_cnn"]), flush=True)
+    if arguments.save:
+        arguments.save.write_text(json.dumps(kept, indent=1))
+
+
+def _row(model: str, mode: str, devices: int, mine: Sequence[float], peers: Sequence[float]) -> str:
+    ratio = statistics.median(mine) / statistics.median(peers)
+    return f"{model:<10}{mode:<12}{devices:>8}   ours {_spread(mine)};  tf_cnn {_spread(peers)};  {ratio:.3f}"
+
+
+def _spread(peaks: Sequence[float]) -> str:
+    return f"{statistics.median(peaks):.0f} ({min(peaks):.0f} to {max(peaks):.0f})"
+
+
+if __name__ == "__main__":
+    main()
