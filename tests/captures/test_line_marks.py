@@ -1,5 +1,6 @@
 """What stands before every line of a capture comes off, and nothing else does."""
 
+import html
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +22,13 @@ MARKS: dict[str, Callable[[int, str], str]] = {
     "a log of pdsh": lambda at, line: f"2026-01-02 03:04:{at % 60:02d},123 node3: {line}",
     "mail": lambda _, line: f"> {line}".rstrip(),
     "mail, answered": lambda _, line: f"> > {line}",
+    "docker compose": lambda _, line: f"gpu-1  | {line}",
+    "kubectl --prefix": lambda _, line: f"[pod/gpu-0/smi] {line}",
+    "cat -n": lambda at, line: f"{at + 1:6d}\t{line}",
+    "vim with numbers": lambda at, line: f"{at + 97:4d} {line}".rstrip(),
+    "indented": lambda _, line: f"    {line}".rstrip(),
+    "a quotation, indented": lambda _, line: f"\t> {line}",
+    "MATLAB": lambda _, line: f"% {line}",
     "comment": lambda _, line: f"# {line}",
     "colours": lambda _, line: f"\x1b[1;32m{line}\x1b[0m",
     "title of a terminal": lambda _, line: f"\x1b]0;a terminal\x07{line}",
@@ -37,6 +45,23 @@ def test_a_marked_capture_reads_as_the_bare_one(name: str, mark: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_a_bare_capture_stays_as_it_is(name: str) -> None:
     assert without_marks(ALL[name], origin="x") == ALL[name]
+
+
+def test_rows_of_a_matrix_are_no_numbered_lines() -> None:
+    rows = "0 1.5 2.5\n1 3.5 4.5\n2 5.5 6.5\n"
+    assert without_marks(rows, origin="x") == rows
+
+
+def test_line_breaks_of_markdown_come_off() -> None:
+    broken = "".join(f"{line} \\\n" for line in ALL["topo"].splitlines())
+    assert detect.read_text(broken, origin="page") == detect.read_text(ALL["topo"], origin="page")
+
+
+@pytest.mark.parametrize("name", ["nvlink -s", "nccl"])
+def test_the_source_of_a_page_reads_as_the_page(name: str) -> None:
+    source = html.escape(ALL[name], quote=False)
+    assert "&lt;" in source
+    assert detect.read_text(source, origin="page") == detect.read_text(ALL[name], origin="page")
 
 
 @pytest.mark.parametrize(
