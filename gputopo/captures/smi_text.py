@@ -24,10 +24,10 @@ READS = "`nvidia-smi -q` text"
 _HINT = "copy the whole output of `nvidia-smi -q` again, with its lines that begin with GPU"
 _LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])", re.ASCII)
-_GPU_LINE = re.compile(rf"^[ \t#>|]*{_GPU.pattern}[ \t]*\r?$", re.MULTILINE | re.ASCII)
+_GPU_LINE = re.compile(rf"^[ \t#>|%/]*{_GPU.pattern}[ \t]*\r?$", re.MULTILINE | re.ASCII)
 _LONGEST = 2000  # the longest line of any driver, a command line, is far shorter
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_QUOTED = re.compile(r"^[#>|]+ ?")  # a comment, a quotation in a mail, a table
+_QUOTED = re.compile(r"^(?:[#>|%]+|//+) ?")  # a comment, a quotation in a mail, a table
 _PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
 _NAME = re.compile(r"[A-Za-z][\w .()/-]*", re.ASCII)  # no prompt
 _PADDED = re.compile(r"\S\s+: \S")  # `name   : value`, as no prompt or log line is written
@@ -110,7 +110,7 @@ def _ends() -> frozenset[str]:
 @functools.cache
 def _headings() -> re.Pattern[str]:
     known = "|".join(re.escape(path) for path in names("text").sections if "/" not in path)
-    return re.compile(rf"^[ \t#>|]{{0,40}}(?:{known})[ \t]{{0,40}}\r?$", re.MULTILINE | re.IGNORECASE)
+    return re.compile(rf"^[ \t#>|%/]{{0,40}}(?:{known})[ \t]{{0,40}}\r?$", re.MULTILINE | re.IGNORECASE)
 
 
 def _sections(lines: Sequence[_Line]) -> int:

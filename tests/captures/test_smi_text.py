@@ -124,6 +124,10 @@ def commented(text: str) -> str:
     return "".join(f"# {line}" for line in text.splitlines(keepends=True))
 
 
+def of_matlab(text: str) -> str:
+    return "".join(f"% {line}" for line in text.splitlines(keepends=True))
+
+
 def prompted(text: str) -> str:
     return f"me@box:~$ nvidia-smi -q\n{text}me@box:~$ exit\nlogout\n"
 
@@ -144,7 +148,18 @@ def coloured(text: str) -> str:
 
 @pytest.mark.parametrize(
     "paste",
-    [indented, tabbed, quoted, commented, prompted, without_indentation, squeezed, coloured, str.upper],
+    [
+        indented,
+        tabbed,
+        quoted,
+        commented,
+        of_matlab,
+        prompted,
+        without_indentation,
+        squeezed,
+        coloured,
+        str.upper,
+    ],
 )
 def test_a_paste_reads_the_same_whatever_was_done_to_it(paste) -> None:  # type: ignore[no-untyped-def]
     machine = parse(paste(BOX))
@@ -257,6 +272,35 @@ def test_words_of_the_oldest_and_the_newest_drivers_are_read() -> None:
     assert (heat.gpu, heat.margin, heat.target) == (79, 5, 90)
     assert parse(new).driver.version == "610.57.04"
     assert parse(old).unread == parse(new).unread == ()
+
+
+def test_the_power_limits_of_driver_610_are_read_in_their_section() -> None:
+    (card,) = parse(
+        "GPU 00000000:01:00.0\n    GPU Power Readings\n        Instantaneous Power Draw : 41.50 W\n"
+        "        GPU Ceiling Power Limit\n            Current Power Limit : 55.00 W\n"
+        "            Requested Power Limit : 100.00 W\n            Default Power Limit : 80.00 W\n"
+        "        GPU Base Power\n            Current Base Power : N/A\n        Max Power Limit : 115.00 W\n"
+    ).gpus
+    power = card.power_w
+    assert (power.enforced_limit, power.limit, power.default_limit, power.max) == (55, 100, 80, 115)
+
+
+@pytest.mark.parametrize("paste", [str, without_indentation])
+def test_the_product_of_a_license_is_not_that_of_the_card(paste) -> None:  # type: ignore[no-untyped-def]
+    machine = parse(
+        paste(
+            "==============NVSMI LOG==============\nvGPU Driver Capability\n"
+            "        Heterogenous Multi-vGPU : Supported\n"
+            "GPU 00000000:02:00.0\n    Product Name : GRID A100D-40C\n    GPU Virtualization Mode\n"
+            "        Virtualization Mode : VGPU\n    vGPU Software Licensed Product\n"
+            "        Product Name : NVIDIA Virtual Compute Server\n        License Status : Unlicensed\n"
+            "    Performance State : P0\n"
+        )
+    )
+    assert [(gpu.name, gpu.virtualization, gpu.pstate) for gpu in machine.gpus] == [
+        ("GRID A100D-40C", "vgpu", "P0")
+    ]
+    assert machine.unread == ()
 
 
 def test_only_the_retired_pages_of_eight_cards_in_their_own_pci_domains() -> None:

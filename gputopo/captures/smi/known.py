@@ -32,6 +32,8 @@ XML = _names(
     retired_pages/double_bit_retirement/retired_page*, remapped_rows/remapped_row_corr_inactive,
     remapped_rows/remapped_row_unc_inactive, remapped_rows/row_remapper_histogram,
     temperature/gpu_temp_max_mem_tlimit_threshold, gpu_power_readings/power_state,
+    gpu_power_readings/gpu_base_power, inforom_time_data, vgpu_driver_capability, vgpu_device_capability,
+    vgpu_software_licensed_product,
     power_readings/power_state, power_readings/power_management, processes/process_info/gpu_instance_id,
     processes/process_info/compute_instance_id
     """
@@ -60,6 +62,8 @@ TEXT = _names(
     Remapped Rows/Inactive Correctable Error, Remapped Rows/Inactive Uncorrectable Error,
     Remapped Rows/Bank Remap Availability Histogram, Temperature/Memory Max Operating T.Limit Temp,
     GPU Power Readings/Power State, Power Readings/Power State, Power Readings/Power Management,
+    GPU Power Readings/GPU Base Power, Inforom Time Data, vGPU Driver Capability, vGPU Device Capability,
+    vGPU Software Licensed Product, vGPU Software Licensed Product/Product Name,
     Processes/GPU instance ID, Processes/Compute instance ID
     """
 )
@@ -74,6 +78,7 @@ CSV = _names(
     encoder.stats.*, dramencryption.*, clocks_event_reasons.supported,
     clocks_throttle_reasons.supported, remapped_rows.histogram.*, power.management, module.*,
     power_smoothing.*, edpp_multiplier, clocks.default_applications.*, gsp.mode.*, c2c.mode,
-    protected_memory.*, fabric.*, platform.*, minor_number
+    protected_memory.*, fabric.*, platform.*, minor_number, remapped_rows.correctable_inactive,
+    remapped_rows.uncorrectable_inactive, gpu.base.*, bbx.*
     """
 )

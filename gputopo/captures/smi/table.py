@@ -12,7 +12,13 @@ from gputopo.captures.smi.rows import Row
 from gputopo.captures.smi.table_health import HEALTH
 
 DRIVER = (
-    Row("version", "version", "kmd_version|driver_version", "KMD Version|Driver Version", "driver_version"),
+    Row(
+        "version",
+        "version",
+        "kmd_version|driver_version",
+        "KMD Version|Driver Version",
+        "kmd_version|driver_version",
+    ),
     Row("cuda_version", "version", "cuda_umd_version|cuda_version", "CUDA UMD Version|CUDA Version"),
     Row("nvml_version", "version", "nvml_version", "NVML Version"),
 )
@@ -151,9 +157,12 @@ def _in(sections: Iterable[str], *names: str) -> str:
     return "|".join(f"{section}/{name}" for section in sections for name in names)
 
 
-# The software limit is called "requested" since driver 530, and the one in force "current".
+# The software limit is called "requested" since driver 530, and the one in force "current". Driver 610 has
+# them, and the default, in a section of their own.
 _PX = ("gpu_power_readings", "power_readings")
 _PT = ("GPU Power Readings", "Power Readings")
+_CX = ("gpu_power_readings/gpu_ceiling_power_limit", *_PX)
+_CT = ("GPU Power Readings/GPU Ceiling Power Limit", *_PT)
 _POWER = (
     Row(
         "power_w.draw",
@@ -165,22 +174,22 @@ _POWER = (
     Row(
         "power_w.limit",
         "W",
-        _in(_PX, "requested_power_limit", "power_limit"),
-        _in(_PT, "Requested Power Limit", "Power Limit"),
+        _in(_CX, "requested_power_limit", "power_limit"),
+        _in(_CT, "Requested Power Limit", "Power Limit"),
         "power.limit",
     ),
     Row(
         "power_w.default_limit",
         "W",
-        _in(_PX, "default_power_limit"),
-        _in(_PT, "Default Power Limit"),
+        _in(_CX, "default_power_limit"),
+        _in(_CT, "Default Power Limit"),
         "power.default_limit",
     ),
     Row(
         "power_w.enforced_limit",
         "W",
-        _in(_PX, "current_power_limit", "enforced_power_limit"),
-        _in(_PT, "Current Power Limit", "Enforced Power Limit"),
+        _in(_CX, "current_power_limit", "enforced_power_limit"),
+        _in(_CT, "Current Power Limit", "Enforced Power Limit"),
         "enforced.power.limit",
     ),
     Row("power_w.min", "W", _in(_PX, "min_power_limit"), _in(_PT, "Min Power Limit"), "power.min_limit"),
