@@ -2,7 +2,8 @@
 
 The first line names the columns. Where it was left out (`noheader`) nobody knows which column is which: then
 only what tells by its own form is read (a PCI address, a UUID, a performance state), one GPU a line, and
-every line is Unread. A line that says that a GPU did not answer is a GPU, wherever it stands.
+every line is Unread. A line that says that a GPU did not answer is a GPU, wherever it stands. Several queries
+in one text are tables of one machine.
 """
 
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gputopo.captures import merge
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.card import Card, Entry
 from gputopo.captures.smi.machine import machine, unread
@@ -25,6 +27,7 @@ _HINT = "capture again with --format=csv (not noheader), and copy all lines"
 _LONGEST = 200  # the longest name of a column is far shorter
 # Around the rows stand prompts and talk; these words of a line there are a message of the tool.
 _PROMPT = re.compile(r"(?:\(\w+\) )?[^\s$%#>]{0,80}(?: \S{1,80})?[$%#>](?: .*)?")
+_COMMAND = re.compile(r"\s*[#$]|.*\bnvidia-smi\S* +-")  # a comment, a prompt, a command line
 _TROUBLE = re.compile(r"\b(?:error|unable|failed|failure|lost|not supported|unsupported)\b", re.IGNORECASE)
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
 _MEASURE = re.compile(r"-?\d[\d.]* (?:MiB|MHz|W|%)")
@@ -34,6 +37,8 @@ _PROVEN = {
     "uuid": re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
     "pstate": re.compile(r"P(?:\d|1[0-5])"),
 }
+# Columns of queries for programs and retired pages, which have a line for each of those.
+_NOT_OF_GPUS = frozenset({"pid", "retired_pages.address", "retired_pages.cause"})
 # By these a second reading of one GPU (`--loop`) is told from another GPU, the surest first; and their kinds.
 _IDENTITIES = {
     "pci.bus_id": "address",
@@ -54,28 +59,40 @@ class _Line(NamedTuple):
 def recognise(text: str) -> bool:
     """Tell whether the text has a line that names such columns, or is nothing but such lines without it."""
     lines = list(_lines(text))
-    return any(_is_header(line) for line in lines) or _is_headless(lines)
+    return any(map(_is_header, lines, _followers(lines))) or _is_headless(lines)
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Tell whether a line names the columns."""
-    return any(map(_is_header, _lines(lines[0])))
+    """Tell whether a line names the columns of a query, of whatever kind."""
+    first, *below = _lines("\n".join(lines))
+    return _is_header(first, next(iter(below), None)) or _is_other_query(first)
 
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the GPUs, a line each. Raises InputError if no line fits the columns, or two have one index."""
     lines = list(_lines(text))
-    head = next((place for place, line in enumerate(lines) if _is_header(line)), None)
-    if head is None:
+    tables: dict[tuple[str, ...], _Table] = {}
+    table: _Table | None = None
+    outside: list[_Line] = []
+    for line, below in zip(lines, _followers(lines), strict=True):
+        if _COMMAND.match(line.text):
+            continue
+        if _is_other_query(line):
+            table = None
+        elif _is_header(line, below):
+            table = tables.setdefault(tuple(map(_column, line.cells)), _Table(origin, line))
+        if table is None:
+            outside.append(line)
+        elif line is not table.head:
+            table.take(line)
+    if not tables:
         return _headless(lines)
-    table = _Table(origin, lines[head])
-    for line in lines[:head]:
-        table.take_unanswered(line)
-    for line in lines[head + 1 :]:
-        table.take(line)
-    if not table.cards and not table.unanswered:
+    for line in outside:
+        next(iter(tables.values())).take_unanswered(line)
+    told = [table for table in tables.values() if table.cards or table.unanswered]
+    if not told:
         raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
-    return table.machine()
+    return merge.merge([table.machine() for table in told])
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -96,14 +113,33 @@ def _is_known(column: str) -> bool:
     return column in known.facts or column in known.driver or known.is_unplaced(column)
 
 
-def _is_header(line: _Line) -> bool:
+def _followers(lines: Sequence[_Line]) -> list[_Line | None]:
+    """Give the line below each."""
+    return [*lines[1:], None][: len(lines)]
+
+
+def _is_header(line: _Line, below: _Line | None) -> bool:
+    """Tell whether a line names the columns; where it names one only, a value must follow, and no list."""
     columns = [_column(cell) for cell in line.cells]
-    if not all(columns):
+    if not all(columns) or _COMMAND.match(line.text) or _is_other_query(line):
         return False
     if len(columns) == 1:
-        return _is_known(columns[0]) and ("." in columns[0] or "[" in line.text)
+        named = names("csv").facts.get(columns[0]) if "." in columns[0] or "[" in line.text else None
+        return named is not None and below is not None and _is_value(named, below)
     known = sum(1 for column in columns if _is_known(column))
     return known >= 2 and 2 * known >= len(columns)
+
+
+def _is_value(named: Named, line: _Line) -> bool:
+    """Tell whether a line is a value of a fact, or says why there is none."""
+    silent = unanswered.read(line.text) is not None
+    return silent or (len(line.cells) == 1 and not values.read(named.row.kind, line.text, bare=True).strange)
+
+
+def _is_other_query(line: _Line) -> bool:
+    """Tell whether a line names the columns of a query for programs or for retired pages."""
+    columns = [_column(cell) for cell in line.cells]
+    return any(map(_is_known, columns)) and not _NOT_OF_GPUS.isdisjoint(columns)
 
 
 def _is_headless(text: Sequence[_Line]) -> bool:
@@ -167,7 +203,7 @@ class _Table:
         if [_column(cell) for cell in line.cells] == self.columns:
             self._settle(below_is_a_row=False)  # what stands above it came between two outputs
             return
-        if len(line.cells) != len(self.columns):
+        if len(line.cells) != len(self.columns) or self._is_talk(line):
             if len(line.cells) > 1:
                 self._note(line.number, line.text)
             else:
@@ -185,6 +221,10 @@ class _Table:
         card.visit += 1
         for column, cell in cells.items():
             self._cell(card, column, cell, line)
+
+    def _is_talk(self, line: _Line) -> bool:
+        """Tell whether a line of one cell, below one column, is no value of it and no reason for none."""
+        return len(self.columns) == 1 and not _is_value(names("csv").facts[self.columns[0]], line)
 
     def take_unanswered(self, line: _Line) -> bool:
         """Take in a line if it says that a GPU did not answer."""

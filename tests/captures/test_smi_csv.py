@@ -68,6 +68,28 @@ def test_the_short_and_the_older_names_of_columns_are_known() -> None:
     assert gpu.retired_pages.single_bit == 3
 
 
+def test_several_queries_are_of_one_machine() -> None:
+    heat = "index, temperature.gpu, fan.speed [%]\n0, 41, 30 %\n1, 43, [N/A]\n"
+    command = "$ nvidia-smi --query-gpu=index,temperature.gpu,fan.speed --format=csv\n"
+    machine = parse(HEAD + ROWS + command + heat)
+    assert [(gpu.pstate, gpu.temperature_c.gpu) for gpu in machine.gpus] == [("P8", 41), ("P2", 43)]
+    assert (machine.unread, machine.contradictions) == ((), ())
+
+
+def test_queries_for_programs_and_retired_pages_are_passed_over() -> None:
+    programs = "gpu_name, gpu_bus_id, pid, used_gpu_memory [MiB]\nA, 00000000:0B:00.0, 4711, 300 MiB\n"
+    pages = "gpu_uuid, retired_pages.address, retired_pages.cause\nGPU-1, [N/A], Single Bit ECC\n"
+    assert parse(programs + HEAD + ROWS + pages) == parse(HEAD + ROWS)
+    assert not smi_csv.recognise(programs)
+
+
+def test_a_list_of_columns_is_no_list_of_cards() -> None:
+    columns = "".join(f"{name}\n" for name in ("index", "pci.bus_id", "pcie.link.gen.max", "power.limit"))
+    assert not smi_csv.recognise(columns)
+    assert parse(columns + "####\n" + HEAD + ROWS).gpus == parse(HEAD + ROWS).gpus
+    assert [gpu.temperature_c.gpu for gpu in parse("temperature.gpu\n41\n43\nThat is all\n").gpus] == [41, 43]
+
+
 def test_the_index_is_the_columns_and_not_the_lines() -> None:
     assert [gpu.index for gpu in parse("index, name\n3, A\n1, B\n").gpus] == [1, 3]
     assert [gpu.index for gpu in parse("name, pstate\nA, P0\nB, P8\n").gpus] == [0, 1]
@@ -179,6 +201,7 @@ def test_prompts_around_are_passed_over() -> None:
         "<!ELEMENT nvidia_smi_log        (timestamp, driver_version,\n",
         "GPU0, PIX, SYS\n",
         "10 W, and more\n",
+        '# HELP smi_info labeled by uuid, name, serial\nsmi_info{uuid="x",name="A"} 1\n',
         "name\n",
     ],
 )
