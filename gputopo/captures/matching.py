@@ -40,10 +40,12 @@ def aligned(
     where the two do not agree which devices there are.
     """
     order = (cuda or {}) if other.source in _COUNT_AS_CUDA else {}
-    gpus, found = _matched("gpus", "GPUs", first.gpus, other.gpus, _gpu_identities, order)
+    gpus, found = _matched("gpus", "GPU", first.gpus, other.gpus, _gpu_identities, order)
     if _is_part(other):
         found = [said for said in found if said.fact != "gpus"]
-    nics, more = _matched("nics", "NICs", first.nics, other.nics, _nic_identities)
+    nics, more = _matched("nics", "NIC", first.nics, other.nics, _nic_identities)
+    if first.source != other.source:  # nvidia-smi lists cards that can RDMA, NCCL those it uses, lspci all
+        more = [said for said in more if said.fact != "nics"]
     renumbered = msgspec.structs.replace(
         other,
         gpus=tuple(msgspec.structs.replace(g, index=gpus[g.index]) for g in other.gpus if g.index in gpus),
@@ -89,7 +91,7 @@ def _nic_identities(nic: Nic) -> dict[str, str]:
 
 def _matched(
     fact: str,
-    plural: str,
+    word: str,
     first: Sequence[T],
     other: Sequence[T],
     identities: Callable[[T], dict[str, str]],
@@ -100,7 +102,7 @@ def _matched(
         return {device.index: device.index for device in other}, []
     found: list[Disagreement] = []
     if other and len(first) != len(other):
-        found.append(Disagreement(fact, f"{len(first)} {plural}", f"{len(other)} {plural}"))
+        found.append(Disagreement(fact, _counted(first, word), _counted(other, word)))
     numbers: dict[int, int] = {}
     for device in other:
         for mine in first:
@@ -122,6 +124,10 @@ def _matched(
             place = f"{fact}[{there.index}].{kind}"
             found.append(Disagreement(place, str(getattr(there, kind)), str(getattr(device, kind))))
     return numbers, found
+
+
+def _counted(devices: Sequence[object], word: str) -> str:
+    return f"{len(devices)} {word}{'' if len(devices) == 1 else 's'}"
 
 
 def _link(link: Link, gpus: dict[int, int]) -> Link:

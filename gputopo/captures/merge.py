@@ -27,6 +27,7 @@ _PASSING = re.compile(
 # What stands in a field of which nothing is known, where that is not None.
 _UNKNOWN = {"status": "not_read", "lost": False, "kind": "other", "root": ""}
 _EMPTY_IS_TOLD = frozenset({"reasons"})  # nothing holds the clocks down; other empty lists tell nothing
+_OF_ONE_MOMENT = "throttle"  # its mask and its reasons say the same of the same moment
 _KEYS: Mapping[str, Callable[[Any], Any]] = {
     "gpus": lambda gpu: gpu.index,
     "links": lambda link: (link.a, link.b),
@@ -126,6 +127,10 @@ class _Merge:
         first = known[0][1]
         if field in _KEYS:
             return self._each(path, known, _KEYS[field])
+        if field == _OF_ONE_MOMENT:
+            told_so = [one for one in known if one[1] != type(one[1])()] or known
+            whole = [one for one in told_so if f"{path}.reasons" not in self.reserved[one[0]]]
+            return (whole or told_so)[0][1]
         if isinstance(first, msgspec.Struct):
             fields = first.__struct_fields__
             return type(first)(

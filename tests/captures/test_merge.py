@@ -175,7 +175,7 @@ def test_captures_of_another_box_add_nothing_and_say_so() -> None:
 def test_another_number_of_gpus_is_a_contradiction() -> None:
     merged = merge([box("a", Gpu(index=0)), box("b", Gpu(index=0), Gpu(index=1))])
     assert [gpu.index for gpu in merged.gpus] == [0]
-    assert merged.contradictions == (Contradiction(fact="gpus", said={"a": "1 GPUs", "b": "2 GPUs"}),)
+    assert merged.contradictions == (Contradiction(fact="gpus", said={"a": "1 GPU", "b": "2 GPUs"}),)
 
 
 def test_a_machine_that_has_no_device_is_not_given_one() -> None:
@@ -288,6 +288,12 @@ def test_what_is_told_of_a_part_only_gives_way_to_the_whole(reasons: tuple[str, 
     for told in ([part, whole], [whole, part]):
         merged = merge(told)
         assert (merged.gpus[0].throttle.reasons, merged.missing) == (reasons, {})
+
+
+def test_mask_and_reasons_are_of_one_reading() -> None:
+    calm, capped = held_down("a", "gpu_idle"), held_down("b", "sw_power_cap", mask=4)
+    assert merge([calm, capped]).gpus[0].throttle == calm.gpus[0].throttle
+    assert merge([capped, calm]).gpus[0].throttle == capped.gpus[0].throttle
 
 
 def test_a_fact_that_sources_tell_together_is_not_missing() -> None:

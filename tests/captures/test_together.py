@@ -5,13 +5,14 @@ import re
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import detect, merge
 from gputopo.errors import GputopoError
-from gputopo.machine import Hop, Machine
+from gputopo.machine import Hop, Machine, Nic
 from tests.benchmarks import bench_fuzz
 from tests.captures import samples
 
@@ -94,7 +95,16 @@ def test_network_cards_are_not_matched_by_place_where_their_numbers_differ() -> 
     more = re.sub("05.0  Intel.*", "05.0  Intel Corporation Ethernet Controller X710", samples.LSPCI_TREE)
     merged = merge.merge([read("topo"), detect.read_text(more, origin="x")])
     assert [(nic.name, nic.pci_address) for nic in merged.nics] == [("mlx5_0", None)]
-    assert [found.fact for found in merged.contradictions] == ["nics"]
+
+
+def test_tools_that_list_differently_many_network_cards_do_not_contradict_one_another() -> None:
+    more = re.sub("05.0  Intel.*", "05.0  Intel Corporation Ethernet Controller X710", samples.LSPCI_TREE)
+    assert merge.merge([read("topo"), detect.read_text(more, origin="x")]).contradictions == ()
+    one = read("topo")
+    two = msgspec.structs.replace(one, nics=(*one.nics, Nic(index=1, name="mlx5_1")))
+    assert [found.said for found in merge.merge([one, two]).contradictions] == [
+        {"nvidia-smi topo": "1 NIC", "nvidia-smi topo (2)": "2 NICs"}
+    ]
 
 
 def test_nccl_does_not_overrule_what_others_know_better() -> None:
