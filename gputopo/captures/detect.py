@@ -23,11 +23,7 @@ _DRIVER_SAYS = re.compile(
     r"|nvidia-smi' is not recognized).*$",
     re.MULTILINE,
 )
-# What `nvidia-smi nvlink -c` says below each card, or an older nvlink option.
-_NVLINK_ABILITIES = re.compile(r"^\s*Link \d+, [\w ]+ supported: (?:true|false)", re.MULTILINE)
 _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # `[    0.000000] Linux` is none
-# The table that nvidia-smi prints without options, and the list of -L.
-_OVERVIEW = re.compile(r"^\|\s*NVIDIA-SMI \d|^GPU \d+: .* \(UUID: GPU-", re.MULTILINE)
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
@@ -227,22 +223,16 @@ def _all_formats() -> str:
 
 def _unknown(text: str, origin: str) -> InputError:
     """Say as exactly as can be why no format fits."""
+    from gputopo.captures import foreign  # only an error needs it
+
     if driver := _DRIVER_SAYS.search(text):
         said = driver[0].strip()[:120]
         return InputError(
             f"{origin} is an error text of nvidia-smi: {said}",
             "make nvidia-smi work first, then capture again",
         )
-    if _NVLINK_ABILITIES.search(text):
-        return InputError(
-            f"{origin} is of nvidia-smi nvlink -c, which tells what links could do and not how they are",
-            "give nvidia-smi nvlink -s > FILE",
-        )
-    if _OVERVIEW.search(text):
-        return InputError(
-            f"{origin} is the overview of nvidia-smi, which tells nothing of links, slots and limits",
-            "give nvidia-smi -q > FILE; nvidia-smi topo -m >> FILE (one file may hold both)",
-        )
+    if known := foreign.told(text):
+        return InputError(f"{origin} is {known.says}", known.hint)
     if _JSON.match(text):
         import json  # its errors say where; only an error needs it
 

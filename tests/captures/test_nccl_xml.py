@@ -104,6 +104,7 @@ def test_direct_links_are_counted_and_a_difference_is_reported() -> None:
         ),
         ('<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><system><cpu>&a;</cpu></system>', "entities"),
         ("<system/>", "no <cpu>"),
+        (samples.NCCL.replace('sm="61"', 'sm="90" gcn="942"'), "of RCCL, whose GPUs are AMD's"),
         (samples.NCCL.replace(samples.GPUS[1], samples.GPUS[0]), "twice"),
     ],
 )

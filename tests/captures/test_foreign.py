@@ -1,0 +1,36 @@
+"""A text that no format fits says of which tool it is, and what to give instead."""
+
+import pytest
+
+from gputopo.captures import detect, foreign
+from gputopo.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "hint"),
+    [
+        ("    | NVIDIA-SMI 418.39    Driver Version: 418.39 |\n", "the overview of nvidia-smi", "-q > FILE"),
+        ("===== ROCm System Management Interface =====\nGPU0 0 52\n", "of AMD's tools", "NVIDIA GPUs only"),
+        ("| npu-smi 23.0.3       Version: 23.0.3 |\n", "of another maker's tool", "NVIDIA GPUs only"),
+        (" CUDA Device Query (Runtime API) version (CUDART static linking)\n", "of deviceQuery", "topo -m"),
+        ("2 GPUs found.\n| GPU ID | Device Information |\n", "of dcgmi", "topo -m"),
+        ("[0] GeForce GTX 1070 | 40°C,   0 % |   10 /  8114 MB |\n", "of gpustat", "topo -m"),
+        (
+            "# gpu    pwr  gtemp  mtemp\n# Idx      W      C      C\n    0     39     40      -\n",
+            "dmon",
+            "-q",
+        ),
+        ('<graphs version="1">\n  <graph id="0" pattern="4"/>\n</graphs>\n', "rings and trees", "TOPO_DUMP"),
+        ("box:12:34 [0] NCCL INFO Bootstrap : Using eth0\n", "a log of NCCL", "NCCL_TOPO_DUMP_FILE"),
+    ],
+)
+def test_a_known_tool_is_named_with_what_to_give_instead(text: str, says: str, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        detect.read_text(text, origin="box.txt")
+    assert caught.value.what.startswith("box.txt is ")
+    assert says in caught.value.what
+    assert hint in caught.value.hint
+
+
+def test_of_any_other_text_nothing_is_known() -> None:
+    assert foreign.told("the quick brown fox\nNCCL is a library\n") is None
