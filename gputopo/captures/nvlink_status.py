@@ -21,13 +21,14 @@ SOURCE = "nvidia-smi nvlink"
 READS = "`nvidia-smi nvlink -s` text"
 
 _HINT = "copy the whole output of `nvidia-smi nvlink -s` again"
-_GPU = re.compile(r"^\W{0,8}GPU (\d{1,3}): (.{1,120}?) \(UUID: ([^)\s]{1,60})\)", re.MULTILINE)
-_LINK = re.compile(r"^\W{0,12}Link (\d{1,2})\s*:\s*(.+?)\s*$")
+_GPU = re.compile(r"^\W{0,40}GPU (\d{1,3}): (.{1,120}?) \(UUID: ([^)\s]{1,60})\)", re.MULTILINE)
+_LINK = re.compile(r"^\W{0,40}Link (\d{1,2})\s*:\s*(.+?)\s*$")
 _SPEED = re.compile(r"(\d{1,4}(?:\.\d{1,4})?) GB/s")
 _REMOTE = re.compile(r"Remote Device ([0-9a-fA-F:.]{7,20}): Link \d{1,2}")
 _REFUSED = re.compile(
-    r"^\W{0,8}(?:NVML: )?((?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$", re.IGNORECASE
+    r"^\W{0,40}(?:NVML: )?((?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$", re.IGNORECASE
 )
+_OF_LINKS = re.compile(r"\b(?:Link|GPU) \d|\bNVLink|\bNVML\b")  # a line of the tool; others are talk
 _ALL_DOWN = re.compile(r"\ball links are inactive\b", re.IGNORECASE)
 _MASKED = re.compile(r"(?:GPU|MIG)-[0Xx-]+")
 
@@ -68,7 +69,7 @@ def parse(text: str, *, origin: str) -> Machine:
             card.refused = refused[1].strip()
         elif card is not None and _add(card, line, number, origin):
             continue
-        elif line.strip() and (card is not None or re.search(r"\b(?:Link|GPU) \d", line)):
+        elif _OF_LINKS.search(line):
             unread.append(Unread(source=SOURCE, line=number, text=line.strip()[:200]))
     if not cards:
         raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _HINT)

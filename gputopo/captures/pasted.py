@@ -21,9 +21,11 @@ _WORDS = re.compile(
 )
 _HINT = "copy the whole output of the program again"
 _MOST_UNREAD = 200
-# Lines that say nothing of the machine: fences, prompts with a command, where something was left out.
+# Lines that say nothing of the machine: fences, headings, prompts, commands, where something was left out.
 _NOISE = re.compile(
-    r"^(?:\W*(?:text|console|bash|sh(?:ell)?)?\W*|[^\s$%#>]{0,80}[$%#>] .*|(?:\(\w+\) )?\S+@\S*[$#].*)$"
+    r"^(?:\W*(?:text|console|bash|sh(?:ell)?)?\W*|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"
+    r"|(?:\(\w+\) )?\S+@\S*[$#].*"
+    r"|\S*(?:p2pBandwidthLatencyTest|bandwidthTest|nvbandwidth)(?:\.exe)?(?: +-.*)?)$"
 )
 
 

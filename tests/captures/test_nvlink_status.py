@@ -72,6 +72,11 @@ def test_other_ends_are_read_beside_the_speeds() -> None:
     assert (gpu.nvlinks[0].remote_pci_address, gpu.nvlinks[0].gb_per_s) == ("0000:06:00.0", 25.0)
 
 
+def test_an_indented_text_is_read_and_talk_below_it_is_passed_over() -> None:
+    page = "".join(f"        {line}\n" for line in samples.NVLINK.splitlines())
+    assert read(page + "user@box:~$ exit\nThat is all.\n") == read()
+
+
 def test_lines_that_say_something_else_are_listed() -> None:
     machine = read(samples.NVLINK + "\t Link 2: P2P is supported: true\n")
     assert [(unread.line, unread.text) for unread in machine.unread] == [

@@ -62,6 +62,15 @@ def test_a_matrix_in_a_text_that_only_speaks_of_a_bandwidth_test_is_read() -> No
     assert machine.bandwidth is None
 
 
+@pytest.mark.parametrize(
+    "line", ["### The first box", "./p2pBandwidthLatencyTest", "$ ./bandwidthTest --dtoh"]
+)
+def test_headings_and_commands_above_an_output_are_understood(line: str) -> None:
+    told = " Device 0: A\n Host to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n"
+    rows = "   Transfer Size (Bytes)\tBandwidth(GB/s)\n   32000000\t\t\t25.4\n"
+    assert pasted.parse(f"{line}\n{told}{rows}", origin="x").unread == ()
+
+
 @pytest.mark.parametrize("cut", ["26", "26.", "2", "26.3"])
 def test_a_number_in_whose_middle_the_text_ends_is_no_result(cut: str) -> None:
     text = (

@@ -22,7 +22,7 @@ _DEVICE = re.compile(
 _ACCESS = re.compile(r"Device=(\d{1,4}) (CAN|CANNOT) Access Peer Device=(\d{1,4})$", re.ASCII)
 _HEADING = re.compile(
     r"(?:P2P Connectivity Matrix"
-    r"|(?P<ways>Uni|Bi)directional P2P.{0,40}?Bandwidth|P2P ?=.{0,40}?Latency).{0,60}$",
+    r"|(?P<ways>Uni|Bi)directional P2P.{0,40}?(?:Bandwidth|Matrix)|P2P ?=.{0,40}?Latency).{0,60}$",
     re.IGNORECASE,
 )
 _CORNERS = ("D\\D", "GPU", "CPU")
@@ -84,7 +84,7 @@ def _heading(line: str) -> Table | None:
     low = match[0].lower()
     if "connectivity" in low:
         return Table(None, connectivity=True)
-    enabled = "disabled" not in low
+    enabled = re.search(r"p2p\W{0,3}disabled", low) is None  # "(ACS disabled)" may stand behind it
     reads = re.search(r"\breads?\b", low) is not None
     state = f"P2P={'Enabled' if enabled else 'Disabled'}{' (P2P Reads)' if reads else ''}"
     if match["ways"] is None:

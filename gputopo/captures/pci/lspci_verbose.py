@@ -2,7 +2,8 @@
 
 Bridges tell the bus behind them, which gives the tree. Link capabilities are what a function can do, link
 status what it does now. `lspci -vvv | grep ACSCtl` alone tells whether access control is on anywhere.
-Only GPUs, NICs and bridges are kept.
+Only GPUs, NICs and bridges are kept. A device may stand twice (`lspci` above `lspci -vvv`): each time adds
+what the other does not tell.
 """
 
 import re
@@ -22,7 +23,7 @@ READS = "`lspci -vvv` text"
 
 _HINT = "copy the whole output of `sudo lspci -vvv` again"
 _HEAD = re.compile(
-    r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]) "
+    r"^[ \t]*((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]) "
     r"([^:\[\n]{0,80}?) ?(?:\[([0-9a-f]{4})\])?: (.+)$",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -35,6 +36,7 @@ _DRIVER = re.compile(r"^\s+Kernel driver in use: (\S{1,60})", re.MULTILINE)
 _BAR1 = re.compile(r"^\s+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
 # All ones where its configuration should be: nothing answers at this address.
 _NO_ANSWER = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
+_IDENTITY = ("class_code", "vendor_id", "device_id", "name")  # what is the same on every line about a device
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 # lspci's names of the classes, from pci.ids.
 _CLASSES = {
@@ -61,7 +63,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the list. Raises InputError if there is no device in it, or one is in it twice."""
+    """Read the list. Raises InputError if there is no device in it, or one stands in it twice and differs."""
     heads = list(_HEAD.finditer(text))
     if not heads and _ACS.search(text) is None:
         raise InputError(f"{origin} has no device of lspci in it", _HINT)
@@ -101,8 +103,6 @@ class _Reading:
             line = text.count("\n", 0, head.start()) + 1
             self.found.unread.append(Unread(source=SOURCE, line=line, text=head[0].strip()[:200]))
             return
-        if address in self.nodes:
-            raise InputError(f"{self.origin} has {address} twice", "give one file for each machine")
         self.buses.add(address.rpartition(":")[0])
         class_code = _class_code(head)
         ids = next(_IDS.finditer(head[4]), None)
@@ -112,7 +112,7 @@ class _Reading:
         links = {match[1]: match for match in _LINK.finditer(body)}
         now, most = _link(links.get("LnkSta")), _link(links.get("LnkCap"))
         control = _ACS.search(body)
-        self.nodes[address] = PciNode(
+        node = PciNode(
             address=address,
             root="",
             kind=_kind(class_code, vendor),
@@ -128,16 +128,35 @@ class _Reading:
             acs=_redirects(control[1]) if control else None,
             name=name.strip() or None,
         )
+        self.nodes[address] = self.with_earlier(node)
         if bus := _BEHIND.search(body):
             self.behind[f"{address[: address.index(':')]}:{bus[2].lower()}"] = address
         if self.nodes[address].kind == "gpu":
             self.gpu(address, body, lost=_NO_ANSWER.search(head[4] + body) is not None)
 
+    def with_earlier(self, node: PciNode) -> PciNode:
+        """Add what an earlier line told of the device. Raises InputError if that line was of another one."""
+        earlier = self.nodes.get(node.address, node)
+        both = [(getattr(earlier, name), getattr(node, name)) for name in _IDENTITY]
+        if any(a is not None and b is not None and a != b for a, b in both):
+            raise InputError(
+                f"{self.origin} has {node.address} twice, as two devices", "give one file for each machine"
+            )
+        known = {name: getattr(node, name) for name in node.__struct_fields__}
+        return msgspec.structs.replace(
+            earlier, **{name: value for name, value in known.items() if value not in (None, "", "other")}
+        )
+
     def gpu(self, address: str, body: str, *, lost: bool) -> None:
         """Read what only a GPU has: the size of the window to its memory, and whether it answers."""
         size = _BAR1.search(body)
         mib = round(int(size[1]) * _UNITS[size[2]]) if size else None
-        self.found.gpus[address] = Gpu(index=0, bar1_mib=MemoryMib(total=mib), lost=lost)
+        earlier = self.found.gpus.get(address, Gpu(index=0))
+        self.found.gpus[address] = Gpu(
+            index=0,
+            bar1_mib=MemoryMib(total=earlier.bar1_mib.total if mib is None else mib),
+            lost=lost or earlier.lost,
+        )
         if "<access denied>" in body:
             self.found.missing[f"pci[{address}].speed_gt_per_s"] = "lspci was not run as root"
 
@@ -149,7 +168,7 @@ class _Reading:
             )
         kept = {address: node for address, node in self.nodes.items() if node.kind != "other"}
         machine = pci_tree.machine(SOURCE, kept, self.found, host=Host(acs=acs))
-        missing = {"gpus[*].name": "the name that lspci has is in the PCI tree"} if machine.gpus else {}
+        missing = {"gpus[*].name": "lspci's own name of it is in --json, under pci"} if machine.gpus else {}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
         return msgspec.structs.replace(machine, missing=machine.missing | missing)

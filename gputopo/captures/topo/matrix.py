@@ -112,7 +112,8 @@ def _check_gpus(matrix: Matrix, gpus: dict[int, Row], origin: str) -> None:
     at = {index: matrix.columns.index(f"GPU{index}") for index in gpus}
     for row in gpus.values():
         if row.more_cells or len(row.cells) <= max(at.values()):
-            many = "more cells than the header" if row.more_cells else f"only {len(row.cells)} cells"
+            most = "the header" if matrix.has_header else "there are rows, and no header names them"
+            many = f"more cells than {most}" if row.more_cells else f"only {len(row.cells)} cells"
             raise InputError(
                 f"{origin}: the row of {row.label} (line {row.line}) has {many}",
                 _HINT,

@@ -46,6 +46,14 @@ def test_of_p2p_reads_the_row_fetches() -> None:
     assert rates(samples(p2p_matrix(heading, RATES)), "p2p_direct")["gpu:1", "gpu:0"] == 11.25
 
 
+@pytest.mark.parametrize("words", ["Bandwidth Matrix (ACS disabled, all links x16)", "Matrix (GB/s)"])
+def test_what_else_a_heading_says_is_not_taken_for_the_state_of_p2p(words: str) -> None:
+    found = samples(p2p_matrix(f"Unidirectional P2P=Enabled {words}", RATES))
+    assert rates(found, "p2p_direct")["gpu:0", "gpu:1"] == 11.25
+    staged = samples(p2p_matrix(f"Unidirectional P2P=Disabled {words}", RATES))
+    assert rates(staged, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
+
+
 def test_without_access_a_pair_is_staged_even_where_p2p_is_enabled() -> None:
     found = samples(p2p_head(NAMES, ACCESS) + p2p_matrix(ENABLED, RATES))
     assert set(rates(found, "p2p_direct")) == {("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")}

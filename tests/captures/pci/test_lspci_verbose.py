@@ -89,9 +89,21 @@ def test_a_speed_that_lspci_does_not_know_is_none() -> None:
     assert [gpu.pcie.width_now for gpu in machine.gpus] == [16, 8, 16]
 
 
-def test_a_device_that_stands_twice_is_refused() -> None:
-    with pytest.raises(InputError, match="twice"):
-        read(samples.LSPCI_VERBOSE * 2)
+def test_a_device_that_stands_twice_is_one_where_both_lines_agree() -> None:
+    brief = "".join(re.findall(r"^\S.*\n", samples.LSPCI_VERBOSE, re.MULTILINE))
+    for text in (brief + samples.LSPCI_VERBOSE, samples.LSPCI_VERBOSE + brief, samples.LSPCI_VERBOSE * 2):
+        assert read(text) == read()
+
+
+def test_two_devices_at_one_address_are_refused() -> None:
+    other = samples.LSPCI_VERBOSE.replace("NVIDIA Corporation", "Matrox Electronics Systems Ltd.")
+    with pytest.raises(InputError, match="twice, as two devices"):
+        read(samples.LSPCI_VERBOSE + re.sub(r" \[10de:\w{4}\]", "", other))
+
+
+def test_a_list_within_an_indented_block_is_read() -> None:
+    block = "".join(f"    {line}\n" for line in samples.LSPCI_VERBOSE.splitlines())
+    assert read(f"This is the box:\n\n{block}").gpus == read().gpus
 
 
 @pytest.mark.parametrize("below", ["\t!!! Unknown header type 7f\n", ""])

@@ -24,7 +24,7 @@ REFUSED = [
     ("GPU0 GPU0\nGPU0 X PIX", "the header names GPU0 twice"),
     ("GPU0 GPU1 GPU2\nGPU0 X PIX\nGPU1 PIX X PIX\nGPU2 PIX PIX X", "row of GPU0 .line 2. has only 2 cells"),
     ("GPU0 GPU1\nGPU0 X PIX SYS\nGPU1 PIX X SYS", "row of GPU0 .line 2. has more cells than the header"),
-    ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "more cells than the header"),
+    ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "more cells than there are rows, and no header names them"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n\nGPU0\nGPU0 X", "two different matrices, the second near line 6"),
     ("nothing of the kind", "there is no `nvidia-smi topo -m` matrix in it"),
 ]
