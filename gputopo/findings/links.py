@@ -1,5 +1,6 @@
 """The PCIe link of each GPU: its width and generation, the slot, and errors on the way."""
 
+import re
 from collections.abc import Iterator
 
 from gputopo.expectations import expected_gpu, expected_link
@@ -21,7 +22,7 @@ REPLAYS_BAD = 8 * 60 * 24
 def widths(machine: Machine) -> Iterator[Finding]:
     """Find links with fewer lanes than card and slot can do together. Lanes do not change with load."""
     gpus = present(machine)
-    lost = {gpu.index: lanes for gpu in gpus if (lanes := _lost_lanes(gpu))}
+    lost = {gpu.index: lanes for gpu in gpus if (lanes := _lost_lanes(gpu)) and not _is_soldered(gpu, *lanes)}
     # A board that splits the lanes of one slot between two gives every card half: nothing is broken.
     halved = len(lost) > 1 and len(lost) == len(gpus) and all(now * 2 == top for now, top in lost.values())
     faults = [
@@ -121,6 +122,11 @@ def errors(machine: Machine) -> Iterator[Finding]:
 def _lost_lanes(gpu: Gpu) -> tuple[int, int] | None:
     now, top = gpu.pcie.width_now, gpu.pcie.width_max
     return (now, top) if now and top and now < top else None
+
+
+def _is_soldered(gpu: Gpu, now: int, top: int) -> bool:
+    """Tell whether it is a laptop's GPU on half of its lanes: so makers wire them."""
+    return now * 2 == top and re.search(r"\bLaptop GPU\b|\bMax-Q\b", gpu.name or "") is not None
 
 
 def _usual(gpu: Gpu) -> bool:

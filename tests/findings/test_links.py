@@ -27,6 +27,13 @@ def test_half_the_lanes_of_one_card_are_a_warning() -> None:
     assert told(gpu(0, pcie={"width_now": 8})(sound(1))) == [("pcie.width_degraded", "gpu:0", "warning")]
 
 
+def test_a_laptop_on_half_of_its_lanes_has_what_its_maker_wired() -> None:
+    laptop = every_gpu(name="NVIDIA GeForce RTX 3060 Laptop GPU")(sound(1))
+    said = [finding.id for finding in find(every_gpu(pcie={"width_now": 8})(laptop))]
+    assert "pcie.width_degraded" not in said
+    assert "pcie.width_degraded" in [one.id for one in find(every_gpu(pcie={"width_now": 4})(laptop))]
+
+
 def test_eight_lanes_of_a_card_that_gets_no_more_in_clouds_are_told_mildly() -> None:
     t4 = every_gpu(name="Tesla T4", clocks_mhz={"memory": {"max": 5001, "now": 5001, "application": 5001}})
     eight = all_of(t4, every_gpu(pcie={"width_now": 8}))(sound(1))

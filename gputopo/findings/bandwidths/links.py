@@ -16,6 +16,9 @@ from gputopo.machine import Gpu, Machine
 # Copies to the device and from it: 0.87 to 0.97 of each other in all published outputs that links.csv rests
 # on; a P100 whose memory was on the other socket had 0.67 (gearshifft, pull request 82).
 DIRECTION_SHARE = 0.80
+# The most that a PCIe link carries one way (links.csv: generation 6, 16 lanes). More goes over another link:
+# a sound GH200 writes to its Grace's memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23).
+PCIE_MOST_GB_PER_S = 121.0
 # A link that trains anew under load is a bad contact; once may be the card's last step of waking up. Ours.
 FLAPS = 2
 # Pairs are narrow by their links if none of at least this many GPUs is in a faster pair. Ours.
@@ -99,7 +102,7 @@ def below_expected(machine: Machine) -> Iterator[Finding]:
 
 
 def directions(machine: Machine) -> Iterator[Finding]:
-    """Find GPUs whose copies to and from the host differ by more than those of sound links do."""
+    """Find GPUs whose copies to and from the host differ by more than those of sound PCIe links do."""
     if machine.bandwidth is None:
         return
     copies = _host_copies(machine.bandwidth, machine)
@@ -109,7 +112,7 @@ def directions(machine: Machine) -> Iterator[Finding]:
         if len(own) < 2:
             continue
         share = min(own.values()) / max(own.values())
-        if share < DIRECTION_SHARE:
+        if share < DIRECTION_SHARE and max(own.values()) <= PCIE_MOST_GB_PER_S:
             slower, faster = sorted(own, key=lambda kind: own[kind])
             says = f"copies {_WORDS[slower]} reach about {roughly(share)} of those {_WORDS[faster]}"
             evidence: dict[str, object] = {f"{kind}_gb_per_s": round(own[kind], 3) for kind in own}

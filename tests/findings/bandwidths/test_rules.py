@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from gputopo.bandwidth import Bandwidth, NotMeasured
 from gputopo.findings import IDS, find, find_bandwidth
-from gputopo.machine import Machine
+from gputopo.machine import Gpu, Machine
 from tests.findings.boxes import gpu, sound
-from tests.findings.measured import MEASURED, conditions, measured
+from tests.findings.measured import MEASURED, conditions, measured, sample
 
 
 @pytest.mark.parametrize("fault", MEASURED)
@@ -47,6 +47,16 @@ def test_what_a_reading_and_the_copies_both_show_is_told_once() -> None:
     told = [finding for finding in find(machine) if finding.id == "pcie.width_degraded"]
     assert len(told) == 1
     assert "while copies ran" in told[0].says
+
+
+@pytest.mark.parametrize(("read", "write", "differs"), [(40.0, 29.0, True), (400.0, 290.0, False)])
+def test_two_directions_are_compared_on_links_of_pcie_only(read: float, write: float, differs: bool) -> None:
+    copies = (sample("h2d", "host", "gpu:0", read), sample("d2h", "gpu:0", "host", write))
+    machine = Machine(
+        source="nvbandwidth", gpus=(Gpu(index=0),), bandwidth=Bandwidth(source="nvbandwidth", samples=copies)
+    )
+    told = [finding.id for finding in find_bandwidth(machine)]
+    assert ("bandwidth.direction_differs" in told) is differs
 
 
 def failed(source: str, *told: tuple[str, str]) -> Machine:
