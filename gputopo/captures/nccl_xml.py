@@ -80,7 +80,7 @@ class _Reading:
             self.numa[number] = NumaNode(index=number, cpus=None if cpus is None else cpulist.write(cpus))
             if cpus is None:
                 self.found.missing[f"host.numa_nodes[{number}].cpus"] = "the file gives no affinity mask"
-        elif cpu.get("numaid") != "-1":  # -1: the machine has no NUMA numbers
+        elif cpu.get("numaid") not in (None, "-1"):  # -1: the machine has no NUMA numbers
             self.note(f"<cpu numaid={cpu.get('numaid')!r}>")
         waiting: list[tuple[Element, str | None]] = [(child, None) for child in reversed(cpu)]
         while waiting:
@@ -126,6 +126,8 @@ class _Reading:
             self.found.indices[where] = index
         ends = self.nvlinks.setdefault(where, {})
         for link in element:
+            if link.tag == "c2c":  # to the GPU's own CPU (Grace), and to no device of the tree
+                continue
             count = _number(link.get("count"))
             if link.tag != "nvlink" or count is None or count > 64:  # NVML_NVLINK_MAX_LINKS is 18
                 self.note(f"<{link.tag} {' '.join(f'{k}={v!r}' for k, v in link.attrib.items())}> of {where}")

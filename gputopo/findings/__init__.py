@@ -59,6 +59,7 @@ RULES: tuple[Rule, ...] = (
     uplinks.shared_uplinks,
     nvlink.down,
     nvlink.thin_bridge,
+    nvlink.apart,
     nvlink.errors,
     peer_access.acs,
     peer_access.iommu,

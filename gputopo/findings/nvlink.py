@@ -1,14 +1,17 @@
 """NVLinks: those that are down where equal cards have them up, and those that count errors."""
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from gputopo.expectations import expected_gpu
-from gputopo.findings.fault import Fault, findings_of, kinds, present
+from gputopo.findings.fault import Fault, findings_of, kinds, numbers, present
 from gputopo.findings.finding import Finding
 from gputopo.machine import Gpu, Machine
 
 # NVIDIA/DCGM's PCIe test fails above 100 CRC errors a second; these counters count since the link came up.
 CRC_ERRORS = 100
+# Bridges join two cards; three that are all joined to one another sit on a board made for that.
+FEWEST_JOINED = 3
 # Packets are sent again without loss; a link does so now and then. Ours, by the same measure.
 REPLAYS = 100
 
@@ -76,6 +79,39 @@ def thin_bridge(machine: Machine) -> Iterator[Finding]:
                 evidence={"nvlinks": link.nvlinks, "widest": widest},
                 remedy="nvidia-smi nvlink -s shows which are down; seat the bridge again, or replace it",
             )
+
+
+def apart(machine: Machine) -> Iterator[Finding]:
+    """Find GPUs without any NVLink beside GPUs that are all joined to one another, as by switches.
+
+    For captures that tell pairs and not ports. Of nameless GPUs one may be of another model, such as the
+    display card of a DGX Station, or split by MIG: of those it is a warning.
+    """
+    gpus = [gpu for gpu in present(machine) if not gpu.mig.mode]
+    if any(gpu.nvlinks is not None for gpu in gpus):
+        return
+    count = {pair: link.nvlinks for link in machine.links for pair in ((link.a, link.b), (link.b, link.a))}
+    joined = [gpu for gpu in gpus if any(count.get((gpu.index, other.index)) for other in gpus)]
+    if len(joined) < FEWEST_JOINED or not all(
+        count.get((a.index, b.index)) for a, b in combinations(joined, 2)
+    ):
+        return
+    names, most = {gpu.name for gpu in joined}, max(filter(None, count.values()))
+    says = f"it has no NVLinks, and GPUs {numbers(gpu.index for gpu in joined)} are all joined by {most}"
+    evidence = {"joined": [gpu.index for gpu in joined], "nvlinks": most}
+    yield from findings_of(
+        "nvlink.down",
+        [
+            Fault(gpu, says, evidence, "warning" if gpu.name is None else "error")
+            for gpu in gpus
+            if gpu not in joined
+            and gpu.name in names
+            and all(count.get((gpu.index, other.index)) == 0 for other in joined)
+        ],
+        "nvidia-smi nvlink -s shows which are down (MIG turns them off, too); reset the GPUs "
+        "(sudo nvidia-smi -r), see that nvidia-fabricmanager runs, and reboot",
+        machine,
+    )
 
 
 def errors(machine: Machine) -> Iterator[Finding]:

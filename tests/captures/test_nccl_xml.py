@@ -1,5 +1,6 @@
 """NCCL's topology XML: the tree, the hops, NVLinks through switches, masks, and XML that is refused."""
 
+import re
 import time
 from pathlib import Path
 
@@ -149,3 +150,10 @@ def test_a_socket_whose_place_nccl_does_not_know_is_missing_and_no_strange_line(
     machine = nccl_xml.parse(samples.NCCL.replace("</cpu>", socket, 1), origin="x")
     assert machine.unread == ()
     assert machine.missing["nics"] == "NCCL's XML tells no place of eth9"
+
+
+def test_a_link_to_the_cpu_of_the_same_package_and_a_cpu_without_a_number_are_no_riddles() -> None:
+    grace = re.sub(r'(<gpu dev="0"[^>]*)/>', r'\1><c2c bw="44712" count="5"/></gpu>', samples.NCCL)
+    machine = nccl_xml.parse(grace.replace('numaid="1" ', ""), origin="x")
+    assert machine.unread == ()
+    assert [gpu.numa_node for gpu in machine.gpus] == [0, 0, None]

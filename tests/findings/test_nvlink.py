@@ -1,8 +1,10 @@
+from itertools import combinations
+
 import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find
-from gputopo.machine import Gpu, Hop, Link, Machine, NvLink
+from gputopo.machine import Gpu, Hop, Link, Machine, Mig, NvLink
 from tests.findings.boxes import address, all_of, every_gpu, gpu, host, sound
 
 
@@ -115,3 +117,32 @@ def test_a_bridge_with_fewer_links_than_the_other_is_told_of_its_pair() -> None:
 def test_equal_bridges_and_meshes_of_uneven_pairs_are_sound() -> None:
     for machine in (matrix(p01=12, p23=12), matrix(p01=2, p02=1, p13=1, p23=2), matrix(p01=4)):
         assert not [finding for finding in find(machine) if finding.id.startswith("nvlink")]
+
+
+def switched(*apart: int, count: int = 5, **card: object) -> Machine:
+    """Cards that are all joined by 18 NVLinks, but for some; `card`: what is told of each."""
+    links = tuple(
+        Link(a=a, b=b, hop=Hop.NODE if alone else None, nvlinks=0 if alone else 18)
+        for a, b in combinations(range(count), 2)
+        for alone in (a in apart or b in apart,)
+    )
+    cards = tuple(replace(Gpu(index=index), **card) for index in range(count))
+    return Machine(source="a test", gpus=cards, links=links)
+
+
+def test_a_card_that_hangs_on_none_of_the_switches_is_told() -> None:
+    for name, severity in ((None, "warning"), ("NVIDIA B200", "error")):
+        (found,) = [one for one in find(switched(2, name=name)) if one.id.startswith("nvlink")]
+        assert (found.id, found.subject, found.severity) == ("nvlink.down", "gpu:2", severity)
+        assert "it has no NVLinks, and GPUs 0-1,3-4 are all joined by 18" in found.says
+
+
+def test_a_card_of_another_model_or_split_by_mig_needs_no_nvlinks() -> None:
+    for other in ({"name": "NVIDIA DGX Display"}, {"mig": Mig(mode=True)}):
+        machine = switched(2, name="NVIDIA A100-SXM4-80GB")
+        cards = tuple(replace(card, **other) if card.index == 2 else card for card in machine.gpus)
+        assert not [one for one in find(replace(machine, gpus=cards)) if one.id.startswith("nvlink")]
+
+
+def test_two_cards_with_a_bridge_say_nothing_of_a_third() -> None:
+    assert not [one for one in find(switched(0, count=3)) if one.id.startswith("nvlink")]

@@ -216,6 +216,7 @@ class _Builder:
         if name is None:
             self.missing[f"nics[{index}].name"] = "the text has no NIC legend for it"
         hops: dict[str, Hop] = {}
+        rows = {row.label for row in self.matrix.rows}
         for key, other in self._others(label):
             told = {by: hop for by, hop in self._nic_hops(label, other) if hop is not None}
             if len(set(told.values())) == 1:
@@ -223,6 +224,8 @@ class _Builder:
             elif told:
                 said = ", ".join(f"the row of {by} says {hop.value}" for by, hop in told.items())
                 self.missing[f"nics[{index}].hops.{key}"] = said
+            elif rows.isdisjoint((label, other)):
+                self.missing[f"nics[{index}].hops.nics"] = "the text has no rows of them"
             else:
                 self.missing[f"nics[{index}].hops.{key}"] = "the text has no readable cell for it"
         return Nic(index=index, name=name, hops=hops)

@@ -140,3 +140,13 @@ def test_numbers_beyond_any_machine_are_not_read_as_numbers() -> None:
 def test_damaged_matrices_are_refused_in_words(text: str, what: str) -> None:
     with pytest.raises(InputError, match=what):
         topo_matrix.parse(text, origin="x")
+
+
+def test_where_no_nic_has_a_row_it_is_said_once_that_their_ways_to_one_another_are_not_told() -> None:
+    machine = topo_matrix.parse(
+        "GPU0 GPU1 NIC0 NIC1 NIC2\nGPU0 X SYS PIX NODE SYS\nGPU1 SYS X SYS SYS PIX", origin="x"
+    )
+    assert [nic.hops["gpu:1"] for nic in machine.nics] == [Hop.SYS, Hop.SYS, Hop.PIX]
+    assert [fact for fact in machine.missing if ".hops" in fact] == [
+        f"nics[{index}].hops.nics" for index in range(3)
+    ]
