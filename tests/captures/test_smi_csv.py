@@ -127,6 +127,18 @@ def test_reasons_in_brackets_are_reasons_and_a_lost_card_is_lost() -> None:
     assert machine.gpus[1].fan_percent == 30
 
 
+def test_a_card_that_answers_nothing_but_errors_is_lost_and_one_with_a_broken_fan_is_not() -> None:
+    machine = parse(
+        "index, name, pci.bus_id, temperature.gpu, power.draw [W], fan.speed [%]\n"
+        "0, A, 00000000:0A:00.0, [Unknown Error], [Unknown Error], ERR!\n"
+        "1, [Unknown Error], 00000000:0B:00.0, [Unknown Error], ERR!, [N/A]\n"
+        "2, A, 00000000:0C:00.0, 41, [Unknown Error], ERR!\n"
+        "3, A, 00000000:0D:00.0, [N/A], [N/A], [N/A]\n"
+    )
+    assert [gpu.lost for gpu in machine.gpus] == [True, True, False, False]
+    assert machine.missing["gpus[0]"] == "an error stands in the place of every reading"
+
+
 @pytest.mark.parametrize("era", ["throttle", "event"])
 def test_of_a_part_of_the_reasons_those_in_force_are_kept(era: str) -> None:
     machine = parse(

@@ -1,6 +1,7 @@
 """One GPU as one output of `nvidia-smi` tells it: facts are collected line by line, then become a Gpu."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,6 +24,9 @@ _STEADY = re.compile(
     r"name|brand|architecture|uuid|pci_\w+|(?:memory|bar1)_mib\.total|clocks_mhz\.\w+\.max"
     r"|power_w\.(?:min|max|default_limit)|pcie\.(?:gen|width)_max\w*"
 )
+_WHO = re.compile(r"name|brand|architecture|uuid|pci_\w+")
+_ERROR = re.compile(r"unknown error|err!+", re.IGNORECASE)
+_FEWEST_ERRORS = 3  # a fan or a sensor alone may fail on a card that works
 # Which counts make up NVML's totals, where the card does not tell them: one of the sets, whole.
 _PARTS = {
     "corrected": (("sram_correctable", "dram_correctable"),),
@@ -153,6 +157,9 @@ class Card:
                 missing[fact] = best.reason or "not told"
             else:
                 values[fact] = best.value
+        if _answers_nothing(values, missing):
+            self.lost = True
+            self.notes.setdefault("", "an error stands in the place of every reading")
         self._throttle(values, missing)
         recovery.join(values, missing, refused=self.needs_reset)
         _totals(values, missing)
@@ -219,6 +226,12 @@ class Card:
             values["processes"] = tuple(dict.fromkeys(found))
         elif self.no_processes is not None:
             missing["processes"] = self.no_processes
+
+
+def _answers_nothing(values: Mapping[str, Any], missing: Mapping[str, str]) -> bool:
+    """Tell whether nothing but who the card is was answered, and errors for several other questions."""
+    errors = sum(1 for why in missing.values() if _ERROR.fullmatch(why))
+    return errors >= _FEWEST_ERRORS and all(_WHO.fullmatch(fact) for fact in values)
 
 
 def _said(value: Value) -> str:
