@@ -25,8 +25,9 @@ def health_view(machine: Machine, width: int) -> list[Line]:
 def health_rows(machine: Machine) -> list[tuple[str, str]]:
     """Give (`GPU 0-3`, words) in the order of the GPUs; the label is empty where it repeats."""
     said: dict[str, list[int]] = {}
+    unseen = not machine.pci and not any(link.nvlinks for link in machine.links)
     for gpu in machine.gpus:
-        for words in health_words(gpu):
+        for words in (*health_words(gpu), *(_nvlinks_up(gpu) if unseen else ())):
             said.setdefault(words, []).append(gpu.index)
     by_gpus: dict[str, list[str]] = {}
     for words, gpus in said.items():
@@ -106,6 +107,14 @@ def _nvlinks(gpu: Gpu) -> Iterator[str]:
     for link in links:
         if errors := _nonzero(link.errors):
             yield f"NVLink {link.link} errors: {errors}"
+
+
+def _nvlinks_up(gpu: Gpu) -> Iterator[str]:
+    """Give the speeds of NVLinks that work; matrix and tree show how many there are where they are known."""
+    speeds = [link.gb_per_s for link in gpu.nvlinks or () if link.active and link.gb_per_s is not None]
+    if speeds:
+        each = " or ".join(f"{speed:g}" for speed in sorted(set(speeds)))
+        yield f"NVLinks: {len(speeds)} up, {each} GB/s each way"
 
 
 def _modes(gpu: Gpu) -> Iterator[str]:

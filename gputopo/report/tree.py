@@ -142,9 +142,9 @@ class _Tree:
         if gpu is not None:
             if nvlinks := _nvlinks(self.machine, gpu):
                 details.append((nvlinks, ""))
-            return f"GPU {gpu.index} {plain(_short_name(gpu.name))}".rstrip(), details
+            return f"GPU {gpu.index} {plain(_short_name(gpu.name or node.name))}".rstrip(), details
         if nic is not None:
-            return f"NIC {nic.index} {plain(nic.name or '')}".rstrip(), details
+            return f"NIC {nic.index} {plain(nic.name or node.name or '')}".rstrip(), details
         kinds = {"gpu": "GPU (not counted)", "nic": "network card", "other": "device"}
         name = plain(node.name) if node.name else ""
         if node.kind == "bridge":
@@ -255,7 +255,7 @@ def _root_name(root: str) -> str:
 
 
 def _short_name(name: str | None) -> str:
-    return (name or "").removeprefix("NVIDIA ")
+    return (name or "").removeprefix("NVIDIA ").removeprefix("Corporation ")
 
 
 def _order(address: str) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from gputopo.machine import (
     Ecc,
     Gpu,
     GpuProcess,
+    Link,
     Machine,
     MemoryMib,
     Mig,
@@ -118,3 +119,13 @@ def test_the_block_fits_the_screen(width: int) -> None:
     text = text_of(health_view(Machine(source="x", gpus=gpus), width))
     assert "process 4000 python" in text
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_nvlinks_that_work_are_said_where_neither_matrix_nor_tree_shows_them() -> None:
+    links = tuple(NvLink(link=number, active=True, gb_per_s=25.0) for number in range(12))
+    machine = Machine(
+        source="nvidia-smi nvlink", gpus=(Gpu(index=0, nvlinks=links), Gpu(index=1, nvlinks=links))
+    )
+    assert health_rows(machine) == [("GPU 0-1", "NVLinks: 12 up, 25 GB/s each way")]
+    joined = Machine(source="x", gpus=machine.gpus, links=(Link(a=0, b=1, nvlinks=12),))
+    assert health_rows(joined) == []

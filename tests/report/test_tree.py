@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputopo.machine import Gpu, Host, Link, Machine, Nic, NumaNode, Pcie, PciNode
 from gputopo.report.layout import text_of
@@ -172,6 +173,20 @@ def test_a_network_card_without_a_number_is_shown_with_its_name() -> None:
     )
     assert "network card ConnectX-5  0000:01:00.0" in text
     assert "NIC 3 mlx5_3  0000:02:00.0" in text
+
+
+def test_what_lspci_calls_a_device_stands_where_no_driver_names_it() -> None:
+    at = ("0000:01:00.0", "0000:02:00.0")
+    tree = (
+        card(at[0], name="NVIDIA Corporation GA100 [A100 PCIe 40GB]"),
+        PciNode(address=at[1], root=ROOT, kind="nic", name="Mellanox Technologies MT28908"),
+    )
+    gpu, nic = Gpu(index=0, pci_address=at[0]), Nic(index=0, pci_address=at[1])
+    text = shown(Machine(source="lspci -vvv", gpus=(gpu,), nics=(nic,), pci=tree))
+    assert "GPU 0 GA100 [A100 PCIe 40GB]  0000:01:00.0" in text
+    assert "NIC 0 Mellanox Technologies MT28908  0000:02:00.0" in text
+    named = Machine(source="x", gpus=(replace(gpu, name="NVIDIA A100-PCIE-40GB"),), pci=tree)
+    assert "GPU 0 A100-PCIE-40GB" in shown(named)
 
 
 def test_bridges_without_a_gpu_or_a_network_card_are_left_out() -> None:

@@ -154,5 +154,5 @@ class _Reading:
         if not any(node.name for node in self.nodes.values()):
             self.found.missing["gpus"] = "the tree has no names (lspci -t); lspci -tv has them"
         machine = pci_tree.machine(SOURCE, self.nodes, self.found)
-        missing = {"gpus[*].name": "lspci's own name of it is in --json, under pci"} if machine.gpus else {}
+        missing = {"gpus[*].name": "lspci's own name of it is in the PCI tree"} if machine.gpus else {}
         return msgspec.structs.replace(machine, missing=machine.missing | missing)

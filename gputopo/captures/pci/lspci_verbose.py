@@ -168,7 +168,7 @@ class _Reading:
             )
         kept = {address: node for address, node in self.nodes.items() if node.kind != "other"}
         machine = pci_tree.machine(SOURCE, kept, self.found, host=Host(acs=acs))
-        missing = {"gpus[*].name": "lspci's own name of it is in --json, under pci"} if machine.gpus else {}
+        missing = {"gpus[*].name": "lspci's own name of it is in the PCI tree"} if machine.gpus else {}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
