@@ -233,10 +233,10 @@ def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[
     asked = request.num_gpus
     named = [index for refusal in left_out for index in refusal.gpus or ()]
     if there == 0:
-        return NoPlanError(
-            f"none of the {len(machine.gpus)} GPUs can be used; {left_out[0].reason}",
-            "exclude fewer GPUs, or see what is wrong with them: gputopo inspect",
-        )
+        count = len(machine.gpus)
+        none = "the only GPU cannot be used" if count == 1 else f"none of the {count} GPUs can be used"
+        fewer = "exclude fewer GPUs, or " if request.exclude else ""
+        return NoPlanError(f"{none}; {left_out[0].reason}", f"{fewer}see what is wrong: gputopo inspect")
     if request.gpus is not None:
         what = f"asked for {asked} GPUs, and {there} of those in --gpus can be used"
     elif named:

@@ -18,6 +18,7 @@ from gputopo.topology import links_by_pair
 
 _LIMIT_STYLE = SEVERITY_STYLES["warning"]
 _NO_NODE = "Memory node not known"
+_LEAST_NAME = 30  # characters of a name that are shown, however deep in the tree it stands
 
 Piece = tuple[str, str]
 _Device = TypeVar("_Device", Gpu, Nic)
@@ -203,7 +204,10 @@ class _Tree:
 
 def _lines(branch: Branch, before: str, under: str, width: int) -> list[Line]:
     """Write one branch: its details beside its name, and on lines of their own where there is no room."""
-    current: list[Piece] = [(before, QUIET), (branch.name, "")]
+    name, room = branch.name, max(width - len(before), _LEAST_NAME)
+    if len(name) > room:  # lspci's names may be long
+        name = f"{name[: room - 3]}..."
+    current: list[Piece] = [(before, QUIET), (name, "")]
     lines: list[Line] = []
     for text, style in branch.details:
         room = width - sum(len(piece) for piece, _ in current)

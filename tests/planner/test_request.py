@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.errors import GputopoError, NoPlanError, UsageError
-from gputopo.machine import Machine, Mig
+from gputopo.machine import Gpu, Machine, Mig
 from gputopo.planner import plan
 from gputopo.planner.request import Request, gpus_in_words, ranges
 from tests.matrices import SEVEN, changed, machine_of
@@ -118,3 +118,10 @@ def test_spread_variables_name_no_single_gpu() -> None:
     chosen = plan(machine_of(SEVEN), Request(num_gpus=2, ps="gpu:spread")).choice
     assert (chosen.ps_device, chosen.variable_update) == ("gpu:spread", "parameter_server")
     assert any("spread over the GPUs" in reason for reason in chosen.reasons)
+
+
+def test_where_nobody_excluded_a_gpu_nobody_is_told_to_exclude_fewer() -> None:
+    split = Machine(source="x", gpus=(Gpu(index=0, mig=Mig(mode=True)),))
+    error = error_of(NoPlanError, split, Request())
+    assert error.what.startswith("the only GPU cannot be used; GPU 0 left out: in MIG mode")
+    assert error.hint == "see what is wrong: gputopo inspect"

@@ -185,6 +185,10 @@ def test_what_lspci_calls_a_device_stands_where_no_driver_names_it() -> None:
     text = shown(Machine(source="lspci -vvv", gpus=(gpu,), nics=(nic,), pci=tree))
     assert "GPU 0 GA100 [A100 PCIe 40GB]  0000:01:00.0" in text
     assert "NIC 0 Mellanox Technologies MT28908  0000:02:00.0" in text
+    long = replace(tree[0], name="NVIDIA Corporation GA100 [" + 20 * "A100 " + "]")
+    lines = shown(Machine(source="lspci -vvv", gpus=(gpu,), pci=(long,))).splitlines()
+    assert max(map(len, lines)) <= 78
+    assert any("GPU 0 GA100 [A100" in line and line.endswith("...") for line in lines)
     named = Machine(source="x", gpus=(replace(gpu, name="NVIDIA A100-PCIE-40GB"),), pci=tree)
     assert "GPU 0 A100-PCIE-40GB" in shown(named)
 
