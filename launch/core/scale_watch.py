@@ -36,7 +36,8 @@ class ScaleWatch:
         if report is None or not any(report.skipped_steps):
             return
         self._told = True
-        self._notice(f"Step {told.step} was left out: a gradient was not finite. {_scales(report)}")
+        which = "A step of the warm-up" if told.warmup else f"Step {told.step}"
+        self._notice(f"{which} was left out: a gradient was not finite. {_scales(report)}")
 
     def close(self) -> None:
         """Tell how often that was, and where the scale stands."""

@@ -96,7 +96,13 @@ def left_out(model: keras.Model, head: Head) -> Iterator[str]:
     """Say what a model was compiled with, or does in `fit`, and a run does not use."""
     own = model.loss if getattr(model, "compiled", False) else None
     if own is not None and head.compiled is None:
-        yield f"The model's compiled loss ({_name(own)}) does not take classes and is left out."
+        why = (
+            "is a function, which does not tell whether it takes class numbers, and is left out: as a "
+            "keras.losses.Loss it is used, on class numbers if Sparse is in its name."
+            if _is_own_function(own)
+            else "does not take classes and is left out."
+        )
+        yield f"The model's compiled loss ({_name(own)}) {why}"
     reduction = getattr(own, "reduction", None)
     if head.compiled is not None and reduction not in (None, *_MEANS):
         yield f"The model's compiled loss is a {reduction} over the batch: the mean is taken here."
@@ -140,6 +146,10 @@ def _loss_named(own: Any) -> Any:
         except ValueError:
             return None
     return own if callable(own) and getattr(own, "__module__", "").startswith("keras") else None
+
+
+def _is_own_function(own: Any) -> bool:
+    return callable(own) and not isinstance(own, keras.losses.Loss) and _loss_named(own) is None
 
 
 def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: bool) -> bool:

@@ -6,15 +6,14 @@ from gputopo.events import Event, Noticed, Step
 from gputopo.launch.core.scale_watch import ScaleReport, ScaleWatch
 
 
-def watched(reports: Sequence[ScaleReport | None]) -> list[str]:
-    """What is said of steps 1, 2, ... after which the scale stands so."""
+def watched(reports: Sequence[ScaleReport | None], *, first: int = 1) -> list[str]:
+    """What is said of steps `first`, `first` + 1, ... after which the scale stands so."""
     told: list[Event] = []
     at = 0
     watch = ScaleWatch(lambda: reports[at], told.append)
-    for number in range(len(reports)):
-        at = number
-        watch.before(number + 1)
-        watch.after(Step(time_s=0.0, step=number + 1, seconds=0.1, images=4, loss=None, marks=()), None)
+    for at, number in enumerate(range(first, first + len(reports))):  # noqa: B007 - `watch` looks at it
+        watch.before(number)
+        watch.after(Step(time_s=0.0, step=number, seconds=0.1, images=4, loss=None, marks=()), None)
     watch.close()
     return [event.says for event in told if isinstance(event, Noticed)]
 
@@ -25,6 +24,11 @@ def test_the_first_step_left_out_is_told_at_once_and_all_of_them_at_the_end() ->
         "Step 2 was left out: a gradient was not finite. The loss scale is 64 now.",
         "Steps left out because a gradient was not finite: 2. The loss scale is 32 now.",
     ]
+
+
+def test_a_step_of_the_warm_up_is_told_as_that_and_not_by_a_number_below_one() -> None:
+    told = watched([ScaleReport((64.0,), (1,))], first=-2)
+    assert told[0].startswith("A step of the warm-up was left out: a gradient was not finite.")
 
 
 def test_independent_towers_are_told_apart() -> None:

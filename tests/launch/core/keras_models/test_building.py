@@ -22,6 +22,7 @@ GOOD = {
     "yes_or_no": "binary_crossentropy, as the model was compiled",
     "squares": "MeanSquaredError, as the model was compiled",
     "transducer": "softmax cross-entropy",
+    "own_function": "softmax cross-entropy",
     "many_labels": "sigmoid cross-entropy of every class",
     "by_class": "softmax cross-entropy; the model's last activation is softmax",
     "activity": "softmax cross-entropy",
@@ -160,7 +161,8 @@ def test_a_models_regularisers_count_as_in_keras(found: dict[str, Any], answer: 
 
 
 def test_what_is_left_out_is_said(found: dict[str, Any]) -> None:
-    assert any("CTC" in says for says in found["transducer"]["says"])
+    assert any("(CTC) does not take classes" in says for says in found["transducer"]["says"])
+    assert any("a function, which does not tell whether" in says for says in found["own_function"]["says"])
     assert any("towers drop different things" in says for says in found["dropping"]["says"])
     told = " ".join(found["fits"]["says"])
     assert "compiled loss is a sum over the batch: the mean is taken" in told
