@@ -7,7 +7,7 @@ from rich.text import Text
 
 from gputopo.events import DeviceTimes
 from gputopo.report import units
-from gputopo.report.runs.news import evaluated_words
+from gputopo.report.runs.news import evaluated_words, steps_words
 from gputopo.result import Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
@@ -160,8 +160,9 @@ def _kept(result: Result) -> Iterator[Fact]:
     for exported in result.exports:
         yield "export", f"{exported.path} ({', '.join(exported.formats)})"
     for traced in result.traces:
-        steps = ", ".join(map(str, traced.steps))
-        yield "trace", f"steps {steps}: {traced.path}"
+        took = f"{units.milliseconds(1000 * traced.seconds)} ms"
+        took = took if len(traced.steps) == 1 else f"{took} together"
+        yield "trace", f"{steps_words(traced.steps)}, {took}: {traced.path}"
         for device in traced.devices:
             yield "", _device_times(device)
 

@@ -1,5 +1,7 @@
 """What happens in a run beside its steps, as one line each while it goes."""
 
+from collections.abc import Sequence
+
 from gputopo.events import (
     Anomaly,
     BatchTried,
@@ -39,7 +41,7 @@ def news(event: Event) -> str | None:
         case Exported():
             return f"exported: {event.path} ({', '.join(event.formats)})"
         case Traced():
-            return f"traced steps {index_ranges(event.steps)}: {event.path}"
+            return f"traced {steps_words(event.steps)}: {event.path}"
         case LossNotFinite():
             towers = ", ".join(map(str, event.towers))
             since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
@@ -47,6 +49,11 @@ def news(event: Event) -> str | None:
         case BatchTried():
             return f"a batch of {event.batch_size} per device {'fits' if event.fits else 'does not fit'}"
     return None
+
+
+def steps_words(numbers: Sequence[int]) -> str:
+    """Write which steps: `step 2`, `steps 4-9,11`."""
+    return f"step{'' if len(numbers) == 1 else 's'} {index_ranges(numbers)}"
 
 
 def evaluated_words(event: Evaluated) -> str:

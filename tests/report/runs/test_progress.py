@@ -143,6 +143,8 @@ def test_every_moment_of_a_run_can_be_drawn() -> None:
 def test_many_traced_steps_are_told_in_few_words() -> None:
     traced = Traced(time_s=1.0, path="/run/trace", steps=(1, *range(3, 32)), seconds=0.1)
     assert plain([traced]) == ["traced steps 1,3-31: /run/trace"]
+    one = Traced(time_s=1.0, path="/run/trace", steps=(2,), seconds=0.1)
+    assert plain([one]) == ["traced step 2: /run/trace"]
 
 
 def test_on_a_terminal_what_must_be_said_stays_when_the_display_goes() -> None:

@@ -3,7 +3,7 @@ import re
 import msgspec
 import pytest
 
-from gputopo.events import Device, Evaluated, RankFailed, ReplicasCompared, RunStarted
+from gputopo.events import Device, DeviceTimes, Evaluated, RankFailed, ReplicasCompared, RunStarted, Traced
 from gputopo.report import units
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import failure_lines, run_report, title, verdict_lines
@@ -193,6 +193,15 @@ def test_an_evaluation_tells_the_accuracy_of_all_examples_and_not_of_the_last_st
     text = shown(msgspec.structs.replace(step_only, evaluations=(judged,)))
     assert "top-1 50.00 %" in text
     assert "12.5 %" not in text
+
+
+def test_what_devices_did_in_traced_steps_stands_beside_the_time_of_these_steps_together() -> None:
+    did = DeviceTimes(device="/CPU:0", compute_s=0.5)
+    some = Traced(time_s=1.0, path="/t", steps=(4, 5, 6, 9), seconds=0.75, devices=(did,))
+    one = Traced(time_s=1.0, path="/t", steps=(2,), seconds=0.75, devices=(did,))
+    text = " ".join(shown(msgspec.structs.replace(gpu_result(1), traces=(some, one)), width=200).split())
+    assert "trace steps 4-6,9, 750.0 ms together: /t /CPU:0: computed 500.0 ms" in text
+    assert "trace step 2, 750.0 ms: /t /CPU:0: computed 500.0 ms" in text
 
 
 def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
