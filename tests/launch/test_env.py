@@ -26,24 +26,26 @@ def test_a_worker_on_cpu_devices_sees_no_gpu_whatever_was_planned() -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
+HUGE, ARENAS = "glibc.malloc.hugetlb", "glibc.malloc.arena_max"
+
+
 @pytest.mark.parametrize(
     ("of_user", "of_worker"),
     [
-        (None, "glibc.malloc.hugetlb=1"),
-        ("", "glibc.malloc.hugetlb=1"),
-        ("glibc.malloc.arena_max=2", "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"),
-        (
-            "glibc.malloc.hugetlb=0:glibc.malloc.arena_max=2",
-            "glibc.malloc.hugetlb=0:glibc.malloc.arena_max=2",
-        ),
+        ({}, f"{HUGE}=1:{ARENAS}=3"),
+        ({"GLIBC_TUNABLES": ""}, f"{HUGE}=1:{ARENAS}=3"),
+        ({"GLIBC_TUNABLES": f"{ARENAS}=2"}, f"{ARENAS}=2:{HUGE}=1"),
+        ({"GLIBC_TUNABLES": f"{HUGE}=0:glibc.cpu.x=1"}, f"{HUGE}=0:glibc.cpu.x=1:{ARENAS}=3"),
+        ({"MALLOC_ARENA_MAX": "1"}, f"{HUGE}=1"),
+        ({"GLIBC_TUNABLES": f"{HUGE}=0", "MALLOC_ARENA_MAX": "1"}, f"{HUGE}=0"),
     ],
 )
-def test_a_worker_on_cpu_devices_asks_for_huge_pages_unless_the_user_decided(
-    of_user: str | None, of_worker: str
+def test_a_worker_on_cpu_devices_gets_memory_in_huge_pages_and_arenas_by_core_unless_the_user_decided(
+    of_user: dict[str, str], of_worker: str
 ) -> None:
-    parent = {} if of_user is None else {"GLIBC_TUNABLES": of_user}
-    assert worker_env(parent, cpu_spec(), PLAN)["GLIBC_TUNABLES"] == of_worker
-    assert worker_env(parent, cpu_spec(backend="gpu"), PLAN).get("GLIBC_TUNABLES") == of_user
+    assert worker_env(of_user, cpu_spec(), PLAN, cores=3)["GLIBC_TUNABLES"] == of_worker
+    on_gpus = worker_env(of_user, cpu_spec(backend="gpu"), PLAN, cores=3)
+    assert on_gpus.get("GLIBC_TUNABLES") == of_user.get("GLIBC_TUNABLES")
 
 
 def test_what_the_user_set_for_tensorflow_stands() -> None:

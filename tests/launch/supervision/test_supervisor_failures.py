@@ -77,8 +77,8 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     outcome = run("needs_a_batch_of_one")
     tried = [(event.batch_size, event.fits) for event in outcome.events if isinstance(event, BatchTried)]
     assert tried == [(2, False), (1, True)]
-    told = [words for event in outcome.events if (words := news(event))]
-    assert [words.partition(",")[0] for words in told] == [
+    said = [words for event in outcome.events if (words := news(event))]
+    assert [words.partition(",")[0] for words in said] == [
         "out of memory; looks for a batch that fits",
         "a batch of 2 per device does not fit",
         "a batch of 1 per device fits",
