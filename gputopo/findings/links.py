@@ -126,7 +126,7 @@ def _lost_lanes(gpu: Gpu) -> tuple[int, int] | None:
 
 def _is_soldered(gpu: Gpu, now: int, top: int) -> bool:
     """Tell whether it is a laptop's GPU on half of its lanes: so makers wire them."""
-    return now * 2 == top and re.search(r"\bLaptop GPU\b|\bMax-Q\b", gpu.name or "") is not None
+    return now * 2 == top and re.search(r"\b(?:Laptop GPU|with Max-Q Design)\b", gpu.name or "") is not None
 
 
 def _usual(gpu: Gpu) -> bool:

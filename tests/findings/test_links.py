@@ -27,11 +27,17 @@ def test_half_the_lanes_of_one_card_are_a_warning() -> None:
     assert told(gpu(0, pcie={"width_now": 8})(sound(1))) == [("pcie.width_degraded", "gpu:0", "warning")]
 
 
-def test_a_laptop_on_half_of_its_lanes_has_what_its_maker_wired() -> None:
-    laptop = every_gpu(name="NVIDIA GeForce RTX 3060 Laptop GPU")(sound(1))
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 3060 Laptop GPU", "GeForce RTX 2080 with Max-Q Design"])
+def test_a_laptop_on_half_of_its_lanes_has_what_its_maker_wired(name: str) -> None:
+    laptop = every_gpu(name=name)(sound(1))
     said = [finding.id for finding in find(every_gpu(pcie={"width_now": 8})(laptop))]
     assert "pcie.width_degraded" not in said
     assert "pcie.width_degraded" in [one.id for one in find(every_gpu(pcie={"width_now": 4})(laptop))]
+
+
+def test_a_card_called_max_q_sits_in_a_slot() -> None:
+    card = every_gpu(name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition")(sound(1))
+    assert "pcie.width_degraded" in [one.id for one in find(every_gpu(pcie={"width_now": 8})(card))]
 
 
 def test_eight_lanes_of_a_card_that_gets_no_more_in_clouds_are_told_mildly() -> None:
