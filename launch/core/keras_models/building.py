@@ -18,10 +18,12 @@ from gputopo.errors import UsageError
 from gputopo.launch.core.keras_models.checks import (
     POLICIES,
     Traced,
+    computes_in,
     is_seed,
     layers_of,
     metrics_of,
     named,
+    other_types,
     require_any_batch,
     require_listed,
     require_trainable,
@@ -76,6 +78,11 @@ class KerasModel:
         self.state = [_spec(one) for one in self._frozen]
         self._takes_training = "training" in inspect.signature(model.call).parameters
         self.says: tuple[str, ...] = tuple(self._says(traced))
+
+    @property
+    def short_types(self) -> tuple[str, ...]:
+        """The types other than float32 that its layers compute in, however it is used."""
+        return tuple(other_types(computes_in(self.keras), "fp32"))
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -184,6 +191,12 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     if spec is not None and built.layout not in (None, spec.data_format):
         built.says += (
             f"The model's own layers compute in {built.layout}: {spec.data_format} is turned for it.",
+        )
+    others = other_types(computes_in(built.keras), compute)
+    if others:
+        built.says += (
+            f"Layers of the model compute in {' and '.join(others)}, as they were made, whatever --precision "
+            f"({compute} here) says.",
         )
     return built
 

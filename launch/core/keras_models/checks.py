@@ -93,6 +93,21 @@ def layers_of(layer: Any) -> Iterator[Any]:
     yield from layer._flatten_layers(include_self=False, recursive=True)
 
 
+def computes_in(model: keras.Model) -> set[str]:
+    """Name the types that the layers with weights compute in."""
+    return {layer.compute_dtype for layer in layers_of(model) if layer._trainable_variables}
+
+
+def other_types(found: set[str], compute: str) -> list[str]:
+    """Name the types among those of a model's layers that a run in `compute` (fp32, bf16, fp16) is not in.
+
+    Single layers in float32 beside such in a shorter type are usual: Keras advises it for the last one.
+    """
+    wanted = POLICIES[compute].removeprefix("mixed_")
+    usual = {wanted, "float32"} if wanted in found else {wanted}
+    return sorted(found - usual)
+
+
 def metrics_of(model: keras.Model) -> list[str]:
     """Name the metrics that a model's layers keep; what it was compiled with is not theirs."""
     return [one.name for layer in layers_of(model) for one in layer._metrics]

@@ -70,6 +70,13 @@ class Export:
         if self._spec.variable_update == "independent" and len(placement.places) > 1:
             says = "The towers trained alone: the first one's model is exported."
             self._emit(Noticed(time_s=time.time(), says=says))
+        short = getattr(self._model, "short_types", ())
+        if short:
+            says = (
+                f"The exported model's layers compute in {' and '.join(short)}, as they did in training; its "
+                "weights are in float32."
+            )
+            self._emit(Noticed(time_s=time.time(), says=says))
         weights = [variable.numpy() for variable in placement.places[0]]
         state = [variable.numpy() for variable in placement.states[0]] if placement.states else []
         temporary = temporary_in(self._folder)

@@ -56,6 +56,30 @@ def own_function() -> Any:
     return model
 
 
+def typed(first: str | None, last: str | None) -> Any:
+    """A model whose layers have types of their own."""
+    return keras.Sequential(
+        [
+            keras.Input((6, 5, 2)),
+            layers.Conv2D(3, 3, dtype=first),
+            layers.Flatten(dtype=first),
+            layers.Dense(7, dtype=last),
+        ]
+    )
+
+
+def short_layers() -> Any:
+    return typed("mixed_bfloat16", "mixed_bfloat16")
+
+
+def long_layers() -> Any:
+    return typed("float32", "float32")
+
+
+def long_last_layer() -> Any:
+    return typed(None, "float32")
+
+
 def many_labels() -> Any:
     return keras.Sequential([keras.Input((6,)), layers.Dense(3, activation="sigmoid")])
 

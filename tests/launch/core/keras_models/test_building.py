@@ -72,6 +72,9 @@ def cases() -> dict[str, dict[str, Any]]:
     made["independent"] = {"model": normed["model"], "variable_update": "independent"}
     made["nchw"] = {**normed, "data_format": "NCHW"}
     made["bf16"] = {**normed, "precision": {"compute": "bf16"}}
+    for name in ("short_layers", "long_layers", "long_last_layer"):
+        made[name] = {**normed, "model": f"{USER}:{name}"}
+        made[f"{name} bf16"] = {**made[name], "precision": {"compute": "bf16"}}
     for name in ("plain", "dropping"):
         made[f"{name} xla"] = {**made[name], "precision": {"xla": True}}
     made["no module"] = {**normed, "model": "tests.launch.core.nowhere:build"}
@@ -150,6 +153,27 @@ def test_bf16_rounds_but_trains_the_same_model(found: dict[str, Any]) -> None:
     exact, short = found["normed"]["losses"], found["bf16"]["losses"]
     assert short == pytest.approx(exact, rel=0.05)  # bfloat16 keeps 3 digits
     assert short != pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("short_layers", "compute in bfloat16, as they were made, whatever --precision (fp32 here) says"),
+        ("short_layers bf16", None),
+        ("long_layers", None),
+        ("long_layers bf16", "compute in float32, as they were made, whatever --precision (bf16 here) says"),
+        ("long_last_layer bf16", None),
+    ],
+)
+def test_layers_that_keep_their_own_type_are_told(found: dict[str, Any], name: str, said: str | None) -> None:
+    told = [says for says in found[name]["says"] if "as they were made" in says]
+    assert len(told) == (said is not None)
+    assert said is None or said in told[0]
+
+
+def test_layers_of_a_short_type_train_alike_under_any_precision(found: dict[str, Any]) -> None:
+    one, other = found["short_layers"]["losses"], found["short_layers bf16"]["losses"]
+    assert one == pytest.approx(other, rel=TOLERANCE)
 
 
 def test_a_models_regularisers_count_as_in_keras(found: dict[str, Any], answer: dict[str, Any]) -> None:

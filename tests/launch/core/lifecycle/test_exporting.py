@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gputopo.events import Exported
-from gputopo.launch.spec import Lifecycle
+from gputopo.events import Exported, Noticed
+from gputopo.launch.spec import Lifecycle, Precision
 from tests.launch.forks import run_program
 from tests.launch.worker_process import environment, run_worker, trivial_spec
 
@@ -47,6 +47,7 @@ def test_a_trained_keras_model_is_loaded_by_keras_and_by_tensorflow_without_gput
     assert code == 0, stderr[-2000:]
     (told,) = (event for event in events if isinstance(event, Exported))
     assert told.formats == ("saved_model", "npz", "keras")
+    assert not any(isinstance(event, Noticed) for event in events)
     done = subprocess.run(
         [sys.executable, "-c", LOAD, str(export)],
         env=environment(),
@@ -67,6 +68,20 @@ def test_a_trained_keras_model_is_loaded_by_keras_and_by_tensorflow_without_gput
             and np.array_equal(arrays[name], np.array(found["kernel"], np.float32))
             for name in arrays.files
         )
+
+
+def test_an_exported_keras_model_that_computes_in_a_short_type_is_told(tmp_path: Path) -> None:
+    spec = trivial_spec(
+        1,
+        model="tests.launch.core.user_models:normed",
+        batch_size=4,
+        precision=Precision(compute="bf16"),
+        lifecycle=Lifecycle(export=str(tmp_path / "export")),
+    )
+    code, events, stderr = run_worker(tmp_path, spec)
+    assert code == 0, stderr[-2000:]
+    (told,) = (event.says for event in events if isinstance(event, Noticed))
+    assert told.startswith("The exported model's layers compute in bfloat16, as they did in training")
 
 
 FOLLOW = """
