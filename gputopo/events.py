@@ -130,9 +130,9 @@ class WarmupDone(_Event, frozen=True, tag="warmup_done"):
 class Step(_Event, frozen=True, tag="step"):
     """One training step of all towers. `step` counts from 1 after the warm-up, and below 1 within it.
 
-    `images`: of all towers together. `loss`: mean of the towers; NaN is written as null. `waited_s`: the part
-    of `seconds` in which all towers waited for their examples. `global_step`: steps that the weights have
-    been trained for after this one, those before a resumed checkpoint included.
+    `images`: of all towers together. `loss`: mean of their examples; NaN is written as null. `waited_s`: the
+    part of `seconds` in which all towers waited for their examples. `global_step`: steps that the weights
+    have been trained for after this one, those before a resumed checkpoint included.
     `top1`, `top5`: share of this step's examples, from 0 to 1, whose label was the first guess, or among the
     first five; None where it was not asked for.
     """

@@ -23,6 +23,14 @@ def never() -> bool:
     return False
 
 
+def mean_loss(outcome: StepOutcome) -> float:
+    """Give the mean loss of a step's examples: in the last batch of an evaluation a tower may have few."""
+    counts = outcome.examples
+    if counts is None or not counts.any():
+        return float(outcome.losses.mean())
+    return float((outcome.losses * counts).sum() / counts.sum())
+
+
 class Observer(Protocol):
     """Somebody who does something between steps, outside of their time."""
 
@@ -146,7 +154,7 @@ class Loop:
             observer.after(told, outcome)
 
     def _told(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
-        loss = float(outcome.losses.mean())
+        loss = mean_loss(outcome)
         images = self._spec.batch_size * len(self._spec.devices)
         shares = None
         if outcome.examples is not None:

@@ -98,9 +98,10 @@ def _training(result: Result) -> Iterator[Fact]:
         yield "steady", _steady(result)
     if result.parameters:
         yield "parameters", f"{result.parameters:,}"
-    if result.steps and result.ran.get("task") != "input":
+    # An evaluation tells loss and accuracy of all its examples.
+    if result.steps and result.ran.get("task") != "input" and not result.evaluations:
         yield "loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}"
-    if result.last_top1 is not None and not result.evaluations:  # which tell it of all examples
+    if result.last_top1 is not None and not result.evaluations:
         top5 = "" if result.last_top5 is None else f", top-5 {100 * result.last_top5:.1f} %"
         yield "accuracy", f"top-1 {100 * result.last_top1:.1f} %{top5} of the last step's examples"
     if result.input_verdict is not None:

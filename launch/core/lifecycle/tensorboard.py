@@ -10,6 +10,7 @@ from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
 from gputopo.events import Step
 from gputopo.launch.checkpoint_files import DiskError
+from gputopo.launch.core.loop import mean_loss
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.updating import learning_rate
 from gputopo.launch.op_errors import disk_reason
@@ -63,11 +64,13 @@ class Scalars:
         )
         with self._all.as_default(step):
             _write("images_per_sec", told.images / told.seconds)
-            _write("loss", float(outcome.losses.mean()))
+            _write("loss", mean_loss(outcome))
             _write("learning_rate", float(rate))
             if told.top1 is not None:
                 _write("top1", told.top1)
-        losses = outcome.losses if len(outcome.losses) == len(self._towers) else ()
+        losses = list(outcome.losses) if len(outcome.losses) == len(self._towers) else []
+        if outcome.examples is not None:  # a tower without any has no loss
+            losses = [loss if count else None for loss, count in zip(losses, outcome.examples, strict=True)]
         for writer, marks, loss in zip_longest(self._towers, told.marks, losses):
             with writer.as_default(step):
                 own_s = marks.weights_s + marks.compute_s

@@ -186,13 +186,15 @@ def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
     assert "leaves them out" not in shown(summarise(stream(cpu_devices(2), even)), width=200)
 
 
-def test_an_evaluation_tells_the_accuracy_of_all_examples_and_not_of_the_last_step() -> None:
+def test_an_evaluation_tells_accuracy_and_loss_of_all_examples_and_not_of_the_last_step() -> None:
     step_only = msgspec.structs.replace(gpu_result(2), last_top1=0.125, last_top5=0.5)
     assert "top-1 12.5 %" in shown(step_only)
+    assert " → " in shown(step_only)
     judged = Evaluated(time_s=1.0, examples=50, top1=0.5, top5=0.75, loss=1.0, seconds=1.0)
     text = shown(msgspec.structs.replace(step_only, evaluations=(judged,)))
-    assert "top-1 50.00 %" in text
+    assert "top-1 50.00 %, top-5 75.00 %, loss 1" in " ".join(text.split())
     assert "12.5 %" not in text
+    assert " → " not in text
 
 
 def test_what_devices_did_in_traced_steps_stands_beside_the_time_of_these_steps_together() -> None:

@@ -24,7 +24,8 @@ from gputopo.launch.core.loop import LossWatch
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.spec import Lifecycle
 from tests.launch.specs import cpu_spec
-folder, losses = Path(sys.argv[1]), np.array(json.loads(sys.argv[2]))
+folder, losses, examples = Path(sys.argv[1]), *(np.array(json.loads(one)) for one in sys.argv[2:])
+examples = examples if examples.shape else None
 marks = tuple(TowerMarks(tower=tower, start_s=0.0, weights_s=0.1, compute_s=0.3) for tower in range(2))
 told = Step(time_s=0.0, step=1, seconds=0.5, images=8, loss=1.0, marks=marks, global_step=2)
 lost = []
@@ -32,7 +33,7 @@ scalars = Scalars(cpu_spec(lifecycle=Lifecycle(tensorboard=str(folder))))
 watch = LossWatch(lost.append)
 for _ in range(2):
     for observer in (scalars, watch):
-        observer.after(told, StepOutcome(losses, np.zeros((2, 3))))
+        observer.after(told, StepOutcome(losses, np.zeros((2, 3)), examples=examples))
 scalars.close()
 found = {}
 for file in folder.glob("*/events*"):
@@ -44,9 +45,9 @@ json.dump({"scalars": found, "lost": [event.towers for event in lost]}, sys.stdo
 """
 
 
-def written(folder: Path, losses: list[float]) -> dict[str, Any]:
+def written(folder: Path, losses: list[float], examples: list[int] | None = None) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", WRITE_AND_READ, str(folder), json.dumps(losses)],
+        [sys.executable, "-c", WRITE_AND_READ, str(folder), json.dumps(losses), json.dumps(examples)],
         env=environment(),
         capture_output=True,
         text=True,
@@ -64,6 +65,13 @@ def test_every_tower_has_its_pace_and_its_loss(tmp_path: Path) -> None:
         "tower_0": {"images_per_sec": 10.0, "loss": 1.0},
         "tower_1": {"images_per_sec": 10.0, "loss": 3.0},
     }
+
+
+def test_a_tower_without_an_example_in_the_last_batch_has_no_loss_and_no_say(tmp_path: Path) -> None:
+    scalars = written(tmp_path, [3.0, 0.0], [2, 0])["scalars"]
+    assert scalars["all"]["loss"] == 3.0
+    assert scalars["tower_0"]["loss"] == 3.0
+    assert "loss" not in scalars["tower_1"]
 
 
 def test_towers_with_one_loss_together_have_none_of_their_own(tmp_path: Path) -> None:
