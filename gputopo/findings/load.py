@@ -28,3 +28,16 @@ def busy(gpu: Gpu) -> bool:
     """Tell whether the GPU was at work for at least half of the time, so that its clocks should be up."""
     used = gpu.utilization_percent.gpu
     return at_work(gpu) and used is not None and used >= BUSY_PERCENT
+
+
+def idle(gpu: Gpu) -> bool:
+    """Tell whether the GPU is known to have had nothing to do, or little in a state for saving power.
+
+    No opposite of `at_work`: where nothing is told, both are False. A card that is used and stays in such a
+    state is held there, and not idle.
+    """
+    used = gpu.utilization_percent.gpu
+    if "gpu_idle" in reasons_of(gpu.throttle) or used == 0:
+        return True
+    saving = gpu.pstate is not None and gpu.pstate not in WORKING_STATES
+    return saving and (used is None or used < BUSY_PERCENT)

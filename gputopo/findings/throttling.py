@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gputopo.clock_events import reasons_of
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding, Severity
+from gputopo.findings.load import idle
 from gputopo.findings.power import limited
 from gputopo.findings.throttle_words import BY_NAME, REASONS
 from gputopo.machine import Gpu, Machine
@@ -55,10 +56,14 @@ def _stands_for_itself(name: str, reasons: tuple[str, ...]) -> bool:
 
 
 def _power_cap(machine: Machine) -> Iterator[Finding]:
-    """Tell a card at its limit from one that is held below it; a lowered limit has a finding of its own."""
+    """Tell a card at its limit from one that is held below it; a lowered limit has a finding of its own.
+
+    Some cards tell a power cap while they do nothing (A10, A40, RTX A6000 and RTX 5090 in P8 at 0 %, in
+    published captures): no fault.
+    """
     faults: dict[Severity, list[Fault]] = {"info": [], "warning": []}
     for gpu in present(machine):
-        if "sw_power_cap" not in reasons_of(gpu.throttle) or limited(gpu):
+        if "sw_power_cap" not in reasons_of(gpu.throttle) or limited(gpu) or idle(gpu):
             continue
         draw, limit = gpu.power_w.draw, gpu.power_w.enforced_limit or gpu.power_w.limit
         if draw is not None and limit and draw < LOW_DRAW_SHARE * limit:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.findings.load import at_work
+from gputopo.findings.load import at_work, idle
 from gputopo.machine import Gpu, Throttle, UtilizationPercent
 
 HELD = Throttle(reasons=("hw_slowdown",))
@@ -22,3 +22,27 @@ def test_words_that_may_be_a_part_of_the_reasons_do_not_say_that_a_card_is_not_i
 def test_beside_such_words_the_use_of_the_card_says_whether_it_works(percent: int) -> None:
     used = UtilizationPercent(gpu=percent)
     assert at_work(Gpu(index=0, pstate="P0", throttle=HELD, utilization_percent=used)) is (percent > 0)
+
+
+@pytest.mark.parametrize(
+    ("pstate", "percent", "expected"),
+    [
+        ("P8", 0, True),
+        ("P8", 3, True),
+        ("P8", None, True),
+        ("P8", 95, False),
+        ("P0", 0, True),
+        ("P0", 95, False),
+        ("P0", None, False),
+        (None, None, False),
+    ],
+)
+def test_a_card_is_idle_where_that_is_told_and_not_where_it_is_used_in_a_low_state(
+    pstate: str | None, percent: int | None, expected: bool
+) -> None:
+    used = UtilizationPercent(gpu=percent)
+    assert idle(Gpu(index=0, pstate=pstate, utilization_percent=used)) is expected
+
+
+def test_a_card_that_says_that_it_is_idle_is() -> None:
+    assert idle(Gpu(index=0, pstate="P0", throttle=Throttle(mask=1)))

@@ -59,6 +59,17 @@ def test_a_power_cap_at_full_draw_is_normal_and_one_below_it_is_not(
     assert (found.id, found.severity) == ("throttle.sw_power_cap", severity)
 
 
+def test_a_power_cap_of_a_card_that_does_nothing_is_no_fault() -> None:
+    resting = {"throttle": {"mask": 4}, "power_w": {"draw": 20.0}, "pstate": "P8"}
+    assert find(gpu(1, **resting, utilization_percent={"gpu": 0})(sound())) == ()
+
+
+def test_a_card_that_is_used_and_held_in_a_low_state_by_its_power_cap_is_a_fault() -> None:
+    held = {"throttle": {"mask": 4}, "power_w": {"draw": 20.0}, "pstate": "P8"}
+    (found,) = find(gpu(1, **held, utilization_percent={"gpu": 97})(sound()))
+    assert (found.id, found.severity) == ("throttle.sw_power_cap", "warning")
+
+
 def test_a_cap_of_all_cards_is_said_once() -> None:
     (found,) = find(every_gpu(throttle={"mask": 4})(sound()))
     assert found.subject == "gpus:0-3"

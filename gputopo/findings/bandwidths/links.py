@@ -64,16 +64,25 @@ def narrow_links(machine: Machine) -> Iterator[Finding]:
     """Recognise links of few lanes by their copies, where no source tells the link (published outputs)."""
     if machine.bandwidth is None:
         return
-    copies = _host_copies(machine.bandwidth, machine)
+    copies = host_rates(machine.bandwidth, machine)
+    slower = _slower_than_partners(machine.bandwidth)
+    yield from findings_of("pcie.slot_narrow", narrow_faults(machine), _WIDER, machine)
+    if not copies and not slower and (all_pairs := _narrow_pairs(machine.bandwidth, machine)):
+        yield all_pairs
+
+
+def narrow_faults(machine: Machine) -> list[Fault]:
+    """Give the GPUs whose copies are as fast as few lanes carry, where no source tells the link."""
+    if machine.bandwidth is None:
+        return []
+    copies = host_rates(machine.bandwidth, machine)
     slower = _slower_than_partners(machine.bandwidth)
     faults = []
     for gpu in present(machine):
         own = copies.get(gpu.index) or slower.get(gpu.index)
-        if own and _link_is_unknown(gpu, machine) and (fault := _narrow(gpu, own)):
+        if own and link_is_unknown(gpu, machine) and (fault := _narrow(gpu, own)):
             faults.append(fault)
-    yield from findings_of("pcie.slot_narrow", faults, _WIDER, machine)
-    if not copies and not slower and (all_pairs := _narrow_pairs(machine.bandwidth, machine)):
-        yield all_pairs
+    return faults
 
 
 def below_expected(machine: Machine) -> Iterator[Finding]:
@@ -105,7 +114,7 @@ def directions(machine: Machine) -> Iterator[Finding]:
     """Find GPUs whose copies to and from the host differ by more than those of sound PCIe links do."""
     if machine.bandwidth is None:
         return
-    copies = _host_copies(machine.bandwidth, machine)
+    copies = host_rates(machine.bandwidth, machine)
     faults = []
     for gpu in present(machine):
         own = copies.get(gpu.index, {})
@@ -164,7 +173,8 @@ def _narrow_severity(gpu: Gpu, lanes: int) -> Severity:
     return "info" if usual is not None and lanes >= usual else "warning"
 
 
-def _host_copies(bandwidth: Bandwidth, machine: Machine) -> dict[int, dict[str, float]]:
+def host_rates(bandwidth: Bandwidth, machine: Machine) -> dict[int, dict[str, float]]:
+    """Give for each GPU the best copy from the host and to it, by kind."""
     found: dict[int, dict[str, float]] = {}
     for kind in HOST_KINDS:
         for gpu, sample in host_copies(bandwidth.samples, kind, machine).items():
@@ -172,7 +182,8 @@ def _host_copies(bandwidth: Bandwidth, machine: Machine) -> dict[int, dict[str, 
     return found
 
 
-def _link_is_unknown(gpu: Gpu, machine: Machine) -> bool:
+def link_is_unknown(gpu: Gpu, machine: Machine) -> bool:
+    """Tell whether no source, and no reading while copies ran, has the lanes of a GPU's link."""
     seen = any(index.index == gpu.index for index, _ in _under_load(machine))
     return gpu.pcie.width_now is None and gpu.pcie.width_max is None and not seen
 
@@ -199,7 +210,7 @@ def _narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
     copies = _between_gpus(bandwidth)
     gpus = {gpu for pair in copies for gpu in pair}
     told = [gpu for gpu in present(machine) if gpu.index in gpus]
-    if len(gpus) < FEWEST_GPUS or any(not _link_is_unknown(gpu, machine) for gpu in told):
+    if len(gpus) < FEWEST_GPUS or any(not link_is_unknown(gpu, machine) for gpu in told):
         return None
     fastest = max(copies.values())
     fits = links_for(fastest, None)

@@ -1,6 +1,6 @@
 """The rules over measured copies, in their order. They find nothing on a machine without `bandwidth`."""
 
-from gputopo.findings.bandwidths import faults, host, links, pairs
+from gputopo.findings.bandwidths import equals, faults, host, links, pairs
 from gputopo.findings.finding import Rule
 
 BANDWIDTH_RULES: tuple[Rule, ...] = (
@@ -9,6 +9,7 @@ BANDWIDTH_RULES: tuple[Rule, ...] = (
     links.degraded,
     links.narrow_links,
     links.below_expected,
+    equals.slower_than_equals,
     links.directions,
     pairs.direct_slower,
     pairs.pair_slower,
