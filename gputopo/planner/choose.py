@@ -3,7 +3,8 @@
 All sets of GPUs are compared, by topology: the set with the closest farthest pair wins, then the next
 farthest decides (`gputopo.planner.subsets`, `gputopo.topology.nearness`). Where the bandwidth of all pairs to
 choose from was measured, classes of measured speed come before those of topology
-(`gputopo.planner.measured_order`). Of equal sets the lowest indices win. The variables are placed by
+(`gputopo.planner.measured_order`). Of equal sets one wins whose GPUs nothing speaks against
+(`gputopo.planner.condition`), then the lowest indices. The variables are placed by
 `gputopo.planner.placement_rule`. Nothing is predicted here, so speeds stay None.
 """
 
@@ -17,6 +18,7 @@ from gputopo.errors import NoPlanError
 from gputopo.links.pair_speeds import pair_speeds, unmeasured
 from gputopo.machine import Hop, Machine
 from gputopo.plan import Candidate, Plan, Refusal
+from gputopo.planner.condition import trouble_reasons, troubles
 from gputopo.planner.environment import plan_environment
 from gputopo.planner.measured_order import MeasuredOrder, not_used, when_measured
 from gputopo.planner.placement_rule import place_variables
@@ -74,7 +76,9 @@ class _Choice:
         self.islands = self._pix_islands()
         self.size = self._size()
         self.all_reduce = _reduction(request, self.size)
-        self.found = (FoundSet(self.pool, 1, 1),) if self.exact else self._search(self.pool, keep)
+        self.troubles = troubles(machine)
+        self.avoided: tuple[int, ...] = ()
+        self.found = (FoundSet(self.pool, 1, 1),) if self.exact else self._find(keep)
         best = self.found[0].gpus
         self.unmet: tuple[Refusal, ...] = ()
         if request.prefer_pix and not self.in_one_island(best):
@@ -129,6 +133,20 @@ class _Choice:
             return largest
         return there
 
+    def _find(self, keep: int) -> tuple[FoundSet, ...]:
+        """Give the closest sets; first one without troubled GPUs if it is as close as any."""
+        found = self._search(self.pool, keep)
+        best = found[0]
+        sound = [gpu for gpu in self.pool if gpu not in self.troubles or gpu == self.required]
+        if not self.troubles.keys() & set(best.gpus) or len(sound) < self.size:
+            return found
+        other = self._search(sound, 1)[0]
+        if self._distances(other.gpus) != self._distances(best.gpus):
+            return found
+        self.avoided = tuple(sorted(set(self.pool) - set(sound)))
+        rest = (one for one in found if one.gpus != other.gpus)
+        return (FoundSet(other.gpus, other.alike, best.equal), *rest)[:keep]
+
     def _search(self, pool: Sequence[int], keep: int) -> tuple[FoundSet, ...]:
         try:
             return closest_sets(
@@ -163,12 +181,19 @@ class _Choice:
             free = 0 if self.required is None else 1
             looked_at = comb(len(self.pool) - free, self.size - free)
             reasons.append(
-                search_reason(looked_at, found.equal, self.size, measured=self.measured is not None)
+                search_reason(
+                    looked_at,
+                    found.equal,
+                    self.size,
+                    measured=self.measured is not None,
+                    avoided=self.avoided,
+                )
             )
             if self.required is not None:
                 reasons.append(f"every set contains GPU {self.required}, which is to hold the variables")
         if self.request.prefer_pix:
             reasons += [refusal.reason for refusal in self.unmet] or [self._wish_reason(found.gpus)]
+        reasons += trouble_reasons(self.troubles, found.gpus, self.avoided)
         return [*reasons, *kind_reasons(self.machine, found.gpus), *(out.reason for out in self.left_out)]
 
     def _distance_reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:

@@ -39,19 +39,22 @@ def farthest_words(links: Links, gpus: Sequence[int]) -> str:
     return f"farthest pair {class_name(links.get(_farthest(links, gpus)))}"
 
 
-def search_reason(looked_at: int, equal: int, size: int, *, measured: bool = False) -> str:
+def search_reason(
+    looked_at: int, equal: int, size: int, *, measured: bool = False, avoided: Sequence[int] = ()
+) -> str:
     """Say among how many sets the choice is the best, by what, and how many are exactly as good."""
+    lowest = f"of those without {gpus_in_words(avoided)} the lowest" if avoided else "the lowest"
     if looked_at == size == 1:
         return "the only GPU there is to choose from"
     if size == 1:
-        return f"one GPU of {looked_at} to choose from: no pairs to compare, the lowest index was taken"
+        return f"one GPU of {looked_at} to choose from: no pairs to compare, {lowest} index was taken"
     if looked_at == 1:
         return f"the only set of {size} there is to choose from"
     order = "measured bandwidth, slowest pair first" if measured else "topology, farthest pair first"
     best = f"best of all {looked_at} sets of {size} by {order}"
     if equal == 1:
         return f"{best}; no other set is as {'good' if measured else 'close'}"
-    return f"{best}; {equal} sets are equal, the lowest indices were taken"
+    return f"{best}; {equal} sets are equal, {lowest} indices were taken"
 
 
 def kind_reasons(machine: Machine, gpus: Sequence[int]) -> list[str]:

@@ -176,7 +176,20 @@ def _unusable(gpu: Gpu) -> str | None:
         return "in MIG mode, where a program gets one instance at most"
     if gpu.compute_mode is not None and "prohibited" in gpu.compute_mode.lower():
         return "compute mode Prohibited"
+    if gpu.remapped_rows.failure:
+        return "a memory row that fails could not be replaced"
+    if _is_taken(gpu):
+        return "another program has it for itself (compute mode Exclusive)"
     return None
+
+
+def _is_taken(gpu: Gpu) -> bool:
+    """Tell whether a program holds a GPU in exclusive mode. MPS, made to share such a GPU, lets others in."""
+    if gpu.compute_mode is None or "exclusive" not in gpu.compute_mode.lower():
+        return False
+    computing = [one for one in gpu.processes or () if one.kind in ("compute", "mps")]
+    shared = any(one.kind == "mps" or "cuda-mps" in (one.name or "") for one in computing)
+    return bool(computing) and not shared
 
 
 def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:

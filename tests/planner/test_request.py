@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.errors import GputopoError, NoPlanError, UsageError
-from gputopo.machine import Gpu, Machine, Mig
+from gputopo.machine import Gpu, GpuProcess, Machine, Mig, RemappedRows
 from gputopo.planner import plan
 from gputopo.planner.request import Request, gpus_in_words, ranges
 from tests.matrices import SEVEN, changed, machine_of
@@ -12,6 +12,9 @@ def error_of(kind: type[GputopoError], machine: Machine, request: Request) -> Gp
         plan(machine, request)
     assert "\n" not in caught.value.what + caught.value.hint
     return caught.value
+
+
+COMPUTES = GpuProcess(pid=4321, kind="compute", name="python", memory_mib=9)
 
 
 BAD: list[tuple[type[GputopoError], Request, str, str]] = [
@@ -57,6 +60,8 @@ def test_a_request_that_cannot_be_met_names_what_would_do(
         ({"recovery_action": "drain and reset"}, "recovery (drain and reset)"),
         ({"mig": Mig(mode=True)}, "MIG"),
         ({"compute_mode": "PROHIBITED"}, "Prohibited"),
+        ({"remapped_rows": RemappedRows(failure=True)}, "memory row"),
+        ({"compute_mode": "exclusive_process", "processes": (COMPUTES,)}, "for itself"),
     ],
 )
 def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(fields: dict[str, object], why: str) -> None:
@@ -69,6 +74,24 @@ def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(fields: dict[str,
     error = error_of(NoPlanError, machine, Request(gpus=(0, 1)))
     assert why in error.what
     assert "1-6" in error.hint
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"processes": (COMPUTES,)},
+        {"compute_mode": "exclusive_process", "processes": ()},
+        {"compute_mode": "exclusive_process", "processes": (GpuProcess(pid=1, kind="graphics"),)},
+        {"compute_mode": "exclusive_process", "processes": (COMPUTES, GpuProcess(pid=2, kind="mps"))},
+        {
+            "compute_mode": "exclusive_process",
+            "processes": (GpuProcess(pid=1, kind="compute", name="nvidia-cuda-mps-server"),),
+        },
+        {"remapped_rows": RemappedRows(pending=True)},
+    ],
+)
+def test_a_gpu_that_another_program_can_be_started_on_is_left_in(fields: dict[str, object]) -> None:
+    assert plan(changed(machine_of(SEVEN), 0, **fields), Request(num_gpus=2)).refused == ()
 
 
 def test_a_gpu_that_needs_no_recovery_is_used() -> None:

@@ -1,0 +1,72 @@
+"""Plans on machines with GPUs that are in use or have errors: others that are as close are taken."""
+
+from gputopo.machine import GpuProcess, Machine, MemoryMib, Throttle
+from gputopo.plan import Plan
+from gputopo.planner import Request, plan
+from tests.matrices import SEVEN, changed, machine_of
+
+BUSY: dict[str, object] = {
+    "processes": (GpuProcess(pid=4321, kind="compute", name="python", memory_mib=7_000),),
+    "memory_mib": MemoryMib(total=8_000, used=7_000, free=1_000),
+}
+BRAKED: dict[str, object] = {"throttle": Throttle(mask=0x88)}
+
+
+def seven(*changes: tuple[int, dict[str, object]]) -> Machine:
+    """GPUs 0 to 2 behind one switch, 3 to 6 behind another."""
+    machine = machine_of(SEVEN)
+    for index, fields in changes:
+        machine = changed(machine, index, **fields)
+    return machine
+
+
+def says(found: Plan, words: str) -> bool:
+    return any(words in reason for reason in found.choice.reasons)
+
+
+def test_of_equal_sets_one_without_a_busy_gpu_is_taken_and_the_reason_told() -> None:
+    found = plan(seven((0, BUSY)), Request(num_gpus=2))
+    assert found.choice.gpus == (1, 2)
+    assert says(found, "9 sets are equal, of those without GPU 0 the lowest indices were taken")
+    assert says(
+        found, "GPU 0 avoided, as others are as close: GPU 0: another program uses it: python (pid 4321)"
+    )
+    assert (0, 1) in [candidate.gpus for candidate in found.candidates]
+
+
+def test_so_is_one_without_a_gpu_that_has_an_error() -> None:
+    found = plan(seven((0, BUSY), (1, BRAKED)), Request(num_gpus=2, prefer_pix=True))
+    assert found.choice.gpus == (3, 4)
+    assert says(found, "throttle.hw_power_brake_slowdown")
+
+
+def test_a_set_that_is_farther_apart_is_not_taken_instead() -> None:
+    found = plan(seven((3, BUSY)), Request(num_gpus=4))
+    assert found.choice.gpus == (3, 4, 5, 6)
+    assert says(found, "GPU 3 chosen all the same: GPU 3: another program uses it")
+    assert not says(found, "avoided")
+
+
+def test_one_gpu_alone_is_one_that_is_free() -> None:
+    found = plan(seven((0, BUSY)), Request(num_gpus=1))
+    assert found.choice.gpus == (1,)
+    assert says(found, "of those without GPU 0 the lowest index was taken")
+
+
+def test_gpus_that_were_named_are_taken_and_told() -> None:
+    found = plan(seven((0, BUSY)), Request(gpus=(0, 1)))
+    assert found.choice.gpus == (0, 1)
+    assert says(found, "GPU 0 chosen all the same: GPU")
+
+
+def test_the_gpu_that_is_to_hold_the_variables_is_taken_and_told() -> None:
+    found = plan(seven((0, BUSY), (1, BUSY)), Request(num_gpus=2, ps="gpu:0"))
+    assert found.choice.gpus == (0, 2)
+    assert says(found, "GPU 0 chosen all the same: GPU")
+
+
+def test_a_small_guest_on_a_gpu_and_a_warning_change_nothing() -> None:
+    guest: dict[str, object] = {"processes": (GpuProcess(pid=1, kind="compute", name="x", memory_mib=10),)}
+    found = plan(seven((0, guest | {"throttle": Throttle(mask=0x20)})), Request(num_gpus=2))
+    assert found.choice.gpus == (0, 1)
+    assert not says(found, "all the same")
