@@ -155,14 +155,26 @@ class TrainingStep:
     def _common_updates(self, towers: Sequence[_Tower], number: Tensor) -> list[Tensor]:
         """Change the variables that the towers have in common, or that are to stay equal."""
         if self._placement.waits == "own":
-            return [op for tower in towers for op in self._update([tower], number, after=[tower.marks])]
+            part = 1.0 / len(towers)
+            return [
+                op for tower in towers for op in self._update([tower], number, after=[tower.marks], part=part)
+            ]
         after = [tower.marks for tower in towers] if self._placement.waits == "all" else []
         return self._update(towers, number, after=after)
 
     def _update(
-        self, towers: Sequence[_Tower], number: Tensor, *, after: Sequence[Tensor], first: int = 0
+        self,
+        towers: Sequence[_Tower],
+        number: Tensor,
+        *,
+        after: Sequence[Tensor],
+        first: int = 0,
+        part: float = 1.0,
     ) -> list[Tensor]:
-        """Change the places from `first` on by these towers' gradients; wait for `after`."""
+        """Change the places from `first` on by these towers' gradients; wait for `after`.
+
+        `part`: see `Updater.update`.
+        """
         with tf.name_scope("update"):
             gradients = [tower.gradients for tower in towers]
             # CPU devices that take turns: beside the last turn a reduction would count as its computing.
@@ -172,9 +184,9 @@ class TrainingStep:
             # elsewhere: ResNet-50 comes to take 230 MiB more so on a CPU, the memory around it in pieces.
             if self._early:
                 held = self._held_back(totals, towers, first=first, after=after)
-                return self.updater.update(held, number, first=first)
+                return self.updater.update(held, number, first=first, part=part)
             with tf.control_dependencies(list(after)):
-                return self.updater.update(totals, number, first=first)
+                return self.updater.update(totals, number, first=first, part=part)
 
     def _held_back(
         self,

@@ -45,14 +45,17 @@ class Updater:
             for variables, shared in zip(placement.places, self._shared, strict=True)
         ]
 
-    def update(self, totals: Sequence[Sequence[Tensor]], number: Tensor, *, first: int = 0) -> list[Any]:
+    def update(
+        self, totals: Sequence[Sequence[Tensor]], number: Tensor, *, first: int = 0, part: float = 1.0
+    ) -> list[Any]:
         """Change the places from `first` on by their totals ([place][variable]); give the ops.
 
-        `number`: of the step.
+        `number`: of the step. `part`: which part of the step's changes of a place this is; its weight decay
+        is as large a part.
         """
         rate = learning_rate(self._spec.schedule, self._base_rate, number)
         places = range(first, first + len(totals))
-        ready = self._prepared(places, totals)
+        ready = self._prepared(places, totals, self._spec.weight_decay * part)
         if self._scale is None:
             return [
                 op
@@ -142,7 +145,9 @@ class Updater:
                     ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
         return ops
 
-    def _prepared(self, places: Sequence[int], totals: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def _prepared(
+        self, places: Sequence[int], totals: Sequence[Sequence[Tensor]], decay: float
+    ) -> list[list[Tensor]]:
         """Give the gradients with weight decay, clipped: [place][variable].
 
         Copies that are to stay equal share the factor of the first one's norm: sums of the same numbers
@@ -153,7 +158,7 @@ class Updater:
         ready = []
         for place, gradients in zip(places, totals, strict=True):
             variables = self._placement.places[place]
-            own = [self._decayed(*pair) for pair in zip(variables, gradients, strict=True)]
+            own = [_decayed(*pair, decay) for pair in zip(variables, gradients, strict=True)]
             if self._spec.gradient_clip is not None:
                 own = _cut(variables, own, self._spec.gradient_clip)
             if self._spec.gradient_clip_norm is not None:
@@ -162,12 +167,6 @@ class Updater:
                 own = _times(variables, own, factor)
             ready.append(own)
         return ready
-
-    def _decayed(self, variable: Any, gradient: Tensor) -> Tensor:
-        if not self._spec.weight_decay:
-            return gradient
-        with tf.device(variable.device), tf.control_dependencies([gradient]):  # else it is made long before
-            return gradient + self._spec.weight_decay * variable.read_value()
 
 
 def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
@@ -178,6 +177,13 @@ def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
         if schedule.warmup_steps:
             factor *= tf.minimum(step / schedule.warmup_steps, 1.0)
         return tf.cast(base * factor, tf.float32)
+
+
+def _decayed(variable: Any, gradient: Tensor, decay: float) -> Tensor:
+    if not decay:
+        return gradient
+    with tf.device(variable.device), tf.control_dependencies([gradient]):  # else it is made long before
+        return gradient + decay * variable.read_value()
 
 
 def _factor(schedule: Schedule, step: Tensor) -> Tensor:

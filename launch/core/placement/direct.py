@@ -66,6 +66,7 @@ class AsynchronousServer(ParameterServer):
     A tower does not wait for the others to read, compute or apply; which of their changes it sees in its
     weights is chance. None gets lost: TensorFlow's training ops lock the variable (and its slots; the two
     powers of Adam's betas alone are read and written without a lock). The towers of one step start together.
+    Each adds its part of the step's weight decay, and its gradients are clipped by themselves.
     Moves per step: as ParameterServer.
     """
 

@@ -50,6 +50,20 @@ RATES = {"warmup", "piecewise", "exponential", "cosine"}
 OF_THREE = {"nesterov", "rmsprop", "adam", "clip_norm"}
 
 
+# Next to a decay of 2 % a step its gradients do nothing at this rate.
+ASYNCHRONOUS = {
+    "model": "small",
+    "steps": STEPS,
+    "spec": {
+        **MODES["server"],
+        "batch_size": BATCH,
+        "learning_rate": 1e-5,
+        "asynchronous": True,
+        "optimization": {"weight_decay": 2000.0},
+    },
+}
+
+
 def cases(towers: int = 2) -> dict[str, dict[str, Any]]:
     found = {}
     for option, fields in OPTIONS.items():
@@ -75,7 +89,10 @@ def rate_of(option: str) -> float:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Found]:
     return {
-        towers: run_cases(tmp_path_factory.mktemp("updating"), towers, cases(towers)) for towers in (2, 3)
+        towers: run_cases(
+            tmp_path_factory.mktemp("updating"), towers, cases(towers) | {"async": ASYNCHRONOUS}
+        )
+        for towers in (2, 3)
     }
 
 
@@ -98,6 +115,18 @@ def test_every_step_is_that_of_the_oracle(ran: dict[int, Found], towers: int, na
         for number, expected in enumerate(last):
             got = found[f"last{place}_{number}"]
             np.testing.assert_allclose(got, expected, rtol=0, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("towers", [2, 3])
+def test_towers_that_change_the_weights_on_their_own_decay_them_once_a_step(
+    ran: dict[int, Found], towers: int
+) -> None:
+    found = ran[towers]["async"]
+    first, last = (
+        np.sqrt(sum(np.sum(found[f"{when}{number}"] ** 2) for number in range(len(SHAPES))))
+        for when in ("first", "last0_")
+    )
+    assert last / first == pytest.approx(0.98**STEPS, rel=2e-3)  # the parts of a step see one another or not
 
 
 @pytest.mark.parametrize("name", [name for name in cases() if name.endswith("mean") and name[:3] != "sgd"])
