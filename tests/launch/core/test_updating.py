@@ -58,7 +58,7 @@ ASYNCHRONOUS = {
         **MODES["server"],
         "batch_size": BATCH,
         "learning_rate": 1e-5,
-        "asynchronous": True,
+        "exchange": {"asynchronous": True},
         "optimization": {"weight_decay": 2000.0},
     },
 }
