@@ -80,6 +80,14 @@ def slots(machine: Machine) -> Iterator[Finding]:
         "one with more lanes",
         machine,
     )
+    fewer = [fault for gpu in gpus if (fault := _fewer_than_card(gpu, nodes))]
+    yield from findings_of(
+        "pcie.slot_narrow",
+        fewer,
+        "see how many lanes the slot has (the board's manual, or lspci -vvv of the bridge above): if as many "
+        "as the card, seat card and riser again; else use a wider slot or riser if data come in too slowly",
+        machine,
+    )
     older = [fault for gpu in gpus if (fault := _older_slot(gpu))]
     yield from findings_of(
         "pcie.slot_slower",
@@ -167,6 +175,18 @@ def _narrow_slot(gpu: Gpu, nodes: dict[str, PciNode]) -> Fault | None:
     severity: Severity = "warning" if slot <= NARROW_LANES else "info"
     plural = "s" if slot > 1 else ""
     says = f"its slot (or riser) has {slot} lane{plural}, the card {own}"
+    return Fault(gpu, says, _evidence(gpu) | {"card_width": own, "card_width_source": source}, severity)
+
+
+def _fewer_than_card(gpu: Gpu, nodes: dict[str, PciNode]) -> Fault | None:
+    """Hold the link against the card where the slot is not told, as by `lspci -vvv` of the card alone."""
+    own, source = _card_width(gpu, nodes)
+    now = gpu.pcie.width_now
+    if gpu.pcie.width_max or own is None or not now or now >= own or _usual(gpu):
+        return None
+    severity: Severity = "warning" if now <= NARROW_LANES else "info"
+    plural = "s" if now > 1 else ""
+    says = f"its PCIe link has {now} lane{plural}, the card {own}; what its slot has is not told"
     return Fault(gpu, says, _evidence(gpu) | {"card_width": own, "card_width_source": source}, severity)
 
 

@@ -119,3 +119,21 @@ def test_errors_that_the_kernel_counted_are_told_by_their_kind(
     for found in (by_card, by_slot):
         assert [finding.severity for finding in found] == ([severity] if severity else [])
         assert all(finding.subject == "gpu:1" for finding in found)
+
+
+@pytest.mark.parametrize(("lanes", "severity"), [(1, "warning"), (4, "warning"), (8, "info")])
+def test_where_the_slot_is_not_told_the_link_is_held_against_the_card(lanes: int, severity: str) -> None:
+    machine = all_of(every_gpu(pcie={"width_max": None}), gpu(1, pcie={"width_now": lanes}))(sound())
+    assert told(machine) == [("pcie.slot_narrow", "gpu:1", severity)]
+    (finding,) = find(machine)
+    assert "what its slot has is not told" in finding.says
+
+
+def test_a_link_as_wide_as_its_card_or_not_told_is_no_fault_there() -> None:
+    assert told(every_gpu(pcie={"width_max": None})(sound())) == []
+    assert told(every_gpu(pcie={"width_max": None, "width_now": None})(sound())) == []
+
+
+def test_lanes_that_a_model_has_in_sound_servers_are_usual_there_too() -> None:
+    machine = every_gpu(pcie={"width_max": None, "width_now": 8})(sound(2, "Tesla T4"))
+    assert "pcie.slot_narrow" not in [id for id, _, _ in told(machine)]
