@@ -1,8 +1,10 @@
 """One card of several equal ones that copies far slower with the host than the others do."""
 
+from itertools import permutations
+
 from msgspec.structs import replace
 
-from gputopo.bandwidth import Bandwidth
+from gputopo.bandwidth import Bandwidth, Kind
 from gputopo.findings import Finding, find_bandwidth
 from gputopo.findings.bandwidths.equals import EQUALS_SHARE
 from gputopo.machine import Gpu, Machine
@@ -55,3 +57,25 @@ def test_where_the_link_is_told_the_rules_over_links_judge() -> None:
 def test_a_card_as_slow_as_few_lanes_is_told_once() -> None:
     found = find_bandwidth(box((0.8, 0.8), (50.0, 52.0), (50.0, 52.0)))
     assert [one.id for one in found] == ["pcie.slot_narrow"]
+
+
+def between(kind: Kind, *best: float) -> Machine:
+    """GPUs of which only copies between them are known: each as fast as the slower of its ends."""
+    pairs = permutations(range(len(best)), 2)
+    samples = tuple(sample(kind, f"gpu:{a}", f"gpu:{b}", min(best[a], best[b])) for a, b in pairs)
+    gpus = tuple(Gpu(index=index, name="NVIDIA GeForce RTX 3090") for index, _ in enumerate(best))
+    return Machine(source="a test", gpus=gpus, bandwidth=Bandwidth(source="t", samples=samples))
+
+
+def test_copies_between_gpus_through_the_host_tell_it_too() -> None:
+    (found,) = below(between("p2p_staged", 11.2, 11.1, 11.3, 2.1))
+    assert found.subject == "gpu:3"
+    assert "through the host reach about 20%" in found.says
+
+
+def test_direct_copies_do_not_for_some_cards_may_have_a_bridge() -> None:
+    assert below(between("p2p_direct", 50.0, 50.0, 11.0)) == []
+
+
+def test_two_cards_have_one_way_between_them_and_no_slower_end() -> None:
+    assert below(between("p2p_staged", 11.0, 2.1)) == []
