@@ -8,7 +8,6 @@ the pieces fit together. Each trains `STEPS` steps. Printed: the median and the 
 largest process, in MiB, and the ratio of the medians. `--save FILE` keeps every figure as JSON.
 """
 
-import argparse
 import json
 import signal
 import statistics
@@ -17,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks.bench_training import BATCHES, MODES, ours, tf_cnn
+from tests.benchmarks.bench_training import cells, ours, parser_of_cells, tf_cnn
 from tests.benchmarks.by_turns import Program, Running
 
 STEPS = 15  # ours reaches its peak within 10
@@ -32,27 +31,18 @@ def peak_mib(program: Program) -> float:
 
 def main() -> None:
     """Print one row per cell."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", type=Path, required=True)
-    parser.add_argument("--models", default=",".join(BATCHES))
+    parser = parser_of_cells(__doc__)
     parser.add_argument("--starts", type=int, default=5)
-    parser.add_argument("--devices", default="1,2,4")
-    parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--save", type=Path)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     kept = []
     print(f"{'model':<10}{'mode':<12}{'devices':>8}   median peak in MiB (range)")
-    for model in arguments.models.split(","):
-        for mode in arguments.modes.split(","):
-            for devices in map(int, arguments.devices.split(",")):
-                both = ours(model, mode, devices), tf_cnn(model, mode, devices, arguments.peer)
-                starts = [tuple(map(peak_mib, both)) for _ in range(arguments.starts)]
-                peaks = dict(zip(("ours", "tf_cnn"), zip(*starts, strict=True), strict=True))
-                kept.append({"model": model, "mode": mode, "devices": devices, "peaks_mib": peaks})
-                print(_row(model, mode, devices, peaks["ours"], peaks["tf_cnn"]), flush=True)
+    for model, mode, devices in cells(arguments):
+        both = ours(model, mode, devices), tf_cnn(model, mode, devices, arguments.peer)
+        starts = [tuple(map(peak_mib, both)) for _ in range(arguments.starts)]
+        peaks = dict(zip(("ours", "tf_cnn"), zip(*starts, strict=True), strict=True))
+        kept.append({"model": model, "mode": mode, "devices": devices, "peaks_mib": peaks})
+        print(_row(model, mode, devices, peaks["ours"], peaks["tf_cnn"]), flush=True)
     if arguments.save:
         arguments.save.write_text(json.dumps(kept, indent=1))
 

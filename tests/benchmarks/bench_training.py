@@ -17,7 +17,7 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.benchmarks.by_turns import Program, rates
@@ -81,35 +81,45 @@ def programs(model: str, mode: str, devices: int, peer: Path) -> dict[str, Progr
     return found
 
 
-def main() -> None:
-    """Print one row per cell."""
+def parser_of_cells(description: str | None) -> argparse.ArgumentParser:
+    """Give a parser of the options that choose the cells."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer", type=Path, required=True)
     parser.add_argument("--models", default=",".join(BATCHES))
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--devices", default="1,2,4")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--save", type=Path)
+    return parser
+
+
+def cells(arguments: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+    """Give model, mode and devices of each cell."""
+    for model in arguments.models.split(","):
+        for mode in arguments.modes.split(","):
+            for devices in map(int, arguments.devices.split(",")):
+                yield model, mode, devices
+
+
+def main() -> None:
+    """Print one row per cell."""
+    parser = parser_of_cells(__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and what stands still with it
     kept = []
     print(
         f"{'model':<10}{'mode':<12}{'devices':>8}   median images/sec; ratio to the best peer (range); peaks"
     )
-    for model in arguments.models.split(","):
-        for mode in arguments.modes.split(","):
-            for devices in map(int, arguments.devices.split(",")):
-                those = programs(model, mode, devices, arguments.peer)
-                with tempfile.TemporaryDirectory() as folder:
-                    rounds, peaks = rates(
-                        those, Path(folder), rounds=arguments.rounds, slice_s=SLICE_S, behind=BEHIND
-                    )
-                kept.append(
-                    {"model": model, "mode": mode, "devices": devices, "rounds": rounds, "peaks_mib": peaks}
-                )
-                print(_row(model, mode, devices, rounds, peaks), flush=True)
+    for model, mode, devices in cells(arguments):
+        those = programs(model, mode, devices, arguments.peer)
+        with tempfile.TemporaryDirectory() as folder:
+            rounds, peaks = rates(
+                those, Path(folder), rounds=arguments.rounds, slice_s=SLICE_S, behind=BEHIND
+            )
+        kept.append({"model": model, "mode": mode, "devices": devices, "rounds": rounds, "peaks_mib": peaks})
+        print(_row(model, mode, devices, rounds, peaks), flush=True)
     if arguments.save:
         arguments.save.write_text(json.dumps(kept, indent=1))
 
