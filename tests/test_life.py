@@ -58,7 +58,7 @@ def test_a_result_holds_them_and_its_report_shows_them() -> None:
         "1 checkpoint, the last after 120 steps: /kept/4",
         "top-1 50.00 %, top-5 75.00 %, loss 1.5, 50 examples (synthetic) after 120 steps",
         "/out (saved_model, npz)",
-        "steps 3, 4: /run/trace",
+        "steps 3-4, 100.0 ms together: /run/trace",
         "1.0 GiB of the host",
     ):
         assert words in text

@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_training(
     code, events, _ = run_worker(tmp_path, trivial_spec(lifecycle=kept))
     failed = events[-1]
     assert isinstance(failed, RankFailed)
-    assert (failed.kind, failed.exit_code, code) == (kind, 3, 3)
+    assert (failed.kind, failed.exit_code, code) == (kind, 2, 2)
     assert "/proc/no/kept" in failed.cause
     assert option in failed.remedy
     assert not any(isinstance(event, Step) for event in events)
