@@ -23,9 +23,9 @@ _WORKER_DEFAULTS = {
 }
 
 # How glibc gives memory to a worker on CPU devices, measured with 2 cores. It asks for huge pages, where the
-# system gives them to who asks (`madvise`, as most distributions ship): ResNet-50 and resnet20 train 1 to
-# 1.5 % faster so, AlexNet alike. And threads share one arena for each core, where eight are the default:
-# ResNet-50 takes 20 MiB less, in the same CPU time.
+# system gives them to who asks (`madvise`, as most distributions ship): resnet20 trains 1 to 1.5 % faster so,
+# ResNet-50 by up to 3 % and AlexNet alike, in up to 18 MiB more. And threads share one arena for each core,
+# where eight are the default: ResNet-50 takes 20 MiB less, in the same CPU time.
 _TUNABLES, _HUGE_PAGES, _ARENAS = "GLIBC_TUNABLES", "glibc.malloc.hugetlb", "glibc.malloc.arena_max"
 _ARENAS_TOO = "MALLOC_ARENA_MAX"
 
