@@ -215,6 +215,24 @@ class NvLink(_Value, frozen=True):
     errors: dict[str, int] = {}
 
 
+class Fabric(_Value, frozen=True):
+    """How a GPU stands with the NVSwitches that join it to others: its fabric, as the driver calls it.
+
+    `state`: not started, in progress, completed: how far it has joined. `status`: how that ended, "success"
+    or an error. `health`: what is told of it since, {"summary": "healthy", "bandwidth": "full"}. All in
+    nvidia-smi's words, in lower case; None on a GPU without NVSwitches. `nvidia-smi -q`, section Fabric.
+    """
+
+    state: str | None = None
+    status: str | None = None
+    health: dict[str, str] | None = None
+
+    @property
+    def joining(self) -> bool:
+        """Tell whether it has not joined yet: until then CUDA does not start on the GPU."""
+        return self.state in ("not started", "in progress")
+
+
 class Gpu(_Value, frozen=True):
     """One GPU. `index` is the PCI order, which is also NVML's; `cuda_index` CUDA's default order."""
 
@@ -249,6 +267,7 @@ class Gpu(_Value, frozen=True):
     persistence_mode: bool | None = None
     processes: tuple[GpuProcess, ...] | None = None
     nvlinks: tuple[NvLink, ...] | None = None
+    fabric: Fabric = Fabric()
     lost: bool = False  # it was counted, and then did not answer
     recovery_action: str | None = None  # none, reset, reboot, drain p2p, drain and reset: as nvidia-smi says
 

@@ -58,6 +58,7 @@ def _read(gpu: Asker, index: int) -> Gpu:
         persistence_mode=take("persistence_mode", nvml.persistence_mode),
         processes=gpu_load.processes(gpu),
         nvlinks=gpu_links.nvlinks(gpu),
+        fabric=gpu_links.fabric(gpu),
         recovery_action=take("recovery_action", nvml.recovery_action),
     )
 

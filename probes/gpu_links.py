@@ -1,8 +1,8 @@
-"""A GPU's PCIe link and NVLinks as NVML tells them."""
+"""A GPU's PCIe link, NVLinks and NVSwitches as NVML tells them."""
 
 import msgspec
 
-from gputopo.machine import NvLink, Pcie
+from gputopo.machine import Fabric, NvLink, Pcie
 from gputopo.probes.notes import Asker, Notes, bound
 from gputopo.probes.nvml.door import LOST, NotReadError
 from gputopo.probes.nvml.words import NVLINK_ERRORS
@@ -43,6 +43,20 @@ def nvlinks(gpu: Asker) -> tuple[NvLink, ...] | None:
             del reasons[links.pop().link]
     gpu.notes.missing |= {f"{gpu.path}nvlinks[{n}].active": reason for n, reason in reasons.items()}
     return tuple(links)
+
+
+def fabric(gpu: Asker) -> Fabric:
+    """Give how the GPU stands with its NVSwitches; most GPUs have none."""
+    take, nvml = gpu.notes.take, gpu.nvml
+    state, status, health = (f"{gpu.path}fabric.{name}" for name in ("state", "status", "health"))
+    info = take((state, status, health), nvml.fabric_info, gpu.handle)
+    if info is None:
+        return Fabric()
+    return Fabric(
+        state=take(state, nvml.fabric_state, info),
+        status=take(status, nvml.fabric_status, info),
+        health=take(health, nvml.fabric_health, info),
+    )
 
 
 def _nvlink(gpu: Asker, link: int) -> NvLink:

@@ -22,7 +22,7 @@ _PASSING = re.compile(
     r"^(?!links\[).*"  # only a GPU's NVLinks come and go
     r"\.(?:now|pstate|draw|\w+_now|utilization_percent\.\w+|temperature_c\.(?:gpu|memory|margin)|lost|detail"
     r"|(?:memory|bar1)_mib\.(?:used|free)|throttle\.\w+|processes|violation_ns\b.*|nvlinks|replay_counter"
-    r"|ecc\.(?:\w+ed_\w+|counts\b.*)|fan_percent|display_active|recovery_action|aer\b.*)"
+    r"|ecc\.(?:\w+ed_\w+|counts\b.*)|fan_percent|display_active|recovery_action|fabric\.\w+|aer\b.*)"
 )
 # What stands in a field of which nothing is known, where that is not None.
 _UNKNOWN = {"status": "not_read", "lost": False, "kind": "other", "root": ""}

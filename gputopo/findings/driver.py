@@ -7,7 +7,7 @@ import msgspec
 
 from gputopo.findings.fault import named
 from gputopo.findings.finding import Finding
-from gputopo.machine import Driver, Machine
+from gputopo.machine import Driver, Machine, PciNode
 
 _DRIVER_WORDS: dict[str, tuple[str, str]] = {
     "not_loaded": (
@@ -43,18 +43,22 @@ _DRIVER_WORDS: dict[str, tuple[str, str]] = {
 
 
 def driver(machine: Machine) -> Iterator[Finding]:
-    """Give the one finding of a driver that does not work, or whose parts are of different versions."""
+    """Give the one finding of a driver that does not work, or whose parts are of different versions.
+
+    What a capture shows beside a driver that it does not tell of is a warning: it may have changed since.
+    """
     told = machine.driver
-    status = "version_mismatch" if _versions_differ(told) else told.status
+    differ = _versions_differ(told)
+    status = "version_mismatch" if differ else "other_driver" if _held_by_others(machine) else told.status
     if status not in _DRIVER_WORDS:
         return
     what, remedy = _DRIVER_WORDS[status]
     evidence = _driver_evidence(machine)
-    effect = "programs may fail" if status != told.status else "no GPU of this machine can be used"
-    detail = _driver_detail(told, evidence)
+    effect = "programs may fail" if differ else "no GPU of this machine can be used"
+    detail = _driver_detail(msgspec.structs.replace(told, status=status), evidence)
     yield Finding(
         id=f"driver.{status}",
-        severity="warning" if status != told.status else "error",
+        severity="error" if status == told.status else "warning",
         subject="driver",
         says=f"{what}{f' ({detail})' if detail else ''}: {effect}",
         evidence=evidence,
@@ -64,8 +68,18 @@ def driver(machine: Machine) -> Iterator[Finding]:
 
 def _driver_evidence(machine: Machine) -> dict[str, Any]:
     known = {name: value for name, value in msgspec.to_builtins(machine.driver).items() if value is not None}
-    devices = [node for node in machine.pci if node.kind == "gpu"]
-    return known | ({"pci_devices": {node.address: node.driver for node in devices}} if devices else {})
+    devices = {node.address: node.driver for node in _devices(machine)}
+    return known | ({"pci_devices": devices} if devices else {})
+
+
+def _devices(machine: Machine) -> list[PciNode]:
+    return [node for node in machine.pci if node.kind == "gpu"]
+
+
+def _held_by_others(machine: Machine) -> bool:
+    """Tell whether a capture that says nothing else of the driver names another one for every GPU."""
+    holders = [node.driver for node in _devices(machine)]
+    return machine.driver.status == "not_read" and bool(holders) and not {"nvidia", None} & set(holders)
 
 
 def _driver_detail(driver: Driver, evidence: dict[str, Any]) -> str | None:

@@ -68,6 +68,8 @@ IDS: dict[str, str] = {
     "nvlink.down": "NVLinks are down that equal cards have up",
     "nvlink.thin_bridge": "a pair of cards is joined by fewer NVLinks than another pair",
     "nvlink.errors": "NVLinks count errors",
+    "nvlink.fabric_not_ready": "a GPU has not joined the NVSwitches of its board",
+    "nvlink.fabric_unhealthy": "a GPU has joined its NVSwitches, and the driver tells of trouble since",
     "configuration.compute_prohibited": "no CUDA program may use the card",
     "configuration.compute_exclusive": "only one process at a time may use the card",
     "configuration.mig_on": "the card is split by MIG",

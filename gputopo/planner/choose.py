@@ -8,7 +8,7 @@ choose from was measured, classes of measured speed come before those of topolog
 `gputopo.planner.placement_rule`. Nothing is predicted here, so speeds stay None.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import comb
 
 import msgspec
@@ -134,20 +134,16 @@ class _Choice:
         return there
 
     def _find(self, keep: int) -> tuple[FoundSet, ...]:
-        """Give the closest sets; first one without troubled GPUs if it is as close as any."""
-        found = self._search(self.pool, keep)
-        best = found[0]
-        sound = [gpu for gpu in self.pool if gpu not in self.troubles or gpu == self.required]
-        if not self.troubles.keys() & set(best.gpus) or len(sound) < self.size:
-            return found
-        other = self._search(sound, 1)[0]
-        if self._distances(other.gpus) != self._distances(best.gpus):
-            return found
-        self.avoided = tuple(sorted(set(self.pool) - set(sound)))
-        rest = (one for one in found if one.gpus != other.gpus)
-        return (FoundSet(other.gpus, other.alike, best.equal), *rest)[:keep]
+        """Give the closest sets, of equal ones first those with the fewest troubled GPUs."""
+        found = self._search(self.pool, keep, reluctantly=self.troubles)
+        if self.troubles.keys() & set(self.pool):
+            by_index = self._search(self.pool, 1)[0].gpus
+            self.avoided = tuple(sorted(self.troubles.keys() & set(by_index) - set(found[0].gpus)))
+        return found
 
-    def _search(self, pool: Sequence[int], keep: int) -> tuple[FoundSet, ...]:
+    def _search(
+        self, pool: Sequence[int], keep: int, reluctantly: Collection[int] = ()
+    ) -> tuple[FoundSet, ...]:
         try:
             return closest_sets(
                 pool,
@@ -155,6 +151,7 @@ class _Choice:
                 self.size,
                 keep=keep,
                 required=self.required,
+                reluctantly=reluctantly,
             )
         except TooManySetsError:
             raise NoPlanError(
@@ -187,6 +184,7 @@ class _Choice:
                     self.size,
                     measured=self.measured is not None,
                     avoided=self.avoided,
+                    troubled=bool(self.troubles.keys() & set(found.gpus)),
                 )
             )
             if self.required is not None:

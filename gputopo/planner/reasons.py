@@ -40,10 +40,23 @@ def farthest_words(links: Links, gpus: Sequence[int]) -> str:
 
 
 def search_reason(
-    looked_at: int, equal: int, size: int, *, measured: bool = False, avoided: Sequence[int] = ()
+    looked_at: int,
+    equal: int,
+    size: int,
+    *,
+    measured: bool = False,
+    avoided: Sequence[int] = (),
+    troubled: bool = False,
 ) -> str:
-    """Say among how many sets the choice is the best, by what, and how many are exactly as good."""
-    lowest = f"of those without {gpus_in_words(avoided)} the lowest" if avoided else "the lowest"
+    """Say among how many sets the choice is the best, by what, and how many are exactly as good.
+
+    `avoided`: GPUs for which others were taken, as they are in use or have errors; `troubled`: so are some
+    that were taken.
+    """
+    lowest = "the lowest"
+    if avoided:
+        fewest = "with the fewest GPUs in use or in error"
+        lowest = f"of those {fewest if troubled else f'without {gpus_in_words(avoided)}'} the lowest"
     if looked_at == size == 1:
         return "the only GPU there is to choose from"
     if size == 1:

@@ -172,6 +172,8 @@ def _unusable(gpu: Gpu) -> str | None:
         return "lost, no answer from it"
     if gpu.recovery_action not in (None, "none"):
         return f"the driver asks for its recovery ({gpu.recovery_action})"
+    if gpu.fabric.joining and not gpu.mig.mode:
+        return f"it has not joined its NVSwitches (fabric state: {gpu.fabric.state})"
     if gpu.mig.mode:
         return "in MIG mode, where a program gets one instance at most"
     if gpu.compute_mode is not None and "prohibited" in gpu.compute_mode.lower():

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 from math import comb, prod
 from typing import Any, NamedTuple
@@ -33,30 +33,48 @@ def closest_sets(
     *,
     keep: int,
     required: int | None = None,
+    reluctantly: Collection[int] = (),
     most_steps: int = MOST_STEPS,
 ) -> tuple[FoundSet, ...]:
     """Give the `keep` closest sets of `size` GPUs, the best first.
 
     The order: the pairs of a set are sorted farthest first and compared one by one, so the set with the
     closest farthest pair wins, then the one with fewer such pairs, then by the next class. Of equal sets the
-    one with the lowest indices comes first. GPUs that are equally near to every other GPU are alike: of the
-    sets that differ only in them, the one with the lowest indices stands for all. `required` is in every set.
+    one with the fewest GPUs of `reluctantly` comes first, then the one with the lowest indices, those of
+    `reluctantly` counted after all others. GPUs that are equally near to every other GPU are alike: of the
+    sets that differ only in them, the first in this order stands for all. `required` is in every set.
 
     `1 <= size <= len(gpus)` and `keep >= 1` are for the caller to see to. Raises TooManySetsError after
     `most_steps` steps of the search.
     """
-    search = _Search(sorted(gpus), nearness, size, keep, required, most_steps)
+    last = set(reluctantly) - {required}
+    order = sorted(gpus, key=lambda gpu: (gpu in last, gpu))
+    search = _Search(order, nearness, size, keep, required, len(last.intersection(gpus)), most_steps)
     search.look(0, [], 0)
     return tuple(
         FoundSet(
-            tuple(search.gpus[position] for position in chosen), search.alike(chosen), search.equal[cost]
+            tuple(sorted(search.gpus[position] for position in entry.chosen)),
+            search.alike(entry.chosen),
+            search.equal[-entry.minus_cost],
         )
-        for cost, chosen in sorted((-negative_cost, chosen) for negative_cost, _, chosen in search.kept)
+        for entry in sorted(search.kept, reverse=True)
     )
 
 
+class _Entry(NamedTuple):
+    """A set that is kept; the best is the greatest. `chosen`: positions."""
+
+    minus_cost: int
+    minus_last: int
+    minus_step: int
+    chosen: tuple[int, ...]
+
+
 class _Search:
-    """A walk over the sets in rising order of their indices, which cuts off what cannot be kept."""
+    """A walk over the sets in rising order of their positions, which cuts off what cannot be kept.
+
+    The `last` GPUs at the end are taken reluctantly.
+    """
 
     def __init__(
         self,
@@ -65,15 +83,17 @@ class _Search:
         size: int,
         keep: int,
         required: int | None,
+        last: int,
         most_steps: int,
     ) -> None:
+        self.first_last = len(gpus) - last
         self.gpus, self.size, self.keep, self.most_steps = gpus, size, keep, most_steps
         self.required = None if required is None else gpus.index(required)
         self.weights = _pair_weights(gpus, nearness, size)
         self.twins = _twins(self.weights, self.required)
         self.kind = _kinds(self.twins)
         self.of_kind = Counter(self.kind)
-        self.kept: list[tuple[int, int, tuple[int, ...]]] = []  # a heap, the worst on top
+        self.kept: list[_Entry] = []  # a heap, the worst on top
         self.equal: Counter[int] = Counter()
         self.steps = 0
 
@@ -94,7 +114,7 @@ class _Search:
                 raise TooManySetsError
             row = self.weights[position]
             grown = cost + sum(row[other] for other in chosen)
-            if len(self.kept) == self.keep and grown > -self.kept[0][0]:
+            if len(self.kept) == self.keep and grown > -self.kept[0].minus_cost:
                 continue  # every further pair only adds to it
             self.look(position + 1, [*chosen, position], grown)
 
@@ -111,8 +131,9 @@ class _Search:
 
     def _take(self, chosen: list[int], cost: int) -> None:
         self.equal[cost] += self.alike(chosen)
-        # Sets come in rising order, so with equal costs the later one has the higher indices and is worse.
-        entry = (-cost, -self.steps, tuple(chosen))
+        last = sum(position >= self.first_last for position in chosen)
+        # Sets come in rising order, so of equal ones the later has the higher indices and is worse.
+        entry = _Entry(-cost, -last, -self.steps, tuple(chosen))
         if len(self.kept) < self.keep:
             heapq.heappush(self.kept, entry)
         else:

@@ -125,6 +125,36 @@ RECOVERY_ACTIONS = {
     7: "system reboot",
 }
 
+# nvmlGpuFabricState_t; 0 is NOT_SUPPORTED.
+FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
+
+# NVML_GPU_FABRIC_HEALTH_SUMMARY_*
+FABRIC_SUMMARIES = {1: "healthy", 2: "unhealthy", 3: "limited capacity"}
+
+# NVML_GPU_FABRIC_HEALTH_MASK_*, by the names of `nvidia-smi -q -x`: shift, mask, words; 0 is NOT_SUPPORTED.
+_YES_NO = {1: "true", 2: "false"}
+FABRIC_HEALTH = {
+    "bandwidth": (0, 0x3, {1: "degraded", 2: "full"}),
+    "route_recovery_in_progress": (2, 0x3, _YES_NO),
+    "route_unhealthy": (4, 0x3, _YES_NO),
+    "access_timeout_recovery": (6, 0x3, _YES_NO),
+    "incorrect_configuration": (
+        8,
+        0xF,
+        {
+            1: "none",
+            2: "incorrect sysguid",
+            3: "incorrect chassis sn",
+            4: "no partition",
+            5: "insufficient nvlinks",
+            6: "incompatible gpu fw",
+            7: "invalid location",
+            8: "gpu state invalid",
+        },
+    ),
+    "partition_assigned": (12, 0x3, _YES_NO),
+}
+
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
 # nvmlGpuP2PStatus_t

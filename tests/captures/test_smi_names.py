@@ -8,7 +8,7 @@ from gputopo.clock_events import BITS
 from gputopo.machine import Driver, Gpu, GpuProcess
 
 # Several rows make up one field.
-DICTIONARIES = ("violation_ns", "ecc.counts", "throttle.reasons", recovery.ACTION)
+DICTIONARIES = ("violation_ns", "ecc.counts", "fabric.health", "throttle.reasons", recovery.ACTION)
 
 
 @pytest.mark.parametrize("row", table.GPU, ids=lambda row: row.fact)
@@ -45,10 +45,10 @@ def test_no_name_stands_for_two_facts_or_is_passed_over_as_well(dialect: Dialect
         ("xml", "serial", True),
         ("xml", "serial_killer", False),
         ("xml", "fb_memory_usage", False),
-        ("text", "fabric/health/route unhealthy", True),
+        ("text", "fabric/cliqueid", True),
         ("text", "pci/atomic caps outbound", True),
         ("text", "deferred clocks/graphics", False),
-        ("csv", "fabric.health.summary", True),
+        ("csv", "fabric.clusteruuid", True),
         ("csv", "fabricated", False),
     ],
 )

@@ -130,6 +130,11 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         gpu(1, nvlinks=tuple(NvLink(link=n, active=True, errors={"recovery": n}) for n in range(6))),
         {"nvlink.errors"},
     ),
+    "fabric not ready": (gpu(1, fabric={"state": "in progress"}), {"nvlink.fabric_not_ready"}),
+    "fabric unhealthy": (
+        gpu(1, fabric={"state": "completed", "status": "success", "health": {"bandwidth": "degraded"}}),
+        {"nvlink.fabric_unhealthy"},
+    ),
     "P2P off": (pair(0, 1, p2p_read="NOT_SUPPORTED", p2p_write="NOT_SUPPORTED"), {"p2p.off"}),
     "ACS on": (all_of(host(acs="on"), node(down(0), acs=True)), {"p2p.acs_on"}),
     "ACS on keeps P2P off": (

@@ -59,6 +59,20 @@ def test_the_driver_that_holds_the_device_is_named() -> None:
     assert found.evidence["pci_devices"] == {"0000:05:00.0": "nouveau"}
 
 
+def test_a_capture_that_names_another_driver_for_every_gpu_is_a_warning() -> None:
+    nodes = tuple(
+        PciNode(address=f"0000:0{n}:00.0", root="pci0000:00", kind="gpu", driver="vfio-pci") for n in (5, 6)
+    )
+    machine = msgspec.structs.replace(machine_of(SEVEN), pci=nodes)
+    found = only(machine)
+    assert (found.id, found.severity) == ("driver.other_driver", "warning")
+    assert "vfio-pci" in found.says
+    assert driver_broken(machine) is None
+    for holder in ("nvidia", None):
+        some = (nodes[0], msgspec.structs.replace(nodes[1], driver=holder))
+        assert find(msgspec.structs.replace(machine, pci=some)) == ()
+
+
 def test_no_nvidia_device_is_told_and_is_no_fault() -> None:
     machine = with_driver("no_device")
     found = only(machine)

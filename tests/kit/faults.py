@@ -59,6 +59,7 @@ FAULTS: dict[str, Fault] = {
     "aer_errors": _gpu("the kernel counted 1200 correctable and 3 nonfatal errors", _G.aer_errors),
     "nvlink_down": _gpu("its first NVLink is down, at both ends", _G.nvlink_down),
     "nvlink_errors": _gpu("its first NVLink counts errors", _G.nvlink_errors),
+    "fabric_not_ready": _gpu("it has not joined its NVSwitches", _G.fabric_not_ready),
     # Clocks, power, heat
     "power_cap_low": _gpu("idle, with the power limit set to 60 % of the default", _G.power_cap_low),
     "power_capped": _gpu("busy, held down by its (default) power limit", _G.power_capped),

@@ -129,6 +129,11 @@ def nvlink_errors(scenario: Scenario, gpu: int) -> Scenario:
     return one(scenario, gpu, nvlinks=tuple(links))
 
 
+def fabric_not_ready(scenario: Scenario, gpu: int) -> Scenario:
+    """It is still joining its NVSwitches, as where the fabric manager does not run."""
+    return one(scenario, gpu, fabric={"state": 2})
+
+
 def _first_nvlink(scenario: Scenario, gpu: int) -> int:
     for place, link in enumerate(scenario.gpus[gpu].nvlinks):
         if link.remote is not None:

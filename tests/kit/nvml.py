@@ -213,6 +213,21 @@ class FakeNvml:
         code = self._code("nvmlDeviceGetSramEccErrorStatus", index)
         return code or give(self.scenario.gpus[index].sram_errors, [status])
 
+    def _call_nvmlDeviceGetGpuFabricInfoV(self, handle: Any, info: Any) -> int:  # noqa: N802
+        """Fill the struct in the version that the caller states, as far as the driver has it."""
+        index, version = _index(handle), info._obj.version >> 24
+        code = self._code("nvmlDeviceGetGpuFabricInfoV", index, [version])
+        return code or self._fabric(index, info)
+
+    def _call_nvmlDeviceGetGpuFabricInfo(self, handle: Any, info: Any) -> int:  # noqa: N802
+        index = _index(handle)
+        return self._code("nvmlDeviceGetGpuFabricInfo", index) or self._fabric(index, info)
+
+    def _fabric(self, index: int, info: Any) -> int:
+        told = self.scenario.gpus[index].fabric
+        has = {name for name, _ in info._obj._fields_}
+        return give(told and {name: value for name, value in told.items() if name in has}, [info])
+
     def _call_nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, place: Any, device: Any) -> int:  # noqa: N802
         index = _index(handle)
         code = self._code("nvmlDeviceGetMigDeviceHandleByIndex", index, [place.value])

@@ -157,6 +157,7 @@ class GpuSpec:
     persistence: int = 1
     processes: tuple[ProcessSpec, ...] = ()
     nvlinks: tuple[NvLinkSpec, ...] = ()
+    fabric: Mapping[str, int] | None = None  # the fields of nvmlGpuFabricInfo_v3_t
     refuses: Mapping[str, int] = field(default_factory=dict)
     lost: str | None = None
 

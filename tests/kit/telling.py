@@ -20,6 +20,7 @@ _NUMBERS = {
     "ecc_errors": (5, 6, 7, 8),
     "ecc_at": {2: (31, 32, 33, 34)},
     "sram_errors": {"volatileCor": 41, "aggregateUncParity": 42, "bThresholdExceeded": 1},
+    "fabric": {"state": 3, "status": 23, "healthMask": 0x2599},
     "remapped_rows": (1, 2, 0, 0),
     "retired_pages": (2, 1),
 }

@@ -31,7 +31,23 @@ def test_of_equal_sets_one_without_a_busy_gpu_is_taken_and_the_reason_told() -> 
     assert says(
         found, "GPU 0 avoided, as others are as close: GPU 0: another program uses it: python (pid 4321)"
     )
-    assert (0, 1) in [candidate.gpus for candidate in found.candidates]
+
+
+def test_what_comes_next_is_no_set_that_differs_only_in_equal_gpus() -> None:
+    found = plan(seven((0, BUSY)), Request(num_gpus=2))
+    assert [candidate.gpus for candidate in found.candidates][:2] == [(1, 2), (3, 4)]
+
+
+def test_where_none_is_without_them_the_fewest_are_taken() -> None:
+    troubled = [(index, BUSY) for index in (3, 4)] + [(5, BRAKED)]
+    found = plan(seven(*troubled), Request(num_gpus=3, gpus=(3, 4, 5, 6)))
+    assert found.choice.gpus == (3, 4, 6)
+    fewest = plan(seven((0, BUSY), (3, BUSY), (4, BUSY)), Request(num_gpus=3, prefer_pix=True))
+    assert fewest.choice.gpus == (0, 1, 2)
+    assert says(fewest, "GPU 0 chosen all the same")
+    other = plan(seven((0, BUSY), (1, BUSY), (3, BUSY)), Request(num_gpus=3, prefer_pix=True))
+    assert other.choice.gpus == (4, 5, 6)
+    assert says(other, "GPUs 0 and 1 avoided, as others are as close")
 
 
 def test_so_is_one_without_a_gpu_that_has_an_error() -> None:

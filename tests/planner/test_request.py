@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.errors import GputopoError, NoPlanError, UsageError
-from gputopo.machine import Gpu, GpuProcess, Machine, Mig, RemappedRows
+from gputopo.machine import Fabric, Gpu, GpuProcess, Machine, Mig, RemappedRows
 from gputopo.planner import plan
 from gputopo.planner.request import Request, gpus_in_words, ranges
 from tests.matrices import SEVEN, changed, machine_of
@@ -58,7 +58,9 @@ def test_a_request_that_cannot_be_met_names_what_would_do(
         ({"lost": True}, "lost"),
         ({"recovery_action": "reset"}, "recovery (reset)"),
         ({"recovery_action": "drain and reset"}, "recovery (drain and reset)"),
+        ({"fabric": Fabric(state="in progress")}, "not joined its NVSwitches"),
         ({"mig": Mig(mode=True)}, "MIG"),
+        ({"mig": Mig(mode=True), "fabric": Fabric(state="in progress")}, "MIG"),
         ({"compute_mode": "PROHIBITED"}, "Prohibited"),
         ({"remapped_rows": RemappedRows(failure=True)}, "memory row"),
         ({"compute_mode": "exclusive_process", "processes": (COMPUTES,)}, "for itself"),
@@ -88,6 +90,8 @@ def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(fields: dict[str,
             "processes": (GpuProcess(pid=1, kind="compute", name="nvidia-cuda-mps-server"),),
         },
         {"remapped_rows": RemappedRows(pending=True)},
+        {"fabric": Fabric(state="completed", status="success")},
+        {"fabric": Fabric(state="completed", status="insufficient resources")},
     ],
 )
 def test_a_gpu_that_another_program_can_be_started_on_is_left_in(fields: dict[str, object]) -> None:

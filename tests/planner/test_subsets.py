@@ -65,6 +65,27 @@ def test_keeping_fewer_gives_the_head_of_the_whole_list(
     assert closest_sets(gpus, nearness, size, keep=keep, required=required) == whole[:keep]
 
 
+@given(searches(), st.sets(st.integers(0, 20)))
+def test_of_equal_sets_the_first_has_the_fewest_gpus_that_are_taken_reluctantly(
+    search: tuple[list[int], Distances, int, int | None], last: set[int]
+) -> None:
+    gpus, distances, size, required = search
+
+    def nearness(a: int, b: int) -> int:
+        return distances[min(a, b), max(a, b)]
+
+    def cost(chosen: tuple[int, ...]) -> tuple[list[int], int]:
+        return farthest_first(chosen, distances), len(set(chosen) & last - {required})
+
+    found = closest_sets(gpus, nearness, size, keep=3, required=required, reluctantly=last)
+    sets = all_sets(gpus, size, required)
+    assert cost(found[0].gpus) == min(cost(chosen) for chosen in sets)
+    assert [cost(one.gpus) for one in found] == sorted(cost(one.gpus) for one in found)
+    for one in found:
+        assert one.gpus == tuple(sorted(one.gpus))
+        assert one.equal == sum(cost(chosen)[0] == cost(one.gpus)[0] for chosen in sets)
+
+
 def test_gpus_that_are_all_alike_are_looked_at_once() -> None:
     (found,) = closest_sets(range(16), lambda a, b: 0, 8, keep=10)
     assert found.gpus == tuple(range(8))

@@ -50,6 +50,7 @@ COSTS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetFieldValues[194,0]": ("temperature_c.margin_slowdown",),
     "nvmlDeviceGetFieldValues[196,0]": ("temperature_c.margin_max_operating",),
     "nvmlDeviceGetFieldValues[230,0]": ("recovery_action",),
+    "nvmlDeviceGetGpuFabricInfoV[3]": (),
     "nvmlDeviceGetFieldValues[164,0]": ("nvlinks[0].gb_per_s",),
     "nvmlDeviceGetFieldValues[164,1]": ("nvlinks[1].gb_per_s",),
     "nvmlDeviceGetBrand": ("brand",),
@@ -195,6 +196,15 @@ def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
     assert (gpu.remapped_rows.uncorrectable, gpu.remapped_rows.pending) == (2, False)
     assert (gpu.retired_pages.single_bit, gpu.retired_pages.double_bit) == (2, 1)
     assert gpu.recovery_action == "drain and reset"
+    assert (gpu.fabric.state, gpu.fabric.status) == ("completed", "insufficient resources")
+    assert gpu.fabric.health == {
+        "bandwidth": "degraded",
+        "route_recovery_in_progress": "false",
+        "route_unhealthy": "true",
+        "access_timeout_recovery": "false",
+        "incorrect_configuration": "insufficient nvlinks",
+        "partition_assigned": "false",
+    }
     assert (gpu.compute_mode, gpu.persistence_mode, gpu.mig.mode, gpu.lost) == ("default", True, False, False)
 
 

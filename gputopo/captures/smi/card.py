@@ -17,7 +17,7 @@ from gputopo.machine import Gpu, GpuProcess
 _NO_PROCESSES = ("", "none")
 _INSTANCES = ("mig device", "mig_devices")
 # Facts whose last part is a key of a dictionary in the Gpu.
-_DICTIONARIES = ("violation_ns.", "ecc.counts.")
+_DICTIONARIES = ("violation_ns.", "ecc.counts.", "fabric.health.")
 _REASON = "throttle.reasons."
 _PART = "only a part of the reasons is told"
 _STEADY = re.compile(

@@ -1,6 +1,6 @@
 """Names that `nvidia-smi` prints and that have no place in a Machine: known, and passed over.
 
-What is neither here nor in smi_table is listed as not understood. A name stands for itself and for all below
+What is neither here nor in a table is listed as not understood. A name stands for itself and for all below
 it; `*` at the end stands for any ending.
 """
 
@@ -16,7 +16,7 @@ XML = _names(
     accounting_mode_buffer_size, driver_model, serial, pdi, minor_number, vbios_version,
     multigpu_board, board_id, board_part_number, gpu_part_number, gpu_fru_part_number, gpu_module_id,
     platforminfo, inforom_version, inforom_bbx_flush, inforom_checksum, gpu_operation_mode, c2c_mode,
-    gsp_firmware_version, ibmnpu, capabilities, fabric,
+    gsp_firmware_version, ibmnpu, capabilities, fabric/clique*, fabric/cluster*,
     voltage, clock_policy, deferred_clocks/mem_clock, default_applications_clocks/graphics_clock,
     default_applications_clocks/mem_clock, supported_clocks, supported_gpu_target_temp,
     accounted_processes, encoder_stats, fbc_stats, dram_encryption_mode, sparse_operation_mode,
@@ -45,7 +45,7 @@ TEXT = _names(
     Accounting Mode Buffer Size, Driver Model, Serial Number, GPU PDI, Minor Number, VBIOS Version,
     MultiGPU Board, Board ID, Board Part Number, GPU Part Number, FRU Part Number, Module ID,
     Platform Info, Inforom Version, Inforom BBX Object Flush, GPU Operation Mode, GPU C2C Mode,
-    GSP Firmware Version, IBMNPU, Capabilities, Fabric,
+    GSP Firmware Version, IBMNPU, Capabilities, Fabric/Clique*, Fabric/Cluster*,
     Voltage, Clock Policy, Deferred Clocks/Memory, Default Applications Clocks/Graphics,
     Default Applications Clocks/Memory, Supported Clocks, Accounted Processes, Encoder Stats,
     FBC Stats, DRAM Encryption Mode, Sparse Operation Mode, Conf Compute Protected Memory Usage,
@@ -78,7 +78,7 @@ CSV = _names(
     encoder.stats.*, dramencryption.*, clocks_event_reasons.supported,
     clocks_throttle_reasons.supported, remapped_rows.histogram.*, power.management, module.*,
     power_smoothing.*, edpp_multiplier, clocks.default_applications.*, gsp.mode.*, c2c.mode,
-    protected_memory.*, fabric.*, platform.*, minor_number, remapped_rows.correctable_inactive,
-    remapped_rows.uncorrectable_inactive, gpu.base.*, bbx.*
+    protected_memory.*, fabric.clique*, fabric.cluster*, platform.*, minor_number,
+    remapped_rows.correctable_inactive, remapped_rows.uncorrectable_inactive, gpu.base.*, bbx.*
     """
 )

@@ -102,7 +102,7 @@ def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], sourc
 
 def _place(fact: str) -> str:
     """Give the field of the Gpu in which a fact stands: dictionaries and lists are one field."""
-    for field in ("throttle.reasons", "violation_ns", "ecc.counts", recovery.ACTION):
+    for field in ("throttle.reasons", "violation_ns", "ecc.counts", "fabric.health", recovery.ACTION):
         if fact.startswith(f"{field}."):
             return field
     return fact

@@ -1,4 +1,4 @@
-"""What a row of the tables of `nvidia-smi`'s names is (see smi_table)."""
+"""What a row of the tables of `nvidia-smi`'s names is (see table.py)."""
 
 from typing import Literal, NamedTuple
 
@@ -6,7 +6,7 @@ Dialect = Literal["xml", "text", "csv"]
 
 
 class Row(NamedTuple):
-    """A fact of the Gpu (its path there), how its value is written (see smi_values), and its names."""
+    """A fact of the Gpu (its path there), how its value is written (see values.py), and its names."""
 
     fact: str
     kind: str

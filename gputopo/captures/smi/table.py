@@ -9,6 +9,7 @@ Names: `nvidia-smi -q -x` and `-q` of drivers 319 to 610, `nvidia-smi --help-que
 from collections.abc import Iterable
 
 from gputopo.captures.smi.rows import Row
+from gputopo.captures.smi.table_fabric import FABRIC
 from gputopo.captures.smi.table_health import HEALTH
 
 DRIVER = (
@@ -245,4 +246,5 @@ GPU = (
     *_POWER,
     *_clocks(),
     *HEALTH,
+    *FABRIC,
 )

@@ -53,7 +53,7 @@ def is_whole(text: str) -> bool:
 
 
 def read(kind: str, text: str, *, bare: bool = False) -> Value:
-    """Read a value as a kind of smi_table. `bare`: a number may stand without its unit (CSV)."""
+    """Read a value as a kind of the tables. `bare`: a number may stand without its unit (CSV)."""
     text = clean(text)
     shown = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
     found = _number(kind, text, bare) if kind in _UNITS else _KINDS[kind](text)
@@ -113,6 +113,11 @@ def _lower(text: str) -> Value | None:
     if text.lower() == "none":
         return Value("none")
     return Value(text.lower()) if re.fullmatch(r"[A-Za-z][A-Za-z -]{2,30}", text) and _words(text) else None
+
+
+def _fabric(text: str) -> Value | None:
+    """A state or an error in the driver's words. A driver was seen to write `state  Completed` in a CSV."""
+    return _lower(re.sub(r"(?:state|status) +(?=\w)", "", text, flags=re.IGNORECASE))
 
 
 def _action(text: str) -> Value | None:
@@ -202,6 +207,7 @@ _KINDS: dict[str, Callable[[str], Value | None]] = {
     "width": _width,
     "words": _words,
     "lower": _lower,
+    "fabric": _fabric,
     "action": _action,
     "mode": _mode,
     "uuid": _uuid,

@@ -11,7 +11,7 @@ from gputopo.errors import InputError
 from gputopo.launch.core.inputs import cifar_files
 from gputopo.launch.core.inputs.bad_records import BadRecords
 from gputopo.launch.core.inputs.dataset_options import with_threads
-from gputopo.launch.core.inputs.preprocessing import Recipe, cifar_pictures
+from gputopo.launch.core.inputs.preprocessing import ORDER, Recipe, cifar_pictures
 
 Dataset = Any
 Tensor = Any
@@ -37,16 +37,27 @@ class Cifar10:
         """Give images [batch, h, w, 3] and labels [batch] from an image on."""
         images = tf.constant(self.images)
         labels = tf.constant(self.labels.astype(np.int64))
-        count = len(self.labels)
-        order = tf.data.Dataset.range(count)
-        if self.recipe.training:
-            order = order.shuffle(count, seed=self.recipe.seed).repeat()
 
         def batch(places: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             return cifar_pictures(self.recipe, tf.gather(images, rows), places[0]), tf.gather(labels, rows)
 
-        joined = order.enumerate().skip(first_image).batch(self.batch, drop_remainder=self.endless)
+        order = self._order(first_image).enumerate(first_image)
+        joined = order.batch(self.batch, drop_remainder=self.endless)
         return with_threads(joined.map(batch, num_parallel_calls=self.threads), self.threads)
+
+    def _order(self, first_image: int) -> Dataset:
+        """Give the places of the images from one on. No epoch before it is gone through to come there."""
+        count = len(self.labels)
+        if not self.recipe.training:
+            return tf.data.Dataset.range(first_image, count)
+
+        def epoch(number: Tensor) -> Dataset:
+            places = tf.range(count, dtype=tf.int64)
+            shuffled = tf.random.experimental.stateless_shuffle(places, self.recipe.key(ORDER, number))
+            return tf.data.Dataset.from_tensor_slices(shuffled)
+
+        epochs = tf.data.Dataset.range(first_image // count, tf.int64.max)
+        return epochs.flat_map(epoch).skip(first_image % count)
 
     @property
     def endless(self) -> bool:

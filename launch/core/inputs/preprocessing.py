@@ -21,7 +21,8 @@ Tensor = Any
 EVAL_SCALE = 1.145  # 256 pixels for a model of 224
 LONGEST = 50  # times the shorter side. Ours: no photograph comes near it
 NORMALISATION = "float32 from -1 to 1: pixel / 127.5 - 1"
-_BOX, _FLIP, _WINDOW, _BRIGHTNESS, _SATURATION, _HUE, _CONTRAST, _CIFAR = range(10, 18)  # random streams
+# Streams of random numbers.
+_BOX, _FLIP, _WINDOW, _BRIGHTNESS, _SATURATION, _HUE, _CONTRAST, _CIFAR, ORDER = range(10, 19)
 _METHODS = (
     tf.image.ResizeMethod.NEAREST_NEIGHBOR,
     tf.image.ResizeMethod.BILINEAR,
@@ -45,7 +46,7 @@ class Recipe:
     seed: int
 
     def key(self, purpose: int, place: Tensor) -> Tensor:
-        """Give the seed [2] of one random choice for the picture at a place of the order."""
+        """Give the seed [2] of one random choice for the picture at a place of the order, or for an epoch."""
         return tf.stack([tf.constant((self.seed << 8) ^ purpose, tf.int64), tf.cast(place, tf.int64)])
 
 

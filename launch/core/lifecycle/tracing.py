@@ -1,7 +1,7 @@
 """Profiles of chosen steps: written for TensorBoard, and read for what each device did."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,7 @@ class Tracer:
         if self._running is not None:
             self._finish(self._running)
         if self._wanted and not self._broken:
-            numbers = index_ranges(self._wanted)
-            self._notice(f"Not traced, for the run did not come to them: steps {numbers}.")
+            self._notice(f"Not traced, for the run did not come to it: {_named(self._wanted)}.")
 
     def _finish(self, folder: Path) -> None:
         self._emit(PhaseBegun(time_s=time.time(), phase="trace"))
@@ -69,10 +68,9 @@ class Tracer:
         try:
             tf.profiler.experimental.stop()
         except (ImportError, OSError, tf.errors.OpError) as error:
-            numbers = index_ranges(step.step for step in steps)
             self._notice(
-                f"No trace of steps {numbers}, for it cannot be written in {folder}: {disk_reason(error)}. "
-                "Free some space, or name another folder with --output."
+                f"No trace of {_named(step.step for step in steps)}, for it cannot be written in {folder}: "
+                f"{disk_reason(error)}. Free some space, or name another folder with --output."
             )
             return
         devices, says = self._read(folder)
@@ -108,6 +106,12 @@ class Tracer:
 
     def _notice(self, says: str) -> None:
         self._emit(Noticed(time_s=time.time(), says=says))
+
+
+def _named(steps: Iterable[int]) -> str:
+    """Name steps: `step 1`, `steps 3-5`."""
+    numbers = set(steps)
+    return f"step{'s' if len(numbers) > 1 else ''} {index_ranges(numbers)}"
 
 
 def _planes(folder: Path) -> list[Any]:

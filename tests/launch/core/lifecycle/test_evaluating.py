@@ -225,7 +225,7 @@ def test_traces_of_chosen_steps_tell_what_each_device_did(ran: dict[str, Ran], f
             assert any("Conv2D" in op for op in times.ops_s), times.ops_s
             assert times.to_device_s is None
     said = [notice.says for notice in ran["train"].told(Noticed)]
-    assert said == ["Not traced, for the run did not come to them: steps 90."]
+    assert said == ["Not traced, for the run did not come to it: step 90."]
 
 
 def test_a_trace_of_towers_that_xla_compiled_holds_what_they_computed(ran: dict[str, Ran]) -> None:
