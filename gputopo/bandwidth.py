@@ -18,7 +18,7 @@ What a number counts, per kind:
 
 from typing import Literal
 
-import msgspec
+from gputopo.value import Value
 
 Kind = Literal[
     "h2d",
@@ -41,11 +41,7 @@ Path = Literal["direct", "staged"]
 Level = Literal["quick", "full"]
 
 
-class _Value(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all values: immutable, fields by name."""
-
-
-class Conditions(_Value, frozen=True):
+class Conditions(Value, frozen=True):
     """What NVML told of one GPU inside the timed window: the median of its readings, None where refused.
 
     `pcie_gen` and `pcie_width` are the link's under load; `link_changes` how often it changed within the
@@ -66,7 +62,7 @@ class Conditions(_Value, frozen=True):
     throttle_reasons: tuple[str, ...] | None = None
 
 
-class Sample(_Value, frozen=True):
+class Sample(Value, frozen=True):
     """One measured number with everything that it rests on.
 
     `group` names a set of copies that ran at the same time; None: it ran alone. `median_*` is over
@@ -100,7 +96,7 @@ class Sample(_Value, frozen=True):
     model: str | None = None  # of an allreduce: whose gradients
 
 
-class Failure(_Value, frozen=True):
+class Failure(Value, frozen=True):
     """A copy that went wrong; the others went on.
 
     `reason` is the driver's name of the error (`CUDA_ERROR_...`), `WRONG_DATA`, `TIMED_OUT`, or `NOT_HELD`:
@@ -118,14 +114,14 @@ class Failure(_Value, frozen=True):
     group: str | None = None
 
 
-class NotMeasured(_Value, frozen=True):
+class NotMeasured(Value, frozen=True):
     """A number that was not taken, and why. It is no failure and no pass. `what` is in words."""
 
     what: str
     reason: str
 
 
-class UplinkGroup(_Value, frozen=True):
+class UplinkGroup(Value, frozen=True):
     """GPUs that slow one another down when they copy to or from the host at once.
 
     `alone_gb_per_s` and `together_gb_per_s` are sums over the group. `bridge`: where their ways meet in the
@@ -141,7 +137,7 @@ class UplinkGroup(_Value, frozen=True):
     agrees: bool | None = None
 
 
-class Bandwidth(_Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1"):
+class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1"):
     """All that was measured in one session, or read from another tool's output.
 
     `measured_at`: seconds since the epoch. `complete` is False where it was interrupted, or the capture ends

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gputopo.events import GpuSample
+from gputopo.runs.events import GpuSample
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ that a single reading can give too (`throttle.*`, `pcie.generation_degraded`) me
 from collections.abc import Callable, Iterable, Iterator
 
 from gputopo.clock_events import BITS, decode
-from gputopo.events import GpuSample
 from gputopo.expectations import expected_link
 from gputopo.findings.fault import Fault, findings_of, named, present
 from gputopo.findings.finding import Finding, Severity, worst_first
@@ -15,6 +14,7 @@ from gputopo.findings.load import BUSY_PERCENT
 from gputopo.findings.throttle_words import BY_NAME, EXPLAINING
 from gputopo.machine import Gpu, Machine
 from gputopo.moments import Moment, Xid
+from gputopo.runs.events import GpuSample
 from gputopo.xids import meaning
 
 # A link trains anew once or twice when work begins or ends just then; more changes under load are a fault.

@@ -7,7 +7,7 @@ from pathlib import Path
 from gputopo import schema
 from gputopo.errors import InputError
 from gputopo.launch.runs import RunFolder
-from gputopo.result import Result
+from gputopo.runs.result import Result
 
 MOST = 50  # looked at: what is older is of other times; reading them takes some ms
 

@@ -22,13 +22,13 @@ import msgspec
 
 from gputopo import schema
 from gputopo.errors import ExitCode, GputopoError, HardwareError, InputError
-from gputopo.events import Event, RankFailed, encode_line
 from gputopo.identities import without_identities
 from gputopo.launch.claiming import claimed, is_left_over
 from gputopo.launch.spec import RunSpec
 from gputopo.machine import Machine
 from gputopo.plan import Plan
-from gputopo.result import Result
+from gputopo.runs.events import Event, RankFailed, encode_line
+from gputopo.runs.result import Result
 
 # What a run writes: any of these is of another run, or of somebody who would miss it.
 _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")

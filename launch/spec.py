@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from gputopo.events import Device
 from gputopo.plan import AllReduce, VariableUpdate
+from gputopo.runs.events import Device
 
 Backend = Literal["cpu", "gpu"]
 DataFormat = Literal["NCHW", "NHWC"]
@@ -165,7 +165,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     device.
     `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: however long it
     takes), `max_batches` at most (None: to the end of the data).
-    `detect_warmup`: the warm-up ends by the rule of gputopo.steadiness, `num_warmup_batches` at least.
+    `detect_warmup`: the warm-up ends by the rule of gputopo.runs.steadiness, `num_warmup_batches` at least.
     `extra_forward` (for trying out the anomaly report) adds forward passes to a tower: {1: 2} makes
     tower 1 run its forward pass two times more in each step. `max_clocks_mhz`: the most that each GPU of the
     machine can do, {0: {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.

@@ -1,11 +1,11 @@
 """Which TensorFlow device a tower is, how far the variables are from it, and where they live. Pure."""
 
 from gputopo.errors import UsageError
-from gputopo.events import Device
 from gputopo.launch.spec import Backend
 from gputopo.machine import Gpu, Machine
 from gputopo.plan import Candidate
 from gputopo.planner.request import SPREAD
+from gputopo.runs.events import Device
 
 
 def tower_device(tower: int, choice: Candidate, machine: Machine | None, backend: Backend) -> Device:

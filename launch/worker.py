@@ -17,12 +17,12 @@ from typing import Any
 
 from gputopo import schema
 from gputopo.errors import ExitCode, GputopoError, HardwareError
-from gputopo.events import Event, MemoryPeak, RankFailed, encode_line
 from gputopo.launch import lean_tensorflow
 from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.op_errors import cause_and_remedy, first_line
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.supervision.failure import asked_to_end
+from gputopo.runs.events import Event, MemoryPeak, RankFailed, encode_line
 
 
 def main(arguments: list[str]) -> int:

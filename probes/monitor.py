@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from gputopo.events import GpuSample
 from gputopo.probes.nvml.door import Handle, NotReadError, open_nvml
+from gputopo.runs.events import GpuSample
 
 T = TypeVar("T")
 

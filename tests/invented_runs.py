@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gputopo.events import (
+from gputopo.runs.events import (
     Device,
     Event,
     GpuSample,

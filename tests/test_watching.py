@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.clock_events import BITS
-from gputopo.events import GpuSample
 from gputopo.findings import IDS
 from gputopo.findings.throttle_words import REASONS
 from gputopo.moments import Moment, Xid
+from gputopo.runs.events import GpuSample
 from gputopo.watching import FLAPS, WORKING_MOMENTS, XID_KINDS, History, find_watched
 from gputopo.xids import XIDS, meaning
 from tests.findings.boxes import every_gpu, gpu, sound

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from gputopo.clock_events import decode
-from gputopo.events import GpuSample
 from gputopo.machine import Machine
 from gputopo.moments import Moment
 from gputopo.report.clock_event_words import short_words
@@ -21,6 +20,7 @@ from gputopo.report.layout import (
     paragraph,
     room_of,
 )
+from gputopo.runs.events import GpuSample
 
 SHOWN = 12  # moments of a GPU's small picture
 _BARS = "▁▂▃▄▅▆▇█"

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gputopo.errors import GputopoError, InputError
-from gputopo.events import Event, LossNotFinite, PlacementChecked, Step, TowerMarks, WarmupDone
 from gputopo.launch.core.placement import checking
 from gputopo.launch.core.step import StepOutcome, marks_of
 from gputopo.launch.core.trainers import Stepper
 from gputopo.launch.core.warmup import is_warm, longest_warmup
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import Event, LossNotFinite, PlacementChecked, Step, TowerMarks, WarmupDone
 
 Emit = Callable[[Event], None]
 

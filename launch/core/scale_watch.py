@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gputopo.events import Event, Noticed, Step
+from gputopo.runs.events import Event, Noticed, Step
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gputopo.events import Event, ModelBuilt
 from gputopo.launch.core.inputs.source import Source
+from gputopo.runs.events import Event, ModelBuilt
 
 
 @dataclass(frozen=True)

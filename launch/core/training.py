@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from gputopo.events import Event, PhaseBegun, ReplicasCompared, Step
 from gputopo.launch.checkpoint_files import require_writable
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.lifecycle.checkpoints import Checkpoints
@@ -21,6 +20,7 @@ from gputopo.launch.core.start import UNTOLD, Start
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.trainers import Held, Stepper, stepper_of
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import Event, PhaseBegun, ReplicasCompared, Step
 
 Emit = Callable[[Event], None]
 Made = TypeVar("Made", bound=Stepper)

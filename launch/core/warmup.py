@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gputopo.launch.spec import RunSpec
-from gputopo.steadiness import MOST_STEPS, steady_from
+from gputopo.runs.steadiness import MOST_STEPS, steady_from
 
 _LOOK_EVERY = 10  # steps of a warm-up between two looks for a steady state: a look takes a few ms
 

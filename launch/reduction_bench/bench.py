@@ -17,13 +17,13 @@ import msgspec
 from gputopo import workload
 from gputopo.bandwidth import Failure, NotMeasured, Sample
 from gputopo.errors import UsageError
-from gputopo.events import Device
 from gputopo.launch.cpu_plan import CPU_DEVICES, MOST_CPU_DEVICES
 from gputopo.launch.env import worker_env
 from gputopo.launch.reduction_bench.process import SILENCE_LIMIT_S, Command, ReductionProcess, worker_command
 from gputopo.launch.reduction_bench.spec import METHODS, Method, ReductionJob, Refused, Timed, require
 from gputopo.launch.spec import RunSpec
 from gputopo.reduction_groups import Groups
+from gputopo.runs.events import Device
 
 REPEATS = 10
 WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer access and memory in it

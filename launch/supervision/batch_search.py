@@ -9,12 +9,12 @@ import msgspec
 
 from gputopo import schema
 from gputopo.errors import InputError
-from gputopo.events import BatchTried, PhaseBegun
 from gputopo.launch.runs import RunFolder
 from gputopo.launch.spec import Lifecycle, RunSpec
 from gputopo.launch.supervision import failure
 from gputopo.launch.supervision.output import WorkerOutput
 from gputopo.launch.supervision.record import Record
+from gputopo.runs.events import BatchTried, PhaseBegun
 
 Work = Callable[[RunSpec, Path, Record, WorkerOutput], None]
 """Runs one worker to its end: by a spec, in a file, its events to a record, what it prints to an output."""

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gputopo.errors import ExitCode
-from gputopo.events import RankFailed
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.supervision import oom
+from gputopo.runs.events import RankFailed
 
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
 # oneDNN's kernels go on where an allocation failed, and crash (TensorFlow 2.21). A worker that crashed with

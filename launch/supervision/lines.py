@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gputopo.events import (
+from gputopo.runs.events import (
     BatchTried,
     CheckpointSaved,
     Evaluated,

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import msgspec
 
 import gputopo
-from gputopo import anomaly, schema
-from gputopo.events import Event, RankFailed, RunFinished, RunStarted, Step
+from gputopo import schema
 from gputopo.launch.runs import EventLog
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.supervision import failure
+from gputopo.runs import anomaly
+from gputopo.runs.events import Event, RankFailed, RunFinished, RunStarted, Step
 
 
 class Record:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gputopo.errors import InputError
-from gputopo.events import Event
 from gputopo.launch.runs import EventLog, RunFolder
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.supervision import batch_search, failure
@@ -23,7 +22,8 @@ from gputopo.launch.supervision.record import Record
 from gputopo.launch.supervision.sampling import Sampler, sampled
 from gputopo.launch.supervision.signals import caught
 from gputopo.launch.supervision.worker_life import LIMITS, Limits, WorkerLife
-from gputopo.summary import STOPPED_FROM_OUTSIDE
+from gputopo.runs.events import Event
+from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
-from gputopo.events import Event, ModelBuilt, PhaseBegun, Step
+from gputopo.runs.events import Event, ModelBuilt, PhaseBegun, Step
 
 # A step that takes so many times the usual one is no slow step: GPUs that throttle take up to 10 times as
 # long, and TensorFlow autotunes and compiles anew for a last, smaller batch. Ours.

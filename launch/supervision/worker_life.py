@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gputopo.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Step
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.supervision import ending, failure
 from gputopo.launch.supervision.child import Child, Command
@@ -25,6 +24,7 @@ from gputopo.launch.supervision.output import WorkerOutput
 from gputopo.launch.supervision.record import Record
 from gputopo.launch.supervision.sampling import Samples
 from gputopo.launch.supervision.watchdog import PATIENCE, Patience, Watchdog
+from gputopo.runs.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Step
 
 _PIECE_BYTES = 64 * 1024  # a pipe's default capacity
 _PIECES_AT_ONCE = 16  # a pipe holds 1 MiB at most, unless a stranger goes on writing to it

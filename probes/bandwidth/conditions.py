@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol, Self
 
 from gputopo.bandwidth import Conditions
 from gputopo.clock_events import decode
-from gputopo.events import GpuSample
 from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
+from gputopo.runs.events import GpuSample
 
 # A clock below this share of what it is in the windows that count was still rising. Boost clocks of a card
 # at work move by one to three steps of 15 MHz (NVIDIA, GPU Boost): about 3 % of 1500 MHz.

@@ -35,9 +35,9 @@ def main() -> None:
 
 
 def _measure(model: str, devices: int, pairs: int) -> None:
-    from gputopo.events import Device, encode_line
     from gputopo.launch.core.loop import Loop
     from gputopo.launch.core.placement.devices import set_up
+    from gputopo.runs.events import Device, encode_line
     from tests.launch.specs import cpu_spec
 
     towers = tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(devices))

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gputopo.cli.watch import Watched, ticks, watch_source
-from gputopo.events import GpuSample
 from gputopo.machine import Gpu, Machine
 from gputopo.moments import Moment, Xid
+from gputopo.runs.events import GpuSample
 from gputopo.watching import History
 from tests.cli.conftest import Call
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gputopo.events import GpuSample
 from gputopo.findings import Finding
 from gputopo.machine import Machine
 from gputopo.moments import Moment, Xid
+from gputopo.runs.events import GpuSample
 from gputopo.watching import History, find_watched
 from tests.findings.boxes import sound
 

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gputopo.events import Device
 from gputopo.launch.spec import RunSpec
 from gputopo.machine import Gpu, Hop, Link, Machine
 from gputopo.plan import Candidate, Plan
+from gputopo.runs.events import Device
 
 
 def cpu_spec(**changes: object) -> RunSpec:

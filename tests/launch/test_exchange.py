@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from gputopo.errors import UsageError
-from gputopo.events import Device
 from gputopo.launch.exchange import require_exchange
 from gputopo.launch.spec import Exchange, Precision, RunSpec
+from gputopo.runs.events import Device
 
 AUTO_SCALE = Precision(compute="fp16", auto_loss_scale=True)
 

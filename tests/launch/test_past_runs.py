@@ -2,7 +2,7 @@ from pathlib import Path
 
 from gputopo import schema
 from gputopo.launch.past_runs import MOST, latest_results
-from gputopo.result import Result
+from gputopo.runs.result import Result
 
 PLAIN = Result(status="complete", exit_code=0, spec={}, backend="cpu")
 

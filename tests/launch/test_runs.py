@@ -11,12 +11,12 @@ import pytest
 
 from gputopo import schema
 from gputopo.errors import GputopoError, HardwareError, InputError
-from gputopo.events import WarmupDone, read_events
 from gputopo.launch import runs
 from gputopo.launch.claiming import claimed
 from gputopo.launch.spec import RunSpec
 from gputopo.plan import Plan
-from gputopo.result import Result
+from gputopo.runs.events import WarmupDone, read_events
+from gputopo.runs.result import Result
 from tests.launch.specs import cpu_spec, machine, plan_for
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.errors import UsageError
-from gputopo.events import Device
 from gputopo.launch.spec import Exchange, RunSpec
 from gputopo.launch.strategy_names import STRATEGIES, StrategyName, read, require_strategy
+from gputopo.runs.events import Device
 
 
 def spec(strategy: str, devices: int = 2, **fields: Any) -> RunSpec:

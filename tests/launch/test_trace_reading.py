@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.events import Device
 from gputopo.launch.trace_reading import MOST_OPS, device_times, union_ps
+from gputopo.runs.events import Device
 
 MS = 1_000_000_000  # picoseconds
 

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from gputopo import schema
-from gputopo.events import (
+from gputopo.launch.spec import Data, Lifecycle
+from gputopo.runs.events import (
     CheckpointSaved,
     Device,
     Evaluated,
@@ -24,7 +25,6 @@ from gputopo.events import (
     Traced,
     WarmupDone,
 )
-from gputopo.launch.spec import Data, Lifecycle
 from tests.launch.core.inputs import folders
 from tests.launch.worker_process import asked_to_end, environment, run_worker, trivial_spec
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gputopo import schema
-from gputopo.events import Device, Event, decode_line, read_events
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import Device, Event, decode_line, read_events
 
 
 def trivial_spec(towers: int = 1, **fields: Any) -> RunSpec:

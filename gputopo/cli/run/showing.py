@@ -8,7 +8,7 @@ from gputopo.cli.printing import talking, unwritten, went_with_terminal
 from gputopo.errors import InputError
 
 if TYPE_CHECKING:
-    from gputopo.events import Event
+    from gputopo.runs.events import Event
 
 
 class Showing:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gputopo.launch.spec import RunSpec
     from gputopo.launch.supervision.sampling import Sampler
     from gputopo.launch.target import Target
-    from gputopo.repeats import Repeats
-    from gputopo.result import Result
+    from gputopo.runs.repeats import Repeats
+    from gputopo.runs.result import Result
 
 _SPEC_OF_A_RUN_TO_COME = Path("RUN_FOLDER/spec.json")
 _EVENTS_FD_TO_COME = 3
@@ -82,7 +82,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted, showing
     What cannot begin or be written any more, and a signal between two of them, ends them too; those before
     are shown and kept all the same.
     """
-    from gputopo.repeats import combine, ended_by
+    from gputopo.runs.repeats import combine, ended_by
 
     results: list[Result] = []
     error: _Ending | None = None
@@ -162,7 +162,7 @@ def _train_once(
     )
     spec = _traced_into(folder, spec)
     outcome = _supervised(target, spec, folder, showing)
-    from gputopo.summary import summarise
+    from gputopo.runs.summary import summarise
 
     with signals.held():
         result = _judged(summarise(outcome.events), folder)
@@ -173,8 +173,8 @@ def _train_once(
 
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     """Add what an earlier run says of this one's input."""
-    from gputopo.input_verdict import verdict
     from gputopo.launch.past_runs import latest_results
+    from gputopo.runs.input_verdict import verdict
 
     earlier = latest_results(runs.runs_home(os.environ), but=folder.path)
     # The verdict names the other run's folder, and a result is written in UTF-8.

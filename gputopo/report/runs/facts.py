@@ -5,10 +5,10 @@ from typing import Any
 
 from rich.text import Text
 
-from gputopo.events import DeviceTimes
 from gputopo.report import units
 from gputopo.report.runs.news import evaluated_words, steps_words
-from gputopo.result import Result
+from gputopo.runs.events import DeviceTimes
+from gputopo.runs.result import Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from gputopo.events import (
+from gputopo.index_words import index_ranges
+from gputopo.report import units
+from gputopo.runs.events import (
     Anomaly,
     BatchTried,
     CheckpointSaved,
@@ -16,8 +18,6 @@ from gputopo.events import (
     Resumed,
     Traced,
 )
-from gputopo.index_words import index_ranges
-from gputopo.report import units
 
 
 def news(event: Event) -> str | None:

@@ -11,9 +11,9 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from gputopo.events import Event, RunStarted
 from gputopo.report.runs.news import news
 from gputopo.report.runs.state import RunState
+from gputopo.runs.events import Event, RunStarted
 
 __all__ = ["DISPLAY_EVERY", "Progress", "RunState"]
 

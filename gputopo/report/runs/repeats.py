@@ -1,11 +1,11 @@
 """The report of repeated runs for people: a line for each, then mean and spread."""
 
-from gputopo.repeats import Repeats
 from gputopo.report import units
 from gputopo.report.layout import Line
 from gputopo.report.runs.facts import ANOMALY_STYLE
 from gputopo.report.runs.report import title
-from gputopo.result import Result
+from gputopo.runs.repeats import Repeats
+from gputopo.runs.result import Result
 
 
 def repeats_report(repeats: Repeats) -> list[Line]:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gputopo import workload
-from gputopo.events import Evaluated, Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
 from gputopo.report import units
-from gputopo.throughput import RunningThroughput
+from gputopo.runs.events import Evaluated, Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
+from gputopo.runs.throughput import RunningThroughput
 
 DISPLAY_EVERY = 10  # the default of its --display_every
 RULE = "-" * 64

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.events import Event, Noticed, Step, TowerMarks, WarmupDone
 from gputopo.launch.core.inputs.notices import told
 from gputopo.launch.core.inputs.source import Fact, Shape, Source, source_of
 from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.start import UNTOLD, Start
 from gputopo.launch.core.warmup import is_warm, longest_warmup
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import Event, Noticed, Step, TowerMarks, WarmupDone
 
 Tensor = Any
 Emit = Callable[[Event], None]

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from gputopo.events import Event, Noticed
 from gputopo.launch.core.inputs.source import Source
+from gputopo.runs.events import Event, Noticed
 
 
 @contextmanager

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from gputopo import __version__
 from gputopo.errors import InputError, UsageError
-from gputopo.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
 from gputopo.launch import checkpoint_files as files
 from gputopo.launch.checkpoint_files import Array, Checkpoint, Header
 from gputopo.launch.core.models import Model
 from gputopo.launch.core.trainers import Stepper
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
 
 Emit = Callable[[Event], None]
 Copies = dict[str, list[Any]]  # the name of an array, and the variables that hold it

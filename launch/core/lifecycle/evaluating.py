@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.errors import UsageError
-from gputopo.events import Evaluated, Event, Noticed, PhaseBegun, Resumed, Step
 from gputopo.launch.core.accuracy import TOP, hits
 from gputopo.launch.core.inputs.source import source_of
 from gputopo.launch.core.lifecycle.checkpoints import load_for_evaluation
@@ -31,6 +30,7 @@ from gputopo.launch.core.towers import TowerMath, Turn
 from gputopo.launch.core.trainers import Held
 from gputopo.launch.core.training import built, observers
 from gputopo.launch.spec import Exchange, RunSpec
+from gputopo.runs.events import Evaluated, Event, Noticed, PhaseBegun, Resumed, Step
 
 Tensor = Any
 Emit = Callable[[Event], None]

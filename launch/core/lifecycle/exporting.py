@@ -20,7 +20,6 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo import schema
-from gputopo.events import Event, Exported, Noticed, PhaseBegun
 from gputopo.launch.checkpoint_files import DiskError, names_of, require_writable
 from gputopo.launch.core.layers import Rows
 from gputopo.launch.core.lifecycle.export_folder import require_empty, temporary_in
@@ -30,6 +29,7 @@ from gputopo.launch.core.randomness import Stream
 from gputopo.launch.core.trainers import Held
 from gputopo.launch.op_errors import disk_reason
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import Event, Exported, Noticed, PhaseBegun
 
 Emit = Callable[[Event], None]
 Array = np.ndarray[Any, Any]

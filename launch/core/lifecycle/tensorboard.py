@@ -8,13 +8,13 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
-from gputopo.events import Step
 from gputopo.launch.checkpoint_files import DiskError
 from gputopo.launch.core.loop import mean_loss
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.updating import learning_rate
 from gputopo.launch.op_errors import disk_reason
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import Step
 
 
 class Scalars:

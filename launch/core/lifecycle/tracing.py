@@ -7,12 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 from gputopo.index_words import index_ranges
 from gputopo.launch import trace_reading
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.op_errors import disk_reason
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 
 Emit = Callable[[Event], None]
 _HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow

@@ -12,9 +12,9 @@ import pytest
 
 from gputopo import schema
 from gputopo.cli.run import options as run_options
-from gputopo.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.launch.spec import RunSpec
-from gputopo.result import Result
+from gputopo.runs.events import Anomaly, RunStarted, Sample, read_events
+from gputopo.runs.result import Result
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ import pytest
 
 from gputopo import schema
 from gputopo.launch import runs
-from gputopo.result import Result
+from gputopo.runs.result import Result
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[3]

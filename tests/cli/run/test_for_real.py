@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gputopo import schema
-from gputopo.events import Step, read_events
-from gputopo.result import Result
+from gputopo.runs.events import Step, read_events
+from gputopo.runs.result import Result
 
 pytestmark = pytest.mark.tensorflow
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gputopo import schema
-from gputopo.repeats import Repeats
-from gputopo.result import Result
+from gputopo.runs.repeats import Repeats
+from gputopo.runs.result import Result
 
 pytestmark = pytest.mark.tensorflow
 

@@ -13,8 +13,8 @@ from gputopo.errors import InputError
 from gputopo.launch import runs
 from gputopo.launch.spec import RunSpec
 from gputopo.launch.supervision import batch_search
-from gputopo.repeats import Repeats
-from gputopo.result import Result
+from gputopo.runs.repeats import Repeats
+from gputopo.runs.result import Result
 from tests.cli.conftest import Call
 
 

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from gputopo.errors import GputopoError
-from gputopo.events import Device, Event, PlacementChecked, Step
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import Device, Event, PlacementChecked, Step
 from tests.launch.core.normed_model import NormedModel
 from tests.launch.core.slope_model import SlopeModel
 from tests.launch.core.small_model import SmallModel

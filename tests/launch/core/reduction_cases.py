@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from gputopo.errors import GputopoError
-from gputopo.events import Device
 from gputopo.launch.reduction_bench.spec import METHODS, Method, ReductionJob
 from gputopo.launch.spec import Exchange, RunSpec
+from gputopo.runs.events import Device
 from tests.launch.core.small_model import SmallModel
 
 SHAPES = ((3, 5, 2), (1,), (), (401, 300), (40, 31), (7,), (7,))  # the large one is worth cutting

@@ -15,7 +15,7 @@ ASK = """
 import json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
-from gputopo.events import Device
+from gputopo.runs.events import Device
 from gputopo.launch.core import models, step
 from gputopo.launch.core.placement import devices, placements
 from gputopo.launch.core.lifecycle import evaluating

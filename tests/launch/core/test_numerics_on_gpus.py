@@ -15,7 +15,7 @@ ASK = """
 import functools, itertools, json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
-from gputopo.events import Device
+from gputopo.runs.events import Device
 from gputopo.launch.core import step
 from gputopo.launch.core.placement import devices, placements
 from gputopo.launch.core.inputs.source import source_of

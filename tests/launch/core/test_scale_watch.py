@@ -2,8 +2,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from gputopo.events import Event, Noticed, Step
 from gputopo.launch.core.scale_watch import ScaleReport, ScaleWatch
+from gputopo.runs.events import Event, Noticed, Step
 
 
 def watched(reports: Sequence[ScaleReport | None], *, first: int = 1) -> list[str]:

@@ -15,7 +15,7 @@ ASK = """
 import json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
-from gputopo.events import Device
+from gputopo.runs.events import Device
 from gputopo.launch.core import models, trainers
 from gputopo.launch.core.placement import devices
 from gputopo.launch.spec import Optimization, Precision, RunSpec

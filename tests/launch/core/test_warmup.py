@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.core.warmup import is_warm, longest_warmup
-from gputopo.steadiness import MOST_STEPS
+from gputopo.runs.steadiness import MOST_STEPS
 from tests.launch.specs import cpu_spec
 
 

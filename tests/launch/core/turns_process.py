@@ -15,10 +15,10 @@ os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 import msgspec  # noqa: E402
 import numpy as np  # noqa: E402
 
-from gputopo.events import Device  # noqa: E402
 from gputopo.launch.core import models  # noqa: E402
 from gputopo.launch.core.placement.devices import set_up  # noqa: E402
 from gputopo.launch.core.trainers import OwnTowers, stepper_of  # noqa: E402
+from gputopo.runs.events import Device  # noqa: E402
 from tests.launch.specs import cpu_spec  # noqa: E402
 
 TOWERS = int(sys.argv[2])

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from gputopo.bandwidth import gpu_of
 from gputopo.errors import UsageError
-from gputopo.events import Device
 from gputopo.launch.reduction_bench.bench import bus_factor, measure, sample_of
 from gputopo.launch.reduction_bench.process import worker_command
 from gputopo.launch.reduction_bench.spec import METHODS, ReductionJob, Timed, require
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import Device
 
 TIMED = {"type": "timed", "bytes": 1000, "repeats_us": [4.0, 2.0, 2.0], "fixed_cost_us": 0.5}
 # What a worker of these tests can use: `tell(message)`, and the job's method as `method`.

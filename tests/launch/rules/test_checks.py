@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.errors import UsageError
-from gputopo.events import Device
 from gputopo.launch.rules.checks import RULES, check, clash
 from gputopo.launch.rules.rule import replaced
 from gputopo.launch.spec import Backend, Data, Exchange, Lifecycle, Precision, RunSpec, Runtime
 from gputopo.plan import VariableUpdate
+from gputopo.runs.events import Device
 from tests.launch.specs import cpu_spec
 
 EXCHANGES = st.builds(

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import psutil
 
-from gputopo.events import (
+from gputopo.launch.runs import RunFolder
+from gputopo.launch.spec import RunSpec
+from gputopo.launch.supervision.supervisor import Outcome, supervise
+from gputopo.launch.supervision.worker_life import Limits
+from gputopo.runs.events import (
     Event,
     RankFailed,
     Step,
     read_events,
 )
-from gputopo.launch.runs import RunFolder
-from gputopo.launch.spec import RunSpec
-from gputopo.launch.supervision.supervisor import Outcome, supervise
-from gputopo.launch.supervision.worker_life import Limits
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.events import RankFailed
 from gputopo.launch.supervision import failure
+from gputopo.runs.events import RankFailed
 from tests.launch.specs import cpu_spec
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
 from gputopo.launch.supervision.lines import LONGEST_LINE, EventLines, NotAnEventError
+from gputopo.runs.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
 
 EVENTS: list[Event] = [
     WarmupDone(time_s=1.0, steps=3, seconds=0.5),

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputopo.events import (
+from gputopo.runs.events import (
     Anomaly,
     GpuSample,
     ModelBuilt,
@@ -18,7 +18,7 @@ from gputopo.events import (
     Sample,
     Step,
 )
-from gputopo.summary import summarise
+from gputopo.runs.summary import summarise
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
 from tests.launch.supervision.supervised import Run

@@ -6,7 +6,11 @@ import pytest
 
 from gputopo import schema
 from gputopo.errors import InputError
-from gputopo.events import (
+from gputopo.launch.runs import EventLog
+from gputopo.launch.supervision.watchdog import Patience
+from gputopo.launch.supervision.worker_life import Limits
+from gputopo.report.runs.news import news
+from gputopo.runs.events import (
     BatchTried,
     Event,
     RankFailed,
@@ -14,11 +18,7 @@ from gputopo.events import (
     RunStarted,
     Step,
 )
-from gputopo.launch.runs import EventLog
-from gputopo.launch.supervision.watchdog import Patience
-from gputopo.launch.supervision.worker_life import Limits
-from gputopo.report.runs.news import news
-from gputopo.summary import summarise
+from gputopo.runs.summary import summarise
 from tests.launch.specs import cpu_spec
 from tests.launch.supervision.supervised import SHORT, Run, failure
 

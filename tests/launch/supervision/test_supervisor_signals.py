@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from gputopo.events import (
+from gputopo.launch.spec import Lifecycle
+from gputopo.launch.supervision.watchdog import Patience
+from gputopo.launch.supervision.worker_life import Limits
+from gputopo.runs.events import (
     CheckpointSaved,
     Noticed,
     RunFinished,
 )
-from gputopo.launch.spec import Lifecycle
-from gputopo.launch.supervision.watchdog import Patience
-from gputopo.launch.supervision.worker_life import Limits
-from gputopo.summary import summarise
+from gputopo.runs.summary import summarise
 from tests.launch.specs import cpu_spec
 from tests.launch.supervision.supervised import Run, failure, once
 

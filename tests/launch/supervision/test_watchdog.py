@@ -2,8 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.events import CheckpointSaved, Event, ModelBuilt, PhaseBegun, PlacementChecked, Step, WarmupDone
 from gputopo.launch.supervision.watchdog import LATE_S, LOOK_S, Patience, Watchdog
+from gputopo.runs.events import (
+    CheckpointSaved,
+    Event,
+    ModelBuilt,
+    PhaseBegun,
+    PlacementChecked,
+    Step,
+    WarmupDone,
+)
 
 PATIENCE = Patience(factor=10, least_s=5, phase_s=100, start_s=1000)
 

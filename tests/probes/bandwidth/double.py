@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gputopo.bandwidth import Failure
-from gputopo.events import GpuSample
 from gputopo.links.copies import Job, Way
 from gputopo.links.jobs import gpus_of
 from gputopo.links.sharing import _Shared, fair_rates
 from gputopo.machine import Gpu, Host, Machine, NumaNode
 from gputopo.probes.bandwidth.host_memory import HostMemory
 from gputopo.probes.bandwidth.measuring import Doors
+from gputopo.runs.events import GpuSample
 
 LOST = "CUDA_ERROR_DEVICE_UNAVAILABLE"
 

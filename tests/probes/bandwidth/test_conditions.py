@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.events import GpuSample
 from gputopo.probes.bandwidth.conditions import Meter, Sampler, WindowReadings, conditions, still_rising
 from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
+from gputopo.runs.events import GpuSample
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.telling import TELLING
 from tests.probes.bandwidth.double import ASLEEP, AWAKE, Clock, SamplerDouble

@@ -4,7 +4,7 @@ import pytest
 
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import run_report
-from gputopo.summary import summarise
+from gputopo.runs.summary import summarise
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, stream
 
 QUIET = Noise(own=0.01, stalls=0.0)

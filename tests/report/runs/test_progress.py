@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gputopo.events import (
+from gputopo.report.runs.progress import Progress, RunState
+from gputopo.runs.events import (
     CheckpointSaved,
     Event,
     LossNotFinite,
@@ -16,7 +17,6 @@ from gputopo.events import (
     Step,
     Traced,
 )
-from gputopo.report.runs.progress import Progress, RunState
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
 
 RUN = InventedRun(2, slow={1: 0.5}, noise=Noise(common=0.0, own=0.0, stalls=0.0))

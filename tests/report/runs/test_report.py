@@ -3,12 +3,20 @@ import re
 import msgspec
 import pytest
 
-from gputopo.events import Device, DeviceTimes, Evaluated, RankFailed, ReplicasCompared, RunStarted, Traced
 from gputopo.report import units
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import failure_lines, run_report, title, verdict_lines
-from gputopo.result import Result
-from gputopo.summary import summarise
+from gputopo.runs.events import (
+    Device,
+    DeviceTimes,
+    Evaluated,
+    RankFailed,
+    ReplicasCompared,
+    RunStarted,
+    Traced,
+)
+from gputopo.runs.result import Result
+from gputopo.runs.summary import summarise
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 
 QUIET = Noise(own=0.01, stalls=0.0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.steadiness import FEWEST_STEPS, MOST_STEPS
+from gputopo.runs.steadiness import FEWEST_STEPS, MOST_STEPS
 
 pytestmark = pytest.mark.tensorflow
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.events import ModelBuilt
+from gputopo.runs.events import ModelBuilt
 from tests.launch.worker_process import run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from gputopo.errors import GputopoError
-from gputopo.events import Event, encode_line
 from gputopo.launch.spec import RunSpec
+from gputopo.runs.events import Event, encode_line
 from tests.launch.core.norm_model import NormModel
 from tests.launch.core.small_disk import small_disk
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gputopo.events import Noticed, Resumed
 from gputopo.launch import checkpoint_files as files
+from gputopo.runs.events import Noticed, Resumed
 from tests.launch.core.lifecycle.life import Fields, Ran, run_all
 
 pytestmark = pytest.mark.tensorflow

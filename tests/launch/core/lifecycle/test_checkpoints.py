@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gputopo.errors import ExitCode
-from gputopo.events import CheckpointSaved, Noticed, Resumed, Step
+from gputopo.runs.events import CheckpointSaved, Noticed, Resumed, Step
 from tests.launch.core.lifecycle.life import Fields, Ran, run_all
 
 pytestmark = pytest.mark.tensorflow

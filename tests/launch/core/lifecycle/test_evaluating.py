@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gputopo.errors import ExitCode
-from gputopo.events import (
+from gputopo.runs.events import (
     Evaluated,
     Exported,
     LossNotFinite,
@@ -21,7 +21,7 @@ from gputopo.events import (
     Traced,
     WarmupDone,
 )
-from gputopo.steadiness import FEWEST_STEPS, MOST_STEPS
+from gputopo.runs.steadiness import FEWEST_STEPS, MOST_STEPS
 from tests.launch.core.lifecycle.evaluated_runs import ROWS, STEPS, runs_in
 from tests.launch.core.lifecycle.life import Ran, run_all
 from tests.launch.worker_process import environment

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gputopo.events import Exported, Noticed
 from gputopo.launch.spec import Lifecycle, Precision
+from gputopo.runs.events import Exported, Noticed
 from tests.launch.forks import run_program
 from tests.launch.worker_process import environment, run_worker, trivial_spec
 

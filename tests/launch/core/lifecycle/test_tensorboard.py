@@ -18,7 +18,7 @@ import json, sys
 from pathlib import Path
 import msgspec, numpy as np, tensorflow as tf
 from tensorflow.core.util.event_pb2 import Event
-from gputopo.events import Step, TowerMarks
+from gputopo.runs.events import Step, TowerMarks
 from gputopo.launch.core.lifecycle.tensorboard import Scalars
 from gputopo.launch.core.loop import LossWatch
 from gputopo.launch.core.step import StepOutcome

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from gputopo.errors import HardwareError
-from gputopo.events import Device
 from gputopo.launch.core.placement import checking
 from gputopo.launch.spec import Exchange, RunSpec
+from gputopo.runs.events import Device
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gputopo import workload
-from gputopo.events import Device, ModelBuilt, Noticed, Step, WarmupDone
+from gputopo.runs.events import Device, ModelBuilt, Noticed, Step, WarmupDone
 from tests.launch.core.inputs import folders
 from tests.launch.core.inputs.cases.given import Picture, source, spec_of
 

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 from gputopo.errors import GputopoError
-from gputopo.events import ModelBuilt, Step
+from gputopo.runs.events import ModelBuilt, Step
 from tests.launch.core.inputs import folders
 from tests.launch.core.inputs.cases.given import FEEDS, Picture, error_of, joint, source, spec_of
 from tests.launch.core.small_model import SmallModel

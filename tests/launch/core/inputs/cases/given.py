@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gputopo.errors import GputopoError
-from gputopo.events import Device
 from gputopo.launch.spec import Data, RunSpec
+from gputopo.runs.events import Device
 
 FEEDS = ("sync", "queue", "dataset", "staged")
 

@@ -12,7 +12,7 @@ from statistics import median
 
 import msgspec
 
-from gputopo.throughput import MAD_TO_SIGMA
+from gputopo.runs.throughput import MAD_TO_SIGMA
 
 # A difference that a user would not call warm-up; runs on an idle machine repeat within 1 to 2 %. Ours.
 LEVEL_SHARE = 0.05

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.errors import UsageError
-from gputopo.input_bound import ENOUGH, NOISE, judge, judge_waiting, waited_share
+from gputopo.runs.input_bound import ENOUGH, NOISE, judge, judge_waiting, waited_share
 
 RATES = st.floats(1e-3, 1e9)
 

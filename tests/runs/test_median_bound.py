@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.median_bound import correlation_time, fewest_values, lower_bound
+from gputopo.runs.median_bound import correlation_time, fewest_values, lower_bound
 
 finite = st.floats(-1e6, 1e6)
 

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 
 import msgspec
 
-from gputopo.result import Result
+from gputopo.runs.result import Result
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,10 @@
-"""The result of a run (`gputopo.result/1`). It is derived from the run's events alone: `gputopo.summary`."""
+"""The result of a run (`gputopo.result/1`), which `gputopo.runs.summary` derives from its events alone."""
 
 from typing import Any
 
 import msgspec
 
-from gputopo.events import (
+from gputopo.runs.events import (
     Anomaly,
     CheckpointSaved,
     Device,
@@ -57,7 +57,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds a run back: see `gputopo.input_bound.InputBound`.
+    """What holds a run back: see `gputopo.runs.input_bound.InputBound`.
 
     `other`: the run it was compared with, None where this one tells by itself.
     """
@@ -71,10 +71,10 @@ class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
     """All that a run measured, complete or not. `status`: complete, interrupted or failed.
 
-    `asked`: the options as they were typed; `ran`: what the run did, see `gputopo.ran`. `batch_size` is per
-    device, `global_batch_size` of all together. `warmup_steps` and `warmup_s` are those that were not
-    counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
-    (`gputopo.steadiness`), None where `steady` says why not. Times apart: `import_s`, `build_s`,
+    `asked`: the options as they were typed; `ran`: what the run did, see `gputopo.runs.ran`. `batch_size`
+    is per device, `global_batch_size` of all together. `warmup_steps` and `warmup_s` are those that were
+    not counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
+    (`gputopo.runs.steadiness`), None where `steady` says why not. Times apart: `import_s`, `build_s`,
     `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run.
     `checkpoints`: those that are there. `input`: how the examples came, as the input told it;
     `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited for examples.

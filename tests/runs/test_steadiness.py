@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.steadiness import FEWEST_STEPS, MOST_STEPS, steady, steady_from
+from gputopo.runs.steadiness import FEWEST_STEPS, MOST_STEPS, steady, steady_from
 
 LEVELS = st.floats(0.001, 10.0)
 SEEDS = st.integers(0, 10_000)

@@ -3,8 +3,8 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
-from gputopo.events import WarmupDone
-from gputopo.throughput import RunningThroughput
+from gputopo.runs.events import WarmupDone
+from gputopo.runs.throughput import RunningThroughput
 from tests.invented_runs import BEGAN_S, InventedRun, cpu_devices, step, stream
 
 

@@ -3,9 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.input_verdict import verdict
-from gputopo.result import Result
-from gputopo.summary import summarise
+from gputopo.runs.input_verdict import verdict
+from gputopo.runs.result import Result
+from gputopo.runs.summary import summarise
 from tests.invented_runs import InventedRun, Noise, cpu_devices, stream
 
 PLAIN = summarise(stream(cpu_devices(2), InventedRun(2, noise=Noise(own=0.01)).steps(20)))

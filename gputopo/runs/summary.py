@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from gputopo.anomaly import AnomalyCheck, find_anomalies
-from gputopo.device_results import batch_size, device_results
-from gputopo.events import (
+from gputopo.runs.anomaly import AnomalyCheck, find_anomalies
+from gputopo.runs.device_results import batch_size, device_results
+from gputopo.runs.events import (
     Anomaly,
     Event,
     ModelBuilt,
@@ -23,12 +23,12 @@ from gputopo.events import (
     Step,
     WarmupDone,
 )
-from gputopo.input_bound import waited_share
-from gputopo.life import Life
-from gputopo.ran import what_ran
-from gputopo.result import Result
-from gputopo.steadiness import steady
-from gputopo.throughput import RunningThroughput
+from gputopo.runs.input_bound import waited_share
+from gputopo.runs.life import Life
+from gputopo.runs.ran import what_ran
+from gputopo.runs.result import Result
+from gputopo.runs.steadiness import steady
+from gputopo.runs.throughput import RunningThroughput
 
 UNFINISHED = "unfinished"  # the kind of failure where the events end without a word
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed

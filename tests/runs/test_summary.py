@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo import schema
-from gputopo.anomaly import find_anomalies
-from gputopo.events import (
+from gputopo.runs.anomaly import find_anomalies
+from gputopo.runs.events import (
     Device,
     Event,
     GpuSample,
@@ -22,8 +22,8 @@ from gputopo.events import (
     encode_line,
     read_events,
 )
-from gputopo.result import Result
-from gputopo.summary import Summary, summarise
+from gputopo.runs.result import Result
+from gputopo.runs.summary import Summary, summarise
 from tests.invented_runs import (
     BEGAN_S,
     SAYS,

@@ -1,6 +1,8 @@
 import pytest
 
-from gputopo.events import (
+from gputopo.report.runs.news import news
+from gputopo.report.runs.report import run_report
+from gputopo.runs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
@@ -13,10 +15,8 @@ from gputopo.events import (
     Step,
     Traced,
 )
-from gputopo.life import Life
-from gputopo.report.runs.news import news
-from gputopo.report.runs.report import run_report
-from gputopo.summary import summarise
+from gputopo.runs.life import Life
+from gputopo.runs.summary import summarise
 from tests.invented_runs import InventedRun, cpu_devices, stream
 
 EVENTS: tuple[Event, ...] = (

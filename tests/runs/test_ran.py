@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.spec import Data, DataSource, Exchange, Precision
-from gputopo.ran import exchange_words, what_ran
+from gputopo.runs.ran import exchange_words, what_ran
 from tests.launch.specs import cpu_spec
 
 
