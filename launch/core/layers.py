@@ -99,7 +99,7 @@ class GraphLayers:
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         """Normalise each channel over batch, height and width; keep the moving statistics.
 
-        The op itself moves them on: by ops of their own each norm of a step costs eight small ones more.
+        The op itself moves them on: by ops of their own each norm of a step costs six small ones more.
         """
         beta = tf.cast(next(self.weights), tf.float32)
         gamma = tf.cast(next(self.weights), tf.float32) if norm.scale else tf.ones_like(beta)
