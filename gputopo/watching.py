@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gputopo.clock_events import BITS, decode
 from gputopo.expectations import expected_link
+from gputopo.findings.driver import LOST_REMEDY
 from gputopo.findings.fault import Fault, findings_of, named, present
 from gputopo.findings.finding import Finding, Severity, worst_first
 from gputopo.findings.load import BUSY_PERCENT
@@ -41,6 +42,7 @@ class GpuHistory:
 
     def __init__(self) -> None:
         self.moments = 0
+        self.silent = 0  # moments at which it told nothing at all
         self.working = 0
         self.streak = 0  # working moments up to now without an idle one between
         self.watched_s = 0.0
@@ -58,6 +60,7 @@ class GpuHistory:
     def add(self, sample: GpuSample, seconds: float) -> None:
         """Take in what was seen at the end of so many seconds."""
         self.moments += 1
+        self.silent += sample == GpuSample(gpu=sample.gpu)
         self.watched_s += seconds
         for name in decode(max(sample.throttle_mask or 0, 0)):
             self.reason_moments[name] = self.reason_moments.get(name, 0) + 1
@@ -133,6 +136,7 @@ def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:
     """Give what the moments so far show, errors first. `machine` is the one that is watched."""
     rules: tuple[Callable[[Machine, History], Iterable[Finding]], ...] = (
         _xids,
+        _silent,
         _slowdowns,
         _flapping,
         _generations,
@@ -145,6 +149,21 @@ def _watched(machine: Machine, history: History) -> Iterator[tuple[Gpu, GpuHisto
     for gpu in present(machine):
         if gpu.index in history.gpus:
             yield gpu, history.gpus[gpu.index]
+
+
+def _silent(machine: Machine, history: History) -> Iterator[Finding]:
+    """Find GPUs that told nothing, from the first moment on or later."""
+    faults = [
+        Fault(
+            gpu,
+            f"it did not answer at {seen.silent} of {seen.moments} moments",
+            {"silent_moments": seen.silent, "moments": seen.moments},
+            "error",
+        )
+        for gpu in machine.gpus
+        if (seen := history.gpus.get(gpu.index)) is not None and seen.silent
+    ]
+    yield from findings_of("gpu.lost", faults, LOST_REMEDY, machine)
 
 
 def _flapping(machine: Machine, history: History) -> Iterator[Finding]:

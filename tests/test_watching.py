@@ -181,6 +181,22 @@ def test_a_gpu_that_is_lost_or_not_in_the_machine_is_left_out() -> None:
     assert find_watched(sound(1), slow) == ()
 
 
+def test_a_gpu_that_stops_answering_while_it_is_watched_is_lost() -> None:
+    (finding,) = found([samples()] * 6 + [GpuSample(gpu=1)] * 4)
+    assert (finding.id, finding.severity, finding.subject) == ("gpu.lost", "error", "gpu:1")
+    assert "did not answer at 4 of 10 moments" in finding.says
+    assert finding.evidence == {"silent_moments": 4, "moments": 10}
+
+
+def test_a_gpu_that_was_lost_before_the_watch_is_told_too() -> None:
+    (finding,) = found([GpuSample(gpu=1)] * 3, gpu(1, lost=True)(sound(2)))
+    assert (finding.id, finding.evidence["silent_moments"]) == ("gpu.lost", 3)
+
+
+def test_a_gpu_that_tells_only_some_facts_is_not_lost() -> None:
+    assert found([GpuSample(gpu=1, temperature_c=40)] * 3) == ()
+
+
 @given(
     st.lists(
         st.builds(

@@ -41,6 +41,11 @@ _DRIVER_WORDS: dict[str, tuple[str, str]] = {
     ),
 }
 
+LOST_REMEDY = (
+    "sudo dmesg | grep -i xid tells why (79: fell off the bus); reboot or power-cycle; if it comes again, "
+    "check the seat, the riser, the power cables and the heat of this card"
+)
+
 
 def driver(machine: Machine) -> Iterator[Finding]:
     """Give the one finding of a driver that does not work, or whose parts are of different versions.
@@ -132,6 +137,5 @@ def lost_gpus(machine: Machine) -> Iterator[Finding]:
                 subject=f"gpu:{gpu.index}",
                 says=f"{named(gpu)} was counted and then did not answer",
                 evidence={"pci_address": gpu.pci_address, "name": gpu.name, "missing": reasons},
-                remedy="sudo dmesg | grep -i xid tells why (79: fell off the bus); reboot or power-cycle; "
-                "if it comes again, check the seat, the riser, the power cables and the heat of this card",
+                remedy=LOST_REMEDY,
             )
