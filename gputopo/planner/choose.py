@@ -136,10 +136,19 @@ class _Choice:
     def _find(self, keep: int) -> tuple[FoundSet, ...]:
         """Give the closest sets, of equal ones first those with the fewest troubled GPUs."""
         found = self._search(self.pool, keep, reluctantly=self.troubles)
-        if self.troubles.keys() & set(self.pool):
-            by_index = self._search(self.pool, 1)[0].gpus
-            self.avoided = tuple(sorted(self.troubles.keys() & set(by_index) - set(found[0].gpus)))
+        self.avoided = self._avoided_for(found[0].gpus)
         return found
+
+    def _avoided_for(self, chosen: Sequence[int]) -> tuple[int, ...]:
+        """Give the troubled GPUs without which the lowest indices are those that were chosen."""
+        avoided: set[int] = set()
+        while self.troubles.keys() & set(self.pool) - set(chosen) - avoided:
+            lowest = self._search(self.pool, 1, reluctantly=avoided)[0].gpus
+            more = self.troubles.keys() & set(lowest) - set(chosen)
+            if not more:
+                break
+            avoided |= more
+        return tuple(sorted(avoided))
 
     def _search(
         self, pool: Sequence[int], keep: int, reluctantly: Collection[int] = ()
@@ -218,7 +227,7 @@ class _Choice:
         if self.measured is not None and unmeasured(self.speeds, everyone):
             return None
         try:
-            closest = self._search(everyone, 1)[0].gpus
+            closest = self._search(everyone, 1, reluctantly=self.troubles)[0].gpus
         except NoPlanError:
             return None
         return closest if self._distances(closest) < self._distances(named) else None

@@ -40,9 +40,9 @@ def closest_sets(
 
     The order: the pairs of a set are sorted farthest first and compared one by one, so the set with the
     closest farthest pair wins, then the one with fewer such pairs, then by the next class. Of equal sets the
-    one with the fewest GPUs of `reluctantly` comes first, then the one with the lowest indices, those of
-    `reluctantly` counted after all others. GPUs that are equally near to every other GPU are alike: of the
-    sets that differ only in them, the first in this order stands for all. `required` is in every set.
+    one with the fewest GPUs of `reluctantly` comes first, then the one with the lowest indices. GPUs that are
+    equally near to every other GPU are alike: of the sets that differ only in them, the first in this order
+    stands for all. `required` is in every set.
 
     `1 <= size <= len(gpus)` and `keep >= 1` are for the caller to see to. Raises TooManySetsError after
     `most_steps` steps of the search.
@@ -53,7 +53,7 @@ def closest_sets(
     search.look(0, [], 0)
     return tuple(
         FoundSet(
-            tuple(sorted(search.gpus[position] for position in entry.chosen)),
+            tuple(-gpu for gpu in entry.minus_gpus),
             search.alike(entry.chosen),
             search.equal[-entry.minus_cost],
         )
@@ -66,7 +66,7 @@ class _Entry(NamedTuple):
 
     minus_cost: int
     minus_last: int
-    minus_step: int
+    minus_gpus: tuple[int, ...]  # the lowest first
     chosen: tuple[int, ...]
 
 
@@ -132,8 +132,8 @@ class _Search:
     def _take(self, chosen: list[int], cost: int) -> None:
         self.equal[cost] += self.alike(chosen)
         last = sum(position >= self.first_last for position in chosen)
-        # Sets come in rising order, so of equal ones the later has the higher indices and is worse.
-        entry = _Entry(-cost, -last, -self.steps, tuple(chosen))
+        gpus = sorted(self.gpus[position] for position in chosen)
+        entry = _Entry(-cost, -last, tuple(-gpu for gpu in gpus), tuple(chosen))
         if len(self.kept) < self.keep:
             heapq.heappush(self.kept, entry)
         else:

@@ -33,6 +33,21 @@ def test_of_equal_sets_one_without_a_busy_gpu_is_taken_and_the_reason_told() -> 
     )
 
 
+def test_every_gpu_that_was_passed_over_is_named_not_only_the_first() -> None:
+    found = plan(seven((3, BUSY), (5, BUSY)), Request(num_gpus=2, gpus=(3, 4, 5, 6)))
+    assert found.choice.gpus == (4, 6)
+    assert says(found, "of those without GPUs 3 and 5 the lowest indices were taken")
+    assert says(found, "GPUs 3 and 5 avoided, as others are as close")
+    one = plan(seven((0, BUSY), (1, BUSY), (4, BUSY)), Request(num_gpus=1))
+    assert one.choice.gpus == (2,)
+    assert says(one, "of those without GPUs 0 and 1 the lowest index was taken")
+
+
+def test_a_closer_set_than_the_named_one_is_told_without_a_busy_gpu() -> None:
+    found = plan(seven((0, BUSY)), Request(gpus=(1, 3)))
+    assert says(found, "GPUs 1 and 2 would be closer to one another")
+
+
 def test_what_comes_next_is_no_set_that_differs_only_in_equal_gpus() -> None:
     found = plan(seven((0, BUSY)), Request(num_gpus=2))
     assert [candidate.gpus for candidate in found.candidates][:2] == [(1, 2), (3, 4)]
@@ -47,7 +62,7 @@ def test_where_none_is_without_them_the_fewest_are_taken() -> None:
     assert says(fewest, "GPU 0 chosen all the same")
     other = plan(seven((0, BUSY), (1, BUSY), (3, BUSY)), Request(num_gpus=3, prefer_pix=True))
     assert other.choice.gpus == (4, 5, 6)
-    assert says(other, "GPUs 0 and 1 avoided, as others are as close")
+    assert says(other, "GPUs 0, 1 and 3 avoided, as others are as close")
 
 
 def test_so_is_one_without_a_gpu_that_has_an_error() -> None:

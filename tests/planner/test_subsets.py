@@ -66,7 +66,7 @@ def test_keeping_fewer_gives_the_head_of_the_whole_list(
 
 
 @given(searches(), st.sets(st.integers(0, 20)))
-def test_of_equal_sets_the_first_has_the_fewest_gpus_that_are_taken_reluctantly(
+def test_of_equal_sets_the_first_has_the_fewest_gpus_taken_reluctantly_then_the_lowest_indices(
     search: tuple[list[int], Distances, int, int | None], last: set[int]
 ) -> None:
     gpus, distances, size, required = search
@@ -79,11 +79,20 @@ def test_of_equal_sets_the_first_has_the_fewest_gpus_that_are_taken_reluctantly(
 
     found = closest_sets(gpus, nearness, size, keep=3, required=required, reluctantly=last)
     sets = all_sets(gpus, size, required)
-    assert cost(found[0].gpus) == min(cost(chosen) for chosen in sets)
-    assert [cost(one.gpus) for one in found] == sorted(cost(one.gpus) for one in found)
+    assert found[0].gpus == min(sets, key=lambda chosen: (cost(chosen), chosen))
+    order = [(cost(one.gpus), one.gpus) for one in found]
+    assert order == sorted(order)
     for one in found:
         assert one.gpus == tuple(sorted(one.gpus))
         assert one.equal == sum(cost(chosen)[0] == cost(one.gpus)[0] for chosen in sets)
+
+
+def test_where_equal_sets_hold_as_many_reluctant_gpus_the_lowest_indices_count() -> None:
+    def nearness(a: int, b: int) -> int:
+        return 0 if {a, b} in ({0, 3}, {1, 2}) else 1
+
+    found = closest_sets(range(4), nearness, 2, keep=2, reluctantly={0, 2})
+    assert [one.gpus for one in found] == [(0, 3), (1, 2)]
 
 
 def test_gpus_that_are_all_alike_are_looked_at_once() -> None:
