@@ -73,6 +73,7 @@ def run(**typed: Any) -> int:
     printed = output.printed_of(typed["format"], json=typed["json"], tf_cnn_log=typed["tf_cnn_log"])
     worst = output.fail_on_of(typed["fail_on"])
     repeats = at_least(1, output.REPEATS, typed["repeats"]) or 1
+    every = at_least(1, output.DISPLAY_EVERY, typed["display_every"])
     folder = None if typed["output"] is None else folder_of(output.OUTPUT, typed["output"])
     fields = run_options.fields_of(typed)
     program: list[str] | None = typed["program"]
@@ -86,7 +87,9 @@ def run(**typed: Any) -> int:
     from gputopo.cli.run import training
 
     options = run_options.options_of(fields, chosen, model=typed["model"], num_gpus=typed["num_gpus"])
-    wanted = training.Wanted(folder, printed, fail_on_anomaly=worst == "warning", repeats=repeats)
+    wanted = training.Wanted(
+        folder, printed, fail_on_anomaly=worst == "warning", repeats=repeats, display_every=every
+    )
     if typed["dry_run"]:
         return training.show_only(chosen, options, wanted)
     return training.train(chosen, options, wanted)

@@ -58,11 +58,14 @@ VALUES: dict[str, dict[str, tuple[str, ...]]] = {
 # What gputopo does not have, by what to do in its place.
 _ELSEWHERE = {
     "give the steps to profile: --trace 10": ("trace_file", "use_chrome_trace_format", "tfprof_file"),
-    "leave it out: every tenth step is shown, and events.jsonl holds all": ("display_every",),
+    "leave it out: events.jsonl holds every step's time, and any average can be taken of them": (
+        "display_perf_ewma",
+    ),
     "leave it out: --num-gpus N takes CPU devices where there is no GPU": ("device", "horovod_device"),
     "leave it out: variables stay fp32; --precision fp16 computes in fp16": ("fp16_vars",),
     "leave it out: gputopo trains on one host": (
         *("job_name", "worker_hosts", "ps_hosts", "controller_host", "task_index", "server_protocol", "job"),
+        "use_python32_barrier",
     ),
     "leave it out: --all-reduce hierarchical takes its groups from the machine's links": (
         "network_topology",
@@ -73,13 +76,35 @@ _ELSEWHERE = {
         *("datasets_sloppy_parallel_interleave", "multi_device_iterator_max_buffer_size"),
         *("fuse_decode_and_crop", "datasets_repeat_cached_sample"),
     ),
+    "leave it out, and bind the whole run: numactl --cpunodebind=0 --membind=0 gputopo run ...": (
+        "use_numa_affinity",
+    ),
     "leave it out: colours are distorted without YIQ, which TensorFlow 2 lacks": ("distort_color_in_yiq",),
     "leave it out: it is always so in TensorFlow 2": ("use_resource_vars", "use_tf_layers"),
+    "leave it out: TensorFlow optimizes the graph of a step by itself": (
+        *("enable_optimizations", "rewriter_config", "allreduce_merge_scope", "compute_lr_on_cpu"),
+        "freeze_when_forward_only",
+    ),
+    "leave it out: gputopo does not use TensorRT; --forward-only --xla compiles the forward pass": (
+        *("trt_mode", "trt_max_workspace_size_bytes"),
+    ),
+    "leave it out: the loss shown is without weight decay, whose gradient is added beside it": (
+        *("loss_type_to_report", "single_l2_loss_op"),
+    ),
+    "leave it out: it belongs to models or rules that gputopo does not have": (
+        *("collect_eval_results_async", "sparse_to_dense_grads", "ml_perf", "ml_perf_compliance_logging"),
+    ),
+    "give the rate itself: --learning-rate X": ("resnet_base_lr",),
+    "look at what ran on each device by --trace STEPS": (
+        *("graph_file", "partitioned_graph_file_prefix", "debugger"),
+    ),
+    "time reductions alone by gputopo bandwidth --allreduce --model NAME": ("iters_per_step",),
     "leave it out: TensorFlow brings its own oneDNN; --num-intra-threads bounds its threads": (
         *("mkl", "kmp_blocktime", "kmp_affinity", "kmp_settings"),
     ),
     "leave it out: a GPU's memory is taken as needed, up to --gpu-memory-limit": (
         *("allow_growth", "gpu_memory_frac_for_testing", "use_unified_memory", "force_gpu_compatible"),
+        *("gpu_kt_max_interval", "gpu_kt_max_bytes", "gpu_kt_max_pending", "timestamped_allocator"),
     ),
     "say it in steps: --learning-rate-schedule piecewise:30=0.1,60=0.01": (
         *("piecewise_learning_rate_schedule", "num_epochs_per_decay", "learning_rate_decay_factor"),

@@ -39,18 +39,20 @@ class Wanted:
     """What is wanted of a run beside its training.
 
     `output`: its folder, None: a new one of gputopo's. `printed`: table, json or tf-cnn-log.
+    `display_every`: steps from line to line while it goes, None: the usual ones.
     """
 
     output: Path | None
     printed: str
     fail_on_anomaly: bool = False
     repeats: int = 1
+    display_every: int | None = None
 
 
 def train(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     """Train to the end, once or repeatedly, print the result as wanted, and give the exit code."""
     spec = _checked(target, options, wanted)
-    showing = Showing(wanted.printed)
+    showing = Showing(wanted.printed, wanted.display_every)
     if wanted.repeats > 1:
         return _train_repeatedly(target, spec, wanted, showing)
     results: list[Result] = []

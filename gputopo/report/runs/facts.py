@@ -66,6 +66,8 @@ def _what_ran(result: Result) -> Iterator[Fact]:
     if "all_reduce" in ran:
         by = f" ({ran['all_reduce_by']})" if ran.get("all_reduce_by") else ""
         words.append(f"all-reduce {ran['all_reduce']}{by}, by {ran.get('grad_reduce')}")
+    elif ran.get("grad_reduce", "mean") != "mean":
+        words.append(f"gradients by {ran['grad_reduce']}")
     words += ran.get("exchange", [])
     numbers = [str(ran[name]) for name in ("precision", "data_format", "optimizer") if name in ran]
     if "loss_scale" in ran:

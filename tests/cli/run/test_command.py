@@ -76,6 +76,17 @@ def test_the_log_lines_of_tf_cnn_benchmarks_stand_in_for_the_table(
     assert "% of" not in done.out
 
 
+@pytest.mark.parametrize(("option", "steps"), [((), [1]), (("--display_every=2",), [1, 2])])
+def test_lines_show_every_so_many_steps(
+    call: Call, without_gpu: None, worker: Callable[[str], None], option: tuple[str, ...], steps: list[int]
+) -> None:
+    worker("works")
+    done = call("run", "--model", "alexnet", "--tf-cnn-log", *option)
+    assert [int(line.split()[0]) for line in done.out.splitlines() if "(jitter" in line] == steps
+    shown = [line for line in done.err.splitlines() if line.startswith("step ")]
+    assert [line.partition(":")[0] for line in shown] == [f"step {step}" for step in steps]
+
+
 def test_on_gpus_the_clocks_are_sampled(
     call: Call,
     on_scenario: Callable[[str], None],

@@ -186,6 +186,13 @@ def test_what_was_asked_and_what_ran_are_shown() -> None:
     assert "fp16, NHWC, loss scale 128, XLA" in text
 
 
+@pytest.mark.parametrize(("reduced", "says"), [("sum", ["own towers", "gradients by sum"]), ("mean", [])])
+def test_a_sum_of_gradients_is_told_where_variables_are_common(reduced: str, says: list[str]) -> None:
+    ran = {"trainer": "own towers", "variable_update": "parameter_server", "grad_reduce": reduced}
+    text = shown(msgspec.structs.replace(gpu_result(2), ran=ran), width=200)
+    assert (", ".join(says) in text) if says else ("gradients by" not in text)
+
+
 def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
     slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
     even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]

@@ -17,11 +17,20 @@ JSON = Offer("--json", bool, None, "The same as --format json.")
 TF_CNN_LOG = Offer(
     "--tf-cnn-log", bool, None, "Print the log lines of tf_cnn_benchmarks in place of the table."
 )
+DISPLAY_EVERY = Offer(
+    "--display-every", int, "N", "Lines show the first counted step and every N-th. Default: 10."
+)
 FAIL_ON_OFFER = Offer("--fail-on", str, "|".join(FAIL_ON), "Exit with 1 on an anomaly; each is a warning.")
 DRY_RUN = Offer("--dry-run", bool, None, "Show plan, environment and command; start nothing.")
 
-OFFERS = (REPEATS, REQUIRE_GPU, OUTPUT, FORMAT, JSON, TF_CNN_LOG, FAIL_ON_OFFER, DRY_RUN)
-OF_THE_CORE = (REPEATS, OUTPUT, TF_CNN_LOG, FAIL_ON_OFFER)  # the others serve a program of the user too
+OFFERS = (REPEATS, REQUIRE_GPU, OUTPUT, FORMAT, JSON, TF_CNN_LOG, DISPLAY_EVERY, FAIL_ON_OFFER, DRY_RUN)
+OF_THE_CORE = (
+    REPEATS,
+    OUTPUT,
+    TF_CNN_LOG,
+    DISPLAY_EVERY,
+    FAIL_ON_OFFER,
+)  # the others serve a program of the user too
 
 
 def printed_of(asked: str | None, *, json: bool, tf_cnn_log: bool) -> str:
