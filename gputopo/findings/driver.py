@@ -82,9 +82,14 @@ def _devices(machine: Machine) -> list[PciNode]:
 
 
 def _held_by_others(machine: Machine) -> bool:
-    """Tell whether a capture that says nothing else of the driver names another one for every GPU."""
+    """Tell whether a capture that says nothing else of the driver names another one for every GPU.
+
+    A GPU's own name is told by NVIDIA's driver alone: where one is known, it worked.
+    """
+    if machine.driver.status != "not_read" or any(gpu.name is not None for gpu in machine.gpus):
+        return False
     holders = [node.driver for node in _devices(machine)]
-    return machine.driver.status == "not_read" and bool(holders) and not {"nvidia", None} & set(holders)
+    return bool(holders) and not {"nvidia", None} & set(holders)
 
 
 def _driver_detail(driver: Driver, evidence: dict[str, Any]) -> str | None:
