@@ -1,6 +1,7 @@
 """`gputopo make-data`: a small data folder to try real input with."""
 
 import contextlib
+import shlex
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -69,7 +70,7 @@ def make_data(
         f"{done.folder}: {units.counted(done.train, 'image')} to train with and {done.validation} for "
         f"validation, {units.size(done.bytes)}.\n"
         f"Train with them: gputopo run --model {'resnet20' if chosen == 'cifar10' else 'resnet50'} "
-        f"--data-dir {done.folder}\n"
+        f"--data-dir {shlex.quote(str(done.folder))}\n"
     )
 
 
@@ -102,8 +103,12 @@ def _refuse_needless(given: Mapping[str, int | None], name: str, *, drawn: bool)
 
 
 def _place(folder: Path) -> Path:
-    """Give the absolute path, `~` read as the shell does. Raises InputError for a home that is not known."""
+    """Give the absolute path, `~` read as the shell does.
+
+    Raises InputError for a home that is not known, or where the working folder is gone.
+    """
     try:
         return folder.expanduser().absolute()
-    except RuntimeError as error:
-        raise InputError(f"{folder} cannot be found: {error}", "name the folder by its path") from error
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{folder} cannot be found: {why}", "name the folder by its whole path") from error

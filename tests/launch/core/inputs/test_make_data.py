@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -281,3 +282,24 @@ def test_the_command_refuses_what_cannot_be(
     assert cli.run_command(["make-data", str(tmp_path / "data"), *arguments]) == 2
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "data").exists()
+
+
+def test_the_command_that_trains_with_it_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my data"
+    size = ["--data-name", "cifar10", "--images", "20", "--side", "16"]
+    assert cli.run_command(["make-data", str(folder), *size]) == 0
+    command = capsys.readouterr().out.splitlines()[-1].partition(": ")[2]
+    assert shlex.split(command)[-2:] == ["--data-dir", str(folder)]
+
+
+def test_a_working_folder_that_is_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert cli.run_command(["make-data", "data"]) == 2
+    assert "cannot be found: No such file or directory" in capsys.readouterr().err
