@@ -3,7 +3,6 @@
 Nothing here reads or changes `os.environ`: the parent's environment comes in as a mapping.
 """
 
-import os
 from collections.abc import Mapping
 
 import msgspec
@@ -22,24 +21,16 @@ _WORKER_DEFAULTS = {
     ALLOW_GROWTH: "true",
 }
 
-# How glibc gives memory to a worker on CPU devices, measured with 2 cores. It asks for huge pages, where the
-# system gives them to who asks (`madvise`, as most distributions ship): resnet20 trains 1 to 1.5 % faster so,
-# ResNet-50 by up to 3 % and AlexNet alike, in up to 18 MiB more. And threads share one arena for each core,
-# where eight are the default: ResNet-50 takes 20 MiB less, in the same CPU time.
-_TUNABLES, _HUGE_PAGES, _ARENAS = "GLIBC_TUNABLES", "glibc.malloc.hugetlb", "glibc.malloc.arena_max"
-_ARENAS_TOO = "MALLOC_ARENA_MAX"
+# glibc then asks for huge pages, where the system gives them to who asks (`madvise`, as most distributions
+# ship): with 2 CPU cores resnet20 trains 1 to 1.5 % faster so, ResNet-50 by up to 3 % and AlexNet alike, in up
+# to 18 MiB more. One arena of malloc a core, for glibc's eight, made AlexNet take 27 MiB more.
+_TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 
 def worker_env(
-    parent: Mapping[str, str],
-    spec: RunSpec,
-    plan_environment: Mapping[str, str],
-    *,
-    cores: int | None = None,
+    parent: Mapping[str, str], spec: RunSpec, plan_environment: Mapping[str, str]
 ) -> dict[str, str]:
     """Give the environment of the built-in core's worker: all of the parent's, and what the run needs.
-
-    `cores`: that the worker may use, None: those that this process may use.
 
     On the GPU backend the plan's variables stand (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES); on the CPU
     backend no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the
@@ -48,8 +39,7 @@ def worker_env(
     the environment stand, unless the spec asks for others than its defaults.
     """
     if spec.backend == "cpu":
-        tunables = _tunables(parent, cores or len(os.sched_getaffinity(0)))
-        return {**_WORKER_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **tunables, **NO_GPU}
+        return {**_WORKER_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **_huge_pages(parent), **NO_GPU}
     runtime = spec.runtime
     threads = gpu_threads(runtime, len(spec.devices))
     default = _same_threads(runtime, Runtime())
@@ -120,13 +110,12 @@ def narrowed(parent: Mapping[str, str], machine: Machine) -> Machine:
     )
 
 
-def _tunables(parent: Mapping[str, str], cores: int) -> dict[str, str]:
+def _huge_pages(parent: Mapping[str, str]) -> dict[str, str]:
     """Give what glibc reads; what the user has set stands."""
     told = [one for one in parent.get(_TUNABLES, "").split(":") if one]
-    set_by_user = {one.partition("=")[0] for one in told} | ({_ARENAS} if _ARENAS_TOO in parent else set())
-    ours = {_HUGE_PAGES: 1, _ARENAS: cores}
-    told += [f"{name}={value}" for name, value in ours.items() if name not in set_by_user]
-    return {_TUNABLES: ":".join(told)} if told else {}
+    if any(one.partition("=")[0] == _HUGE_PAGES for one in told):
+        return {}
+    return {_TUNABLES: ":".join([*told, f"{_HUGE_PAGES}=1"])}
 
 
 def _same_threads(one: Runtime, other: Runtime) -> bool:

@@ -79,7 +79,8 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
             "build it with 'import keras', and without TF_USE_LEGACY_KERAS",
         )
     raise UsageError(
-        f"{name} gives a {type(model).__name__}, no keras.Model", "let the function return the model"
+        f"{name} gives an object of type {type(model).__name__}, no keras.Model",
+        "let the function return the model",
     )
 
 

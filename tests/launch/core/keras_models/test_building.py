@@ -42,7 +42,7 @@ BAD = {
     "wide": ("keeps weights in float64 (", "--precision"),
     "named_outputs": ("gives a dict of outputs: logits", "one input and one output"),
     "two_by_class": ("has 2 inputs", "one input and one output"),
-    "gives_a_number": ("gives a int, no keras.Model", "return the model"),
+    "gives_a_number": ("gives an object of type int, no keras.Model", "return the model"),
     "NUMBER": ("is a int, no function", "name one"),
     "wants": ("without arguments: missing a required argument: 'size'", "needs none"),
     "two_inputs": ("has 2 inputs", "one input and one output"),
