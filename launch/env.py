@@ -22,8 +22,8 @@ _WORKER_DEFAULTS = {
 }
 
 # glibc then asks for huge pages, where the system gives them to who asks (`madvise`, as most distributions
-# ship): with 2 CPU cores resnet20 trains 1 to 1.5 % faster so, ResNet-50 by up to 3 % and AlexNet alike, in up
-# to 18 MiB more. One arena of malloc a core, for glibc's eight, made AlexNet take 27 MiB more.
+# ship): with 2 CPU cores resnet20 trains 1 to 1.5 % faster so, ResNet-50 by up to 3 % and AlexNet alike, in
+# up to 18 MiB more. One arena of malloc a core, for glibc's eight, made AlexNet take 27 MiB more.
 _TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 
