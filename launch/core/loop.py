@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gputopo.errors import GputopoError, InputError
+from gputopo.launch.core.host_memory import freed_memory_given_back
 from gputopo.launch.core.placement import checking
 from gputopo.launch.core.step import StepOutcome, marks_of
 from gputopo.launch.core.trainers import Stepper
@@ -77,7 +78,8 @@ class Loop:
         """
         began = time.perf_counter()
         try:
-            outcome, counts = checking.run_and_collect(lambda: self._step(self.trained))
+            with freed_memory_given_back():
+                outcome, counts = checking.run_and_collect(lambda: self._step(self.trained))
         except StopIteration as end:
             raise InputError("the data hold not one whole step", "use a smaller --batch-size") from end
         first_step_s = time.perf_counter() - began
