@@ -15,6 +15,7 @@ import msgspec
 
 from gputopo.bandwidth import Bandwidth
 from gputopo.captures import cpulist
+from gputopo.captures.held import without_held
 from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, same_address
 from gputopo.machine import Contradiction, Gpu, Hop, Machine
 
@@ -55,7 +56,7 @@ def merge(machines: Sequence[Machine]) -> Machine:
     there is no machine.
     """
     told: list[Machine] = []
-    for machine in machines:
+    for machine in without_held(machines):
         if machine not in told:
             told.append(machine)
     if not told:

@@ -41,6 +41,7 @@ __all__ = [
 
 RULES: tuple[Rule, ...] = (
     driver.driver,
+    driver.held_gpus,
     driver.no_device,
     driver.lost_gpus,
     recovery.actions,

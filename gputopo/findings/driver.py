@@ -7,8 +7,10 @@ import msgspec
 
 from gputopo.findings.fault import named
 from gputopo.findings.finding import Finding
-from gputopo.machine import Driver, Machine, PciNode
+from gputopo.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, held_by_others
+from gputopo.machine import Driver, Machine
 
+_SET_ASIDE = "set aside for a virtual machine: run there, or bind it to nvidia"
 _DRIVER_WORDS: dict[str, tuple[str, str]] = {
     "not_loaded": (
         "the NVIDIA kernel module is not loaded",
@@ -33,7 +35,7 @@ _DRIVER_WORDS: dict[str, tuple[str, str]] = {
     "other_driver": (
         "another kernel driver holds the NVIDIA device",
         "nouveau: install NVIDIA's driver, keep nouveau from loading (blacklist it) and reboot; vfio-pci: "
-        "the device is set aside for a virtual machine, run there or bind it to nvidia",
+        f"the device is {_SET_ASIDE}",
     ),
     "failed": (
         "the NVIDIA driver does not work",
@@ -54,7 +56,7 @@ def driver(machine: Machine) -> Iterator[Finding]:
     """
     told = machine.driver
     differ = _versions_differ(told)
-    status = "version_mismatch" if differ else "other_driver" if _held_by_others(machine) else told.status
+    status = "version_mismatch" if differ else "other_driver" if _all_held(machine) else told.status
     if status not in _DRIVER_WORDS:
         return
     what, remedy = _DRIVER_WORDS[status]
@@ -73,23 +75,46 @@ def driver(machine: Machine) -> Iterator[Finding]:
 
 def _driver_evidence(machine: Machine) -> dict[str, Any]:
     known = {name: value for name, value in msgspec.to_builtins(machine.driver).items() if value is not None}
-    devices = {node.address: node.driver for node in _devices(machine)}
+    devices = {node.address: node.driver for node in gpu_nodes(machine)}
     return known | ({"pci_devices": devices} if devices else {})
 
 
-def _devices(machine: Machine) -> list[PciNode]:
-    return [node for node in machine.pci if node.kind == "gpu"]
+def held_gpus(machine: Machine) -> Iterator[Finding]:
+    """Find GPUs that another kernel driver holds beside others: NVIDIA's driver does not count them.
+
+    Set aside for a virtual machine is somebody's will, anything else a warning. Where every GPU is so held
+    `driver` tells it.
+    """
+    held = held_by_others([machine])
+    nodes = {node.address: node for node in gpu_nodes(machine)}
+    if len(held) == len(nodes) or machine.driver.status not in ("ok", "not_read"):
+        return
+    for holder in sorted(set(held.values())):
+        those = [node for address, node in nodes.items() if held.get(address) == holder]
+        words = (f"{node.address} ({node.name})" if node.name else node.address for node in those)
+        them = "it" if len(those) == 1 else "them"
+        yield Finding(
+            id="driver.other_driver",
+            severity="info" if holder in SET_ASIDE else "warning",
+            subject="machine",
+            says=f"the kernel driver {holder} holds {', '.join(words)}: no CUDA program of this machine can "
+            f"use {them}, and nvidia-smi does not count {them}",
+            evidence={"pci_devices": {address: node.driver for address, node in nodes.items()}},
+            remedy=_SET_ASIDE
+            if holder in SET_ASIDE
+            else f"keep {holder} from loading (blacklist it), or bind {them} to nvidia; then reboot",
+        )
 
 
-def _held_by_others(machine: Machine) -> bool:
+def _all_held(machine: Machine) -> bool:
     """Tell whether a capture that says nothing else of the driver names another one for every GPU.
 
     A GPU's own name is told by NVIDIA's driver alone: where one is known, it worked.
     """
     if machine.driver.status != "not_read" or any(gpu.name is not None for gpu in machine.gpus):
         return False
-    holders = [node.driver for node in _devices(machine)]
-    return bool(holders) and not {"nvidia", None} & set(holders)
+    holders = [node.driver for node in gpu_nodes(machine)]
+    return bool(holders) and not {NVIDIA_DRIVER, None} & set(holders)
 
 
 def _driver_detail(driver: Driver, evidence: dict[str, Any]) -> str | None:

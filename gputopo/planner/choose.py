@@ -277,5 +277,7 @@ def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[
             f"({gpus_in_words(named)} left out)"
         )
     else:
-        what = f"asked for {asked} GPUs, and this machine has {there}"
+        # what the bus shows beside them has no number
+        others = "".join(f"; {refusal.reason}" for refusal in left_out)
+        what = f"asked for {asked} GPUs, and this machine has {there}{others}"
     return NoPlanError(what, f"ask for {there} at most: --num-gpus {there}")

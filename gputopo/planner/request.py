@@ -10,6 +10,7 @@ import msgspec
 
 from gputopo import all_reduce
 from gputopo.errors import NoPlanError, UsageError
+from gputopo.kernel_drivers import held_by_others
 from gputopo.machine import Gpu, Machine
 from gputopo.plan import Refusal, VariableUpdate
 
@@ -81,7 +82,8 @@ def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[R
 
     The request was checked. Raises NoPlanError where a GPU that was named by itself cannot be used.
     """
-    whys = {gpu.index: _unusable(gpu) for gpu in machine.gpus}
+    held = held_by_others([machine])
+    whys = {gpu.index: _held(held.pop(gpu.pci_address or "", None)) or _unusable(gpu) for gpu in machine.gpus}
     whys |= dict.fromkeys(request.exclude, "excluded by --exclude")
     left_out = {index for index, why in whys.items() if why}
     pool = request.gpus if request.gpus is not None else tuple(sorted(whys))
@@ -92,7 +94,10 @@ def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[R
             raise NoPlanError(
                 f"GPU {index} cannot be used: {whys[index]}", _others_hint(set(whys) - left_out)
             )
-    return tuple(index for index in pool if index not in left_out), _refusals(whys)
+    return tuple(index for index in pool if index not in left_out), (
+        *_refusals(whys),
+        *(Refusal(reason=f"{address} left out: {_held(driver)}") for address, driver in held.items()),
+    )
 
 
 def ranges(indices: Sequence[int]) -> str:
@@ -165,6 +170,10 @@ def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
             f"{said} is none of the chosen {gpus_in_words(request.gpus)}",
             f"use --ps gpu:{request.gpus[0]}, or add {holder} to --gpus",
         )
+
+
+def _held(driver: str | None) -> str | None:
+    return f"the kernel driver {driver} holds it, not NVIDIA's" if driver else None
 
 
 def _unusable(gpu: Gpu) -> str | None:

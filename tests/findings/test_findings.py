@@ -68,9 +68,41 @@ def test_a_capture_that_names_another_driver_for_every_gpu_is_a_warning() -> Non
     assert (found.id, found.severity) == ("driver.other_driver", "warning")
     assert "vfio-pci" in found.says
     assert driver_broken(machine) is None
-    for holder in ("nvidia", None):
-        some = (nodes[0], msgspec.structs.replace(nodes[1], driver=holder))
-        assert find(msgspec.structs.replace(machine, pci=some)) == ()
+
+
+@pytest.mark.parametrize("other", ["nvidia", None])
+@pytest.mark.parametrize(
+    ("holder", "severity", "remedy"),
+    [("vfio-pci", "info", "virtual machine"), ("nouveau", "warning", "keep")],
+)
+def test_a_gpu_that_another_driver_holds_beside_others_is_told(
+    holder: str, severity: str, remedy: str, other: str | None
+) -> None:
+    nodes = tuple(
+        PciNode(address=f"0000:0{n}:00.0", root="pci0000:00", kind="gpu", driver=driver, name="a GPU")
+        for n, driver in ((5, holder), (6, other), (7, other))
+    )
+    found = only(msgspec.structs.replace(machine_of("X PIX\nPIX X"), pci=nodes))
+    assert (found.id, found.severity, found.subject) == ("driver.other_driver", severity, "machine")
+    assert f"the kernel driver {holder} holds 0000:05:00.0 (a GPU)" in found.says
+    assert found.evidence["pci_devices"] == {
+        "0000:05:00.0": holder,
+        "0000:06:00.0": other,
+        "0000:07:00.0": other,
+    }
+    assert found.remedy
+    assert remedy in found.remedy
+
+
+def test_a_bus_that_was_read_before_the_cards_worked_tells_nothing_of_their_driver() -> None:
+    nodes = tuple(
+        PciNode(address=f"0000:0{n}:00.0", root="pci0000:00", kind="gpu", driver=driver)
+        for n, driver in ((5, "nouveau"), (6, "nvidia"))
+    )
+    machine = msgspec.structs.replace(machine_of("X PIX\nPIX X"), pci=nodes)
+    for index in (0, 1):
+        machine = changed(machine, index, name="NVIDIA Test-100")
+    assert "driver.other_driver" not in {finding.id for finding in find(machine)}
 
 
 def test_another_driver_is_not_told_beside_a_capture_of_cards_that_worked() -> None:

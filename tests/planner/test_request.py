@@ -1,7 +1,8 @@
+import msgspec
 import pytest
 
 from gputopo.errors import GputopoError, NoPlanError, UsageError
-from gputopo.machine import Fabric, Gpu, GpuProcess, Machine, Mig, RemappedRows
+from gputopo.machine import Fabric, Gpu, GpuProcess, Machine, Mig, PciNode, RemappedRows
 from gputopo.planner import plan
 from gputopo.planner.request import Request, gpus_in_words, ranges
 from tests.matrices import SEVEN, changed, machine_of
@@ -96,6 +97,23 @@ def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(fields: dict[str,
 )
 def test_a_gpu_that_another_program_can_be_started_on_is_left_in(fields: dict[str, object]) -> None:
     assert plan(changed(machine_of(SEVEN), 0, **fields), Request(num_gpus=2)).refused == ()
+
+
+HELD = PciNode(address="0000:06:00.0", root="pci0000:00", kind="gpu", driver="vfio-pci")
+
+
+def test_a_gpu_that_another_kernel_driver_holds_is_left_out_whether_it_has_a_number_or_not() -> None:
+    machine = msgspec.structs.replace(machine_of(SEVEN), pci=(HELD,))
+    found = plan(machine, Request(num_gpus=2))
+    assert found.choice.gpus == (0, 1)
+    assert found.refused[0].gpus is None
+    assert found.refused[0].reason.startswith("0000:06:00.0 left out: the kernel driver vfio-pci holds it")
+    assert "0000:06:00.0 left out" in error_of(NoPlanError, machine, Request(num_gpus=8)).what
+    numbered = changed(machine, 1, pci_address="0000:06:00.0")
+    found = plan(numbered, Request(num_gpus=2))
+    assert (found.choice.gpus, found.refused[0].gpus) == ((0, 2), (1,))
+    assert "vfio-pci" in error_of(NoPlanError, numbered, Request(gpus=(0, 1))).what
+    assert plan(changed(numbered, 1, name="it worked"), Request(num_gpus=2)).refused == ()
 
 
 def test_a_gpu_that_needs_no_recovery_is_used() -> None:
