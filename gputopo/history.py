@@ -21,12 +21,15 @@ from gputopo.bandwidth import Bandwidth, gpu_of
 from gputopo.dates import date_in_words
 from gputopo.errors import InputError
 from gputopo.identities import without_identities
-from gputopo.machine import Machine
+from gputopo.machine import Gpu, Host, Machine
 
 if TYPE_CHECKING:
     import sqlite3
 
 FILE = "history.sqlite"
+# What is told of a host and stays when only its GPUs are others. Memory: a kernel's own share differs.
+_SAME_HOST = ("cpu_model", "sockets", "physical_cores", "virtual_machine")
+_SAME_MEMORY = 0.05
 WAIT_S = 10.0  # for another writer: one document takes it milliseconds
 _VERSION = 1  # of the tables, in SQLite's user_version
 
@@ -83,9 +86,32 @@ def fingerprint(machine: Machine) -> str | None:
         return None
     if not machine.gpus and machine.host.cpu_model is None:
         return None
-    cards = sorted([gpu.pci_address or "", (gpu.name or "").removeprefix("NVIDIA ")] for gpu in machine.gpus)
+    cards = sorted([gpu.pci_address or "", _model(gpu)] for gpu in machine.gpus)
     facts = msgspec.json.encode([machine.host.cpu_model or "", cards])
     return hashlib.sha256(facts).hexdigest()
+
+
+def is_same_but_gpus(now: Machine, then: Machine) -> bool:
+    """Tell whether two machines, by all that is known of both, are one that lost GPUs or got more.
+
+    The host is the same, GPUs in the same slots are of the same model, and only one of the two has others
+    beside them. A GPU that does not answer is as one that is not there. With some gone and others new, it is
+    taken for another machine.
+    """
+    if now.host.cpu_model is None or not _same_host(now.host, then.host):
+        return False
+    here, there = ({gpu.pci_address: _model(gpu) for gpu in answering(one)} for one in (now, then))
+    shared = here.keys() & there.keys()
+    return (
+        bool(shared)
+        and len(shared) in (len(here), len(there))
+        and all(here[at] == there[at] for at in shared)
+    )
+
+
+def answering(machine: Machine) -> list[Gpu]:
+    """Give the GPUs that answer and whose slot is known: those of which anything can be measured again."""
+    return [gpu for gpu in machine.gpus if not gpu.lost and gpu.pci_address is not None]
 
 
 def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float) -> None:
@@ -140,6 +166,41 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
         bandwidth=schema.decode(document, Bandwidth, origin=str(path)),
         machine=schema.decode(then, Machine, origin=str(path)),
         saved_at=saved_at,
+    )
+
+
+def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
+    """Give the last saved bandwidth of this machine with fewer GPUs or more, None where there is none.
+
+    Of those filed under one machine the last one on all GPUs that it and this one have, else the last.
+    Raises InputError for a file that cannot be read.
+    """
+    if not _exists(path):
+        return None
+    with _opened(path, write=False) as connection:
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            return None
+        machines = connection.execute(
+            "SELECT machine FROM bandwidth WHERE id IN (SELECT MAX(id) FROM bandwidth GROUP BY fingerprint) "
+            "ORDER BY id DESC"
+        )
+        told = (schema.decode(row[0], Machine, origin=str(path)) for row in machines)
+        then = next((one for one in told if is_same_but_gpus(machine, one)), None)
+    if then is None:
+        return None
+    here = {gpu.pci_address for gpu in answering(machine)}
+    return latest(path, then, {gpu.index for gpu in answering(then) if gpu.pci_address in here})
+
+
+def _model(gpu: Gpu) -> str:
+    return (gpu.name or "").removeprefix("NVIDIA ")
+
+
+def _same_host(now: Host, then: Host) -> bool:
+    facts = [(getattr(now, name), getattr(then, name)) for name in _SAME_HOST]
+    memory = (now.memory_mib or 0, then.memory_mib or 0)
+    return all(None in both or both[0] == both[1] for both in facts) and (
+        0 in memory or abs(memory[0] - memory[1]) <= _SAME_MEMORY * max(memory)
     )
 
 

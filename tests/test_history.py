@@ -69,6 +69,72 @@ def test_another_card_slot_cpu_or_number_of_cards_is_another_machine(other: Mach
     assert history.fingerprint(other) not in (None, history.fingerprint(MACHINE))
 
 
+def without(machine: Machine, *indices: int) -> Machine:
+    left = [gpu for gpu in machine.gpus if gpu.index not in indices]
+    gpus = tuple(msgspec.structs.replace(gpu, index=index) for index, gpu in enumerate(left))
+    return msgspec.structs.replace(machine, gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        without(machine_with(4), 1),
+        without(machine_with(4), 0, 3),
+        machine_with(5),
+        changed(machine_with(4), 2, lost=True, name=None),
+        changed(machine_with(4), 2, lost=True, name=None, pci_address=None),
+    ],
+    ids=["one gone", "two gone", "one more", "one lost", "one lost without its address"],
+)
+def test_a_machine_with_fewer_gpus_or_more_is_found_by_the_others(now: Machine, tmp_path: Path) -> None:
+    path, then = tmp_path / history.FILE, machine_with(4)
+    history.save(path, then, bandwidth_of(4), saved_at=1.0)
+    assert history.latest(path, now) is None
+    found = history.latest_with_other_gpus(path, now)
+    assert found == history.Saved(bandwidth=bandwidth_of(4), machine=then, saved_at=1.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        msgspec.structs.replace(machine_with(3), host=Host(cpu_model="Another CPU")),
+        msgspec.structs.replace(machine_with(3), host=Host(cpu_model="A CPU", sockets=2)),
+        msgspec.structs.replace(machine_with(3), host=Host(cpu_model="A CPU", memory_mib=32_000)),
+        msgspec.structs.replace(machine_with(3), host=Host(cpu_model="A CPU", virtual_machine="kvm")),
+        msgspec.structs.replace(machine_with(3), host=Host()),
+        changed(machine_with(3), 1, name="NVIDIA Test 2"),
+        changed(machine_with(3), 1, pci_address="0000:81:00.0"),
+        without(machine_with(3), 0, 1, 2),
+    ],
+    ids=["cpu", "sockets", "memory", "virtual", "host not known", "card", "slot", "no GPU"],
+)
+def test_a_machine_that_differs_in_more_than_the_gpus_it_has_is_another(
+    other: Machine, tmp_path: Path
+) -> None:
+    path = tmp_path / history.FILE
+    host = Host(cpu_model="A CPU", sockets=1, memory_mib=64_000, virtual_machine="none")
+    history.save(path, msgspec.structs.replace(machine_with(4), host=host), bandwidth_of(4), saved_at=1.0)
+    assert history.latest_with_other_gpus(path, machine_with(3)) is not None
+    assert history.latest_with_other_gpus(path, other) is None
+
+
+def test_of_what_was_saved_with_other_gpus_the_last_on_all_that_are_left_is_taken(tmp_path: Path) -> None:
+    path, now = tmp_path / history.FILE, without(machine_with(4), 1)
+    assert history.latest_with_other_gpus(path, now) is None
+    another = msgspec.structs.replace(machine_with(4), host=Host(cpu_model="Another CPU"))
+    for saved_at, machine, gpus in (
+        (1.0, machine_with(4), (0, 1)),
+        (2.0, machine_with(4), (0, 2, 3)),
+        (3.0, machine_with(4), (0, 1)),
+        (4.0, another, (0, 2, 3)),
+    ):
+        samples = tuple(pair(gpus[0], other, 1.0) for other in gpus[1:])
+        history.save(path, machine, session(1.0, samples=samples), saved_at=saved_at)
+    found = history.latest_with_other_gpus(path, now)
+    assert found is not None
+    assert found.saved_at == 2.0
+
+
 def test_the_fingerprint_holds_no_identity_and_does_not_depend_on_order_or_state() -> None:
     same = msgspec.structs.replace(
         changed(MACHINE, 0, uuid="GPU-1", pstate="P8"), gpus=MACHINE.gpus[::-1], source="recording"

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -46,6 +46,8 @@ class BandwidthDifference(
 
     `appeared` and `gone`: numbers that only one has, in words; `failing` and `working`: copies that fail only
     now, or only did before. `machine`: what else changed, None where a machine is not known.
+    `missing_gpus`, by their indices then, and `new_gpus`, by those now: what only one of the two could
+    measure. What was measured with them, `not_compared` numbers, is in none of the lists.
     """
 
     changes: tuple[Changed, ...] = ()
@@ -55,6 +57,9 @@ class BandwidthDifference(
     failing: tuple[str, ...] = ()
     working: tuple[str, ...] = ()
     machine: Difference | None = None
+    missing_gpus: tuple[int, ...] = ()
+    new_gpus: tuple[int, ...] = ()
+    not_compared: int = 0
 
 
 class _Key(msgspec.Struct, frozen=True):
@@ -76,20 +81,31 @@ class _Key(msgspec.Struct, frozen=True):
 def bandwidth_difference(
     old: Bandwidth, new: Bandwidth, old_machine: Machine | None = None, new_machine: Machine | None = None
 ) -> BandwidthDifference:
-    """Compare two sessions. With both machines GPUs that are numbered anew are recognised.
+    """Compare two sessions. With both machines GPUs that are numbered anew, gone or new are recognised.
 
     The worst losses stand first, then the gains.
     """
     anew: dict[int, int] = {}
+    missing: set[int] = set()
+    added: set[int] = set()
     rest: Difference | None = None
     if old_machine is not None and new_machine is not None:
         rest = difference(old_machine, new_machine)
-        anew = {was.index: now.index for was, now in paired_gpus(old_machine, new_machine)}
-    before = _by_key(_renumbered(one, anew) for one in old.samples)
-    after = _by_key(new.samples)
+        pairs = paired_gpus(old_machine, new_machine)
+        anew = {was.index: now.index for was, now in pairs}
+        both = [(was.index, now.index) for was, now in pairs if not (was.lost or now.lost)]
+        missing = {gpu.index for gpu in old_machine.gpus if not gpu.lost} - {was for was, _ in both}
+        added = {gpu.index for gpu in new_machine.gpus if not gpu.lost} - {now for _, now in both}
+    others = bool(missing or added)
+    of_both = [one for one in old.samples if not _is_of(one, missing, others)]
+    of_both_now = [one for one in new.samples if not _is_of(one, added, others)]
+    before = _by_key(_renumbered(one, anew) for one in of_both)
+    after = _by_key(of_both_now)
     shared = [key for key in after if key in before]
     changes = [found for key in shared if (found := _change(key, before[key], after[key]))]
-    failed_before = {_failed(_renumbered(one, anew)) for one in old.failures}
+    failed_before = {
+        _failed(_renumbered(one, anew)) for one in old.failures if not _is_of(one, missing, others)
+    }
     fails_now = {_failed(one) for one in new.failures}
     return BandwidthDifference(
         changes=tuple(sorted(changes, key=lambda one: (one.better, -abs(one.percent)))),
@@ -99,7 +115,23 @@ def bandwidth_difference(
         failing=tuple(sorted(fails_now - failed_before)),
         working=tuple(sorted(failed_before - fails_now)),
         machine=rest,
+        missing_gpus=tuple(sorted(missing)),
+        new_gpus=tuple(sorted(added)),
+        not_compared=len(old.samples) - len(of_both) + len(new.samples) - len(of_both_now),
     )
+
+
+def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
+    """Tell whether a number is of one of these GPUs, or of a group that they were in.
+
+    Tests of other programs copy with all GPUs at once and do not name them: where the two sessions had not
+    the same GPUs (`others`), no such number has its like.
+    """
+    named = re.search(r"gpus:(\d+(?:,\d+)*)", one.group or "")
+    if others and one.group is not None and named is None and "all" in one.group:
+        return True
+    members = {int(number) for number in named[1].split(",")} if named else set()
+    return not members.union((gpu_of(one.source), gpu_of(one.destination))).isdisjoint(gpus)
 
 
 def _by_key(samples: Iterable[Sample]) -> dict[_Key, Sample]:

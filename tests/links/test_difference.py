@@ -106,6 +106,38 @@ def test_cards_that_are_numbered_anew_are_compared_with_themselves() -> None:
     assert found.machine is not None
 
 
+def test_a_gpu_that_is_gone_is_compared_with_none_that_has_its_number_now() -> None:
+    before = sound(3)
+    left = (before.gpus[0], replace(before.gpus[2], index=1))
+    after = replace(before, gpus=left, links=())
+    all_three, two = {"group": "h2d gpus:0,1,2"}, {"group": "h2d gpus:0,1"}
+    failure = Failure(kind="h2d", source="host", destination="gpu:1", reason="WRONG_DATA", says="")
+    old = session(
+        *(h2d(10.0 + index, index) for index in range(3)),
+        h2d(5.0, 0, **all_three),
+        h2d(6.0, 0, group="all_to_host"),
+        failures=(failure,),
+    )
+    new = session(h2d(10.0, 0), h2d(6.0, 1), h2d(7.0, 0, **two), h2d(9.0, 0, group="all_to_host"))
+    found = bandwidth_difference(old, new, before, after)
+    assert [(change.was, change.is_) for change in found.changes] == [(12.0, 6.0)]
+    assert (found.missing_gpus, found.new_gpus) == ((1,), ())
+    assert (found.compared, found.not_compared, found.gone, found.working) == (2, 4, (), ())
+    assert len(found.appeared) == 1
+    back = bandwidth_difference(new, old, after, before)
+    assert (back.missing_gpus, back.new_gpus, back.appeared) == ((), (1,), ())
+    assert [change.is_ for change in back.changes] == [12.0]
+
+
+def test_a_gpu_that_does_not_answer_is_missing_and_one_that_answers_again_is_new() -> None:
+    lost = replace(sound(2), gpus=(sound(2).gpus[0], replace(sound(2).gpus[1], lost=True, name=None)))
+    both, one = session(h2d(9.0, 0), h2d(9.0, 1)), session(h2d(9.0, 0))
+    found = bandwidth_difference(both, one, sound(2), lost)
+    assert (found.missing_gpus, found.gone, found.not_compared) == ((1,), (), 1)
+    assert bandwidth_difference(one, both, lost, sound(2)).new_gpus == (1,)
+    assert bandwidth_difference(one, one, lost, lost).missing_gpus == ()
+
+
 def test_losses_stand_before_gains_and_the_largest_first() -> None:
     old = session(*(h2d(10.0, index) for index in range(3)))
     found = bandwidth_difference(old, session(h2d(20.0, 0), h2d(8.0, 1), h2d(2.0, 2)))

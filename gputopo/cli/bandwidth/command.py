@@ -66,7 +66,11 @@ def bandwidth(
     from gputopo.p2p import with_reasons
 
     machine = with_reasons(machine_from(wish.sources))
-    old = _baseline(wish, machine) if wish.baseline else None
+    old = None
+    if wish.baseline:
+        from gputopo.cli.bandwidth.baseline import saved_baseline
+
+        old = saved_baseline(machine, wish.gpus)  # before anything is measured
     measured = _judged(machine, _measured(wish, machine))
     code = _told(wish, machine, measured, old)
     if wish.save:
@@ -148,18 +152,6 @@ def _print(wish: Wish, machine: "Machine", measured: "Bandwidth", found: "tuple[
             return bandwidth_view(machine, measured, found, width, matrices=wish.matrices)
 
         show(lambda width: for_this_stdout(view(width)))
-
-
-def _baseline(wish: Wish, machine: "Machine") -> "Saved":
-    """Give what was saved last, before anything is measured. Raises InputError where there is nothing."""
-    from gputopo import history
-
-    old = history.latest(history.history_file(), machine, wish.gpus)
-    if old is None:
-        raise InputError(
-            "no bandwidth of this machine was saved to compare with", "save one: gputopo bandwidth --save"
-        )
-    return old
 
 
 def _save(machine: "Machine", measured: "Bandwidth") -> None:

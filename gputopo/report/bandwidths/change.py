@@ -54,10 +54,18 @@ def _sections(found: BandwidthDifference, date: str) -> list[tuple[str, list[str
 
 
 def _closing(found: BandwidthDifference) -> list[str]:
+    left_out = []
+    if found.not_compared:
+        left_out = [
+            f"Left out: {_numbers(found.not_compared)} of GPUs that only one of the two could measure."
+        ]
     if not found.compared:
-        return ["No number could be compared."]
-    plural = "" if found.compared == 1 else "s"
-    return [f"{found.compared} number{plural} compared; changes within the noise of both are not told."]
+        return ["No number could be compared.", *left_out]
+    return [f"{_numbers(found.compared)} compared; changes within the noise of both are not told.", *left_out]
+
+
+def _numbers(count: int) -> str:
+    return f"{count} number{'' if count == 1 else 's'}"
 
 
 def _changed(one: Changed) -> str:

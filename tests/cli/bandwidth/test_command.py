@@ -283,6 +283,33 @@ def test_a_copy_that_fails_now_is_as_bad_as_an_error(
     assert "Fails now" in done.out
 
 
+def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_path: Path) -> None:
+    whole, fewer = tmp_path / "whole.json", tmp_path / "fewer.json"
+    machine = machine_with(4)
+    left = tuple(
+        msgspec.structs.replace(gpu, index=index)
+        for index, gpu in enumerate(gpu for gpu in machine.gpus if gpu.index != 1)
+    )
+    of_two = msgspec.structs.replace(machine, gpus=left, links=machine_with(3).links)
+    before = Bandwidth(source="live", samples=(pair(0, 1, 5.0), pair(2, 3, 12.0), pair(0, 2, 9.0)))
+    after = Bandwidth(source="live", samples=(pair(1, 2, 6.0), pair(0, 1, 9.0)))
+    whole.write_text(schema.encode_pretty(report_of(machine, before, ())))
+    fewer.write_text(schema.encode_pretty(report_of(of_two, after, ())))
+    assert call("bandwidth", "--from", whole, "--save").code == 0
+    done = call("bandwidth", "--from", fewer, "--baseline", "--fail-on", "error")
+    assert done.code == 1
+    assert "missing: GPU 1 (NVIDIA Test 1, 0000:02:00.0)" in done.err
+    told = " ".join(done.out.split())
+    assert "p2p_direct gpu:1 to gpu:2: 6.00 GB/s, was 12.0" in told
+    assert "GPU 1 (NVIDIA Test 1, 0000:02:00.0) is gone" in told
+    assert "2 numbers compared" in told
+    assert "Left out: 1 number of GPUs that only one of the two could measure." in told
+    assert call("bandwidth", "--from", fewer, "--save").code == 0
+    assert call("bandwidth", "--from", fewer, "--baseline").err == ""
+    again = call("bandwidth", "--from", whole, "--baseline", "--fail-on", "error")
+    assert (again.code, again.err) == (0, "")
+
+
 def test_what_a_capture_tells_is_filed_under_its_machine(call: Call, recorded: Path, own_home: Path) -> None:
     assert call("bandwidth", "--from", recorded, "--save").code == 0
     found = history.latest(own_home / "history.sqlite", machine_with(4))
