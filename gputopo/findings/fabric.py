@@ -11,7 +11,8 @@ from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding
 from gputopo.machine import Fabric, Gpu, Machine
 
-_JOINED = "completed"
+JOINED = "completed"
+SUCCESS = "success"
 _MANAGER = (
     "see that nvidia-fabricmanager runs and is of the driver's version (sudo systemctl restart "
     "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager)"
@@ -22,7 +23,7 @@ _JOIN = (
 )
 _HEAL = f"{_MANAGER}; if it stays, end all programs and reset the GPUs together: sudo nvidia-smi -r"
 # What a sound fabric says of itself; of an assigned partition either may be so.
-_SOUND = {
+SOUND = {
     "summary": "healthy",
     "bandwidth": "full",
     "route_recovery_in_progress": "false",
@@ -48,7 +49,7 @@ def unwell(machine: Machine) -> Iterator[Finding]:
     """Find GPUs that have joined and whose driver tells of trouble since."""
     faults = []
     for gpu in present(machine):
-        wrong = _wrong(gpu.fabric) if gpu.fabric.state == _JOINED and not gpu.mig.mode else {}
+        wrong = _wrong(gpu.fabric) if gpu.fabric.state == JOINED and not gpu.mig.mode else {}
         if wrong:
             says = "of its NVSwitch fabric the driver says: " + ", ".join(
                 f"{name.replace('_', ' ')} {word}" for name, word in wrong.items()
@@ -63,13 +64,13 @@ def _standing(fabric: Fabric) -> str | None:
         return (
             f"it has not joined its NVSwitches (fabric state: {fabric.state}), so CUDA does not start on it"
         )
-    if fabric.state == _JOINED and fabric.status not in (None, "success"):
+    if fabric.state == JOINED and fabric.status not in (None, SUCCESS):
         return f"its NVSwitches refused it ({fabric.status}), so it works without copies over NVLink"
     return None
 
 
 def _wrong(fabric: Fabric) -> dict[str, str]:
-    return {name: word for name, word in (fabric.health or {}).items() if _SOUND.get(name, word) != word}
+    return {name: word for name, word in (fabric.health or {}).items() if SOUND.get(name, word) != word}
 
 
 def _evidence(gpu: Gpu) -> dict[str, object]:

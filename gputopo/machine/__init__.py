@@ -8,6 +8,7 @@ import msgspec
 
 from gputopo.bandwidth import Bandwidth
 from gputopo.machine.gpu import (
+    JOINING,
     ClockMhz,
     ClocksMhz,
     Ecc,
@@ -32,6 +33,7 @@ from gputopo.machine.pci import PciNode
 from gputopo.value import Value
 
 __all__ = [
+    "JOINING",
     "ClockMhz",
     "ClocksMhz",
     "Contradiction",

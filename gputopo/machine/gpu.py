@@ -157,6 +157,9 @@ class NvLink(Value, frozen=True):
     errors: dict[str, int] = msgspec.field(default_factory=dict)
 
 
+JOINING = ("not started", "in progress")  # states of a fabric before "completed"
+
+
 class Fabric(Value, frozen=True):
     """How a GPU stands with the NVSwitches that join it to others: its fabric, as the driver calls it.
 
@@ -172,7 +175,7 @@ class Fabric(Value, frozen=True):
     @property
     def joining(self) -> bool:
         """Tell whether it has not joined yet: until then CUDA does not start on the GPU."""
-        return self.state in ("not started", "in progress")
+        return self.state in JOINING
 
 
 class Gpu(Value, frozen=True):

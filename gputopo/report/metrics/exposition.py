@@ -5,7 +5,7 @@ HELP and TYPE lines, and no two series have the same name and labels.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from gputopo.report.layout import plain
@@ -43,6 +43,16 @@ class Exposition:
     def info(self, name: str, says: str, /, **labels: Label) -> None:
         """Add facts that are words: a series of value 1 with the words as labels."""
         self._add("gauge", f"{name}_info", says, 1, labels)
+
+    def states(
+        self, name: str, says: str, states: Iterable[str], now: str | None, /, **labels: Label
+    ) -> None:
+        """Add a state set: a series for each state, 1 for the one of now, 0 for the others.
+
+        As OpenMetrics has it, but for the label, which is `state`, as in the node exporter's.
+        """
+        for state in () if now is None else dict.fromkeys([*states, now]):
+            self._add("gauge", name, says, state == now, {**labels, "state": state})
 
     def text(self) -> str:
         """Give all series as text that ends with a newline, or nothing where there are none."""

@@ -1,7 +1,8 @@
 """The series of one GPU for Prometheus."""
 
 from gputopo.clock_events import reasons_of
-from gputopo.machine import Gpu, MemoryMib, NvLink
+from gputopo.findings.fabric import JOINED, SOUND, SUCCESS
+from gputopo.machine import JOINING, Fabric, Gpu, MemoryMib, NvLink
 from gputopo.report.metrics.exposition import MIB, Exposition, Label, times
 
 Labels = dict[str, Label]
@@ -40,6 +41,7 @@ def add_gpu(out: Exposition, gpu: Gpu) -> None:
     _modes(out, gpu, labels)
     for link in gpu.nvlinks or ():
         _nvlink(out, link, labels)
+    _fabric(out, gpu.fabric, labels)
 
 
 def _clocks(out: Exposition, gpu: Gpu, labels: Labels) -> None:
@@ -170,6 +172,28 @@ def _nvlink(out: Exposition, link: NvLink, labels: Labels) -> None:
     speed = times(link.gb_per_s, 10**9)
     out.gauge("gpu_nvlink_speed_bytes_per_second", "speed of an NVLink in one direction", speed, **labels)
     out.counters("gpu_nvlink_errors_total", "errors of an NVLink", link.errors, "error", **labels)
+
+
+def _fabric(out: Exposition, fabric: Fabric, labels: Labels) -> None:
+    """Add how a GPU stands with its NVSwitches; one without any has no series of it."""
+    says = "how far a GPU has joined its NVSwitches (its fabric): 1 for the state it is in"
+    out.states("gpu_fabric_state", says, (*JOINING, JOINED), fabric.state, **labels)
+    says = "whether a GPU that was through with joining its NVSwitches was let in, with the driver's own word"
+    status = fabric.status
+    out.gauge(
+        "gpu_fabric_joined", says, None if status is None else status == SUCCESS, **labels, status=status
+    )
+    health = fabric.health or {}
+    says = "whether a part of a GPU's NVSwitch fabric is sound, with the driver's own word"
+    for part in (part for part in SOUND if part in health):
+        out.gauge(
+            "gpu_fabric_healthy", says, health[part] == SOUND[part], **labels, part=part, status=health[part]
+        )
+    assigned = health.get("partition_assigned")
+    says = "whether a GPU has a partition of its NVSwitches"
+    out.gauge(
+        "gpu_fabric_partition_assigned", says, None if assigned is None else assigned == "true", **labels
+    )
 
 
 def _ratio(percent: int | None) -> float | None:
