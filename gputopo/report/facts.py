@@ -21,6 +21,9 @@ _REASONS = {
     "LIB_RM_VERSION_MISMATCH": "library and kernel module of different versions",
 }
 
+_FABRIC = "fabric"
+_DOES_NOT_APPLY = ("NOT_SUPPORTED", "N/A", "Not Supported")  # NVML's word, and nvidia-smi's
+
 _LONGEST_SUBJECT = 24  # of a label; longer ones are counted
 
 _PATH = re.compile(r"(?P<kind>[a-z_]+)\[(?P<key>[^\]]*)\](?:\.(?P<fact>.*))?")
@@ -47,9 +50,31 @@ def reason_in_words(reason: str) -> str:
     )
 
 
+def not_read(machine: Machine) -> dict[str, str]:
+    """Give what could not be read and why, without what a card does not have: the fabric of NVSwitches.
+
+    That is where the driver says that there is none, and no NVLink leads to a switch (NVSwitches before those
+    of Hopper tell no fabric). `Machine.missing` keeps it.
+    """
+    without = {
+        gpu.index
+        for gpu in machine.gpus
+        if reason_for(machine.missing, f"gpus[{gpu.index}].{_FABRIC}.state") in _DOES_NOT_APPLY
+        and not any(link.remote_kind == "switch" for link in gpu.nvlinks or ())
+    }
+    holders = {f"gpus[{index}]" for index in without}
+    if len(without) == len(machine.gpus):
+        holders.add("gpus[*]")
+    return {
+        path: why
+        for path, why in machine.missing.items()
+        if not (path.split(".")[1:2] == [_FABRIC] and path.partition(".")[0] in holders)
+    }
+
+
 def missing_view(machine: Machine, width: int) -> list[Line]:
     """Give what could not be read: every reason once for each set of GPUs or pairs, then the facts."""
-    groups = grouped_missing(machine.missing)
+    groups = grouped_missing(not_read(machine))
     room = body_width((subject for subject, _ in groups), width)
     return labelled(
         (

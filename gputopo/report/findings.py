@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gputopo.findings import Finding, Inspection
 from gputopo.index_words import index_ranges
 from gputopo.machine import Contradiction, Machine, Unread
-from gputopo.report.facts import missing_view
+from gputopo.report.facts import missing_view, not_read
 from gputopo.report.health import health_view
 from gputopo.report.layout import (
     INDENT,
@@ -49,7 +49,7 @@ def inspection_view(inspection: Inspection, width: int) -> list[Line]:
 
 def nothing_found(machine: Machine) -> str:
     """Say that there is no finding, and that this is no pass for facts that were not read."""
-    return "None in what was read. What was not read was not checked." if machine.missing else "None."
+    return "None in what was read. What was not read was not checked." if not_read(machine) else "None."
 
 
 def findings_view(findings: Sequence[Finding], width: int, *, nothing: str = "None.") -> list[Line]:
@@ -136,7 +136,7 @@ def _doubts(machine: Machine, width: int) -> list[Line]:
         lines += section("Contradictions (the first one stands)", said)
     if machine.unread:
         lines += section("Lines not understood", unread_view(machine.unread, width))
-    if machine.missing:
+    if not_read(machine):
         lines += section("Not read", missing_view(machine, width))
     return lines
 

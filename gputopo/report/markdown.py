@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from gputopo.findings import Finding, Inspection
 from gputopo.machine import Machine
-from gputopo.report.facts import grouped_missing, reason_in_words
+from gputopo.report.facts import grouped_missing, not_read, reason_in_words
 from gputopo.report.findings import grouped_findings, nothing_found, subjects_in_words
 from gputopo.report.gpus import gpu_columns, gpu_notes
 from gputopo.report.health import health_rows
@@ -39,11 +39,8 @@ def markdown(inspection: Inspection) -> str:
     if machine.unread:
         lines = [((f"{one.source}:{one.line}  {plain(one.text)}", ""),) for one in machine.unread]
         parts.append(("Lines not understood", _code(lines)))
-    if machine.missing:
-        rows = (
-            (who, reason_in_words(why), facts)
-            for (who, why), facts in grouped_missing(machine.missing).items()
-        )
+    if missing := not_read(machine):
+        rows = ((who, reason_in_words(why), facts) for (who, why), facts in grouped_missing(missing).items())
         parts.append(("Not read", table(("", "Reason", "Facts"), rows)))
     return "\n".join(f"### {title}\n\n{body}" for title, body in parts)
 

@@ -1,9 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from gputopo.machine import Machine
-from gputopo.report.facts import grouped_missing, missing_view, reason_for, reason_in_words
+from gputopo.machine import Gpu, Machine, NvLink
+from gputopo.report.facts import grouped_missing, missing_view, not_read, reason_for, reason_in_words
 from gputopo.report.layout import text_of
 
 
@@ -86,3 +87,27 @@ def test_a_whole_room_keeps_its_name() -> None:
     assert set(grouped_missing({"gpus": "none is shown"})) == {("GPUs", "none is shown")}
     assert set(grouped_missing({"nics": "none is shown"})) == {("NICs", "none is shown")}
     assert set(grouped_missing({"host.kernel": "not told"})) == {("Host", "not told")}
+
+
+def fabric_of(*gpus: int | str, why: str) -> dict[str, str]:
+    return {f"gpus[{gpu}].fabric.{name}": why for gpu in gpus for name in ("state", "status", "health")}
+
+
+@pytest.mark.parametrize("why", ["NOT_SUPPORTED", "N/A", "Not Supported"])
+def test_a_gpu_without_nvswitches_lacks_no_fabric(why: str) -> None:
+    box = Machine(source="x", gpus=(Gpu(index=0), Gpu(index=1, nvlinks=(NvLink(link=0, remote_kind="gpu"),))))
+    missing = fabric_of(0, 1, why=why) | {"gpus[0].fan_percent": why}
+    assert not_read(replace(box, missing=missing)) == {"gpus[0].fan_percent": why}
+    some = fabric_of(0, why=why) | {"gpus[1].fabric.health": why}
+    assert not_read(replace(box, missing=some)) == {"gpus[1].fabric.health": why}
+    text = {"gpus[0].fabric.state": why, "gpus[1].fabric.state": why, "gpus[*].fabric.health": "not told"}
+    assert not_read(replace(box, missing=text)) == {}
+
+
+def test_a_fabric_that_may_be_there_and_was_not_read_is_told() -> None:
+    switch = Machine(source="x", gpus=(Gpu(index=0, nvlinks=(NvLink(link=0, remote_kind="switch"),)),))
+    refused = replace(switch, missing=fabric_of(0, why="NOT_SUPPORTED"))
+    assert not_read(refused) == refused.missing
+    for why in ("FUNCTION_NOT_FOUND", "NO_PERMISSION", "the output does not mention it"):
+        told = Machine(source="x", gpus=(Gpu(index=0),), missing=fabric_of(0, why=why))
+        assert not_read(told) == told.missing
