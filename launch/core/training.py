@@ -19,6 +19,7 @@ from gputopo.launch.core.scale_watch import ScaleWatch
 from gputopo.launch.core.start import UNTOLD, Start
 from gputopo.launch.core.step import StepOutcome
 from gputopo.launch.core.trainers import Held, Stepper, stepper_of
+from gputopo.launch.folder_claims import claimed_folders
 from gputopo.launch.spec import RunSpec
 from gputopo.runs.events import Event, PhaseBegun, ReplicasCompared, Step
 
@@ -39,9 +40,14 @@ def train(
     Once `stopped` says so, training ends after the step that it is in: what it has come to is saved where
     checkpoints are, and nothing else is done.
     Raises HardwareError if a reduction adds up wrongly or something is not where it should be, InputError for
-    a checkpoint of another run, DiskError if something cannot be written, and whatever TensorFlow raises
-    (`tf.errors.ResourceExhaustedError` when memory is out).
+    a checkpoint of another run or a folder that another run has, DiskError if something cannot be written,
+    and whatever TensorFlow raises (`tf.errors.ResourceExhaustedError` when memory is out).
     """
+    with claimed_folders(spec.lifecycle):
+        return _train(model, spec, emit, start, stopped)
+
+
+def _train(model: Model, spec: RunSpec, emit: Emit, start: Start, stopped: Stopped) -> Held:
     export = Export(model, spec, emit)
     with built(stepper_of, model, spec, emit, start) as step:
         checkpoints = Checkpoints(model, spec, step, emit)

@@ -27,6 +27,22 @@ def require_empty(folder: Path) -> None:
         raise UsageError(f"{folder} is not empty", "name a new folder with --export")
 
 
+def move_all(source: Path, target: Path) -> None:
+    """Move what is in a folder to another one; if that fails, nothing of it is there.
+
+    Folders first: the system refuses to replace one of another export that is there by now, and would replace
+    a file. Raises OSError.
+    """
+    moved = []
+    try:
+        for path in sorted(source.iterdir(), key=Path.is_file):
+            moved.append(path.rename(target / path.name))
+    except OSError:
+        for path in moved:
+            path.rename(source / path.name)
+        raise
+
+
 def _abandoned(path: Path) -> bool:
     found = _TEMPORARY.fullmatch(path.name)
     return found is not None and not _runs(int(found["pid"]))

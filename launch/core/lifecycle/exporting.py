@@ -22,7 +22,7 @@ import tensorflow as tf
 from gputopo import schema
 from gputopo.launch.checkpoint_files import DiskError, names_of, require_writable
 from gputopo.launch.core.layers import Rows
-from gputopo.launch.core.lifecycle.export_folder import require_empty, temporary_in
+from gputopo.launch.core.lifecycle.export_folder import move_all, require_empty, temporary_in
 from gputopo.launch.core.models import Model
 from gputopo.launch.core.placement.devices import HOST
 from gputopo.launch.core.randomness import Stream
@@ -83,7 +83,7 @@ class Export:
         try:
             temporary.mkdir()
             formats = self._write_all(temporary, weights, state, steps)
-            _move_all(temporary, self._folder)
+            move_all(temporary, self._folder)
         except (OSError, tf.errors.OpError) as error:
             raise DiskError(
                 f"cannot write the exported model in {self._folder}: {disk_reason(error)}",
@@ -143,18 +143,6 @@ def serving(model: Model, weights: Sequence[Array], state: Sequence[Array]) -> A
 
     module.serve = tf.function(serve, input_signature=signature, autograph=False)
     return module
-
-
-def _move_all(source: Path, target: Path) -> None:
-    """Move what is in a folder to another one; if that fails, nothing of it is there."""
-    moved = []
-    try:
-        for path in sorted(source.iterdir()):
-            moved.append(path.rename(target / path.name))
-    except OSError:
-        for path in moved:
-            path.rename(source / path.name)
-        raise
 
 
 def _save_arrays(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.errors import UsageError
-from gputopo.launch.core.lifecycle.export_folder import require_empty, temporary_in
+from gputopo.launch.core.lifecycle.export_folder import move_all, require_empty, temporary_in
 
 
 def left_by(pid: int, folder: Path) -> Path:
@@ -49,3 +49,26 @@ def test_a_folder_that_holds_anything_else_is_refused_and_keeps_it(tmp_path: Pat
         require_empty(tmp_path)
     assert "--export" in refused.value.hint
     assert (tmp_path / name).exists()
+
+
+def written_by(folder: Path, words: str) -> Path:
+    (folder / "saved_model").mkdir(parents=True)
+    (folder / "saved_model" / "graph").write_text(words)
+    (folder / "model.json").write_text(words)
+    (folder / "weights.npz").write_text(words)
+    return folder
+
+
+def held(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_export_that_comes_second_into_a_folder_changes_nothing_there(tmp_path: Path) -> None:
+    first, second = written_by(tmp_path / "a", "first"), written_by(tmp_path / "b", "second")
+    target = tmp_path / "target"
+    target.mkdir()
+    move_all(first, target)
+    with pytest.raises(OSError, match="not empty"):
+        move_all(second, target)
+    assert list(held(target).values()) == ["first"] * 3
+    assert list(held(second).values()) == ["second"] * 3
