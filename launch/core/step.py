@@ -16,10 +16,10 @@ from gputopo.launch.core.accuracy import hits
 from gputopo.launch.core.inputs.source import Source
 from gputopo.launch.core.marks import Marks, clock, row_of
 from gputopo.launch.core.models import Model
+from gputopo.launch.core.ordering import needed_for, put_after, readers_of
 from gputopo.launch.core.placement.devices import HOST, turn_width
 from gputopo.launch.core.placement.placements import Placement, read_state, write_state
 from gputopo.launch.core.precision import LossScale
-from gputopo.launch.core.readers import needed_for, readers_of
 from gputopo.launch.core.towers import Share, TowerMath, Turn
 from gputopo.launch.core.updating import Updater
 from gputopo.launch.spec import RunSpec
@@ -102,11 +102,7 @@ class TrainingStep:
             turn = [self._tower(tower, number, fed, before) for tower in range(first, first + self._width)]
             before = [tower.marks for tower in turn]
             if self._placement.waits == "turn":
-                ended = [
-                    op
-                    for place, tower in enumerate(turn, start=first)
-                    for op in self._update([tower], number, after=[tower.marks], first=place)
-                ]
+                ended = self._own_updates(turn, number, first=first)
                 before = [*before, *ended]
                 updates += ended
             towers += turn
@@ -151,6 +147,24 @@ class TrainingStep:
                 return tf.zeros((2,))
         with tf.device(device):
             return hits(self._model, share.logits, share.labels)
+
+    def _own_updates(self, turn: Sequence[_Tower], number: Tensor, *, first: int) -> list[Tensor]:
+        """Change the variables of independent towers, whose places begin with `first`.
+
+        On CPU devices the second half of the towers makes its large gradients when the first half's are used
+        up, and goes on with the rest of its backward pass until then: AlexNet on 4 devices of 2 cores takes
+        140 MiB less so, the gradient of its widest layer.
+        """
+        ended = [
+            self._update([tower], number, after=[tower.marks], first=place)
+            for place, tower in enumerate(turn, start=first)
+        ]
+        if self._early and self.updater.has_op_for_each:
+            for ops, later in zip(ended, turn[(len(turn) + 1) // 2 :], strict=False):
+                for op, gradient in zip(ops, later.gradients, strict=False):
+                    if _is_large(gradient):
+                        put_after(gradient, op)
+        return [op for ops in ended for op in ops]
 
     def _common_updates(self, towers: Sequence[_Tower], number: Tensor) -> list[Tensor]:
         """Change the variables that the towers have in common, or that are to stay equal."""
@@ -206,8 +220,8 @@ class TrainingStep:
             held.append([])
             for index, (variable, total) in enumerate(zip(self._placement.places[place], own, strict=True)):
                 reads = [op for tower in towers for op in readers_of(tower.weights[index], needed)]
-                is_large = variable.shape.num_elements() >= _LARGE
-                with tf.device(variable.device), tf.control_dependencies(reads if is_large else after):
+                before = reads if _is_large(variable) else after
+                with tf.device(variable.device), tf.control_dependencies(before):
                     held[-1].append(tf.identity(total))
         return held
 
@@ -221,6 +235,11 @@ class TrainingStep:
             with tf.control_dependencies([tower.marks for tower in towers]):
                 states = self.updater.admitted([tower.state for tower in towers])
                 return kept + write_state(placement, states)
+
+
+def _is_large(numbers: Any) -> bool:
+    count = numbers.shape.num_elements()
+    return count is not None and count >= _LARGE
 
 
 def marks_of(outcome: StepOutcome) -> list[tuple[float, float, float]]:

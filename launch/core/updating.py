@@ -100,6 +100,11 @@ class Updater:
         return kept
 
     @property
+    def has_op_for_each(self) -> bool:
+        """Whether what `update` gives of a place begins with one op for each variable, in their order."""
+        return self._scale is None
+
+    @property
     def own_slots(self) -> int:
         """How many slots each variable has of its own."""
         return len(self._optimizer.slots)

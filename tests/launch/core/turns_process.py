@@ -3,14 +3,17 @@
 Printed for each mode, in `adds` of every op that adds gradients of several towers, and in `changes` of every
 op that changes a variable: how many towers' time marks it waits for without taking a value from them, and
 how many towers' other ops. `sizes`: the numbers of each variable; changes come tower by tower in its order.
+In `later` of every op of a tower that waits for a change to be made: the tower, and which change it is.
 """
 
 import json
 import os
+import re
 import sys
 from typing import Any
 
-os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
+CORES = set(range(int(sys.argv[1])))
+os.sched_getaffinity = lambda pid: CORES  # nothing is run, so there may be more than this machine has
 
 import msgspec  # noqa: E402
 import numpy as np  # noqa: E402
@@ -66,6 +69,15 @@ for name, mode in MODES.items():
                 marks = {source for source in sources if source.startswith("marks/")}
                 others = {source.partition("/")[0] for source in sources - marks}
                 found[name][kind].append((len(marks), len(others)))
+    made = [
+        node.name for node in nodes.values() if node.name.startswith("update") and node.op in KINDS["changes"]
+    ]
+    found[name]["later"] = [
+        (int(tower[1]), made.index(source[1:]))
+        for node in nodes.values()
+        for source in node.input
+        if source[1:] in made and (tower := re.search(r"tower_(\d+)", node.name))
+    ]
     assert len(found[name]["changes"]) % len(model.variables) == 0
     found[name]["sizes"] = [int(np.prod(one.shape)) for one in model.variables]
 json.dump(found, sys.stdout)

@@ -1,4 +1,4 @@
-"""Who reads a tensor within a step's graph: what an update in place has to wait for. Builds nothing."""
+"""What within a step's graph waits for what: who reads a tensor, so that an update in place comes after."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -36,6 +36,16 @@ def readers_of(value: Tensor, needed: frozenset[Operation]) -> list[Operation]:
             of_views = [reader for view in views for reader in readers_of(view, needed)]
             readers += of_views or [op]
     return readers
+
+
+def put_after(value: Tensor, op: Operation) -> None:
+    """Let the op that makes a value wait for another, though it is built already.
+
+    Nothing is done where that op makes other tensors too (a tower that XLA compiled gives all of its
+    gradients at once): they would wait as well.
+    """
+    if len(value.op.outputs) == 1:
+        value.op._add_control_input(op)  # TensorFlow has no public name for it
 
 
 def _views_of(value: Tensor, op: Operation) -> list[Tensor]:
