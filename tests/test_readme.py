@@ -1,7 +1,10 @@
 """The README against the program: its commands, options, findings and machines are those that there are."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,3 +76,27 @@ def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:
     assert blocks[1].count("\n") == 1
     assert "pytest" in blocks[1]
     assert blocks[1].strip() in README
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "gputopo plan --from 7gforce --model alexnet --num-gpus 2 --prefer-pix",
+        "python -m tests.kit.command four+x1_riser@2+acs_on -- inspect",
+    ],
+)
+def test_what_a_command_shows_that_measures_nothing_is_what_the_readme_shows(
+    command: str, tmp_path: Path
+) -> None:
+    _, _, shown = README.partition(f"```\n$ {command}\n")
+    words = shlex.split(command.replace("gputopo plan", "python -m gputopo plan"))[1:]
+    done = subprocess.run(
+        [sys.executable, *words],
+        env={**os.environ, "COLUMNS": "80", "GPUTOPO_HOME": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == shown.partition("```\n")[0]

@@ -15,7 +15,9 @@ _BROKEN_PIPE = 128 + signal.SIGPIPE
 
 def main() -> NoReturn:
     """Run the command line of this process and end it with its exit code."""
-    sys.exit(run_command(sys.argv[1:]))
+    code = run_command(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: a further Ctrl-C does not change the code
+    sys.exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -101,3 +101,17 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     os.close(ours)
     assert process.wait(60) == 0
     return shown.decode()
+
+
+def test_a_ctrl_c_while_the_process_ends_does_not_change_its_exit_code() -> None:
+    program = (
+        "import atexit, os, signal, sys\n"
+        "from gputopo.cli import main\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.argv = ['gputopo', '--version']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

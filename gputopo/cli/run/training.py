@@ -56,8 +56,12 @@ def train(target: "Target", options: RunOptions, wanted: Wanted) -> int:
     if wanted.repeats > 1:
         return _train_repeatedly(target, spec, wanted, showing)
     results: list[Result] = []
-    _train_once(target, spec, wanted.output, showing, results)
-    _print(results[0], wanted.printed)
+    try:
+        _train_once(target, spec, wanted.output, showing, results)
+    except KeyboardInterrupt:
+        if not results:
+            raise
+    _print(results[0], wanted.printed)  # a Ctrl-C behind the end of training has nothing left to end
     showing.require_written()
     return _exit_code(results[0].exit_code, results, wanted)
 
@@ -82,7 +86,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted, showing
     """One run after the other, each with its own worker and folder; one that was stopped is the last.
 
     What cannot begin or be written any more, and a signal between two of them, ends them too; those before
-    are shown and kept all the same.
+    are shown and kept all the same. A signal behind the last one has nothing left to end.
     """
     from gputopo.runs.repeats import combine, ended_by
 
@@ -91,7 +95,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted, showing
     try:
         _repeats(target, spec, wanted, showing, results)
     except (GputopoError, KeyboardInterrupt, signals.EndedError) as stopped:
-        error = stopped
+        error = None if len(results) == wanted.repeats else stopped
     if results:
         repeats = combine(results, wanted.repeats)
         if error is not None:
