@@ -22,6 +22,10 @@ READS = "`nvidia-smi topo -m` text"
 
 _HINT = "copy the whole output of `nvidia-smi topo -m` again, header and all rows"
 _OTHER_NAMES = {"SOC": Hop.SYS, "PSB": Hop.INTERNAL}
+_NO_NVLINKS = "`topo -mp` shows PCIe hops alone"
+_PERHAPS_NVLINKS = (
+    "neither a command nor a legend tells `topo -m` from `topo -mp`, which shows PCIe hops alone"
+)
 _UNTOLD = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w", "temperature_c")
 
 
@@ -44,8 +48,10 @@ def parse(text: str, *, origin: str) -> Machine:
     """
     reading = table.read(text)
     found = _candidates(reading)
-    pcie_only = [matrix for matrix in found if matrix.pcie_only]
-    whole = [matrix for matrix in found if not matrix.pcie_only]
+    whole = [matrix for matrix in found if matrix.pcie_only is False]
+    if not whole:
+        whole = [matrix for matrix in found if matrix.pcie_only is None]
+    pcie_only = [matrix for matrix in found if matrix not in whole]
     machine = _machine(_the_matrix(whole or pcie_only, origin), reading, origin)
     if not (whole and pcie_only):
         return machine
@@ -182,12 +188,12 @@ class _Builder:
             if meaning is None:
                 self.missing[f"links[{a}-{b}].hop"] = "neither of its two cells could be read"
             elif isinstance(meaning, Hop):
-                yield Link(a=a, b=b, hop=meaning, nvlinks=None if self.matrix.pcie_only else 0)
+                yield Link(a=a, b=b, hop=meaning, nvlinks=0 if self.matrix.pcie_only is False else None)
             else:
                 nvlinked = True
                 yield Link(a=a, b=b, nvlinks=meaning)
-        if self.matrix.pcie_only and pairs:
-            self.missing["links[*].nvlinks"] = "`topo -mp` shows PCIe hops alone"
+        if self.matrix.pcie_only is not False and pairs:
+            self.missing["links[*].nvlinks"] = _NO_NVLINKS if self.matrix.pcie_only else _PERHAPS_NVLINKS
         if nvlinked:
             self.missing["links[*].hop"] = "where the matrix shows NVLinks it does not tell the PCIe hop"
 

@@ -59,14 +59,15 @@ class Matrix:
     """One matrix. `columns` are the devices of the header, or of the rows where there is no header.
 
     `pcie_only`: it is of `topo -mp`, which tells the PCIe hop of every pair and no NVLinks: the command above
-    it says so, or a legend below it that knows NODE and no NV#.
+    it says so, or a legend below it that knows NODE and no NV#. None: the text does not tell, as it shows no
+    NVLinks, and has neither command nor legend.
     """
 
     columns: tuple[str, ...]
     has_header: bool
     rows: tuple[Row, ...]
     affinity: tuple[Column, ...]
-    pcie_only: bool = False
+    pcie_only: bool | None = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,10 @@ class Reading:
 class _Block:
     header: str  # "" where the text has none
     head: Head | None
-    asked_pcie: bool = False
+    asked_pcie: bool | None = None  # None: there is no command above it
     rows: list[Line] = field(default_factory=list)
     legend: set[str] = field(default_factory=set)
+    has_legend: bool = False
 
 
 @functools.lru_cache(maxsize=1)  # a text is first recognised and then parsed
@@ -94,14 +96,15 @@ def read(text: str) -> Reading:
     names: dict[str, str] = {}
     remarks: list[tuple[int, str]] = []
     lines = read_lines(text)
-    asked_pcie = False
+    asked_pcie: bool | None = None
     for line in lines:
         shown = line.text.strip()
         if command := COMMAND.search(shown):
             asked_pcie = command[1] is not None
             continue
         if not shown or _LEGEND.search(shown):
-            if blocks:
+            if blocks and shown:
+                blocks[-1].has_legend = True
                 blocks[-1].legend |= set(_EXPLAINED.findall(shown))
             continue
         if legend := _NIC_LEGEND.search(shown):
@@ -129,9 +132,15 @@ def _matrix(block: _Block, last: int | None) -> Matrix:
         affinity = ()
     rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
     told = tuple(replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
-    shows_nvlinks = any(cell.startswith("NV") for row in told for cell in row.cells)
-    pcie_only = not shows_nvlinks and (block.asked_pcie or block.legend == {"NODE"})
-    return Matrix(columns, block.head is not None, told, affinity, pcie_only)
+    return Matrix(columns, block.head is not None, told, affinity, _is_pcie_only(block, told))
+
+
+def _is_pcie_only(block: _Block, rows: tuple[Row, ...]) -> bool | None:
+    if any(cell.startswith("NV") for row in rows for cell in row.cells):
+        return False
+    if block.asked_pcie or block.legend == {"NODE"}:
+        return True
+    return False if block.has_legend or block.asked_pcie is False else None
 
 
 def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:

@@ -30,9 +30,29 @@ def test_a_matrix_of_pcie_alone_says_nothing_of_nvlinks(text: str) -> None:
     assert "topo -mp" in machine.missing["links[*].nvlinks"]
 
 
-@pytest.mark.parametrize("text", [PCIE, PCIE + LEGEND + NVLINKS, PCIE + "\nLegend:\n\n  SOC = far\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["nvidia-smi topo -m\n" + PCIE, PCIE + LEGEND + NVLINKS, PCIE + "\nLegend:\n\n  SOC = far\n"],
+    ids=["command", "legend", "old legend"],
+)
 def test_a_whole_matrix_without_nvlinks_says_that_there_are_none(text: str) -> None:
     assert nvlinks(read(text)) == [0, 0, 0]
+
+
+def test_a_matrix_that_neither_command_nor_legend_explains_says_nothing_of_nvlinks() -> None:
+    machine = read(PCIE)
+    assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
+    assert nvlinks(machine) == [None, None, None]
+    assert "neither a command nor a legend" in machine.missing["links[*].nvlinks"]
+    assert nvlinks(read(WHOLE)) == [4, 0, 0]
+
+
+@pytest.mark.parametrize("texts", [(WHOLE, PCIE), (PCIE, WHOLE)])
+def test_without_command_and_legend_it_adds_to_a_source_that_tells_nvlinks(texts: tuple[str, str]) -> None:
+    for machine in (merge.merge([read(text) for text in texts]), read("\nand\n".join(texts))):
+        assert nvlinks(machine) == [4, 0, 0]
+        assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
+        assert machine.contradictions == ()
 
 
 def test_a_legend_that_breaks_off_before_nvlinks_does_not_take_those_in_the_cells_away() -> None:
