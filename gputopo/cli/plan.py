@@ -64,9 +64,10 @@ def plan(
         variable_update=variable_update,
         all_reduce=all_reduce,
     )
-    machine = planned_machine(sources or ())
-    require_gpus(machine)
     from gputopo import planner
+
+    machine = planned_machine(sources or (), pairs=not planner.is_of_one_gpu(request))
+    require_gpus(machine)
 
     _print(planner.plan(machine, request), shape)
 

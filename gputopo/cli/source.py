@@ -39,13 +39,14 @@ def machine_from(sources: Sequence[str]) -> Machine:
     return collect.read_machine(Path(os.environ.get("GPUTOPO_ROOT") or "/"))
 
 
-def planned_machine(sources: Sequence[str]) -> Machine:
+def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> Machine:
     """Give the machine to plan for: a captured one as it is, this one with its last saved bandwidth.
 
-    Which bandwidth that is, or why there is none although something was saved, is said on stderr.
+    Which bandwidth that is, or why there is none although something was saved, is said on stderr. Without
+    `pairs` (one GPU is planned) it is not looked for.
     """
     machine = machine_from(sources)
-    if sources or not machine.gpus or machine.bandwidth is not None:
+    if sources or not pairs or len(machine.gpus) < 2 or machine.bandwidth is not None:
         return machine
     from gputopo import history  # it loads SQLite only if there is a file
 

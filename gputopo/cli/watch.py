@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gputopo import findings, schema
-from gputopo.cli.printing import emit, show
+from gputopo.cli.printing import emit, show, tell
 from gputopo.errors import ExitCode, HardwareError, UsageError
 from gputopo.findings import Finding, Severity
 from gputopo.moments import Moment
@@ -52,13 +52,18 @@ def seconds_from(option: str, text: str, least: float) -> float:
     return value
 
 
+def usual_interval(long_s: float | None) -> float:
+    """Give the seconds between two readings where nobody said: a watch that is shorter has a second one."""
+    return INTERVAL_S if not long_s else max(min(INTERVAL_S, long_s), _SHORTEST_S)
+
+
 def watch(interval: str | None, duration: str | None, shape: str, worst: Severity | None) -> int:
     """Watch the GPUs of this machine until Ctrl-C or the end of `duration`, and tell what was found.
 
     Raises UsageError for other times than numbers, HardwareError where there is nothing to watch.
     """
-    every = INTERVAL_S if interval is None else seconds_from("--interval", interval, _SHORTEST_S)
     long = None if duration is None else seconds_from("--duration", duration, 0.0)
+    every = usual_interval(long) if interval is None else seconds_from("--interval", interval, _SHORTEST_S)
     from gputopo import watching
     from gputopo.cli.source import machine_from
 
@@ -67,6 +72,8 @@ def watch(interval: str | None, duration: str | None, shape: str, worst: Severit
     from gputopo.probes.nvml.door import NotReadError
     from gputopo.probes.watch import Watcher
 
+    if long and long < every:
+        tell(f"gputopo: one reading: the next would come after {every:g} s, and --duration is {long:g} s\n")
     history = watching.History()
     try:
         with Watcher([gpu.index for gpu in machine.gpus]) as watcher:

@@ -5,6 +5,6 @@ live; `reasons` says why; `environment` is what a launcher must set.
 """
 
 from gputopo.planner.choose import plan
-from gputopo.planner.request import Request
+from gputopo.planner.request import Request, is_of_one_gpu
 
-__all__ = ["Request", "plan"]
+__all__ = ["Request", "is_of_one_gpu", "plan"]

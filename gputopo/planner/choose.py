@@ -204,6 +204,8 @@ class _Choice:
         return [*reasons, *kind_reasons(self.machine, found.gpus), *(out.reason for out in self.left_out)]
 
     def _distance_reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
+        if len(gpus) == 1:
+            return []  # nothing is between a GPU and itself
         if self.measured is None:
             said = distance_reasons(self.links, gpus, others)
             if self.machine.bandwidth is not None and len(self.pool) > 1:

@@ -37,6 +37,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
+def is_of_one_gpu(request: Request) -> bool:
+    """Tell whether one GPU is asked for, so that nothing between GPUs matters."""
+    return request.num_gpus == 1 or (request.num_gpus is None and len(request.gpus or ()) == 1)
+
+
 def ps_gpu(request: Request) -> int | None:
     """Give N of `ps` gpu:N, None for auto, cpu and gpu:spread. Raises UsageError for anything else."""
     if request.ps in ("auto", "cpu", SPREAD):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.cli.watch import Watched, ticks, watch_source
+from gputopo.cli.watch import Watched, ticks, usual_interval, watch_source
 from gputopo.machine import Gpu, Machine
 from gputopo.moments import Moment, Xid
 from gputopo.runs.events import GpuSample
@@ -81,6 +81,22 @@ def test_a_watch_without_an_end_goes_on() -> None:
 
 def test_a_duration_of_nothing_is_one_moment() -> None:
     assert list(Clock().run(1.0, 0.0)) == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("long_s", "every_s"), [(None, 1.0), (0.0, 1.0), (5.0, 1.0), (0.5, 0.5), (0.05, 0.1)]
+)
+def test_a_short_watch_is_read_at_its_end_too(long_s: float | None, every_s: float) -> None:
+    assert usual_interval(long_s) == every_s
+    if long_s and long_s >= 0.1:
+        assert len(list(Clock().run(every_s, long_s))) > 1
+
+
+def test_a_watch_that_ends_before_its_second_reading_says_so(call: Call, on_scenario: OnScenario) -> None:
+    on_scenario("desktop")
+    done = call("inspect", "--watch", "--duration", "0.5", "--interval", "1")
+    assert done.code == 0
+    assert done.err == "gputopo: one reading: the next would come after 1 s, and --duration is 0.5 s\n"
 
 
 def test_json_is_a_moment_a_line_and_ctrl_c_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,11 +105,12 @@ def _target_of(typed: dict[str, Any], folder: Path | None) -> "Target":
     )
 
     from gputopo.launch import runs, target
+    from gputopo.planner import is_of_one_gpu
 
     sources = typed["sources"] or ()
     runs.check_output(folder)
     chosen = target.target_of(
-        planned_machine(sources),
+        planned_machine(sources, pairs=not is_of_one_gpu(request)),
         request,
         environ=os.environ,
         rehearsal_of=target.rehearsal_name(sources),
