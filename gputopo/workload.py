@@ -12,6 +12,10 @@ import msgspec
 from gputopo.errors import UsageError
 
 
+# `--model` of tensorpack's benchmark (ResNet-MultiGPU/resnet-multigpu.py): one network, written twice.
+_ELSEWHERE = {"tfbench": "resnet50", "tensorpack": "resnet50"}
+
+
 class BlockCost(msgspec.Struct, frozen=True, kw_only=True):
     """One block of layers, per example: what `gputopo.architectures.sketch` counts.
 
@@ -81,6 +85,10 @@ def require(name: str) -> Workload:
     models = _models()
     if name in models:
         return models[name]
+    if (meant := _ELSEWHERE.get(name.lower())) is not None:
+        raise UsageError(
+            f"there is no model '{name}'", f"write {meant}, which tensorpack's benchmark calls so"
+        )
     near = difflib.get_close_matches(name.lower(), models, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"the models are: {', '.join(models)}"
     raise UsageError(f"there is no model '{name}'", hint)

@@ -43,6 +43,8 @@ def test_any_import_path_is_taken_apart_at_its_colon(module: list[str], attribut
         ("keras:", "keras:ResNet50"),
         ("keras:Res Net", "keras:ResNet50"),
         ("alexnt", "alexnet"),
+        ("tfbench", "write resnet50,"),
+        ("TensorPack", "write resnet50,"),
     ],
 )
 def test_what_is_no_name_is_refused_with_the_nearest_that_is(name: str, hint: str) -> None:
