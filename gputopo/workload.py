@@ -11,7 +11,6 @@ import msgspec
 
 from gputopo.errors import UsageError
 
-
 # `--model` of tensorpack's benchmark (ResNet-MultiGPU/resnet-multigpu.py): one network, written twice.
 _ELSEWHERE = {"tfbench": "resnet50", "tensorpack": "resnet50"}
 
