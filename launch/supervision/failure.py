@@ -52,7 +52,7 @@ def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
         time_s=time_s,
         kind="interrupted" if by_hand else "terminated",
         cause="stopped by Ctrl-C (SIGINT)" if by_hand else f"stopped by {name}",
-        remedy="start it again with --resume: it goes on from the latest checkpoint"
+        remedy="start it again with --resume: it goes on from the latest checkpoint, if there is one"
         if saves
         else "start it again; fewer --num-batches make a shorter run",
         exit_code=128 + signum,

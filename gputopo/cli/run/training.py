@@ -197,6 +197,8 @@ def _exit_code(code: int, results: "Sequence[Result]", wanted: Wanted) -> int:
 def _checked(target: "Target", options: RunOptions, wanted: Wanted) -> "RunSpec":
     """Give the spec, after the looks that are cheap here and would cost the worker's start."""
     from gputopo.launch.numerics import require_numerics
+    from gputopo.launch.room import require_room
+    from gputopo.launch.supervision.oom import memory_bytes
 
     spec = spec_of(target.plan, target.machine, options)
     if wanted.repeats > 1:
@@ -204,6 +206,7 @@ def _checked(target: "Target", options: RunOptions, wanted: Wanted) -> "RunSpec"
     if spec.lifecycle.trace_steps and wanted.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
     require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
+    require_room(spec, target.machine, host_bytes=memory_bytes())
     if spec.data.folder is not None:
         from gputopo.launch.data_folder import find
 

@@ -1,6 +1,7 @@
 """What `gputopo run` refuses before anything starts: two lines, the right exit code, nothing left behind."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,14 @@ def test_a_dry_run_whose_program_json_cannot_hold_is_refused(call: Call, without
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
     assert "--json" in done.err.splitlines()[1]
     assert call("run", "--dry-run", "--", "true", NO_UTF8).code == 0
+
+
+def test_a_batch_whose_examples_alone_are_larger_than_memory_is_refused_before_anything_starts(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("works")
+    folder = tmp_path / "out"
+    done = call("run", "--model", "resnet20", "--batch-size", 2**31 - 1, "--output", folder)
+    assert (done.code, done.out, len(done.err.splitlines())) == (3, "", 2)
+    assert "the examples of --batch-size 2,147,483,647 alone take" in done.err
+    assert not folder.exists()
