@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOP_LEVEL = {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "gputopo", "launch", "probes", "tests"}
-SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETTINGS = PROJECT["tool"]["setuptools"]
 
 
 def tracked() -> list[str]:
@@ -34,8 +35,8 @@ def test_every_folder_with_an_init_file_is_a_listed_package() -> None:
 def test_the_two_links_stand_for_the_two_folders() -> None:
     for name in ("probes", "launch"):
         link = ROOT / "gputopo" / name
-        if link.is_file():
-            pytest.skip("this checkout has no symbolic links")
+        if link.is_file() or not link.is_symlink():
+            pytest.skip("this checkout has no symbolic links")  # nor has an sdist
         assert link.resolve() == (ROOT / name).resolve()
         assert SETTINGS["package-dir"][f"gputopo.{name}"] == name
 
@@ -57,3 +58,14 @@ def test_data_files_travel_with_the_package_whose_folder_they_are_in() -> None:
 def test_the_top_level_holds_nothing_else() -> None:
     top = {name.split("/")[0] for name in tracked()}
     assert {name for name in top if not name.startswith(".")} == TOP_LEVEL
+
+
+def test_what_is_neither_package_nor_known_to_setuptools_is_named_for_the_sdist() -> None:
+    assert PROJECT["build-system"]["backend-path"] == [".ci"]
+    backend = (ROOT / ".ci" / f"{PROJECT['build-system']['build-backend']}.py").read_text()
+    assert 'MANIFEST = ".ci/MANIFEST.in"' in backend
+    words = (ROOT / ".ci" / "MANIFEST.in").read_text().splitlines()
+    grafted = {line.split()[1] for line in words if line.startswith("graft ")}
+    included = {name for line in words if line.startswith("include ") for name in line.split()[1:]}
+    of_setuptools = {"pyproject.toml", "README.md", "LICENSE", "gputopo", "launch", "probes"}
+    assert {name.split("/")[0] for name in tracked()} == grafted | included | of_setuptools
