@@ -107,16 +107,13 @@ class Kept:
     """A gradient that its device carries to the next step: given away there, not copied.
 
     So its memory is free again as soon as the next step has used it, and not only when that step's own
-    gradient takes its place.
+    gradient takes its place. `nothing`: what is in its place until then (see `nothing_on`).
     """
 
-    def __init__(self, shape: Sequence[int], device: str) -> None:
+    def __init__(self, shape: Sequence[int], device: str, nothing: Any) -> None:
         self.shape = tuple(shape)
-        with tf.device(device):
-            # TensorFlow must not know the shape: between `take` and `put` there is nothing in it.
-            self._variable = tf.Variable(
-                tf.zeros(self.shape), trainable=False, name="kept/gradient", shape=tf.TensorShape(None)
-            )
+        self._variable = _of_any_shape(tf.zeros(self.shape), device)
+        self._nothing = nothing
         self.device: str = self._variable.device
         self._taken: Tensor = None
 
@@ -125,7 +122,7 @@ class Kept:
         with tf.device(self.device):
             value = tf.ensure_shape(self._variable.read_value(), self.shape)
             with tf.control_dependencies([value]):
-                self._taken = self._assign(tf.zeros((0,)))
+                self._taken = self._assign(self._nothing.read_value())
         return value
 
     def put(self, value: Tensor) -> Any:
@@ -145,6 +142,20 @@ class Kept:
         return tf.raw_ops.AssignVariableOp(resource=self._variable.handle, value=value)
 
 
+def nothing_on(device: str) -> Any:
+    """Give a variable on a device that holds no number.
+
+    A constant would not do: from its shape TensorFlow's optimizer of graphs concludes those of gradients and
+    weights (filters of no numbers, where gradients with momentum were reduced after 3 or 4 towers).
+    """
+    return _of_any_shape(tf.zeros((0,)), device)
+
+
+def _of_any_shape(value: Tensor, device: str) -> Any:
+    with tf.device(device):
+        return tf.Variable(value, trainable=False, name="kept/gradient", shape=tf.TensorShape(None))
+
+
 def _copies(variables: Sequence[Any], device: str) -> list[Any]:
     copies = []
     for variable in variables:
@@ -155,7 +166,11 @@ def _copies(variables: Sequence[Any], device: str) -> list[Any]:
 
 
 def _kept_gradients(model: Model, devices: Sequence[str]) -> list[list[Kept]]:
-    return [[Kept(spec.shape, device) for spec in model.variables] for device in devices]
+    rows = []
+    for device in devices:
+        nothing = nothing_on(device)
+        rows.append([Kept(spec.shape, device, nothing) for spec in model.variables])
+    return rows
 
 
 def _keep_gradients(kept: Sequence[Sequence[Kept]], gradients: Sequence[Sequence[Tensor]]) -> list[Any]:
