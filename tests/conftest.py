@@ -1,12 +1,16 @@
 """What holds for all tests: their order, signals that arrive, temporary folders in memory where it has room.
 
-In memory because the kit's /sys trees are thousands of small files.
+In memory because the kit's /sys trees are thousands of small files. And what keeps a run short: files whose
+tests all need TensorFlow are not even imported for `-m 'not tensorflow'`, and the collector of garbage has
+no need to look at what collecting tests has made.
 """
 
+import gc
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -21,6 +25,8 @@ settings.load_profile("suite")
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 2**30
 _SLOW = ("sessions", "tensorflow")
+_WITHOUT_TENSORFLOW = "not tensorflow"
+_ALL_NEED_IT = "\npytestmark = pytest.mark.tensorflow\n"
 _TOGETHER = ("tests/launch/core/inputs/",)  # one process gives what all files of the folder read
 
 
@@ -29,6 +35,31 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.basetemp is None and not hasattr(config, "workerinput") and _has_room():
         config.option.basetemp = tempfile.mkdtemp(prefix="gputopo-tests-", dir=_MEMORY)
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+
+
+def needs_tensorflow(path: Path) -> bool:
+    """Tell, without importing it, whether all tests of a file need TensorFlow, which the file may import."""
+    return path.suffix == ".py" and _ALL_NEED_IT in path.read_text(encoding="utf-8")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if _without_tensorflow(config) and needs_tensorflow(collection_path) else None
+
+
+def _without_tensorflow(config: pytest.Config) -> bool:
+    return bool(config.option.markexpr.strip() == _WITHOUT_TENSORFLOW)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect tests without collecting garbage: the modules and tests stay until the end."""
+    _keep_bytecode(session.config)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -64,6 +95,19 @@ def _let_programs_hear_signals() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def _keep_bytecode(config: pytest.Config) -> None:
+    """Let the hundreds of programs under test compile each module once, where none may be kept beside it.
+
+    Not for tests with TensorFlow, which is so large that compiling it anew costs more than is saved.
+    """
+    folder = config.option.basetemp
+    if folder is None or not _without_tensorflow(config) or not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return
+    shared = Path(folder).parent if hasattr(config, "workerinput") else Path(folder)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(shared / "bytecode")
+    del os.environ["PYTHONDONTWRITEBYTECODE"]
 
 
 def _has_room() -> bool:
