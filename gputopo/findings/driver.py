@@ -102,7 +102,7 @@ def held_gpus(machine: Machine) -> Iterator[Finding]:
             evidence={"pci_devices": {address: node.driver for address, node in nodes.items()}},
             remedy=_SET_ASIDE
             if holder in SET_ASIDE
-            else f"keep {holder} from loading (blacklist it), or bind {them} to nvidia; then reboot",
+            else f"install NVIDIA's driver, keep {holder} from loading (blacklist it) and reboot",
         )
 
 
