@@ -314,6 +314,11 @@ def _damaged(path: Path, error: Exception) -> InputError:
 
 
 def _unwritable(path: Path, error: OSError) -> DiskError:
+    if error.errno == errno.ENOENT:
+        return DiskError(
+            f"cannot write {path}: its folder was removed while the run went on",
+            "start it again, with a folder that stays there for --checkpoints",
+        )
     return DiskError(
         f"cannot write {path}: {error.strerror or error}",
         "free some space or name another folder with --checkpoints; checkpoints written before are intact",

@@ -144,7 +144,9 @@ def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
             time_s=time_s,
             kind="disk_full",
             cause=error.what,
-            remedy="free some space, or name another folder with --output",
+            remedy="start it again, with a folder for --output that stays there while the run goes on"
+            if isinstance(error.__cause__, FileNotFoundError)
+            else "free some space, or name another folder with --output",
             exit_code=int(ExitCode.HARDWARE),
         )
         return msgspec.structs.replace(result, status="failed", exit_code=unsaved.exit_code, failure=unsaved)

@@ -222,3 +222,9 @@ def test_a_checkpoint_of_a_newer_version_is_refused_in_words(tmp_path: Path) -> 
 
 def test_variables_of_one_name_get_names_of_their_own() -> None:
     assert files.names_of(["a", "b", "a", "a"]) == ["a", "b", "a~2", "a~3"]
+
+
+def test_a_folder_that_was_removed_is_told_as_that_and_nothing_is_called_intact(tmp_path: Path) -> None:
+    with pytest.raises(files.DiskError, match="its folder was removed while the run went on") as told:
+        files.write(tmp_path / "gone", header(steps=3), [])
+    assert "intact" not in told.value.hint

@@ -251,6 +251,14 @@ def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_pat
     assert not folder.path.exists()
 
 
+def test_a_run_folder_that_was_removed_is_told_as_that_and_no_space_is_asked_for(tmp_path: Path) -> None:
+    given = runs.save_result(runs.RunFolder(tmp_path / "gone"), RESULT, time_s=1.0)
+    assert given.failure is not None
+    assert given.failure.remedy == (
+        "start it again, with a folder for --output that stays there while the run goes on"
+    )
+
+
 def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_path: Path) -> None:
     import msgspec
 
