@@ -1,3 +1,5 @@
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,12 @@ def machine(name: str, folder: Path, *faults: str) -> Machine:
     return read(broken(name, *faults), folder)
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Machine]:
+    """Give the machine of a scenario without faults, written and read once for all faults."""
+    return cache(lambda name: machine(name, tmp_path_factory.mktemp(name)))
+
+
 def differences(a: Machine, b: Machine) -> set[str]:
     old, new = leaves(a), leaves(b)
     paths = {path for path in {*old, *new} if old.get(path) != new.get(path)}
@@ -28,16 +36,19 @@ def home(fault: str) -> str:
 
 
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name not in WATCHED])
-def test_every_fault_is_seen_in_the_machine(fault: str, tmp_path: Path) -> None:
-    whole = machine(home(fault), tmp_path / "whole")
-    assert differences(whole, machine(home(fault), tmp_path / "broken", fault))
+def test_every_fault_is_seen_in_the_machine(
+    fault: str, sound: Callable[[str], Machine], tmp_path: Path
+) -> None:
+    assert differences(sound(home(fault)), machine(home(fault), tmp_path, fault))
 
 
 @pytest.mark.parametrize("fault", [name for name, fault in FAULTS.items() if fault.of_gpu])
-def test_a_fault_of_one_gpu_leaves_the_others_as_they_were(fault: str, tmp_path: Path) -> None:
+def test_a_fault_of_one_gpu_leaves_the_others_as_they_were(
+    fault: str, sound: Callable[[str], Machine], tmp_path: Path
+) -> None:
     name = home(fault)
-    whole = machine(name, tmp_path / "whole")
-    seen = machine(name, tmp_path / "broken", f"{fault}@2")
+    whole = sound(name)
+    seen = machine(name, tmp_path, f"{fault}@2")
     for index in (0, 1, 3):
         if fault == "nvlink_down" and whole.gpus[index].nvlinks != seen.gpus[index].nvlinks:
             continue  # the other end

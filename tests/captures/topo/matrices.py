@@ -37,19 +37,23 @@ def matrices(draw: st.DrawFn, *, most_gpus: int = 16) -> Invented:
     style = draw(st.sampled_from(["NIC{}", "mlx5_{}", "mlx4_{}"]))
     nics = tuple(style.format(i) for i in range(draw(st.integers(0, 12))))
     count = gpus + len(nics)
-    between_gpus = st.one_of(st.sampled_from(HOPS), st.integers(1, 18).map("NV{}".format))
     cells = [["X"] * count for _ in range(count)]
-    for a in range(count):
-        for b in range(a):
-            cell = draw(between_gpus if a < gpus else st.sampled_from(HOPS))
-            cells[a][b] = cells[b][a] = cell
+    pairs = [(a, b) for a in range(count) for b in range(a)]
+    # All cells in one draw, a byte each: hundreds of draws would take ten times as long as what is tested.
+    for (a, b), byte in zip(pairs, _bytes(draw, len(pairs)), strict=True):
+        nvlinks = a < gpus and byte > 127
+        cells[a][b] = cells[b][a] = f"NV{1 + byte % 18}" if nvlinks else HOPS[byte % len(HOPS)]
     titles = TITLES[: draw(st.integers(0, 3))]
     affinity = []
-    for _ in range(gpus):
-        low, numa = draw(st.integers(0, 200)), str(draw(st.integers(0, 12)))
-        words = (f"{low}-{low + draw(st.integers(1, 40))},{low + 64}-{low + 90}", numa, "N/A")
+    places = _bytes(draw, 3 * gpus)
+    for low, numa, more in zip(places[::3], places[1::3], places[2::3], strict=True):
+        words = (f"{low}-{low + 1 + more % 40},{low + 64}-{low + 90}", str(numa % 13), "N/A")
         affinity.append(words[: len(titles)])
     return Invented(gpus, nics, tuple(map(tuple, cells)), tuple(affinity), titles)
+
+
+def _bytes(draw: st.DrawFn, count: int) -> bytes:
+    return draw(st.binary(min_size=count, max_size=count))
 
 
 def rows(matrix: Invented) -> list[list[str]]:

@@ -73,7 +73,7 @@ def test_a_copy_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
 
 def test_ctrl_c_shows_what_was_measured_until_then(tmp_path: Path) -> None:
     with subprocess.Popen(
-        on_kit("four", "", "bandwidth", "--json", "--save"),
+        on_kit("four", "", "bandwidth", "--gpus", "0,1", "--json", "--save"),
         cwd=ROOT,
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
