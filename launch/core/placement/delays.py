@@ -107,13 +107,18 @@ class Kept:
     """A gradient that its device carries to the next step: given away there, not copied.
 
     So its memory is free again as soon as the next step has used it, and not only when that step's own
-    gradient takes its place. `nothing`: what is in its place until then (see `nothing_on`).
+    gradient takes its place.
+
+    What is in its place until then is a variable's value, of no numbers. TensorFlow's optimizer of graphs
+    takes all that a variable is given to be of one shape, and concludes others from it: with a constant there
+    it made filters of no numbers (gradients with momentum, reduced after 3 or 4 towers), and with one
+    variable for all gradients it took them for gradients of one shape.
     """
 
-    def __init__(self, shape: Sequence[int], device: str, nothing: Any) -> None:
+    def __init__(self, shape: Sequence[int], device: str) -> None:
         self.shape = tuple(shape)
         self._variable = _of_any_shape(tf.zeros(self.shape), device)
-        self._nothing = nothing
+        self._nothing = _of_any_shape(tf.zeros((0,)), device)
         self.device: str = self._variable.device
         self._taken: Tensor = None
 
@@ -142,15 +147,6 @@ class Kept:
         return tf.raw_ops.AssignVariableOp(resource=self._variable.handle, value=value)
 
 
-def nothing_on(device: str) -> Any:
-    """Give a variable on a device that holds no number.
-
-    A constant would not do: from its shape TensorFlow's optimizer of graphs concludes those of gradients and
-    weights (filters of no numbers, where gradients with momentum were reduced after 3 or 4 towers).
-    """
-    return _of_any_shape(tf.zeros((0,)), device)
-
-
 def _of_any_shape(value: Tensor, device: str) -> Any:
     with tf.device(device):
         return tf.Variable(value, trainable=False, name="kept/gradient", shape=tf.TensorShape(None))
@@ -166,11 +162,7 @@ def _copies(variables: Sequence[Any], device: str) -> list[Any]:
 
 
 def _kept_gradients(model: Model, devices: Sequence[str]) -> list[list[Kept]]:
-    rows = []
-    for device in devices:
-        nothing = nothing_on(device)
-        rows.append([Kept(spec.shape, device, nothing) for spec in model.variables])
-    return rows
+    return [[Kept(spec.shape, device) for spec in model.variables] for device in devices]
 
 
 def _keep_gradients(kept: Sequence[Sequence[Kept]], gradients: Sequence[Sequence[Tensor]]) -> list[Any]:

@@ -62,13 +62,15 @@ from gputopo.launch.core.placement import delays, devices
 from tests.launch.core.reduction_cases import run_spec
 
 devices.set_up(run_spec(2))
-kept = delays.Kept((3, 2), "/CPU:1", delays.nothing_on("/CPU:1"))
+kept, other = (delays.Kept((3, 2), "/CPU:1") for _ in "ab")
 told = {"first": kept.numpy().tolist(), "shape": kept.shape, "on": kept.device[-5:]}
 kept.assign(np.full((3, 2), 5.0))
 
 def take():
     value = kept.take()
+    other.take()
     told["known"] = [kept._taken.inputs[1].shape.rank, value.shape.rank]
+    told["apart"] = kept._taken.inputs[1].op.inputs[0] is not other._taken.inputs[1].op.inputs[0]
     with tf.control_dependencies([kept._taken]):
         return value, tf.identity(kept._variable.read_value())
 
@@ -93,7 +95,8 @@ def test_what_is_carried_to_the_next_step_is_given_away_there_and_takes_no_memor
     assert (told["shape"], told["on"]) == ([3, 2], "CPU:1")
     assert told["taken"] == [[5.0] * 2] * 3
     assert told["left"] == []
-    # With the shape of nothing known, TensorFlow took [0] for the gradient's shape, and made it so.
+    # TensorFlow took a known shape of nothing, or that of another gradient with the same, for this one's.
     assert told["known"] == [None, 2]
+    assert told["apart"]
     assert told["steps"] == [6.0, 1.0, 2.0]
     assert told["last"] == [[3.0] * 2] * 3
