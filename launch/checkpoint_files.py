@@ -32,7 +32,8 @@ from gputopo.errors import ExitCode, GputopoError, InputError
 
 HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
-_DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, NotImplementedError)
+# RuntimeError: a flipped bit that says "encrypted"; NotImplementedError, its own: one that says how else.
+_DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
 
 Array = np.ndarray[Any, Any]
 

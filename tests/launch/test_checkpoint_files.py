@@ -77,6 +77,18 @@ def test_after_a_truncated_checkpoint_the_one_before_is_taken_and_it_is_said(
     assert said.endswith("the one of step 10 is taken")
 
 
+def test_a_checkpoint_that_calls_itself_encrypted_is_damaged(tmp_path: Path) -> None:
+    good = saved(tmp_path, 10)
+    bad = saved(tmp_path, 20).path
+    data = bytearray(bad.read_bytes())
+    flags = data.index(b"PK\x01\x02") + 8  # of the first file in the central directory
+    data[flags] |= 1
+    bad.write_bytes(data)
+    found, (said,) = files.newest(tmp_path)
+    assert found == good
+    assert "checkpoint-00000020.npz is damaged or cut short" in said
+
+
 @given(where=st.floats(0.0, 1.0, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_never_gives_other_numbers(
     tmp_path_factory: pytest.TempPathFactory, where: float, bit: int
