@@ -67,12 +67,12 @@ def test_what_was_built_before_an_op_can_wait_for_it() -> None:
         value = tf.zeros((2,))
         early = tf.exp(value, name="early")
         late = tf.square(value, name="late")
-        put_after(early, late.op)
+        put_after(early, [late.op])
         assert early.op.control_inputs == [late.op]
 
 
 def test_an_op_that_makes_other_tensors_too_does_not_wait() -> None:
     with tf.Graph().as_default():
         one, _ = tf.identity_n([tf.zeros((2,)), tf.ones((2,))])
-        put_after(one, tf.no_op())
+        put_after(one, [tf.no_op()])
         assert one.op.control_inputs == []

@@ -3,7 +3,8 @@
 Printed for each mode, in `adds` of every op that adds gradients of several towers, and in `changes` of every
 op that changes a variable: how many towers' time marks it waits for without taking a value from them, and
 how many towers' other ops. `sizes`: the numbers of each variable; changes come tower by tower in its order.
-In `later` of every op of a tower that waits for a change to be made: the tower, and which change it is.
+In `later` of every op of a tower that waits for a change to be made: the tower, which change it is, and for
+how many other ops of the tower it waits without taking a value from them.
 """
 
 import json
@@ -19,12 +20,14 @@ import msgspec  # noqa: E402
 import numpy as np  # noqa: E402
 
 from gputopo.launch.core import models  # noqa: E402
+from gputopo.launch.core import step as steps  # noqa: E402
 from gputopo.launch.core.placement.devices import set_up  # noqa: E402
 from gputopo.launch.core.trainers import OwnTowers, stepper_of  # noqa: E402
 from gputopo.runs.events import Device  # noqa: E402
 from tests.launch.specs import cpu_spec  # noqa: E402
 
 TOWERS = int(sys.argv[2])
+steps._HUGE = steps._LARGE  # the model has none larger
 MODES: dict[str, dict[str, Any]] = {
     "parameter_server": {"variable_update": "parameter_server"},
     "ring": {"variable_update": "replicated", "all_reduce": "ring", "ps_device": None},
@@ -73,7 +76,7 @@ for name, mode in MODES.items():
         node.name for node in nodes.values() if node.name.startswith("update") and node.op in KINDS["changes"]
     ]
     found[name]["later"] = [
-        (int(tower[1]), made.index(source[1:]))
+        (int(tower[1]), made.index(source[1:]), sum(one.startswith("^") for one in node.input) - 1)
         for node in nodes.values()
         for source in node.input
         if source[1:] in made and (tower := re.search(r"tower_(\d+)", node.name))
