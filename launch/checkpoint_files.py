@@ -32,7 +32,7 @@ from gputopo.errors import ExitCode, GputopoError, InputError
 
 HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
-# RuntimeError: a flipped bit that says "encrypted"; NotImplementedError, its own: one that says how else.
+# RuntimeError: a flipped bit that says "encrypted", or one that asks for a compression that is not known.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
 
 Array = np.ndarray[Any, Any]
