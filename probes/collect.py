@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 from gputopo.probes.driver import decide, module_version, read_facts
 from gputopo.probes.gpu import read_gpu
 from gputopo.probes.host import read_host
@@ -17,6 +16,7 @@ from gputopo.probes.pairs import join_tree, nvlinks_between, pair_path, read_pai
 from gputopo.probes.pci.errors import host_acs
 from gputopo.probes.pci.nodes import interface_name, read_pci
 from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
+from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 

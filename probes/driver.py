@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.machine import DriverStatus, PciNode
 from gputopo.probes.files import read_text
+from gputopo.values.machine import DriverStatus, PciNode
 
 NodeAccess = Literal["ok", "denied", "absent"]
 

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from gputopo.machine import Gpu, Mig
 from gputopo.probes import gpu_errors, gpu_links, gpu_load
 from gputopo.probes.host import cpu_list
 from gputopo.probes.notes import Asker, Notes, missing_everywhere
 from gputopo.probes.nvml.door import Handle, Nvml
+from gputopo.values.machine import Gpu, Mig
 
 
 def read_gpu(nvml: Nvml, index: int) -> tuple[Gpu, Handle | None, dict[str, str]]:

@@ -1,9 +1,9 @@
 """A GPU's memory errors: ECC counts, remapped rows, retired pages."""
 
-from gputopo.machine import Ecc, RemappedRows, RetiredPages
 from gputopo.probes.notes import Asker
 from gputopo.probes.nvml.door import LOST, NotReadError
 from gputopo.probes.nvml.words import MEMORY_LOCATIONS, SRAM_COUNTS
+from gputopo.values.machine import Ecc, RemappedRows, RetiredPages
 
 _SINCE = ("volatile", "aggregate")
 # The names that `nvidia-smi -q -x` has for the two kinds of errors in places told one by one.

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gputopo.machine import Fabric, NvLink, Pcie
 from gputopo.probes.notes import Asker, Notes, bound
 from gputopo.probes.nvml.door import LOST, NotReadError
 from gputopo.probes.nvml.words import NVLINK_ERRORS
+from gputopo.values.machine import Fabric, NvLink, Pcie
 
 _NVLINKS_AT_MOST = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
 

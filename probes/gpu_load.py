@@ -1,7 +1,10 @@
 """A GPU at work: clocks, what holds them down, power, heat, memory, processes."""
 
-from gputopo.clock_events import decode
-from gputopo.machine import (
+from gputopo.probes.notes import Asker
+from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.nvml.words import MARGINS, PROCESS_KINDS, THRESHOLDS, VIOLATIONS
+from gputopo.reference.clock_events import decode
+from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
     GpuProcess,
@@ -11,9 +14,6 @@ from gputopo.machine import (
     Throttle,
     UtilizationPercent,
 )
-from gputopo.probes.notes import Asker
-from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.nvml.words import MARGINS, PROCESS_KINDS, THRESHOLDS, VIOLATIONS
 
 _MEMORY_PARTS = ("total", "used", "free")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.machine import Host, NumaNode
 from gputopo.probes.files import read_text
+from gputopo.values.machine import Host, NumaNode
 
 # What the firmware of a virtual machine calls itself: sys_vendor or product_name of DMI, lower case.
 _VM_FIRMWARE = {

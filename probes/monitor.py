@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from gputopo.probes.nvml.door import Handle, NotReadError, open_nvml
-from gputopo.runs.events import GpuSample
+from gputopo.values.events import GpuSample
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gputopo.machine import Gpu
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
+from gputopo.values.machine import Gpu
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 from gputopo.probes.notes import Notes
 from gputopo.probes.nvml.door import Handle, Nvml
+from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 
 _P2P_REASONS = {
     "CHIPSET_NOT_SUPPORTED": "the chipset does not carry peer-to-peer traffic",
@@ -56,7 +56,7 @@ def tree_hop(nodes: Sequence[PciNode], host: Host, a: str | None, b: str | None)
 
     A tree without any NUMA number on a host with several memory nodes cannot tell NODE from SYS.
     """
-    from gputopo.topology import hop_between
+    from gputopo.topology.hops import hop_between
 
     if a is None or b is None:
         return None

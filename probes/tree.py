@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.machine import Driver, Machine
 from gputopo.probes.collect import NvmlSays, read_machine
+from gputopo.values.machine import Driver, Machine
 
 SOURCE = "sysfs"
 NOT_IN_COPY = "NOT_IN_A_COPIED_SYS"

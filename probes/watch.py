@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gputopo.moments import Moment, Xid
 from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.events import handle_number
+from gputopo.values.samples import Moment, Xid
 
 
 class Watcher(Monitor):

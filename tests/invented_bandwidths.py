@@ -4,8 +4,8 @@ from itertools import combinations, permutations
 
 import msgspec
 
-from gputopo.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
-from gputopo.machine import Gpu, Hop, Host, Link, Machine
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.values.machine import Gpu, Hop, Host, Link, Machine
 
 UP, DOWN = 12.25, 13.1  # GB/s of gpu 0; each further one 0.1 more
 MEASURED_AT = 1_795_000_000.0  # 2026-11-18 11:06:40 UTC

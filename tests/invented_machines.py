@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from hypothesis import strategies as st
 
-from gputopo.machine import Link, Machine
+from gputopo.values.machine import Link, Machine
 
 ADDRESSES = (
     "0000:05:00.0",

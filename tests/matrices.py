@@ -4,7 +4,7 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.machine import Gpu, Hop, Link, Machine
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 SEVEN = """
 X   PIX PIX PHB PHB PHB PHB

@@ -49,7 +49,7 @@ def test_data_files_travel_with_the_package_whose_folder_they_are_in() -> None:
         assert not any("/" in pattern for pattern in patterns)
         folder = ROOT.joinpath(*package.split("."))
         travelling |= {path for pattern in patterns for path in folder.glob(pattern)}
-    data = ROOT / "gputopo" / "data"
+    data = ROOT / "gputopo" / "reference" / "data"
     present = {path for path in data.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
     assert present
     assert present <= travelling

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import workload
 from gputopo.captures import bundled
 from gputopo.cli import run_command
 from gputopo.findings import IDS
+from gputopo.workload import models as workload
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gputopo.machine import Machine
+    from gputopo.values.machine import Machine
 
 
 def load(sources: Sequence[str], *, read_tree: "Callable[[Path], Machine] | None" = None) -> "Machine":

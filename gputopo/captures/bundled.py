@@ -4,8 +4,8 @@ import functools
 from typing import TYPE_CHECKING
 
 from gputopo.captures import recording
-from gputopo.errors import InputError
-from gputopo.machine import Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -33,4 +33,4 @@ def read(name: str) -> Machine:
 def _folder() -> "Traversable":
     from importlib import resources  # slow to load, and most captures are files
 
-    return resources.files("gputopo.data") / "machines"
+    return resources.files("gputopo.reference.data") / "machines"

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gputopo.captures import bundled, decoding, merge, parts, recording, sysfs
-from gputopo.captures.bandwidths import single_device
+from gputopo.captures import bundled, decoding, merge, parts, recording
+from gputopo.captures.bandwidth import single_device
 from gputopo.captures.line_marks import without_marks
+from gputopo.captures.pci import sysfs
 from gputopo.captures.topo import matrix as topo_matrix
-from gputopo.errors import InputError
-from gputopo.machine import Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
 
 _MOST_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
 _STDIN = "standard input"
@@ -42,18 +43,12 @@ class Format(Protocol):
 
 def formats() -> tuple[Format, ...]:
     """Give the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import (
-        markdown_table,
-        nccl_xml,
-        nvlink_status,
-        pasted,
-        smi_csv,
-        smi_text,
-        smi_xml,
-        tensorflow_log,
-    )
-    from gputopo.captures.bandwidths import nvbandwidth_json
-    from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose
+    from gputopo.captures import markdown_table, nvlink_status, pasted, tensorflow_log
+    from gputopo.captures.bandwidth import nvbandwidth_json
+    from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
+    from gputopo.captures.smi import csv_table as smi_csv
+    from gputopo.captures.smi import text as smi_text
+    from gputopo.captures.smi import xml as smi_xml
     from gputopo.captures.topo import p2p as topo_p2p
 
     return (
@@ -130,8 +125,10 @@ def _parts(text: str, origin: str, *, but: Format | None = None) -> list[Machine
 
 def stackable() -> tuple[parts.Starting, ...]:
     """Give the formats of lines, of which several may stand in one text."""
-    from gputopo.captures import nvlink_status, smi_csv, smi_text, tensorflow_log
+    from gputopo.captures import nvlink_status, tensorflow_log
     from gputopo.captures.pci import lspci, lspci_verbose
+    from gputopo.captures.smi import csv_table as smi_csv
+    from gputopo.captures.smi import text as smi_text
     from gputopo.captures.topo import p2p as topo_p2p
 
     return (

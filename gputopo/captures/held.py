@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from gputopo.captures.matching import aligned
-from gputopo.kernel_drivers import held_by_others
-from gputopo.machine import Machine
+from gputopo.reference.kernel_drivers import held_by_others
+from gputopo.topology.matching import aligned
+from gputopo.values.machine import Machine
 
 
 def without_held(machines: Sequence[Machine]) -> list[Machine]:

@@ -5,7 +5,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from gputopo.errors import InputError
+from gputopo.values.errors import InputError
 
 # ECMA-48: CSI and OSC sequences, character sets and single functions.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])")

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gputopo.captures.pci import pci_tree
-from gputopo.errors import InputError
-from gputopo.machine import Gpu, Machine, MemoryMib, Pcie, PowerW, Unread
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Machine, MemoryMib, Pcie, PowerW, Unread
 
 SOURCE = "markdown table"
 READS = "a Markdown table of GPUs"

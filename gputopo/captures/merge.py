@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from gputopo.bandwidth import Bandwidth
-from gputopo.captures import cpulist
 from gputopo.captures.held import without_held
-from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, same_address
-from gputopo.machine import Contradiction, Gpu, Hop, Machine
+from gputopo.topology import cpulist
+from gputopo.topology.matching import aligned, cuda_order, first_with_gpus, same_address
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.machine import Contradiction, Gpu, Hop, Machine
 
 _PASSING = re.compile(
     r"^(?!links\[).*"  # only a GPU's NVLinks come and go

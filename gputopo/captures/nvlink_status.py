@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gputopo.captures.pci import pci_tree
-from gputopo.errors import InputError
-from gputopo.machine import Gpu, Machine, NvLink, Unread
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Machine, NvLink, Unread
 
 SOURCE = "nvidia-smi nvlink"
 READS = "`nvidia-smi nvlink -s` text"

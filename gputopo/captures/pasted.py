@@ -9,9 +9,9 @@ from types import ModuleType
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.bandwidths.matrix_rows import plain, without_cut_number
-from gputopo.errors import InputError
-from gputopo.machine import Machine, Unread
+from gputopo.captures.bandwidth.matrix_rows import plain, without_cut_number
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine, Unread
 
 READS = "`bandwidthTest`, `p2pBandwidthLatencyTest` or `nvbandwidth` text"
 
@@ -74,7 +74,7 @@ def _programs(text: str) -> list[ModuleType]:
     """Give the parsers that recognise the text. They are loaded only where it has a word of theirs."""
     if _WORDS.search(text) is None:
         return []
-    from gputopo.captures.bandwidths import bandwidth_test, nvbandwidth_text, p2p_test
+    from gputopo.captures.bandwidth import bandwidth_test, nvbandwidth_text, p2p_test
 
     return [program for program in (p2p_test, bandwidth_test, nvbandwidth_text) if program.recognise(text)]
 

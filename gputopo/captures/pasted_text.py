@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gputopo.captures.bandwidths.matrix_rows import plain
-from gputopo.machine import Machine
+from gputopo.captures.bandwidth.matrix_rows import plain
+from gputopo.values.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from itertools import combinations
 
-from gputopo.machine import Contradiction, Link
+from gputopo.values.machine import Contradiction, Link
 
 REFUSED = "NOT_SUPPORTED"  # CUDA tells no more than that
 _REASON = "CUDA: cannot access peer"

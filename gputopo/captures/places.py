@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gputopo.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpu_of
-from gputopo.machine import Gpu
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpu_of
+from gputopo.values.machine import Gpu
 
 HOST = "host"
 ALL_GPUS = "gpus"  # all the others at once, where a tool gives one number for them

@@ -8,11 +8,11 @@ import re
 
 import msgspec
 
-from gputopo import schema
-from gputopo.bandwidth import Bandwidth
 from gputopo.captures import places
-from gputopo.errors import InputError
-from gputopo.machine import Gpu, Machine
+from gputopo.values import schema
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Machine
 
 READS = "a gputopo recording"
 

@@ -12,9 +12,9 @@ from decimal import Decimal
 from itertools import combinations
 
 from gputopo.captures.pci import pci_tree
-from gputopo.errors import InputError
-from gputopo.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link, Machine, MemoryMib, Unread
-from gputopo.pcie import address_order
+from gputopo.reference.pcie import address_order
+from gputopo.values.errors import InputError
+from gputopo.values.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link, Machine, MemoryMib, Unread
 
 SOURCE = "tensorflow log"
 READS = "a TensorFlow log"

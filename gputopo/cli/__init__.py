@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gputopo.cli import printing
-from gputopo.errors import ExitCode, GputopoError
+from gputopo.values.errors import ExitCode, GputopoError
 
 _INTERRUPTED = 128 + signal.SIGINT
 _BROKEN_PIPE = 128 + signal.SIGPIPE

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 Choice = TypeVar("Choice", bound=str)
 

@@ -9,7 +9,7 @@ from typer.main import get_command
 
 from gputopo.cli.lean import LeanCommand, LeanGroup
 from gputopo.cli.printing import emit
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 # name: module, function, and what `gputopo --help` says of it, in the order of the help.
 COMMANDS = {

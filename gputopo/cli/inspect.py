@@ -8,11 +8,11 @@ import typer
 from gputopo.cli.choices import require_choice, shape_of
 from gputopo.cli.printing import emit, show
 from gputopo.cli.source import FromOption, machine_from
-from gputopo.errors import ExitCode, UsageError
+from gputopo.values.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection, Severity
-    from gputopo.machine import Machine
+    from gputopo.values.machine import Machine
 
 FORMATS = ("table", "json", "markdown", "prometheus")
 DIFF_FORMATS = ("table", "json", "markdown")
@@ -96,9 +96,10 @@ def _inspect_once(
     worst: "Severity | None",
     identities: bool,
 ) -> int:
-    from gputopo import findings, schema
-    from gputopo.identities import without_identities
-    from gputopo.p2p import with_reasons
+    from gputopo import findings
+    from gputopo.topology.identities import without_identities
+    from gputopo.topology.peer_access import with_reasons
+    from gputopo.values import schema
 
     old = None if diff is None else _old_machine(diff, sources, shape)
     whole = with_reasons(machine_from(sources))
@@ -122,7 +123,7 @@ def _inspect_once(
 
 def _print(inspection: "Inspection", shape: str) -> None:
     if shape == "json":
-        from gputopo import schema
+        from gputopo.values import schema
 
         emit(schema.encode_pretty(inspection))
     elif shape == "markdown":
@@ -136,18 +137,18 @@ def _print(inspection: "Inspection", shape: str) -> None:
 
 
 def _show_table(inspection: "Inspection") -> None:
-    from gputopo.cli.screen import for_this_stdout
+    from gputopo.cli.terminal import for_this_stdout
     from gputopo.report.findings import inspection_view
 
     show(lambda width: for_this_stdout(inspection_view(inspection, width)))
 
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
-    from gputopo.difference import difference
+    from gputopo.findings.difference import difference
 
     found = difference(old, new)
     if shape == "json":
-        from gputopo import schema
+        from gputopo.values import schema
 
         emit(schema.encode_pretty(found))
         return

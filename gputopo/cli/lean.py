@@ -7,7 +7,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from gputopo.cli.printing import emit
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 _NO_THEME = "Options"
 

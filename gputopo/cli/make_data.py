@@ -11,10 +11,10 @@ import typer
 
 from gputopo.cli.choices import require_choice, shown
 from gputopo.cli.printing import emit
-from gputopo.errors import InputError, UsageError
+from gputopo.values.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.launch.data_folder import DataName
+    from gputopo.launch.spec.data_folder import DataName
 
 NAMES: "tuple[DataName, ...]" = ("imagenet", "cifar10")
 _RANGES = {
@@ -59,7 +59,7 @@ def make_data(
         if value is not None and not least <= value <= most:
             raise UsageError(f"{option} cannot be {shown(str(value))[1:-1]}", f"give {least} to {most}")
     _refuse_needless(given, chosen, drawn=source is None)
-    from gputopo.launch.core.inputs.make_data import Wish, make
+    from gputopo.launch.train.inputs.make_data import Wish, make
     from gputopo.report import units
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}

@@ -19,11 +19,11 @@ from gputopo.cli.plan_options import (
 )
 from gputopo.cli.printing import emit, show
 from gputopo.cli.source import planned_machine
-from gputopo.errors import HardwareError
+from gputopo.values.errors import HardwareError
 
 if TYPE_CHECKING:
-    from gputopo.machine import Machine
-    from gputopo.plan import Plan
+    from gputopo.values.machine import Machine
+    from gputopo.values.plan import Plan
 
 FORMATS = ("table", "json", "env")
 
@@ -88,7 +88,7 @@ def require_gpus(machine: "Machine") -> None:
 
 def _print(chosen: "Plan", shape: str) -> None:
     if shape == "json":
-        from gputopo import schema
+        from gputopo.values import schema
 
         emit(schema.encode_pretty(chosen))
         return

@@ -8,8 +8,8 @@ import typer
 
 from gputopo.cli.choices import require_choice, shown
 from gputopo.cli.source import FromOption
-from gputopo.errors import UsageError
 from gputopo.planner.request import SPREAD, VARIABLE_UPDATES, Request
+from gputopo.values.errors import UsageError
 
 __all__ = [
     "AllReduceOption",
@@ -127,7 +127,7 @@ def request_from(
     all_reduce: str | None = None,
 ) -> Request:
     """Turn option values, as typed, into what the planner is asked. Raises UsageError."""
-    from gputopo.launch import model_names
+    from gputopo.launch.spec import model_names
 
     if model is not None:
         model_names.read(model)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from gputopo.errors import InputError
+from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
     from gputopo.report.layout import Line

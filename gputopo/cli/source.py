@@ -9,8 +9,8 @@ import msgspec
 import typer
 
 from gputopo.cli.printing import tell
-from gputopo.errors import GputopoError
-from gputopo.machine import Machine
+from gputopo.values.errors import GputopoError
+from gputopo.values.machine import Machine
 
 FromOption = Annotated[
     list[str] | None,
@@ -48,7 +48,7 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> Machine:
     machine = machine_from(sources)
     if sources or not pairs or len(machine.gpus) < 2 or machine.bandwidth is not None:
         return machine
-    from gputopo import history  # it loads SQLite only if there is a file
+    from gputopo.runs import history  # it loads SQLite only if there is a file
 
     try:
         saved = history.latest(history.history_file(), machine)

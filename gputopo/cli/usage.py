@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gputopo.cli.choices import nearest, shown
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 
 def explain(error: Any, command: str, parameters: Sequence[Any]) -> UsageError:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from gputopo import findings, schema
+from gputopo import findings
 from gputopo.cli.printing import emit, show, tell
-from gputopo.errors import ExitCode, HardwareError, UsageError
 from gputopo.findings import Finding, Severity
-from gputopo.moments import Moment
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode, HardwareError, UsageError
+from gputopo.values.samples import Moment
 
 if TYPE_CHECKING:
-    from gputopo.machine import Machine
-    from gputopo.watching import History
+    from gputopo.findings.watched import History
+    from gputopo.values.machine import Machine
 
 INTERVAL_S = 1.0
 _SHORTEST_S = 0.1  # below it the watching itself costs what it should see
@@ -64,8 +65,8 @@ def watch(interval: str | None, duration: str | None, shape: str, worst: Severit
     """
     long = None if duration is None else seconds_from("--duration", duration, 0.0)
     every = usual_interval(long) if interval is None else seconds_from("--interval", interval, _SHORTEST_S)
-    from gputopo import watching
     from gputopo.cli.source import machine_from
+    from gputopo.findings import watched as watching
 
     machine = machine_from(())
     _require_gpus(machine)
@@ -134,7 +135,7 @@ def _shower(machine: "Machine", source: Source, shape: str, every_s: float) -> C
     """Give the way to show a moment: JSON, a screen that stands still, or lines."""
     if shape == "json":
         return lambda moment: emit(moment_line(moment))
-    from gputopo.cli.screen import Screen, can_redraw
+    from gputopo.cli.terminal import Screen, can_redraw
     from gputopo.report.watch import Recent, plain_lines, watch_view
 
     if not can_redraw():

@@ -23,7 +23,7 @@ from gputopo.findings import (
 )
 from gputopo.findings.finding import SEVERITIES, Finding, Inspection, Rule, Severity, reaches, worst_first
 from gputopo.findings.ids import IDS
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 
 __all__ = [
     "IDS",
@@ -99,7 +99,7 @@ def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
     if machine.bandwidth is None:
         return ()
     # most machines have none: not at each start
-    from gputopo.findings.bandwidths.rules import BANDWIDTH_RULES
+    from gputopo.findings.measured.rules import BANDWIDTH_RULES
 
     return worst_first(finding for rule in BANDWIDTH_RULES for finding in rule(machine))
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from gputopo.expectations import expected_gpu
 from gputopo.findings.fault import Fault, findings_of, kinds, numbers, present
 from gputopo.findings.finding import Finding
-from gputopo.machine import Machine
+from gputopo.reference.expectations import expected_gpu
+from gputopo.values.machine import Machine
 
 # Error correction, or a display, takes some of the memory that is reported: up to 1/16 (NVIDIA's ECC note
 # for GDDR memory). Different sizes of one model differ by more (RTX 3080: 10 and 12 GB).

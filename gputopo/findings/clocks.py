@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from gputopo.clock_events import reasons_of
-from gputopo.expectations import expected_gpu
 from gputopo.findings.fault import Fault, findings_of, kinds, present
 from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.load import busy
 from gputopo.findings.throttle_words import EXPLAINING
-from gputopo.machine import ClockMhz, Gpu, Machine
+from gputopo.reference.clock_events import reasons_of
+from gputopo.reference.expectations import expected_gpu
+from gputopo.values.machine import ClockMhz, Gpu, Machine
 
 # Memory of one model runs at one clock; drivers differ by 1 MHz in rounding (Tesla T4: 5000 of 5001).
 MEMORY_SHARE = 0.01

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gputopo.findings.fault import Fault, findings_of, numbers, present
 from gputopo.findings.finding import Finding, Severity
-from gputopo.machine import Gpu, GpuProcess, Machine
+from gputopo.values.machine import Gpu, GpuProcess, Machine
 
 # A process that computes less and holds less than a tenth of the card leaves room for another. Ours.
 BUSY_PERCENT = 10
@@ -120,9 +120,7 @@ def memory_nodes(machine: Machine) -> Iterator[Finding]:
     nodes = {node.index: node for node in machine.host.numa_nodes or ()}
     if len(nodes) < 2:
         return
-    from gputopo.captures import (
-        cpulist,
-    )  # loads the readers of captures: only where there is something to read
+    from gputopo.topology import cpulist
 
     faults = []
     for gpu in present(machine):

@@ -7,8 +7,8 @@ import msgspec
 
 from gputopo.findings.fault import named
 from gputopo.findings.finding import Finding
-from gputopo.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, held_by_others
-from gputopo.machine import Driver, Machine
+from gputopo.reference.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, held_by_others
+from gputopo.values.machine import Driver, Machine
 
 _SET_ASIDE = "set aside for a virtual machine: run there, or bind it to nvidia"
 _DRIVER_WORDS: dict[str, tuple[str, str]] = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding
-from gputopo.machine import Fabric, Gpu, Machine
+from gputopo.values.machine import Fabric, Gpu, Machine
 
 JOINED = "completed"
 SUCCESS = "success"

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.finding import Finding, Severity
-from gputopo.index_words import index_ranges
-from gputopo.machine import Gpu, Machine
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, Machine
 
 MOST_TOLD = 3  # different wordings that stand in a finding about many GPUs; the evidence has all
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 
 Severity = Literal["info", "warning", "error"]
 

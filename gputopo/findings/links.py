@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from gputopo.expectations import expected_gpu, expected_link
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.load import at_work
-from gputopo.machine import Gpu, Machine, PciNode
+from gputopo.reference.expectations import expected_gpu, expected_link
+from gputopo.values.machine import Gpu, Machine, PciNode
 
 # Training is fed well enough through eight lanes, and many boards and clouds give no more; with four and
 # fewer the copies of every step show. Ours.

@@ -1,7 +1,7 @@
 """Whether a GPU was at work when it was read: many readings mean something only then."""
 
-from gputopo.clock_events import reasons_of
-from gputopo.machine import Gpu
+from gputopo.reference.clock_events import reasons_of
+from gputopo.values.machine import Gpu
 
 # P0 to P2 are the states for work: compute holds GeForce cards in P2, and from P3 on clocks are lowered to
 # save power (NVML API, nvmlPstates_t: P0 is the maximum performance).

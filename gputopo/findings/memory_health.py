@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding
-from gputopo.machine import Gpu, Machine
+from gputopo.values.machine import Gpu, Machine
 
 # NVIDIA Dynamic Page Retirement documentation: a card with 60 and more retired pages is to be returned.
 RETIRED_PAGES = 60

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from itertools import combinations
 
-from gputopo.expectations import expected_gpu
 from gputopo.findings.fault import Fault, findings_of, kinds, numbers, present
 from gputopo.findings.finding import Finding
-from gputopo.machine import Gpu, Machine
+from gputopo.reference.expectations import expected_gpu
+from gputopo.values.machine import Gpu, Machine
 
 # NVIDIA/DCGM's PCIe test fails above 100 CRC errors a second; these counters count since the link came up.
 CRC_ERRORS = 100

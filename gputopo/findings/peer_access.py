@@ -5,10 +5,10 @@ from itertools import combinations
 
 from gputopo.findings.fault import present
 from gputopo.findings.finding import Finding, Severity
-from gputopo.index_words import pairs_in_words
-from gputopo.machine import Hop, Link, Machine
-from gputopo.p2p import Off, acs_bridges, statuses, why_off
-from gputopo.topology import links_by_pair
+from gputopo.topology.hops import links_by_pair
+from gputopo.topology.peer_access import Off, acs_bridges, statuses, why_off
+from gputopo.values.index_ranges import pairs_in_words
+from gputopo.values.machine import Hop, Link, Machine
 
 _NO_FIX = "no fix exists: copies go through host memory; gputopo bandwidth measures how fast that is"
 # Of these a rule of its own tells: switched-off pairs are part of its evidence.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding
-from gputopo.machine import Gpu, Machine
+from gputopo.values.machine import Gpu, Machine
 
 # Limits are set in whole watts and reported in milliwatts; less than this is rounding. Ours.
 LIMIT_SHARE = 0.02

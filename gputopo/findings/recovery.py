@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding
-from gputopo.machine import Gpu, Machine
+from gputopo.values.machine import Gpu, Machine
 
 _DRAIN = "drain and reset"
 _CAUSE = "sudo dmesg | grep -i xid tells the cause; if it comes again, have the card examined"

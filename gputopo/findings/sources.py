@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from gputopo.fact_words import path_in_words
 from gputopo.findings.fault import present
 from gputopo.findings.finding import Finding
-from gputopo.machine import Hop, Machine
-from gputopo.topology import class_name, links_by_pair
+from gputopo.topology.hops import class_name, links_by_pair
+from gputopo.values.fields import path_in_words
+from gputopo.values.machine import Hop, Machine
 
 
 def contradictions(machine: Machine) -> Iterator[Finding]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from gputopo.clock_events import reasons_of
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.throttle_words import THERMAL
-from gputopo.machine import Gpu, Machine
+from gputopo.reference.clock_events import reasons_of
+from gputopo.values.machine import Gpu, Machine
 
 # Degrees under the slowdown threshold; GeForce cards aim at 83 or 84 of 95 and stay clear of it. Ours.
 NEAR_C = 5

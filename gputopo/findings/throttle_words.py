@@ -6,7 +6,7 @@ from gputopo.findings.finding import Severity
 
 
 class Reason(NamedTuple):
-    """`name`: as in `gputopo.clock_events`. `severity` None: no fault at all, such as an idle GPU."""
+    """`name`: as in `gputopo.reference.clock_events`. `severity` None: no fault, such as an idle GPU."""
 
     name: str
     severity: Severity | None

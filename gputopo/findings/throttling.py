@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from gputopo.clock_events import reasons_of
 from gputopo.findings.fault import Fault, findings_of, present
 from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.load import idle
 from gputopo.findings.power import limited
 from gputopo.findings.throttle_words import BY_NAME, REASONS
-from gputopo.machine import Gpu, Machine
+from gputopo.reference.clock_events import reasons_of
+from gputopo.values.machine import Gpu, Machine
 
 # A card that is held by its own power limit draws about that much. Well below it, something else holds it:
 # a limit of the slot or the cables, or one that is shared by several cards. Ours.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from gputopo.findings.fault import Fault, findings_of, numbers, present
 from gputopo.findings.finding import Finding
-from gputopo.machine import Gpu, Machine, PciNode
+from gputopo.values.machine import Gpu, Machine, PciNode
 
 # Two GPUs on one uplink are usual (NVIDIA's DGX), four happen; from five equal ones on, each is left less
 # than a quarter of its own link when all copy at once. Ours.

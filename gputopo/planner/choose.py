@@ -1,8 +1,8 @@
 """Which GPUs a job takes and where its variables live: a pure function of the machine and the request.
 
 All sets of GPUs are compared, by topology: the set with the closest farthest pair wins, then the next
-farthest decides (`gputopo.planner.subsets`, `gputopo.topology.nearness`). Where the bandwidth of all pairs to
-choose from was measured, classes of measured speed come before those of topology
+farthest decides (`gputopo.planner.subsets`, `gputopo.topology.hops.nearness`). Where the bandwidth of all
+pairs to choose from was measured, classes of measured speed come before those of topology
 (`gputopo.planner.measured_order`). Of equal sets one wins whose GPUs nothing speaks against
 (`gputopo.planner.condition`), then the lowest indices. The variables are placed by
 `gputopo.planner.placement_rule`. Nothing is predicted here, so speeds stay None.
@@ -13,11 +13,7 @@ from math import comb
 
 import msgspec
 
-from gputopo import all_reduce
-from gputopo.errors import NoPlanError
-from gputopo.links.pair_speeds import pair_speeds, unmeasured
-from gputopo.machine import Hop, Machine
-from gputopo.plan import Candidate, Plan, Refusal
+from gputopo.copies.pair_speeds import pair_speeds, unmeasured
 from gputopo.planner.condition import trouble_reasons, troubles
 from gputopo.planner.environment import plan_environment
 from gputopo.planner.measured_order import MeasuredOrder, not_used, when_measured
@@ -37,7 +33,11 @@ from gputopo.planner.reasons import (
 )
 from gputopo.planner.request import Request, check, gpus_in_words, ps_gpu, usable
 from gputopo.planner.subsets import FoundSet, TooManySetsError, closest_sets
-from gputopo.topology import is_within, islands, links_by_pair, nearness
+from gputopo.topology.hops import is_within, islands, links_by_pair, nearness
+from gputopo.values import all_reduce
+from gputopo.values.errors import NoPlanError
+from gputopo.values.machine import Hop, Machine
+from gputopo.values.plan import Candidate, Plan, Refusal
 
 __all__ = ["Request", "plan"]
 

@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 from gputopo.findings import RULES
 from gputopo.findings.finding import Finding
-from gputopo.machine import Machine
 from gputopo.planner.request import gpus_in_words
+from gputopo.values.machine import Machine
 
 
 def troubles(machine: Machine) -> dict[int, tuple[Finding, ...]]:

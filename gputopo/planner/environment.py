@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 
 
 def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, Self
 
-from gputopo.bandwidth import Bandwidth
-from gputopo.dates import date_in_words
-from gputopo.index_words import pairs_in_words
-from gputopo.links.pair_speeds import SAME_SPEED, Pair, PairSpeed, gb, speed_classes
-from gputopo.machine import Hop
+from gputopo.copies.pair_speeds import SAME_SPEED, Pair, PairSpeed, gb, speed_classes
 from gputopo.planner.reasons import Links, pairs_of
 from gputopo.planner.request import gpus_in_words
-from gputopo.topology import class_name, is_within, nearness
+from gputopo.runs.dates import date_in_words
+from gputopo.topology.hops import class_name, is_within, nearness
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.index_ranges import pairs_in_words
+from gputopo.values.machine import Hop
 
 _PAIRS_NAMED = 3
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.links.pair_speeds import Pair, PairSpeed, gb
-from gputopo.plan import AllReduce, VariableUpdate
+from gputopo.copies.pair_speeds import Pair, PairSpeed, gb
 from gputopo.planner.request import SPREAD
+from gputopo.values.plan import AllReduce, VariableUpdate
 
 RULE = "two-in-one-island"
 MOST_GPUS_ON_GPU_PS = 2

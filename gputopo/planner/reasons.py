@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from gputopo.machine import Link, Machine
 from gputopo.planner.request import gpus_in_words
-from gputopo.reduction_groups import reduction_groups
-from gputopo.topology import class_name, nearness
+from gputopo.topology.hops import class_name, nearness
+from gputopo.topology.reduction_groups import reduction_groups
+from gputopo.values.machine import Link, Machine
 
 Links = Mapping[tuple[int, int], Link]
 

@@ -8,11 +8,11 @@ from typing import get_args
 
 import msgspec
 
-from gputopo import all_reduce
-from gputopo.errors import NoPlanError, UsageError
-from gputopo.kernel_drivers import held_by_others
-from gputopo.machine import Gpu, Machine
-from gputopo.plan import Refusal, VariableUpdate
+from gputopo.reference.kernel_drivers import held_by_others
+from gputopo.values import all_reduce
+from gputopo.values.errors import NoPlanError, UsageError
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.plan import Refusal, VariableUpdate
 
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
 SPREAD = "gpu:spread"
@@ -24,7 +24,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` alone is the exact set, in tower order; with `num_gpus` it is what to choose from. `exclude` is
     never chosen. `num_gpus` None: all GPUs that may be used, with `prefer_pix` the largest PIX island.
     `ps`: auto, cpu, gpu:N with N an index of the machine, or gpu:spread. `variable_update`: auto or a
-    VariableUpdate. `all_reduce`: a name of gputopo.all_reduce, for replicated.
+    VariableUpdate. `all_reduce`: a name of gputopo.values.all_reduce, for replicated.
     """
 
     num_gpus: int | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gputopo.clock_events import unnamed
+from gputopo.reference.clock_events import unnamed
 
 
 class _Words(NamedTuple):

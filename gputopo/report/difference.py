@@ -2,9 +2,9 @@
 
 import re
 
-from gputopo.difference import Change, Difference
-from gputopo.index_words import index_ranges
+from gputopo.findings.difference import Change, Difference
 from gputopo.report.layout import QUIET, Line, line, paragraph, plain
+from gputopo.values.index_ranges import index_ranges
 
 _OF_GPU = re.compile(r"GPU (\d+)(: .*)", re.DOTALL)
 

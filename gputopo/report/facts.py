@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from gputopo.fact_words import fact_in_words
-from gputopo.index_words import index_ranges
-from gputopo.machine import Gpu, Machine
 from gputopo.report.layout import QUIET, Line, body_width, labelled, paragraph, plain
+from gputopo.values.fields import fact_in_words
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, Machine
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 from gputopo.findings import Finding, Inspection
-from gputopo.index_words import index_ranges
-from gputopo.machine import Contradiction, Machine, Unread
 from gputopo.report.facts import missing_view, not_read
 from gputopo.report.health import health_view
 from gputopo.report.layout import (
@@ -23,6 +21,8 @@ from gputopo.report.machine import machine_view
 from gputopo.report.matrix import matrix_view
 from gputopo.report.peers import peers_view
 from gputopo.report.tree import tree_view
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Contradiction, Machine, Unread
 
 _UNREAD_SHOWN = 8  # the rest is in the JSON
 _UNREAD_WIDTH = 100

@@ -5,8 +5,6 @@ from typing import Any
 
 import msgspec
 
-from gputopo.index_words import index_ranges
-from gputopo.machine import Gpu, Machine
 from gputopo.report.facts import reason_for
 from gputopo.report.idle_links import link_is_slow_while_idle
 from gputopo.report.indices import index_rows, order_warning
@@ -25,6 +23,8 @@ from gputopo.report.layout import (
     paragraph,
     plain,
 )
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, Machine
 
 _NAME_WIDTH = 34  # longer names are folded
 

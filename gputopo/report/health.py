@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from gputopo.clock_events import reasons_of
-from gputopo.index_words import index_ranges
-from gputopo.machine import Gpu, GpuProcess, Machine
+from gputopo.reference.clock_events import reasons_of
 from gputopo.report.clock_event_words import full_words
 from gputopo.report.layout import Line, labelled, plain
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, GpuProcess, Machine
 
 _PROCESSES_SHOWN = 8  # of one GPU; the rest is in the JSON
 _ECC_COUNTS = (

@@ -1,7 +1,7 @@
 """Links that look slow because nothing runs: an idle GPU lowers the generation of its PCIe link by itself."""
 
 from gputopo.findings.load import at_work
-from gputopo.machine import Gpu
+from gputopo.values.machine import Gpu
 
 
 def link_is_slow_while_idle(gpu: Gpu) -> bool:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from gputopo.machine import Machine
 from gputopo.report.facts import reason_for
+from gputopo.values.machine import Machine
 
 _ORDER = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
 

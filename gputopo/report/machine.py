@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from gputopo.machine import Driver, Host, Machine, NumaNode
 from gputopo.report.gpus import gpu_tables
 from gputopo.report.layout import INDENT, Line, gib, labelled, line, plain, section
+from gputopo.values.machine import Driver, Host, Machine, NumaNode
 
 _DRIVER_WORDS = {
     "no_device": "no NVIDIA device on this machine",

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gputopo.findings import Finding, Inspection
-from gputopo.machine import Machine
 from gputopo.report.facts import grouped_missing, not_read, reason_in_words
 from gputopo.report.findings import grouped_findings, nothing_found, subjects_in_words
 from gputopo.report.gpus import gpu_columns, gpu_notes
@@ -15,6 +14,7 @@ from gputopo.report.machine import about_rows
 from gputopo.report.matrix import matrix_view
 from gputopo.report.peers import peer_rows
 from gputopo.report.tree import tree_view
+from gputopo.values.machine import Machine
 
 _CODE_WIDTH = 120  # GitHub scrolls wider blocks sideways
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from itertools import chain
 
-from gputopo.machine import Hop, Link, Machine
 from gputopo.report.layout import NOT_ASKED, QUIET, UNKNOWN, Column, Line, aligned, blocks, line, plain
-from gputopo.topology import links_by_pair
+from gputopo.topology.hops import links_by_pair
+from gputopo.values.machine import Hop, Link, Machine
 
 _LEGEND = {
     "NV#": "joined by # NVLinks",

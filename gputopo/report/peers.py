@@ -1,9 +1,9 @@
 """Peer access of the pairs of GPUs: NVML's own states, and why it is off, each once for all its pairs."""
 
-from gputopo.index_words import pairs_in_words
-from gputopo.machine import Machine
 from gputopo.report.layout import Line, labelled, plain
-from gputopo.topology import links_by_pair
+from gputopo.topology.hops import links_by_pair
+from gputopo.values.index_ranges import pairs_in_words
+from gputopo.values.machine import Machine
 
 _PAIRS_SHOWN = 12
 

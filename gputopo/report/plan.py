@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from gputopo.index_words import index_ranges
-from gputopo.plan import Candidate, Plan
 from gputopo.report.layout import (
     INDENT,
     QUIET,
@@ -16,6 +14,8 @@ from gputopo.report.layout import (
     room_of,
     section,
 )
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.plan import Candidate, Plan
 
 _ALTERNATIVES = 5  # the rest is in the JSON
 _SPELLED_OUT = 4  # more GPUs than these are written as ranges

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 import msgspec
 
-from gputopo.index_words import index_ranges
-from gputopo.machine import Gpu, Machine, Nic, PciNode
-from gputopo.pcie import generation_of
+from gputopo.reference.pcie import generation_of
 from gputopo.report.idle_links import link_is_slow_while_idle
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, plain
-from gputopo.topology import links_by_pair
+from gputopo.topology.hops import links_by_pair
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, Machine, Nic, PciNode
 
 _LIMIT_STYLE = SEVERITY_STYLES["warning"]
 _NO_NODE = "Memory node not known"

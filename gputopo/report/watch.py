@@ -4,9 +4,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from gputopo.clock_events import decode
-from gputopo.machine import Machine
-from gputopo.moments import Moment
+from gputopo.reference.clock_events import decode
 from gputopo.report.clock_event_words import short_words
 from gputopo.report.layout import (
     GAP,
@@ -20,7 +18,9 @@ from gputopo.report.layout import (
     paragraph,
     room_of,
 )
-from gputopo.runs.events import GpuSample
+from gputopo.values.events import GpuSample
+from gputopo.values.machine import Machine
+from gputopo.values.samples import Moment
 
 SHOWN = 12  # moments of a GPU's small picture
 _BARS = "▁▂▃▄▅▆▇█"

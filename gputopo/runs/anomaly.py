@@ -15,8 +15,8 @@ from statistics import median
 
 import msgspec
 
-from gputopo.runs.events import Anomaly, Device, Step, TowerMarks
 from gputopo.runs.median_bound import fewest_values, lower_bound
+from gputopo.values.events import Anomaly, Device, Step, TowerMarks
 
 # The 7gforce table of six GTX 1070 that is this project's start calls a card at 94.54 % of the reference
 # slow and one at 98.83 % not. Percent of pace.
@@ -32,7 +32,7 @@ MADE = "made"
 
 
 class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device under its peers. The fields are those of `gputopo.runs.events.Anomaly`, without a time.
+    """A device under its peers. The fields are those of `gputopo.values.events.Anomaly`, without a time.
 
     `percent_under`: by how many percent its pace is under its peers', the median over the steps.
     """

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.runs.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks
-from gputopo.runs.result import DeviceResult
+from gputopo.values.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks
+from gputopo.values.result import DeviceResult
 
 # Where the launcher writes the cards' highest clocks into the spec of the event run_started:
 # {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, keys are GPU indices of the machine.

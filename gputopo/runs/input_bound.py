@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 # Two runs of the same work differ by some percent: below this difference neither is called the slower.
 NOISE = 0.05

@@ -11,7 +11,7 @@ from typing import Any
 
 from gputopo.runs.input_bound import NOISE, InputBound, judge, judge_waiting
 from gputopo.runs.ran import what_ran
-from gputopo.runs.result import InputVerdict, Result
+from gputopo.values.result import InputVerdict, Result
 
 # What two runs must have in common to be the same work at the same place. How a training computed is told in
 # words: a run of the input alone has no say in that.

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gputopo.runs.events import (
+from gputopo.values.events import (
     CheckpointSaved,
     Evaluated,
     Event,
@@ -16,7 +16,7 @@ from gputopo.runs.events import (
 
 
 class Life:
-    """Collects these events of one run; `fields` are those of `gputopo.runs.result.Result`."""
+    """Collects these events of one run; `fields` are those of `gputopo.values.result.Result`."""
 
     def __init__(self) -> None:
         self._noticed: list[str] = []

@@ -10,7 +10,12 @@ import msgspec
 
 from gputopo.runs.anomaly import AnomalyCheck, find_anomalies
 from gputopo.runs.device_results import batch_size, device_results
-from gputopo.runs.events import (
+from gputopo.runs.input_bound import waited_share
+from gputopo.runs.life import Life
+from gputopo.runs.ran import what_ran
+from gputopo.runs.steadiness import steady
+from gputopo.runs.throughput import RunningThroughput
+from gputopo.values.events import (
     Anomaly,
     Event,
     ModelBuilt,
@@ -23,12 +28,7 @@ from gputopo.runs.events import (
     Step,
     WarmupDone,
 )
-from gputopo.runs.input_bound import waited_share
-from gputopo.runs.life import Life
-from gputopo.runs.ran import what_ran
-from gputopo.runs.result import Result
-from gputopo.runs.steadiness import steady
-from gputopo.runs.throughput import RunningThroughput
+from gputopo.values.result import Result
 
 UNFINISHED = "unfinished"  # the kind of failure where the events end without a word
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed

@@ -3,7 +3,7 @@
 import contextlib
 from typing import Any, NewType
 
-from gputopo.errors import HardwareError
+from gputopo.values.errors import HardwareError
 
 Stream = NewType("Stream", object)
 Event = NewType("Event", object)

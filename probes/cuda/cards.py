@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gputopo.links.copies import Way
+from gputopo.copies.copies import Way
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card
 from gputopo.probes.cuda.door import Cuda

@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
-from gputopo.bandwidth import Failure
-from gputopo.links.copies import Job, Way
+from gputopo.copies.copies import Job, Way
 from gputopo.probes.cuda.binding import bound_to
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.cards import Cards, NotUsedError
@@ -18,6 +17,7 @@ from gputopo.probes.cuda.pieces import fitting
 from gputopo.probes.cuda.transfer import PageableTransfer, Transfer
 from gputopo.probes.cuda.waiting import PATIENCE_S, TIMED_OUT, Waiter
 from gputopo.probes.cuda.window import WayTime, Window, failure, times
+from gputopo.values.bandwidth import Failure
 
 __all__ = ["Engine", "WayTime", "Window"]
 

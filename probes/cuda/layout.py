@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.bandwidth import gpu_of
-from gputopo.links.copies import Job, Way
+from gputopo.copies.copies import Job, Way
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card
 from gputopo.probes.cuda.chase import STEPS, Chase
@@ -13,6 +12,7 @@ from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.pieces import Piece, messages, piece_at_once, piece_staged, pieces
 from gputopo.probes.cuda.transfer import PageableTransfer, StagedTransfer, Transfer
 from gputopo.probes.cuda.verify import Span
+from gputopo.values.bandwidth import gpu_of
 
 # Of one window of a latency: enough for the event clock (0.5 us), few enough for a held stream.
 _LATENCY_COPIES = 256

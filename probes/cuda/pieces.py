@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from gputopo.links.numbers import LARGE_BYTES
+from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
 # A held stream takes about a thousand commands before the call that adds one waits (CUDA drivers keep 1024);

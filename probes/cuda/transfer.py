@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
 
-from gputopo.links.copies import Way
+from gputopo.copies.copies import Way
 from gputopo.probes.cuda.calling import Event, Stream
 from gputopo.probes.cuda.card import Card
 from gputopo.probes.cuda.hold import Hold

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gputopo.bandwidth import Failure
-from gputopo.links.copies import Job, Way
+from gputopo.copies.copies import Job, Way
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.pieces import common_window, rate_alone, rate_within
 from gputopo.probes.cuda.transfer import Transfer
+from gputopo.values.bandwidth import Failure
 
 _GB = 1e9
 

@@ -1,6 +1,5 @@
 """What NVML says of the links of a card: PCIe, NVLink, and the way to another card."""
 
-from gputopo.machine import Hop
 from gputopo.probes.nvml.calling import Handle, NotReadError, NvmlDoor, address_of
 from gputopo.probes.nvml.words import (
     NVLINK_COUNT_ERRORS,
@@ -10,6 +9,7 @@ from gputopo.probes.nvml.words import (
     NVLINK_REMOTES,
     P2P_STATUS,
 )
+from gputopo.values.machine import Hop
 
 _NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as an unsigned int
 

@@ -1,8 +1,8 @@
 """What NVML says of a card at work: clocks and what holds them down, power, heat, memory, processes."""
 
-from gputopo.identities import program_name
 from gputopo.probes.nvml.calling import Handle, NotReadError, NvmlDoor, first, signed
 from gputopo.probes.nvml.words import CLOCKS, MARGINS, PROCESS_FUNCTIONS, THRESHOLDS, VIOLATIONS
+from gputopo.topology.identities import program_name
 
 _MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 _MEMORY_V2 = 0x02000028  # nvmlMemory_v2: sizeof(nvmlMemory_v2_t) | 2 << 24

@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from gputopo.machine import PciNode
 from gputopo.probes.files import read_text
+from gputopo.values.machine import PciNode
 
 NOT_PERMITTED = "NOT_PERMITTED"  # config space beyond its first 64 bytes is for root (CAP_SYS_ADMIN)
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"

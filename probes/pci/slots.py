@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.machine import Gpu, PciNode
-from gputopo.pcie import generation_of
 from gputopo.probes.pci.nodes import limit_above
+from gputopo.reference.pcie import generation_of
+from gputopo.values.machine import Gpu, PciNode
 
 NOT_IN_TREE = "NOT_IN_PCI_TREE"
 

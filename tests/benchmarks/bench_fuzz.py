@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputopo import schema
 from gputopo.captures import bundled, detect, recording
-from gputopo.errors import GputopoError
-from gputopo.machine import Machine
+from gputopo.values import schema
+from gputopo.values.errors import GputopoError
+from gputopo.values.machine import Machine
 from tests.captures import samples
 
 CAPTURES = Path(__file__).parents[3] / "shared"

@@ -35,9 +35,9 @@ def main() -> None:
 
 
 def _measure(model: str, devices: int, pairs: int) -> None:
-    from gputopo.launch.core.loop import Loop
-    from gputopo.launch.core.placement.devices import set_up
-    from gputopo.runs.events import Device, encode_line
+    from gputopo.launch.train.loop import Loop
+    from gputopo.launch.train.placement.devices import set_up
+    from gputopo.values.events import Device, encode_line
     from tests.launch.specs import cpu_spec
 
     towers = tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(devices))
@@ -72,9 +72,10 @@ def _built(spec: Any, *, marked: bool) -> Any:
 
     import tensorflow as tf
 
-    from gputopo.launch.core import models, step
-    from gputopo.launch.core.marks import Marks
-    from gputopo.launch.core.trainers import stepper_of
+    from gputopo.launch.models import models
+    from gputopo.launch.train import step
+    from gputopo.launch.train.marks import Marks
+    from gputopo.launch.train.trainers import stepper_of
 
     model = models.build(spec.model, spec)
     if marked:

@@ -14,9 +14,9 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
-from gputopo import schema
-from gputopo.machine import Gpu, Hop, Link, Machine
 from gputopo.planner import Request, plan
+from gputopo.values import schema
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 GPUS = 16
 REQUEST = Request(num_gpus=8, prefer_pix=True, model="alexnet")

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _network(arguments: argparse.Namespace) -> Any:
-    from gputopo.launch.core import models
+    from gputopo.launch.models import models
 
     return models.build(arguments.model)
 
@@ -48,8 +48,8 @@ def _layer(network: Any, batch: int) -> Any:
     import keras
     import tensorflow as tf
 
-    from gputopo.launch.core.layers import Rows
-    from gputopo.launch.core.randomness import Stream
+    from gputopo.launch.models.layers import Rows
+    from gputopo.launch.train.randomness import Stream
 
     class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:

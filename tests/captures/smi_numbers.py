@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 
 
 def numbers_in(text: str) -> set[float]:

@@ -4,8 +4,8 @@ import pytest
 
 from gputopo.captures import bundled
 from gputopo.captures.topo import matrix as topo_matrix
-from gputopo.errors import InputError
-from gputopo.machine import Hop, Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop, Machine
 
 CAPTURES = Path(__file__).parents[3] / "shared" / "captures" / "topo"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import gputopo.captures
-from gputopo import schema
 from gputopo.captures import bundled, detect
-from gputopo.errors import InputError
-from gputopo.machine import Gpu, Hop, Machine
+from gputopo.values import schema
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Hop, Machine
 
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPIX\t0-9\nGPU1\tPIX\t X \t0-9\n"
 

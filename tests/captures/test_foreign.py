@@ -3,7 +3,7 @@
 import pytest
 
 from gputopo.captures import detect, foreign
-from gputopo.errors import InputError
+from gputopo.values.errors import InputError
 
 
 @pytest.mark.parametrize(

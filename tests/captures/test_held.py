@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures import detect
-from gputopo.errors import NoPlanError
 from gputopo.findings import find
-from gputopo.machine import Hop, Machine
 from gputopo.planner import Request, plan
 from gputopo.probes import tree
+from gputopo.values.errors import NoPlanError
+from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
 from tests.kit.scenarios import SCENARIOS, changed
 from tests.kit.sysfs import write_tree

@@ -7,7 +7,7 @@ import pytest
 
 from gputopo.captures import detect
 from gputopo.captures.line_marks import without_marks
-from gputopo.errors import InputError
+from gputopo.values.errors import InputError
 from tests.captures.samples import ALL
 
 MARKS: dict[str, Callable[[int, str], str]] = {

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures import detect, markdown_table
-from gputopo.errors import InputError
-from gputopo.machine import Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
 from tests.captures import samples
 
 CAPTURES = Path(__file__).parents[3] / "shared/captures/other"

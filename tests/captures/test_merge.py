@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.bandwidth import Bandwidth, Sample
 from gputopo.captures import bundled
 from gputopo.captures.merge import merge
-from gputopo.machine import (
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
     Contradiction,

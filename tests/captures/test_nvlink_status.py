@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import nvlink_status
-from gputopo.errors import InputError
 from gputopo.findings import find
-from gputopo.machine import Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
 from tests.captures import samples
 
 CAPTURE = (

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from gputopo.captures import detect, merge, parts
-from gputopo.errors import InputError
-from gputopo.machine import Hop, Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop, Machine
 from tests.captures.test_together import AGREEING
 
 # A Markdown table is prose as much as data, so beside another capture it is not looked for.

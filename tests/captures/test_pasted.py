@@ -1,10 +1,10 @@
 import pytest
 
-from gputopo.bandwidth import Bandwidth
 from gputopo.captures import detect, pasted
-from gputopo.errors import InputError
-from gputopo.machine import Hop, Machine
-from tests.captures.bandwidth_texts import bandwidth_test, nvbandwidth_table, p2p_head, p2p_matrix
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop, Machine
+from tests.captures.bandwidth.texts import bandwidth_test, nvbandwidth_table, p2p_head, p2p_matrix
 
 P2P = p2p_head(["GTX 1070"] * 2, [[True] * 2] * 2) + p2p_matrix(
     "Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)", [[100.5, 11.5], [12.5, 101.5]]

@@ -1,7 +1,7 @@
-from gputopo.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
 from gputopo.captures import merge, places
 from gputopo.captures.places import Device
-from gputopo.machine import Gpu, Machine
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.values.machine import Gpu, Machine
 
 MEASURED = Bandwidth(
     source="test",

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo import schema
-from gputopo.bandwidth import Bandwidth, Failure, Sample
 from gputopo.captures import recording
-from gputopo.errors import InputError
-from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, PowerW, Unread
+from gputopo.values import schema
+from gputopo.values.bandwidth import Bandwidth, Failure, Sample
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, PowerW, Unread
 
 BOX = Machine(
     source="live",

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import detect, merge
-from gputopo.errors import GputopoError
-from gputopo.machine import Hop, Machine, Nic
+from gputopo.values.errors import GputopoError
+from gputopo.values.machine import Hop, Machine, Nic
 from tests.benchmarks import bench_fuzz
 from tests.captures import samples
 

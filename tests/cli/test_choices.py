@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.cli.choices import listed, nearest, require_choice, shape_of, shown
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 
 def test_nearest_ignores_case_and_gives_nothing_for_something_else() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import __version__, schema
-from gputopo.machine import Gpu, Machine
+from gputopo import __version__
+from gputopo.values import schema
+from gputopo.values.machine import Gpu, Machine
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[2]

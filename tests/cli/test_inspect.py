@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
 from gputopo.captures import bundled
 from gputopo.findings import Inspection
-from gputopo.machine import Contradiction, Gpu, Machine
+from gputopo.values import schema
+from gputopo.values.machine import Contradiction, Gpu, Machine
 from tests.cli.conftest import Call
 from tests.kit.scenarios import SCENARIOS
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo import schema
 from gputopo.captures import bundled
-from gputopo.difference import Difference
-from gputopo.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
+from gputopo.findings.difference import Difference
+from gputopo.values import schema
+from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
 from tests.cli.conftest import Call
 from tests.kit.scenarios import SCENARIOS
 from tests.report.metrics.exposition_grammar import read

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gputopo.cli.watch import Watched, ticks, usual_interval, watch_source
-from gputopo.machine import Gpu, Machine
-from gputopo.moments import Moment, Xid
-from gputopo.runs.events import GpuSample
-from gputopo.watching import History
+from gputopo.findings.watched import History
+from gputopo.values.events import GpuSample
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.samples import Moment, Xid
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +135,7 @@ def test_a_box_is_watched_and_what_was_found_is_told(
 
 
 def test_the_last_line_of_json_holds_the_findings(call: Call, on_scenario: OnScenario) -> None:
-    from gputopo import schema
+    from gputopo.values import schema
 
     on_scenario("desktop")
     *_, last = call("inspect", *ONCE, "--json").out.splitlines()

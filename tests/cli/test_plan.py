@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
-from gputopo.plan import Plan
+from gputopo.values import schema
+from gputopo.values.plan import Plan
 from tests.cli.conftest import Call
 
 CAPTURES = Path(__file__).parents[3] / "shared/captures/topo"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.cli.plan_options import parse_gpu_list, parse_ps, request_from
-from gputopo.errors import UsageError
 from gputopo.planner.request import Request
+from gputopo.values.errors import UsageError
 
 
 @pytest.mark.parametrize(

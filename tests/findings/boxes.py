@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.machine import (
+from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
     Driver,

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.machine import Contradiction, GpuProcess, Machine, NumaNode, NvLink, PciNode, Unread
+from gputopo.values.machine import Contradiction, GpuProcess, Machine, NumaNode, NvLink, PciNode, Unread
 from tests.findings.boxes import (
     ROOT,
     UP,

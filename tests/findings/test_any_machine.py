@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gputopo.findings import IDS, RULES, find
-from gputopo.machine import (
+from gputopo.topology.peer_access import with_reasons
+from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
     Contradiction,
@@ -31,8 +32,7 @@ from gputopo.machine import (
     Throttle,
     UtilizationPercent,
 )
-from gputopo.p2p import with_reasons
-from gputopo.schema import decode, encode
+from gputopo.values.schema import decode, encode
 
 NUMBERS = st.none() | st.sampled_from([0, 1, 2, 3, 4, 8, 16, 57, 87, 127, 405, 1530]) | st.integers(0, 20_000)
 FLAGS = st.none() | st.booleans()

@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.findings import Finding, find
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, every_gpu, gpu, sound
 from tests.findings.faults import IDLE
 

@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.findings import find
-from gputopo.machine import GpuProcess
+from gputopo.values.machine import GpuProcess
 from tests.findings.boxes import all_of, every_gpu, gpu, sound
 from tests.findings.faults import IDLE, process, two_nodes
 

@@ -2,7 +2,7 @@ import pytest
 
 from gputopo.findings import find
 from gputopo.findings.finding import Finding
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, every_gpu, gpu, sound
 
 

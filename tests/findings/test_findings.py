@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from gputopo.findings import IDS, Finding, Inspection, driver_broken, find, reaches
-from gputopo.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
-from gputopo.schema import decode, encode, to_builtins
+from gputopo.values.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
+from gputopo.values.schema import decode, encode, to_builtins
 from tests.findings.boxes import sound
 from tests.findings.faults import FAULTS
-from tests.findings.measured import MEASURED, measured
+from tests.findings.measured.machines import MEASURED, measured
 from tests.findings.watched import all_watched
 from tests.matrices import SEVEN, changed, machine_of
 

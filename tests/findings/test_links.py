@@ -3,7 +3,7 @@ from msgspec.structs import replace
 
 from gputopo.findings import find
 from gputopo.findings.links import CORRECTED_ERRORS, REPLAYS, REPLAYS_BAD
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 from tests.findings.boxes import UP, all_of, down, every_gpu, gpu, node, sound
 from tests.findings.faults import IDLE
 

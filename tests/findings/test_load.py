@@ -3,7 +3,7 @@
 import pytest
 
 from gputopo.findings.load import at_work, idle
-from gputopo.machine import Gpu, Throttle, UtilizationPercent
+from gputopo.values.machine import Gpu, Throttle, UtilizationPercent
 
 HELD = Throttle(reasons=("hw_slowdown",))
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find
-from gputopo.machine import Gpu, Hop, Link, Machine, Mig, NvLink
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Mig, NvLink
 from tests.findings.boxes import address, all_of, every_gpu, gpu, host, sound
 
 

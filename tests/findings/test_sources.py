@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find
-from gputopo.machine import Contradiction, Hop
+from gputopo.values.machine import Contradiction, Hop
 from tests.findings.boxes import all_of, driver, every_gpu, host, pair, sound
 
 VIRTUAL = host(virtual_machine="kvm")

@@ -1,9 +1,9 @@
 import pytest
 
-from gputopo.clock_events import BITS
 from gputopo.findings import find
 from gputopo.findings.throttle_words import REASONS
 from gputopo.findings.throttling import LOW_DRAW_SHARE
+from gputopo.reference.clock_events import BITS
 from tests.findings.boxes import every_gpu, gpu, sound
 from tests.findings.faults import throttled
 

@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 from tests.findings.boxes import PORT, UP, all_of, node, sound
 from tests.findings.faults import chipset_slot
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gputopo.findings import Finding
-from gputopo.machine import Machine
-from gputopo.moments import Moment, Xid
-from gputopo.runs.events import GpuSample
-from gputopo.watching import History, find_watched
+from gputopo.findings.watched import History, find_watched
+from gputopo.values.events import GpuSample
+from gputopo.values.machine import Machine
+from gputopo.values.samples import Moment, Xid
 from tests.findings.boxes import sound
 
 WORKING: dict[str, Any] = {

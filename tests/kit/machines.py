@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.machine import Machine
 from gputopo.probes.collect import read_machine
+from gputopo.values.machine import Machine
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import Scenario
 from tests.kit.sysfs import write_tree

@@ -1,6 +1,6 @@
 """What a machine of the kit is made of: frozen values of GPUs, links, bridges, NICs, and the whole box.
 
-Hops are derived from the bridges by `Scenario.level`, which knows nothing of gputopo.topology.
+Hops are derived from the bridges by `Scenario.level`, which knows nothing of gputopo.topology.hops.
 Numbers that a scenario does not set are those of an invented, well-behaved, idle data-centre card.
 """
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 from tests.kit.faults import FAULTS, broken, selected
 from tests.kit.machines import leaves, read
 from tests.kit.scenarios import SCENARIOS

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from tests.launch.worker_process import environment
+from tests.launch.train.worker_process import environment
 
 ROOT = Path(__file__).parents[2]
 Done = subprocess.CompletedProcess[str]

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gputopo.launch.spec import RunSpec
-from gputopo.machine import Gpu, Hop, Link, Machine
-from gputopo.plan import Candidate, Plan
-from gputopo.runs.events import Device
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.events import Device
+from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.plan import Candidate, Plan
 
 
 def cpu_spec(**changes: object) -> RunSpec:

@@ -5,10 +5,10 @@ import msgspec
 import pytest
 
 from gputopo import captures
-from gputopo.machine import Gpu, Hop, Link, Machine, Mig
-from gputopo.plan import Plan
 from gputopo.planner import Request, plan
-from gputopo.schema import decode, encode
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Mig
+from gputopo.values.plan import Plan
+from gputopo.values.schema import decode, encode
 from tests.matrices import DGX1_P100, DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, machine_of
 
 SEVEN_FILE = Path(__file__).parents[3] / "shared/captures/topo/7gforce_keras-multi-gpu.txt"

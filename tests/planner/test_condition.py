@@ -1,8 +1,8 @@
 """Plans on machines with GPUs that are in use or have errors: others that are as close are taken."""
 
-from gputopo.machine import GpuProcess, Machine, MemoryMib, Throttle
-from gputopo.plan import Plan
 from gputopo.planner import Request, plan
+from gputopo.values.machine import GpuProcess, Machine, MemoryMib, Throttle
+from gputopo.values.plan import Plan
 from tests.matrices import SEVEN, changed, machine_of
 
 BUSY: dict[str, object] = {

@@ -1,5 +1,5 @@
-from gputopo.machine import Gpu, Machine
 from gputopo.planner.environment import plan_environment
+from gputopo.values.machine import Gpu, Machine
 
 
 def machine_with(*uuids: str | None) -> Machine:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.bandwidth import Bandwidth
-from gputopo.machine import Machine
-from gputopo.plan import Plan
 from gputopo.planner import Request, plan
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.machine import Machine
+from gputopo.values.plan import Plan
 from tests.invented_bandwidths import MEASURED_AT, pair
 from tests.matrices import FOUR_AND_FOUR, SEVEN, machine_of
 

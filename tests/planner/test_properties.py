@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.machine import Gpu, Machine
 from gputopo.planner import Request, plan
+from gputopo.values.machine import Gpu, Machine
 from tests.matrices import link_of
 
 WORDS = ["NV2", "NV1", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]  # nearest first

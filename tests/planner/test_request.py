@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
-from gputopo.errors import GputopoError, NoPlanError, UsageError
-from gputopo.machine import Fabric, Gpu, GpuProcess, Machine, Mig, PciNode, RemappedRows
 from gputopo.planner import plan
 from gputopo.planner.request import Request, gpus_in_words, ranges
+from gputopo.values.errors import GputopoError, NoPlanError, UsageError
+from gputopo.values.machine import Fabric, Gpu, GpuProcess, Machine, Mig, PciNode, RemappedRows
 from tests.matrices import SEVEN, changed, machine_of
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
-from gputopo.machine import Hop, Machine
 from gputopo.probes.collect import _user, read_machine
 from gputopo.probes.notes import absent_facts
+from gputopo.values import schema
+from gputopo.values.machine import Hop, Machine
 from tests.cost import cost_of
 from tests.kit.machines import leaves, read
 from tests.kit.nvml import FakeNvml, installed

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.machine import DriverStatus
 from gputopo.probes.driver import DriverFacts, decide, module_version, read_facts
 from gputopo.probes.pci.nodes import read_pci
+from gputopo.values.machine import DriverStatus
 from tests.kit.scenarios import SCENARIOS, changed
 from tests.kit.sysfs import write_files, write_tree
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.machine import GpuProcess, Machine, NvLink
 from gputopo.probes.collect import read_machine
 from gputopo.probes.nvml.words import SRAM_COUNTS
+from gputopo.values.machine import GpuProcess, Machine, NvLink
 from tests.kit.machines import leaves
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, Scenario, changed

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.machine import Gpu, Machine
 from gputopo.probes.collect import read_machine
+from gputopo.values.machine import Gpu, Machine
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, changed
 from tests.kit.telling import TELLING

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.machine import Machine, NvLink
 from gputopo.probes.collect import read_machine
+from gputopo.values.machine import Machine, NvLink
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, NvLinkSpec, changed
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.machine import Host
 from gputopo.probes.host import _cpus_of, cpu_list, read_host
+from gputopo.values.machine import Host
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_files, write_tree
 

@@ -2,7 +2,7 @@ import pytest
 
 from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.runs.events import GpuSample
+from gputopo.values.events import GpuSample
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.telling import TELLING

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.machine import Contradiction, Gpu, Hop, Host, Link, NumaNode, NvLink, PciNode
 from gputopo.probes.collect import read_machine
 from gputopo.probes.pairs import join_tree, nvlinks_between, tree_hop
+from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, NumaNode, NvLink, PciNode
 from tests.kit.machines import read
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, NvLinkSpec, changed

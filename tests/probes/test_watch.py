@@ -1,10 +1,10 @@
 import pytest
 
-from gputopo.moments import Moment, Xid
 from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.watch import Watcher
-from gputopo.runs.events import GpuSample
+from gputopo.values.events import GpuSample
+from gputopo.values.samples import Moment, Xid
 from tests.cost import cost_of
 from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, installed

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.difference import Difference, difference
 from gputopo.findings import Finding, Inspection
-from gputopo.machine import Machine
+from gputopo.findings.difference import Difference, difference
 from gputopo.report.difference import difference_markdown, difference_view
 from gputopo.report.findings import inspection_view
 from gputopo.report.layout import text_of
 from gputopo.report.markdown import markdown
 from gputopo.report.metrics.prometheus import exposition
 from gputopo.report.tree import tree_view
+from gputopo.values.machine import Machine
 from tests.invented_machines import ADDRESSES, machines
 from tests.report.metrics.exposition_grammar import read
 

@@ -1,4 +1,4 @@
-from gputopo.difference import Change, Difference
+from gputopo.findings.difference import Change, Difference
 from gputopo.report.difference import changes_in_words, difference_markdown, difference_view
 from gputopo.report.layout import text_of
 

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.machine import Gpu, Machine, NvLink
 from gputopo.report.facts import grouped_missing, missing_view, not_read, reason_for, reason_in_words
 from gputopo.report.layout import text_of
+from gputopo.values.machine import Gpu, Machine, NvLink
 
 
 def test_the_same_reason_for_the_same_fact_on_all_gpus_is_said_once() -> None:

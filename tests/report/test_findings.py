@@ -1,8 +1,8 @@
 from gputopo.findings import Finding, Inspection
-from gputopo.machine import Contradiction, Driver, Gpu, Machine, Unread
 from gputopo.report.findings import findings_view, inspection_view, watched_view
 from gputopo.report.layout import SEVERITY_STYLES, text_of
 from gputopo.report.markdown import markdown
+from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
 
 
 def shown(machine: Machine, *findings: Finding, width: int = 80) -> str:

@@ -1,6 +1,8 @@
 import pytest
 
-from gputopo.machine import (
+from gputopo.report.health import health_rows, health_view, health_words, short_process_name
+from gputopo.report.layout import text_of
+from gputopo.values.machine import (
     Ecc,
     Gpu,
     GpuProcess,
@@ -14,8 +16,6 @@ from gputopo.machine import (
     RetiredPages,
     Throttle,
 )
-from gputopo.report.health import health_rows, health_view, health_words, short_process_name
-from gputopo.report.layout import text_of
 
 
 @pytest.mark.parametrize(

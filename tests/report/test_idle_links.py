@@ -1,9 +1,9 @@
 import pytest
 
-from gputopo.machine import Gpu, Machine, Pcie, Throttle, UtilizationPercent
 from gputopo.report.gpus import gpu_tables
 from gputopo.report.idle_links import link_is_slow_while_idle
 from gputopo.report.layout import text_of
+from gputopo.values.machine import Gpu, Machine, Pcie, Throttle, UtilizationPercent
 
 SLOW = Pcie(gen_now=1, gen_max=3, width_now=16, width_max=16)
 

@@ -1,7 +1,7 @@
 import pytest
 
-from gputopo.machine import Gpu, Machine
 from gputopo.report.indices import index_rows, order_warning
+from gputopo.values.machine import Gpu, Machine
 
 UNCERTAIN = {f"gpus[{n}].cuda_index": "CUDA_ORDER_NOT_CERTAIN" for n in range(4)}
 

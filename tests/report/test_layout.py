@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.index_words import index_ranges
 from gputopo.report.layout import (
     Column,
     aligned,
@@ -14,6 +13,7 @@ from gputopo.report.layout import (
     section,
     text_of,
 )
+from gputopo.values.index_ranges import index_ranges
 
 
 def test_a_section_is_a_heading_and_its_indented_body() -> None:

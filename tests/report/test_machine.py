@@ -2,7 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.machine import (
+from gputopo.report.layout import text_of
+from gputopo.report.machine import machine_view
+from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
     Driver,
@@ -14,8 +16,6 @@ from gputopo.machine import (
     Pcie,
     PowerW,
 )
-from gputopo.report.layout import text_of
-from gputopo.report.machine import machine_view
 
 
 def shown(machine: Machine, width: int = 80) -> str:

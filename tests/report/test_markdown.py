@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from gputopo.findings import Finding, Inspection
-from gputopo.machine import Contradiction, Gpu, Machine, Unread
 from gputopo.report.layout import text_of
 from gputopo.report.markdown import escaped, markdown
 from gputopo.report.matrix import matrix_view
+from gputopo.values.machine import Contradiction, Gpu, Machine, Unread
 from tests.kit.machines import read
 from tests.kit.scenarios import SCENARIOS
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.machine import Gpu, Hop, Link, Machine, Nic
 from gputopo.report.layout import text_of
 from gputopo.report.matrix import matrix_view
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic
 
 
 def shown(machine: Machine, width: int = 78) -> str:

@@ -1,8 +1,8 @@
 import re
 
-from gputopo.machine import Gpu, Link, Machine
 from gputopo.report.layout import text_of
 from gputopo.report.peers import peers_view
+from gputopo.values.machine import Gpu, Link, Machine
 
 
 def shown(*links: Link) -> str:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.machine import Gpu, Host, Link, Machine, Nic, NumaNode, Pcie, PciNode
 from gputopo.report.layout import text_of
 from gputopo.report.tree import tree_view
+from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, Pcie, PciNode
 from tests.kit.machines import read
 from tests.kit.scenarios import SCENARIOS
 
@@ -101,7 +101,7 @@ def test_more_nvlinks_come_first() -> None:
     ("state", "words"), [("P8", "gen 1 x16 of gen 4 when busy"), ("P0", "gen 1 x16 of gen 4")]
 )
 def test_a_link_below_its_most_is_told_from_one_that_sleeps(state: str, words: str) -> None:
-    from gputopo.machine import Throttle, UtilizationPercent
+    from gputopo.values.machine import Throttle, UtilizationPercent
 
     gpu = Gpu(
         index=0,

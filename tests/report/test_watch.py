@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.machine import ClockMhz, ClocksMhz, Gpu, Machine
-from gputopo.moments import Moment, Xid
 from gputopo.report.layout import text_of
 from gputopo.report.watch import SHOWN, Recent, plain_lines, sparkline, throttle_in_short, watch_view
-from gputopo.runs.events import GpuSample
+from gputopo.values.events import GpuSample
+from gputopo.values.machine import ClockMhz, ClocksMhz, Gpu, Machine
+from gputopo.values.samples import Moment, Xid
 
 BUSY = GpuSample(
     gpu=3,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.errors import UsageError
 from gputopo.runs.input_bound import ENOUGH, NOISE, judge, judge_waiting, waited_share
+from gputopo.values.errors import UsageError
 
 RATES = st.floats(1e-3, 1e9)
 

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from gputopo.runs.input_verdict import verdict
-from gputopo.runs.result import Result
 from gputopo.runs.summary import summarise
+from gputopo.values.result import Result
 from tests.invented_runs import InventedRun, Noise, cpu_devices, stream
 
 PLAIN = summarise(stream(cpu_devices(2), InventedRun(2, noise=Noise(own=0.01)).steps(20)))

@@ -2,7 +2,9 @@ import pytest
 
 from gputopo.report.runs.news import news
 from gputopo.report.runs.report import run_report
-from gputopo.runs.events import (
+from gputopo.runs.life import Life
+from gputopo.runs.summary import summarise
+from gputopo.values.events import (
     CheckpointSaved,
     Evaluated,
     Event,
@@ -15,8 +17,6 @@ from gputopo.runs.events import (
     Step,
     Traced,
 )
-from gputopo.runs.life import Life
-from gputopo.runs.summary import summarise
 from tests.invented_runs import InventedRun, cpu_devices, stream
 
 EVENTS: tuple[Event, ...] = (

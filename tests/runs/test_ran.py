@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec import Data, DataSource, Exchange, Precision
+from gputopo.launch.spec.run_spec import Data, DataSource, Exchange, Precision
 from gputopo.runs.ran import exchange_words, what_ran
 from tests.launch.specs import cpu_spec
 

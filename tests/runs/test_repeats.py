@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo import schema
 from gputopo.report.layout import text_of
 from gputopo.report.runs.repeats import repeats_report
-from gputopo.runs.events import RankFailed
 from gputopo.runs.repeats import Repeats, combine, spread
-from gputopo.runs.result import Result
 from gputopo.runs.summary import summarise
+from gputopo.values import schema
+from gputopo.values.events import RankFailed
+from gputopo.values.result import Result
 from tests.invented_runs import InventedRun, Noise, cpu_devices, stream
 
 LOST = RankFailed(time_s=1.0, kind="killed", cause="killed by SIGKILL", remedy="look", exit_code=137)

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo import schema
 from gputopo.runs.anomaly import find_anomalies
-from gputopo.runs.events import (
+from gputopo.runs.summary import Summary, summarise
+from gputopo.values import schema
+from gputopo.values.events import (
     Device,
     Event,
     GpuSample,
@@ -22,8 +23,7 @@ from gputopo.runs.events import (
     encode_line,
     read_events,
 )
-from gputopo.runs.result import Result
-from gputopo.runs.summary import Summary, summarise
+from gputopo.values.result import Result
 from tests.invented_runs import (
     BEGAN_S,
     SAYS,

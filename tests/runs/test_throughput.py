@@ -3,8 +3,8 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
-from gputopo.runs.events import WarmupDone
 from gputopo.runs.throughput import RunningThroughput
+from gputopo.values.events import WarmupDone
 from tests.invented_runs import BEGAN_S, InventedRun, cpu_devices, step, stream
 
 

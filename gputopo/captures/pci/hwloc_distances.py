@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gputopo.machine import Gpu
+from gputopo.values.machine import Gpu
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from gputopo.captures import cpulist, masks
-from gputopo.captures.pci import hwloc_distances, pci_tree
+from gputopo.captures.pci import hwloc_distances, masks, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
-from gputopo.captures.xml_text import opening, root_of
-from gputopo.errors import InputError
-from gputopo.machine import Gpu, Host, Machine, MemoryMib, NumaNode, PciNode, Unread
+from gputopo.captures.pci.xml_text import opening, root_of
+from gputopo.topology import cpulist
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, NumaNode, PciNode, Unread
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -14,8 +14,8 @@ import msgspec
 
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import Found
-from gputopo.errors import InputError
-from gputopo.machine import Machine, PciNode, Unread
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine, PciNode, Unread
 
 SOURCE = "lspci -tv"
 READS = "`lspci -tv` text"

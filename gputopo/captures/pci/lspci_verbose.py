@@ -15,8 +15,8 @@ import msgspec
 
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
-from gputopo.errors import InputError
-from gputopo.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
 
 SOURCE = "lspci -vvv"
 READS = "`lspci -vvv` text"

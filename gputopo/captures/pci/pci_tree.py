@@ -10,9 +10,9 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
-from gputopo.pcie import WIDTHS, address_order, generation_of
-from gputopo.topology import hop_between
+from gputopo.reference.pcie import WIDTHS, address_order, generation_of
+from gputopo.topology.hops import hop_between
+from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
 
 NVIDIA = "10de"
 NO_WAY = "the capture does not show enough of the way between the two"

@@ -11,8 +11,8 @@ from gputopo.captures.smi import recovery, values
 from gputopo.captures.smi.names import Names
 from gputopo.captures.smi.table_health import BASE_REASONS
 from gputopo.captures.smi.values import LOST, NEEDS_RESET, Value
-from gputopo.clock_events import BITS, decode
-from gputopo.machine import Gpu, GpuProcess
+from gputopo.reference.clock_events import BITS, decode
+from gputopo.values.machine import Gpu, GpuProcess
 
 _NO_PROCESSES = ("", "none")
 _INSTANCES = ("mig device", "mig_devices")

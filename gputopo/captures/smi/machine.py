@@ -7,7 +7,7 @@ from typing import Any
 from gputopo.captures.smi import recovery, table, values
 from gputopo.captures.smi.card import Card
 from gputopo.captures.smi.names import Named
-from gputopo.machine import Contradiction, Driver, Gpu, Machine, Unread
+from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
 
 _UNTOLD = "not in the capture"
 _NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_hop", "pcie.aer")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from gputopo.captures.smi import recovery
 from gputopo.captures.smi.rows import Row
 
-# Our names of the reasons are those of gputopo.clock_events.BITS. Tag, heading, query.
+# Our names of the reasons are those of gputopo.reference.clock_events.BITS. Tag, heading, query.
 _REASONS = (
     ("gpu_idle", "gpu_idle", "Idle"),
     ("applications_clocks_setting", "applications_clocks_setting", "Applications Clocks Setting"),

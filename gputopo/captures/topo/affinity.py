@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gputopo.captures import cpulist
 from gputopo.captures.topo.lines import Column
 from gputopo.captures.topo.table import Row
-from gputopo.machine import NumaNode
+from gputopo.topology import cpulist
+from gputopo.values.machine import NumaNode
 
 _TITLES: dict[Column, str] = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "gpu_numa": "GPU NUMA ID"}
 _MOST_NODES = 1024  # Linux: CONFIG_NODES_SHIFT is at most 10

@@ -14,8 +14,8 @@ from gputopo.captures.topo import pcie_matrix, table
 from gputopo.captures.topo.affinity import Affinities, read_affinities
 from gputopo.captures.topo.lines import CELL, GPU, cells_below
 from gputopo.captures.topo.table import Matrix, Reading, Row
-from gputopo.errors import InputError
-from gputopo.machine import Gpu, Hop, Host, Link, Machine, Nic, Unread
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Unread
 
 SOURCE = "nvidia-smi topo"
 READS = "`nvidia-smi topo -m` text"

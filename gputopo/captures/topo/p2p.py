@@ -12,8 +12,8 @@ from itertools import combinations
 from typing import Literal
 
 from gputopo.captures.topo.lines import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
-from gputopo.errors import InputError
-from gputopo.machine import Contradiction, Gpu, Link, Machine, Unread
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Contradiction, Gpu, Link, Machine, Unread
 
 SOURCE = "nvidia-smi topo -p2p"
 READS = "`nvidia-smi topo -p2p` text"

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gputopo.machine import Machine
+from gputopo.values.machine import Machine
 
 
 def differences(machine: Machine, pcie: Machine) -> list[str]:

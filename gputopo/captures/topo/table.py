@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from gputopo.captures import cpulist
 from gputopo.captures.topo.lines import (
     CELL,
     GPU,
@@ -26,6 +25,7 @@ from gputopo.captures.topo.lines import (
     starts_row,
     words_of,
 )
+from gputopo.topology import cpulist
 
 _GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
 _LEGEND = re.compile(r"\bLegend:|(?<!\w)(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.cli.printing import emit, show, tell
-from gputopo.errors import InputError
+from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gputopo.bandwidth import Bandwidth
     from gputopo.cli.bandwidth.options import Shape
     from gputopo.findings import Severity
-    from gputopo.history import Saved
-    from gputopo.machine import Machine
+    from gputopo.runs.history import Saved
+    from gputopo.values.bandwidth import Bandwidth
+    from gputopo.values.machine import Machine
 
 
 def saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved":
@@ -22,8 +22,8 @@ def saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved":
 
     Raises InputError where there is nothing.
     """
-    from gputopo import history
     from gputopo.findings.fault import named
+    from gputopo.runs import history
 
     path = history.history_file()
     if (old := history.latest(path, machine, gpus)) is not None:
@@ -49,19 +49,19 @@ def tell_difference(
     A number that sank beyond noise is as a warning; a copy that fails and did not, or a GPU that is missing,
     is as an error.
     """
-    from gputopo.identities import without_identities
-    from gputopo.links.difference import bandwidth_difference
+    from gputopo.copies.difference import bandwidth_difference
+    from gputopo.topology.identities import without_identities
 
     now = without_identities(msgspec.structs.replace(machine, bandwidth=measured))
     found = bandwidth_difference(
         old.bandwidth, now.bandwidth or measured, old.machine, msgspec.structs.replace(now, bandwidth=None)
     )
     if shape == "json":
-        from gputopo import schema
+        from gputopo.values import schema
 
         emit(schema.encode_pretty(found))
     else:
-        from gputopo.report.bandwidths.change import change_markdown, change_view
+        from gputopo.report.bandwidth.change import change_markdown, change_view
 
         if shape == "markdown":
             emit(change_markdown(found, old.date))

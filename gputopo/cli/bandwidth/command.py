@@ -10,14 +10,14 @@ from gputopo.cli.bandwidth import options as given
 from gputopo.cli.bandwidth.options import Wish, wish_of
 from gputopo.cli.printing import emit, show, tell
 from gputopo.cli.source import machine_from
-from gputopo.errors import ExitCode, InputError
+from gputopo.values.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
-    from gputopo.bandwidth import Bandwidth
     from gputopo.findings import Finding
-    from gputopo.history import Saved
-    from gputopo.machine import Machine
     from gputopo.report.layout import Line
+    from gputopo.runs.history import Saved
+    from gputopo.values.bandwidth import Bandwidth
+    from gputopo.values.machine import Machine
 
 INTERRUPTED = 130  # 128 + SIGINT
 TIMED_OUT = "TIMED_OUT"  # the reason of a Failure whose copy did not come back
@@ -63,7 +63,7 @@ def bandwidth(
         json=json,
         fail_on=fail_on,
     )
-    from gputopo.p2p import with_reasons
+    from gputopo.topology.peer_access import with_reasons
 
     machine = with_reasons(machine_from(wish.sources))
     old = None
@@ -100,8 +100,8 @@ def _measured(wish: Wish, machine: "Machine") -> "Bandwidth":
 
 def _judged(machine: "Machine", told: "Bandwidth") -> "Bandwidth":
     """Give a bandwidth with the expected numbers, and the GPUs that share an uplink."""
-    from gputopo.links.expected import with_expectations
-    from gputopo.links.sharing import uplink_groups
+    from gputopo.copies.expected import with_expectations
+    from gputopo.copies.sharing import uplink_groups
 
     groups = told.uplink_groups or uplink_groups(told.samples, machine)
     return with_expectations(msgspec.structs.replace(told, uplink_groups=groups), machine)
@@ -134,19 +134,19 @@ def _reached_a_gpu(measured: "Bandwidth") -> bool:
 
 def _print(wish: Wish, machine: "Machine", measured: "Bandwidth", found: "tuple[Finding, ...]") -> None:
     if wish.shape == "json":
-        from gputopo import schema
-        from gputopo.identities import without_identities
-        from gputopo.report.bandwidths.document import report_of
+        from gputopo.report.bandwidth.document import report_of
+        from gputopo.topology.identities import without_identities
+        from gputopo.values import schema
 
         bare = without_identities(machine)
         emit(schema.encode_pretty(report_of(bare, bare.bandwidth or measured, found)))
     elif wish.shape == "markdown":
-        from gputopo.report.bandwidths.markdown import bandwidth_markdown
+        from gputopo.report.bandwidth.markdown import bandwidth_markdown
 
         emit(bandwidth_markdown(machine, measured, found))
     else:
-        from gputopo.cli.screen import for_this_stdout
-        from gputopo.report.bandwidths.view import bandwidth_view
+        from gputopo.cli.terminal import for_this_stdout
+        from gputopo.report.bandwidth.view import bandwidth_view
 
         def view(width: int) -> "list[Line]":
             return bandwidth_view(machine, measured, found, width, matrices=wish.matrices)
@@ -165,7 +165,7 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
     if why is not None:
         tell(f"gputopo: not saved: {why}\n")
         return
-    from gputopo import history
+    from gputopo.runs import history
 
     path = history.history_file()
     history.save(path, machine, measured, saved_at=time.time())

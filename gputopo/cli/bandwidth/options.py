@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 import typer
 
-from gputopo.bandwidth import Level
 from gputopo.cli.choices import require_choice, shape_of, shown
 from gputopo.cli.plan_options import parse_gpu_list
-from gputopo.errors import UsageError
+from gputopo.values.bandwidth import Level
+from gputopo.values.errors import UsageError
 
 if TYPE_CHECKING:
     from gputopo.findings import Severity
@@ -172,7 +172,7 @@ def _reduction(
     for option, wrong in (("--full", full), ("--numa", numa is not None)):
         if wrong:
             raise UsageError(f"{option} is for the links, not for --allreduce", "leave one of the two out")
-    from gputopo import workload
+    from gputopo.workload import models as workload
 
     return workload.require(model).name
 

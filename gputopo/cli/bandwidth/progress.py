@@ -14,7 +14,7 @@ _PLAIN_STEPS = 4  # lines where there is no terminal: at each quarter of the job
 
 
 class Progress(Protocol):
-    """How far a session is; `gputopo.probes.bandwidth.session.Progress` is one."""
+    """How far a session is; `gputopo.probes.session.session.Progress` is one."""
 
     @property
     def done(self) -> int:

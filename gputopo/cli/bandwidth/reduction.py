@@ -4,13 +4,13 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from gputopo.bandwidth import Bandwidth
 from gputopo.cli.printing import tell
-from gputopo.errors import HardwareError, UsageError
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.errors import HardwareError, UsageError
 
 if TYPE_CHECKING:
     from gputopo.cli.bandwidth.options import Wish
-    from gputopo.machine import Machine
+    from gputopo.values.machine import Machine
 
 
 def measure_reduction(wish: "Wish", machine: "Machine") -> Bandwidth:
@@ -19,8 +19,8 @@ def measure_reduction(wish: "Wish", machine: "Machine") -> Bandwidth:
     Raises HardwareError for an NVIDIA device whose driver does not work, UsageError for fewer than two
     devices or a method that there is not.
     """
-    from gputopo.launch.reduction_bench import bench
-    from gputopo.reduction_groups import reduction_groups
+    from gputopo.launch.jobs.reduction import bench
+    from gputopo.topology.reduction_groups import reduction_groups
 
     gpus = _gpus(wish, machine)
     assert wish.model is not None
@@ -45,7 +45,7 @@ def measure_reduction(wish: "Wish", machine: "Machine") -> Bandwidth:
 def _gpus(wish: "Wish", machine: "Machine") -> tuple[int, ...] | None:
     """Give the GPUs to use: those asked for, else all that answer and that this process may see."""
     from gputopo.findings import driver_broken
-    from gputopo.launch.env import narrowed
+    from gputopo.launch.spec.env import narrowed
 
     broken = driver_broken(machine)
     if broken is not None:

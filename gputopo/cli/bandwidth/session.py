@@ -6,9 +6,9 @@ from gputopo.cli.printing import tell
 from gputopo.report.layout import plain
 
 if TYPE_CHECKING:
-    from gputopo.bandwidth import Bandwidth
     from gputopo.cli.bandwidth.options import Wish
-    from gputopo.machine import Machine
+    from gputopo.values.bandwidth import Bandwidth
+    from gputopo.values.machine import Machine
 
 
 def measure_links(wish: "Wish", machine: "Machine") -> "Bandwidth":
@@ -17,8 +17,8 @@ def measure_links(wish: "Wish", machine: "Machine") -> "Bandwidth":
     Where no GPU could be measured, why is said on stderr, and what was measured is given.
     """
     from gputopo.cli.bandwidth.progress import ProgressLine
-    from gputopo.links.jobs import Request
-    from gputopo.probes.bandwidth.measuring import NoGpuMeasuredError, measure
+    from gputopo.copies.jobs import Request
+    from gputopo.probes.session.measuring import NoGpuMeasuredError, measure
 
     request = Request(gpus=wish.gpus, level=wish.level, numa=wish.numa)
     try:

@@ -16,7 +16,7 @@ from gputopo.cli.run.other_flags import (
     SWITCHES,
     VALUES,
 )
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 _YES, _NO = ("true", "1", "yes", "t"), ("false", "0", "no", "f")
 

@@ -22,10 +22,10 @@ from gputopo.cli.run import options as run_options
 from gputopo.cli.run.offers import at_least, folder_of, with_offers
 from gputopo.cli.run.options import exchange, output
 from gputopo.cli.source import FromOption, planned_machine
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 if TYPE_CHECKING:
-    from gputopo.launch.target import Target
+    from gputopo.launch.spec.target import Target
 
 ProgramArgument = Annotated[
     list[str] | None,
@@ -104,7 +104,8 @@ def _target_of(typed: dict[str, Any], folder: Path | None) -> "Target":
         variable_update="replicated" if copies else exchange.implied_update(typed),
     )
 
-    from gputopo.launch import runs, target
+    from gputopo.launch.spec import target
+    from gputopo.launch.supervise import run_folder as runs
     from gputopo.planner import is_of_one_gpu
 
     sources = typed["sources"] or ()
@@ -118,7 +119,7 @@ def _target_of(typed: dict[str, Any], folder: Path | None) -> "Target":
     )
     if not copies:
         return chosen
-    from gputopo.launch.prepare import reduced_by_strategy
+    from gputopo.launch.spec.prepare import reduced_by_strategy
 
     return replace(chosen, plan=reduced_by_strategy(chosen.plan))
 
@@ -130,7 +131,7 @@ def strategy_has_copies(typed: dict[str, Any]) -> bool:
     """
     if typed["strategy"] is None or (typed["ps"], exchange.implied_update(typed)) != ("auto", "auto"):
         return False
-    from gputopo.launch.strategy_names import read
+    from gputopo.launch.spec.strategy_names import read
 
     return read(typed["strategy"]).kind != "central"
 
@@ -155,8 +156,8 @@ def _refuse_for_program(typed: dict[str, Any], printed: str) -> None:
 
 
 def _run_program(program: list[str], chosen: "Target", *, dry_run: bool, printed: str) -> int:
-    from gputopo.launch import env
-    from gputopo.launch.program import check_program, run_program
+    from gputopo.launch.jobs.program import check_program, run_program
+    from gputopo.launch.spec import env
 
     has_gpus = chosen.backend == "gpu" or chosen.rehearsal_of is not None
     environment = env.program_env(os.environ, chosen.plan.environment if has_gpus else None)

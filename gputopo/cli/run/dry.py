@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gputopo.errors import InputError
-from gputopo.launch.spec import RunSpec
-from gputopo.plan import Plan
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.errors import InputError
+from gputopo.values.plan import Plan
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):
@@ -26,7 +26,7 @@ def show_dry_run(
     from gputopo.cli.printing import emit, show
 
     if printed == "json":
-        from gputopo import schema
+        from gputopo.values import schema
 
         dry = DryRun(plan=plan, environment=dict(environment), command=tuple(command), spec=spec)
         try:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from gputopo.cli.choices import shown
-from gputopo.errors import InputError, UsageError
+from gputopo.values.errors import InputError, UsageError
 
 MOST = 2**31 - 1  # TensorFlow's sizes and seeds are C ints
 MOST_FLOAT = 3.4e38  # TensorFlow computes with float32, where more is infinite

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import talking, unwritten, went_with_terminal
-from gputopo.errors import InputError
+from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
-    from gputopo.runs.events import Event
+    from gputopo.values.events import Event
 
 
 class Showing:

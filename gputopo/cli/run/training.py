@@ -16,18 +16,19 @@ from gputopo.cli.choices import shown
 from gputopo.cli.printing import tell
 from gputopo.cli.run.offers import is_utf8
 from gputopo.cli.run.showing import Showing
-from gputopo.errors import ExitCode, GputopoError, InputError, UsageError
-from gputopo.launch import env, runs
-from gputopo.launch.prepare import RunOptions, spec_of
-from gputopo.launch.supervision import signals
-from gputopo.launch.supervision.supervisor import Outcome, supervise, worker_command
+from gputopo.launch.spec import env
+from gputopo.launch.spec.prepare import RunOptions, spec_of
+from gputopo.launch.supervise import run_folder as runs
+from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.supervisor import Outcome, supervise, worker_command
+from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec import RunSpec
-    from gputopo.launch.supervision.sampling import Sampler
-    from gputopo.launch.target import Target
+    from gputopo.launch.spec.run_spec import RunSpec
+    from gputopo.launch.spec.target import Target
+    from gputopo.launch.supervise.sampling import Sampler
     from gputopo.runs.repeats import Repeats
-    from gputopo.runs.result import Result
+    from gputopo.values.result import Result
 
 _SPEC_OF_A_RUN_TO_COME = Path("RUN_FOLDER/spec.json")
 _EVENTS_FD_TO_COME = 3
@@ -138,7 +139,7 @@ def _repeats(
 
 def _saved(repeats: "Repeats", output: Path) -> bool:
     """Write repeats.json; where it cannot be written say so, for the repeats themselves are worth showing."""
-    from gputopo import schema
+    from gputopo.values import schema
 
     try:
         schema.write(output / "repeats.json", repeats)
@@ -179,7 +180,7 @@ def _train_once(
 
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     """Add what an earlier run says of this one's input."""
-    from gputopo.launch.past_runs import latest_results
+    from gputopo.launch.supervise.past_runs import latest_results
     from gputopo.runs.input_verdict import verdict
 
     earlier = latest_results(runs.runs_home(os.environ), but=folder.path)
@@ -196,9 +197,9 @@ def _exit_code(code: int, results: "Sequence[Result]", wanted: Wanted) -> int:
 
 def _checked(target: "Target", options: RunOptions, wanted: Wanted) -> "RunSpec":
     """Give the spec, after the looks that are cheap here and would cost the worker's start."""
-    from gputopo.launch.numerics import require_numerics
-    from gputopo.launch.room import require_room
-    from gputopo.launch.supervision.oom import memory_bytes
+    from gputopo.launch.spec.memory_check import require_room
+    from gputopo.launch.spec.numerics import require_numerics
+    from gputopo.launch.supervise.oom import memory_bytes
 
     spec = spec_of(target.plan, target.machine, options)
     if wanted.repeats > 1:
@@ -208,7 +209,7 @@ def _checked(target: "Target", options: RunOptions, wanted: Wanted) -> "RunSpec"
     require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
     require_room(spec, target.machine, host_bytes=memory_bytes())
     if spec.data.folder is not None:
-        from gputopo.launch.data_folder import find
+        from gputopo.launch.spec.data_folder import find
 
         find(Path(spec.data.folder), spec.data.name)
     return spec
@@ -228,7 +229,7 @@ def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
     """A trace that was asked for goes into the run's folder, which is known only now."""
     if not spec.lifecycle.trace_steps or spec.lifecycle.trace is not None:
         return spec
-    from gputopo import schema
+    from gputopo.values import schema
 
     placed = msgspec.structs.replace(spec.lifecycle, trace=str(folder.path.absolute() / "trace"))
     spec = msgspec.structs.replace(spec, lifecycle=placed)
@@ -280,7 +281,7 @@ def _print(result: "Result", printed: str) -> None:
     from gputopo.cli.printing import emit, show
 
     if printed == "json":
-        from gputopo import schema
+        from gputopo.values import schema
 
         emit(schema.encode_pretty(result))
         return
@@ -297,7 +298,7 @@ def _print_repeats(repeats: "Repeats", printed: str) -> None:
     from gputopo.cli.printing import emit, show
 
     if printed == "json":
-        from gputopo import schema
+        from gputopo.values import schema
 
         emit(schema.encode_pretty(repeats))
         return

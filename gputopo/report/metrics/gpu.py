@@ -1,9 +1,9 @@
 """The series of one GPU for Prometheus."""
 
-from gputopo.clock_events import reasons_of
 from gputopo.findings.fabric import JOINED, SOUND, SUCCESS
-from gputopo.machine import JOINING, Fabric, Gpu, MemoryMib, NvLink
+from gputopo.reference.clock_events import reasons_of
 from gputopo.report.metrics.exposition import MIB, Exposition, Label, times
+from gputopo.values.machine import JOINING, Fabric, Gpu, MemoryMib, NvLink
 
 Labels = dict[str, Label]
 

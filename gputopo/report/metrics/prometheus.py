@@ -5,9 +5,9 @@ seconds), counters end in `_total`, facts without a number are `_info` series of
 """
 
 from gputopo.findings import SEVERITIES, Inspection
-from gputopo.machine import Hop, Link, Machine, Nic, PciNode
 from gputopo.report.metrics.exposition import MIB, Exposition, times
 from gputopo.report.metrics.gpu import add_gpu
+from gputopo.values.machine import Hop, Link, Machine, Nic, PciNode
 
 _LEVEL = "how far apart two devices are: 0 one board, 10 PIX, 20 PXB, 30 PHB, 40 NODE, 50 SYS"
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gputopo.report import units
 from gputopo.report.runs.facts import ANOMALY_STYLE
-from gputopo.runs.result import DeviceResult, Result
+from gputopo.values.result import DeviceResult, Result
 
 _NARROWEST_NAME = 8  # columns of the screen that the name of a card folds into at least
 _GAP = 1

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from gputopo.report import units
 from gputopo.report.runs.news import evaluated_words, steps_words
-from gputopo.runs.events import DeviceTimes
-from gputopo.runs.result import Result
+from gputopo.values.events import DeviceTimes
+from gputopo.values.result import Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from gputopo.index_words import index_ranges
 from gputopo.report import units
-from gputopo.runs.events import (
+from gputopo.values.events import (
     Anomaly,
     BatchTried,
     CheckpointSaved,
@@ -18,6 +17,7 @@ from gputopo.runs.events import (
     Resumed,
     Traced,
 )
+from gputopo.values.index_ranges import index_ranges
 
 
 def news(event: Event) -> str | None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gputopo.report.runs.news import news
 from gputopo.report.runs.state import RunState
-from gputopo.runs.events import Event, RunStarted
+from gputopo.values.events import Event, RunStarted
 
 __all__ = ["DISPLAY_EVERY", "Progress", "RunState"]
 

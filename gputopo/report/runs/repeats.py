@@ -5,7 +5,7 @@ from gputopo.report.layout import Line
 from gputopo.report.runs.facts import ANOMALY_STYLE
 from gputopo.report.runs.report import title
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.result import Result
+from gputopo.values.result import Result
 
 
 def repeats_report(repeats: Repeats) -> list[Line]:

@@ -12,7 +12,7 @@ from gputopo.report.layout import Line
 from gputopo.report.runs.devices import device_tables
 from gputopo.report.runs.facts import ANOMALY_STYLE, Fact, run_facts
 from gputopo.runs.anomaly import MADE, THRESHOLD_PERCENT
-from gputopo.runs.result import Result
+from gputopo.values.result import Result
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from gputopo.report import units
 from gputopo.report.runs.news import news
-from gputopo.runs.events import (
+from gputopo.runs.throughput import RunningThroughput
+from gputopo.values.events import (
     Device,
     Event,
     LossNotFinite,
@@ -25,7 +26,6 @@ from gputopo.runs.events import (
     Step,
     WarmupDone,
 )
-from gputopo.runs.throughput import RunningThroughput
 
 # A device's bar is the median of so many steps: one stalled step does not make it jump.
 RECENT_STEPS = 15
@@ -34,7 +34,7 @@ BAR_WIDTH = 30
 # The worker's first word comes when TensorFlow is there and the model is built.
 STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
-# Phases of the worker in which no step is to be expected for a while, as in `gputopo.runs.events.PhaseBegun`.
+# Phases of the worker in which no step is expected for a while, as in `gputopo.values.events.PhaseBegun`.
 SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
 
 

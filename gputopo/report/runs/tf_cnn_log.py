@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gputopo import workload
 from gputopo.report import units
-from gputopo.runs.events import Evaluated, Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
 from gputopo.runs.throughput import RunningThroughput
+from gputopo.values.events import Evaluated, Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
+from gputopo.workload import models as workload
 
 DISPLAY_EVERY = 10  # the default of its --display_every
 RULE = "-" * 64

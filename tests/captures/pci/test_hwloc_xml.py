@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
 from gputopo.captures.pci import hwloc_xml
-from gputopo.errors import InputError
-from gputopo.machine import Hop, Machine
+from gputopo.values import schema
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
 
 CAPTURE = Path(__file__).parents[4] / "shared/captures/hwloc/power8gpudistances_hwloc.xml"

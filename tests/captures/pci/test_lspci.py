@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures.pci import lspci, pci_names
-from gputopo.errors import InputError
-from gputopo.machine import Hop, Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
 
 CAPTURE = Path(__file__).parents[4] / "shared/captures/other/lspci-tv_puget-wrx90-2gpu_stelline.txt"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures.pci import lspci_verbose
-from gputopo.errors import InputError
-from gputopo.machine import Hop, Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
 
 CAPTURE = Path(__file__).parents[4] / "shared/captures/other/lspci-acsctl_puget-wrx90-2gpu_stelline.txt"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures.topo import matrix as topo_matrix
-from gputopo.errors import InputError
-from gputopo.machine import Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
 from tests.cost import cost_of
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures" / "topo"

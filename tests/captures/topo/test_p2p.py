@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gputopo.captures import detect
 from gputopo.captures.topo import p2p as topo_p2p
-from gputopo.errors import InputError
-from gputopo.machine import Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
 from tests.captures import samples
 
 CAPTURES = Path(__file__).parents[4] / "shared/captures/other"

@@ -3,8 +3,8 @@
 import pytest
 
 from gputopo.captures import detect, merge
-from gputopo.errors import InputError
-from gputopo.machine import Hop, Machine
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop, Machine
 
 WHOLE = "GPU0 GPU1 GPU2\nGPU0 X NV4 SYS\nGPU1 NV4 X SYS\nGPU2 SYS SYS X\n"
 PCIE = "GPU0 GPU1 GPU2\nGPU0 X PXB SYS\nGPU1 PXB X SYS\nGPU2 SYS SYS X\n"

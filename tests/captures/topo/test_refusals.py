@@ -5,8 +5,8 @@ import time
 import pytest
 
 from gputopo.captures.topo import matrix as topo_matrix
-from gputopo.errors import InputError
-from gputopo.machine import Hop
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop
 
 REFUSED = [
     (

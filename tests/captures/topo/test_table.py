@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gputopo.captures.topo import matrix as topo_matrix
-from gputopo.errors import GputopoError
-from gputopo.machine import Hop, Machine
+from gputopo.values.errors import GputopoError
+from gputopo.values.machine import Hop, Machine
 from tests.captures.topo import matrices
 from tests.captures.topo.matrices import Invented
 

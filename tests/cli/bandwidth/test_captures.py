@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures.bandwidth_texts import bandwidth_test, nvbandwidth_json, nvbandwidth_table, p2p_matrix
+from tests.captures.bandwidth.texts import bandwidth_test, nvbandwidth_json, nvbandwidth_table, p2p_matrix
 from tests.cli.conftest import Call
 
 WHY = "no CUDA-capable device is detected"

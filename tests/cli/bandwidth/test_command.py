@@ -5,12 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo import history, schema
-from gputopo.bandwidth import Bandwidth, Failure
 from gputopo.cli.bandwidth import command, session
 from gputopo.cli.bandwidth.options import Wish
-from gputopo.machine import Machine
-from gputopo.report.bandwidths.document import BandwidthReport, report_of
+from gputopo.report.bandwidth.document import BandwidthReport, report_of
+from gputopo.runs import history
+from gputopo.values import schema
+from gputopo.values.bandwidth import Bandwidth, Failure
+from gputopo.values.machine import Machine
 from tests.cli.conftest import Call
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 

@@ -3,9 +3,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gputopo.bandwidth import Sample
-from gputopo.launch.reduction_bench import bench
-from gputopo.launch.reduction_bench.bench import ReductionTimes
+from gputopo.launch.jobs.reduction import bench
+from gputopo.launch.jobs.reduction.bench import ReductionTimes
+from gputopo.values.bandwidth import Sample
 from tests.cli.conftest import Call
 
 Asked = list[tuple[str, Sequence[int] | None, Sequence[str] | None]]

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.cli.run.aliases import translate
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 FLAGS = ("--xla", "--staged-vars", "--distortions", "--async", "--fp16-transfer", "--forward-only")
 

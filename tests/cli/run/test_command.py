@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
 from gputopo.cli.run import options as run_options
-from gputopo.launch.spec import RunSpec
-from gputopo.runs.events import Anomaly, RunStarted, Sample, read_events
-from gputopo.runs.result import Result
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values import schema
+from gputopo.values.events import Anomaly, RunStarted, Sample, read_events
+from gputopo.values.result import Result
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[3]

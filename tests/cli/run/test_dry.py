@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
 from gputopo.cli.run.dry import DryRun
+from gputopo.values import schema
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[3]
@@ -21,14 +21,14 @@ def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
     options = ("run", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix", "--dry-run")
     table = call(*options)
     assert table.code == 0
-    for words in ("GPUs       0,1", "CUDA_VISIBLE_DEVICES=GPU-", "-m gputopo.launch.worker", "\nWhy\n"):
+    for words in ("GPUs       0,1", "CUDA_VISIBLE_DEVICES=GPU-", "-m gputopo.launch.train.worker", "\nWhy\n"):
         assert words in table.out
     dry = schema.decode(call(*options, "--json").out, DryRun, origin="stdout")
     assert dry.plan.choice.gpus == (0, 1)
     assert dry.spec is not None
     assert dry.spec.ps_device == "/GPU:0"
     assert dry.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert "gputopo.launch.worker" in dry.command
+    assert "gputopo.launch.train.worker" in dry.command
     assert not own_home.exists()
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
-from gputopo.launch import runs
-from gputopo.runs.result import Result
+from gputopo.launch.supervise import run_folder as runs
+from gputopo.values import schema
+from gputopo.values.result import Result
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[3]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
-from gputopo.runs.events import Step, read_events
-from gputopo.runs.result import Result
+from gputopo.values import schema
+from gputopo.values.events import Step, read_events
+from gputopo.values.result import Result
 
 pytestmark = pytest.mark.tensorflow
 

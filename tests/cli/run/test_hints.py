@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli.run.options import exchange
-from gputopo.launch import data_folder
-from gputopo.launch.rules.checks import RULES
+from gputopo.launch.spec import data_folder
+from gputopo.launch.spec.rules.checks import RULES
 from tests.cli.conftest import Call
 
 # Each asks for nothing else that would be refused. DIR is a folder.

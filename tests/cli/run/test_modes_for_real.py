@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.result import Result
+from gputopo.values import schema
+from gputopo.values.result import Result
 
 pytestmark = pytest.mark.tensorflow
 

@@ -15,10 +15,10 @@ from gputopo.cli.run.options.exchange import implied_update
 from gputopo.cli.run.options.lifecycle import MOST_TRACED, parse_steps
 from gputopo.cli.run.options.optimizer import SCHEDULE
 from gputopo.cli.run.options.schedule import parse_schedule
-from gputopo.errors import GputopoError, InputError, UsageError
-from gputopo.launch.cpu_plan import cpu_plan
-from gputopo.launch.prepare import RunOptions, reduced_by_strategy, spec_of
-from gputopo.launch.spec import RunSpec, Schedule
+from gputopo.launch.spec.cpu_plan import cpu_plan
+from gputopo.launch.spec.prepare import RunOptions, reduced_by_strategy, spec_of
+from gputopo.launch.spec.run_spec import RunSpec, Schedule
+from gputopo.values.errors import GputopoError, InputError, UsageError
 
 OFFERS: tuple[Offer, ...] = tuple(itertools.chain(*run_options.THEMES.values()))
 

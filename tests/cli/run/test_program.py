@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo import schema
 from gputopo.cli.run.dry import DryRun
+from gputopo.values import schema
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[3]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gputopo import schema
-from gputopo.errors import InputError
-from gputopo.launch import runs
-from gputopo.launch.spec import RunSpec
-from gputopo.launch.supervision import batch_search
+from gputopo.launch.jobs import batch_search
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise import run_folder as runs
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.result import Result
+from gputopo.values import schema
+from gputopo.values.errors import InputError
+from gputopo.values.result import Result
 from tests.cli.conftest import Call
 
 

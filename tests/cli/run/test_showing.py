@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo import schema
-from gputopo.runs.events import RunFinished, read_events
-from gputopo.runs.result import Result
+from gputopo.values import schema
+from gputopo.values.events import RunFinished, read_events
+from gputopo.values.result import Result
 
 ROOT = Path(__file__).parents[3]
 FULL = Path("/dev/full")

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.links.copies import Job, Way
+from gputopo.copies.copies import Job, Way
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario

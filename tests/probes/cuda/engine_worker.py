@@ -7,11 +7,11 @@ from functools import partial
 
 import msgspec
 
-from gputopo.bandwidth import Failure
-from gputopo.links.copies import Job
+from gputopo.copies.copies import Job
 from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError, open_cuda
 from gputopo.probes.cuda.engine import Engine, Window
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
+from gputopo.values.bandwidth import Failure
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gputopo.links.copies import Job
+from gputopo.copies.copies import Job
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from tests.probes.cuda.doubled import (
     MIB,

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from gputopo.bandwidth import Failure
-from gputopo.links.copies import Job
+from gputopo.copies.copies import Job
 from gputopo.probes.cuda.engine import WayTime
+from gputopo.values.bandwidth import Failure
 from tests.probes.cuda.doubled import (
     MIB,
     alone,

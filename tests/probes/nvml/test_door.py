@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.machine import Hop
 from gputopo.probes.collect import read_machine
 from gputopo.probes.nvml.door import NotReadError, open_nvml
+from gputopo.values.machine import Hop
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, GpuSpec, LinkSpec, Scenario, changed
 from tests.kit.telling import TELLING

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.machine import PciNode
 from gputopo.probes.pci.errors import aer_total, host_acs, read_acs, read_aer
+from gputopo.values.machine import PciNode
 from tests.kit.faults import broken
 from tests.kit.machines import read
 from tests.kit.sysfs import config_space, write_aer, write_files

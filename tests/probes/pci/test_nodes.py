@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.machine import PciNode
-from gputopo.pcie import address_order, generation_of
 from gputopo.probes.pci.nodes import (
     Limit,
     interface_name,
@@ -16,6 +14,8 @@ from gputopo.probes.pci.nodes import (
     read_speed,
     read_width,
 )
+from gputopo.reference.pcie import address_order, generation_of
+from gputopo.values.machine import PciNode
 from tests.kit.scenarios import SCENARIOS, LinkSpec
 from tests.kit.sysfs import write_files, write_function, write_tree
 

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.findings import Finding, Inspection
-from gputopo.machine import (
+from gputopo.report.metrics.prometheus import exposition
+from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
     Driver,
@@ -21,7 +22,6 @@ from gputopo.machine import (
     TemperatureC,
     UtilizationPercent,
 )
-from gputopo.report.metrics.prometheus import exposition
 from tests.kit.machines import read as read_machine
 from tests.kit.scenarios import SCENARIOS
 from tests.report.metrics.exposition_grammar import Family, read

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from gputopo.report.runs.progress import Progress, RunState
-from gputopo.runs.events import (
+from gputopo.values.events import (
     CheckpointSaved,
     Event,
     LossNotFinite,

@@ -6,7 +6,8 @@ import pytest
 from gputopo.report import units
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import failure_lines, run_report, title, verdict_lines
-from gputopo.runs.events import (
+from gputopo.runs.summary import summarise
+from gputopo.values.events import (
     Device,
     DeviceTimes,
     Evaluated,
@@ -15,8 +16,7 @@ from gputopo.runs.events import (
     RunStarted,
     Traced,
 )
-from gputopo.runs.result import Result
-from gputopo.runs.summary import summarise
+from gputopo.values.result import Result
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 
 QUIET = Noise(own=0.01, stalls=0.0)

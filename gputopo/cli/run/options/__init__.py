@@ -7,8 +7,8 @@ from gputopo.cli.run.offers import Offer, given
 from gputopo.cli.run.options import data, exchange, lifecycle, model, numerics, optimizer, output, runtime
 
 if TYPE_CHECKING:
-    from gputopo.launch.prepare import RunOptions
-    from gputopo.launch.target import Target
+    from gputopo.launch.spec.prepare import RunOptions
+    from gputopo.launch.spec.target import Target
 
 # Headings of the help, in its order.
 THEMES: dict[str, tuple[Offer, ...]] = {
@@ -61,8 +61,8 @@ def options_of(
     fields: Mapping[str, Any], target: "Target", *, model: str, num_gpus: int | None
 ) -> "RunOptions":
     """Give what was asked of the run on this target."""
-    from gputopo.launch.cpu_plan import CPU_DEVICES
-    from gputopo.launch.prepare import RunOptions
+    from gputopo.launch.spec.cpu_plan import CPU_DEVICES
+    from gputopo.launch.spec.prepare import RunOptions
 
     return RunOptions(
         model=model,

@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 from gputopo.cli.choices import require_choice, shown
 from gputopo.cli.run.offers import Offer, at_least, folder_of
-from gputopo.errors import InputError
-from gputopo.launch.spec import CacheForm, Data, DataSource, Feed, ResizeMethod
+from gputopo.launch.spec.run_spec import CacheForm, Data, DataSource, Feed, ResizeMethod
+from gputopo.values.errors import InputError
 
 SOURCES: tuple[DataSource, ...] = get_args(DataSource)
 FEEDS: tuple[Feed, ...] = get_args(Feed)

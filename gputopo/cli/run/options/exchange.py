@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from gputopo import all_reduce
 from gputopo.cli.choices import require_choice
 from gputopo.cli.run.offers import Offer, at_least
-from gputopo.launch.spec import Exchange, GradReduce
+from gputopo.launch.spec.run_spec import Exchange, GradReduce
+from gputopo.values import all_reduce
 
 CONSISTENCIES = ("strong", "relaxed")
 GRAD_REDUCES: tuple[GradReduce, ...] = get_args(GradReduce)

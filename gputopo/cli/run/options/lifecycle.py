@@ -6,8 +6,8 @@ from typing import Any
 
 from gputopo.cli.choices import shown
 from gputopo.cli.run.offers import Offer, at_least, folder_of
-from gputopo.errors import UsageError
-from gputopo.launch.spec import Lifecycle
+from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.values.errors import UsageError
 
 MOST_TRACED = 100  # a profile of more steps than this does not fit into memory. Ours.
 

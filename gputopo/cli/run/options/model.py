@@ -6,7 +6,7 @@ from typing import Any
 
 from gputopo.cli.choices import require_choice, shown
 from gputopo.cli.run.offers import Offer, at_least, whole
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 TASKS = ("train", "forward", "eval", "input")
 METHODS = ("kuza55", "avolkov1", "fchollet")

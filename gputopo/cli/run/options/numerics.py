@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 from gputopo.cli.choices import require_choice, shown
 from gputopo.cli.run.offers import Offer, number
-from gputopo.errors import UsageError
-from gputopo.launch.spec import DataFormat, Precision, PrecisionName
+from gputopo.launch.spec.run_spec import DataFormat, Precision, PrecisionName
+from gputopo.values.errors import UsageError
 
 PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 DATA_FORMATS: tuple[DataFormat, ...] = get_args(DataFormat)

@@ -6,8 +6,8 @@ from typing import Any, get_args
 from gputopo.cli.choices import require_choice
 from gputopo.cli.run.offers import Offer, at_least, number
 from gputopo.cli.run.options.schedule import GRAMMAR, OF_THE_MODEL, parse_schedule
-from gputopo.errors import UsageError
-from gputopo.launch.spec import Optimization, OptimizerName
+from gputopo.launch.spec.run_spec import Optimization, OptimizerName
+from gputopo.values.errors import UsageError
 
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 

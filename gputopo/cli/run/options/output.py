@@ -2,7 +2,7 @@
 
 from gputopo.cli.choices import require_choice, shape_of
 from gputopo.cli.run.offers import Offer
-from gputopo.errors import UsageError
+from gputopo.values.errors import UsageError
 
 FORMATS = ("table", "json")
 FAIL_ON = ("warning", "error")  # an anomaly is a warning

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from gputopo.cli.choices import require_choice
 from gputopo.cli.run.offers import Offer, at_least
-from gputopo.launch.spec import Runtime, ThreadMode
+from gputopo.launch.spec.run_spec import Runtime, ThreadMode
 
 THREAD_MODES: tuple[ThreadMode, ...] = get_args(ThreadMode)
 _MIB = "MIB"

@@ -5,8 +5,8 @@ import re
 
 from gputopo.cli.choices import nearest, shown
 from gputopo.cli.run.offers import Offer
-from gputopo.errors import UsageError
-from gputopo.launch.spec import Schedule
+from gputopo.launch.spec.run_spec import Schedule
+from gputopo.values.errors import UsageError
 
 OF_THE_MODEL = "model"  # resolved where the model and its batch are known
 GRAMMAR = "piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY or cosine:STEPS, or model for its authors'"

@@ -1,0 +1,279 @@
+"""The text of the CUDA samples' `bandwidthTest` (quick, range, shmoo, csv) and of the blog's `bandwidthtest`.
+
+One text may hold the outputs of several runs. A run prints the number of its device among those that it
+sees, so each run of CUDA_VISIBLE_DEVICES=3 says "Device 0"; which GPU it is comes from the command line above
+it, or as `single_device.numbers` says, and `notes` tell what was assumed. Its local copy counts every byte
+twice, as ours does. Of several devices it prints only the sum over them, which is no speed: NotMeasured.
+A run whose first line is there is whole with its last, `Result = ...`; a part of one that was pasted is whole
+where each heading has its numbers.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from gputopo.captures import places
+from gputopo.captures.bandwidth import single_device
+from gputopo.captures.bandwidth.matrix_rows import positive
+from gputopo.captures.pasted_text import Read, understood_of
+from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Sample
+from gputopo.values.machine import Gpu, Machine
+
+SOURCE = single_device.SOURCE
+
+_OLD_UNIT = (
+    "bandwidthTest's MB/s are read as 10^6 bytes; its older versions divide by 2^20, then the "
+    "links are 4.9 % faster than the numbers here"
+)
+_KINDS: dict[str, Kind] = {
+    "Host to Device": "h2d",
+    "Device to Host": "d2h",
+    "Device to Device": "d2d_local",
+    "H2D": "h2d",
+    "D2H": "d2h",
+    "D2D": "d2d_local",
+}
+_START = re.compile(r"\[CUDA Bandwidth Test\] - Starting")
+_DEVICE = re.compile(r"Device (\d{1,4}): (\S.{0,119})$", re.ASCII)
+_BLOG_DEVICE = re.compile(r"Device: ([^,]{1,120})$")
+_WAY = "(Host to Device|Device to Host|Device to Device)"
+_DIRECTION = re.compile(rf"^{_WAY} Bandwidth(?:, (\d{{1,4}}) Device\(s\))?\W*$", re.ASCII)
+_MEMORY = re.compile(r"^(PINNED|PAGEABLE)(?: Write-Combined)? Memory Transfers$")
+_HEADER = re.compile(r"Transfer Size \(Bytes\)\s+Bandwidth\((MB|GB)/s\)$")
+_ROW = re.compile(r"^(\d{1,15})\s+(\S+)$", re.ASCII)
+_CSV = re.compile(
+    r"^bandwidthTest-(H2D|D2H|D2D)(-Pinned|-Paged)?(?:-WriteCombined)?, Bandwidth = (\S+) (MB|GB)/s, "
+    r"Time = \S+ s, Size = (\d{1,15}) bytes, NumDevsUsed = (\d{1,4})$",
+    re.ASCII,
+)
+_BLOG_SIZE = re.compile(r"^Transfer size \(MB\): (\d{1,6})$", re.ASCII)
+_BLOG_MEMORY = re.compile(r"^(Pageable|Pinned) transfers$")
+_BLOG_ROW = re.compile(rf"^{_WAY} bandwidth \(GB/s\): (\S+)$")
+_VISIBLE = re.compile(r"CUDA_VISIBLE_DEVICES=\"?(\d{1,4})\"?(?![\d,])", re.ASCII)
+_NUMBERED = re.compile(r"(?:gpu|device)[ _-]?(\d{1,3})(?!\d)", re.IGNORECASE | re.ASCII)
+_PROSE = re.compile(
+    r"^(?:Running on\.\.\.|(?:Quick|Range|Shmoo) Mode|\.+"
+    r"|!+Cumulative Bandwidth to be computed from all the devices !+"
+    r"|NOTE: The CUDA Samples are not meant.*|Write-Combined Memory Writes are Enabled)$"
+)
+_FAILED = re.compile(
+    r"^(?:Result = FAIL|CUDA error at .*|!+(?:Error|No devices found).*"
+    r"|.*cudaGetDevice(?:Count|Properties) returned.*)$"
+)
+_RESULT = re.compile(r"^Result = (?:PASS|FAIL)$")  # printed last, unless CUDA's error ended the program
+_IN_WORDS = re.compile(r"^-> \w.{0,120}$")  # below "... returned 3": what 3 means
+_MARKS = re.compile(
+    r"\[CUDA Bandwidth Test\]|^[^\w\n]{0,20}bandwidthTest-[HD]2[HD]\b"
+    rf"|^[^\w\n]{{0,20}}{_WAY} (?:Bandwidth, \d+ Device|bandwidth \(GB/s\):)"
+    r"|^[^\w\n]{0,20}(?:PINNED|PAGEABLE) Memory Transfers",
+    re.MULTILINE,
+)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One output of the program."""
+
+    visible: int | None  # CUDA_VISIBLE_DEVICES of the command line above
+    label: int | None  # a number in another line above
+    devices: dict[int, str] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)  # of GPU 0
+    not_measured: list[NotMeasured] = field(default_factory=list)
+    kind: Kind | None = None
+    device_count: int = 1
+    pinned: bool | None = None
+    scale: float | None = None  # of the printed numbers to GB/s
+    bytes: int | None = None
+    started: bool = False  # with the program's first line
+    waits: bool = False  # for a number that a heading announced, or for what an error kept from coming
+    ended: bool = False  # with the program's last line
+
+    @property
+    def whole(self) -> bool:
+        """Whether all is there that the run was to print, as far as its own lines tell."""
+        return self.ended or not (self.started or self.waits)
+
+    @property
+    def told(self) -> bool:
+        """Whether the run has got as far as a result."""
+        return bool(self.samples or self.not_measured) or self.kind is not None
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text has a line that only these programs print."""
+    return _MARKS.search(text) is not None
+
+
+def read(text: str, *, origin: str) -> Read:
+    """Read the runs of a text, and tell which lines were understood."""
+    del origin  # nothing in such a text is refused: a line that cannot be is not understood
+    reader = _Reader()
+    understood = understood_of(text, lambda _, line: reader.add(line))
+    complete = all(run.whole for run in reader.runs)
+    return Read(_machine([run for run in reader.runs if run.told], reader.notes, complete), understood)
+
+
+class _Reader:
+    """The runs of a text, line by line."""
+
+    def __init__(self) -> None:
+        self.runs: list[_Run] = []
+        self.notes: list[str] = []
+        self.visible: int | None = None
+        self.exported = False  # else it holds for one run
+        self.label: int | None = None
+
+    def add(self, line: str) -> bool:
+        """Take one line; False where it is not understood."""
+        if _START.search(line):
+            self._begin()
+            self.runs[-1].started = True
+        elif visible := _VISIBLE.search(line):
+            self.visible, self.exported = int(visible[1]), "export" in line
+        elif device := _DEVICE.match(line) or _BLOG_DEVICE.match(line):
+            if not self.runs or self.runs[-1].told or device.re is _BLOG_DEVICE:
+                self._begin()
+            index, name = device.groups() if device.re is _DEVICE else ("0", device[1])
+            self.runs[-1].devices[int(index)] = name.strip()
+        elif _FAILED.match(line):
+            run = self._run()
+            run.not_measured.append(NotMeasured(what=self._what(), reason=f"{SOURCE} says: {line[:160]}"))
+            run.waits, run.ended = True, _RESULT.match(line) is not None
+        elif _RESULT.match(line):
+            if self.runs:  # else it is of another sample
+                self.runs[-1].ended = True
+        elif _IN_WORDS.match(line) and self.runs and self.runs[-1].not_measured:
+            last = self.runs[-1].not_measured.pop()
+            self.runs[-1].not_measured.append(NotMeasured(what=last.what, reason=f"{last.reason} {line}"))
+        elif self._set(line) or self._number(line):
+            return True
+        elif _PROSE.match(line) is None:
+            if label := _NUMBERED.search(line):  # such as the name of the file that was pasted
+                self.label = int(label[1])
+            return False
+        return True
+
+    def _begin(self) -> None:
+        last = self.runs[-1] if self.runs else None
+        if last is not None and not last.told and not last.devices:
+            return
+        self.runs.append(_Run(self.visible, self.label))
+        self.label, self.visible = None, self.visible if self.exported else None
+
+    def _run(self) -> _Run:
+        if not self.runs:
+            self._begin()
+        return self.runs[-1]
+
+    def _what(self) -> str:
+        return f"{SOURCE}: {self._run().kind or 'the whole run'}"
+
+    def _set(self, line: str) -> bool:
+        """Take a line that says what the numbers below it are."""
+        if direction := _DIRECTION.match(line):
+            run = self._run()
+            run.kind, run.device_count = _KINDS[direction[1]], int(direction[2] or 1)
+            run.scale = run.pinned = None
+            run.waits = True
+        elif memory := _MEMORY.match(line) or _BLOG_MEMORY.match(line):
+            self._run().pinned = memory[1].upper() == "PINNED"
+        elif header := _HEADER.search(line):
+            self._run().scale = self._scale(header[1])
+        elif size := _BLOG_SIZE.match(line):
+            run = self._run()
+            run.bytes, run.waits = int(size[1]) * 2**20, True
+        else:
+            return False
+        return True
+
+    def _scale(self, unit: str) -> float:
+        if unit == "GB":
+            return 1.0
+        self.notes.append(_OLD_UNIT)
+        return 1e-3
+
+    def _number(self, line: str) -> bool:
+        """Take a line with a result; False where it is none, or its number cannot be."""
+        run = self._run() if self.runs else None
+        if csv := _CSV.match(line):
+            way, memory, number, unit, size, count = csv.groups()
+            pinned = None if memory is None else memory == "-Pinned"
+            return self._take(_KINDS[way], pinned, int(size), number, self._scale(unit), int(count))
+        if (blog := _BLOG_ROW.match(line)) and run is not None:
+            last = run.pinned is True and _KINDS[blog[1]] == "d2h"  # of the four numbers of that program
+            return self._take(_KINDS[blog[1]], run.pinned, run.bytes, blog[2], 1.0, 1, last=last)
+        if (row := _ROW.match(line)) and run is not None and run.kind is not None and run.scale is not None:
+            return self._take(run.kind, run.pinned, int(row[1]), row[2], run.scale, run.device_count)
+        return False
+
+    def _take(
+        self,
+        kind: Kind,
+        pinned: bool | None,
+        size: int | None,
+        number: str,
+        scale: float,
+        count: int,
+        *,
+        last: bool = True,
+    ) -> bool:
+        """Take a result; `last` of what was announced. False where it cannot be."""
+        value = positive(number, 1e5 / scale)
+        if value is None or size == 0 or count < 1:
+            return False
+        value = float(f"{value * scale:.12g}")  # 763.5 MB/s are 0.7635 GB/s, and no 0.7635000000000001
+        run = self._run()
+        run.waits = not last
+        if count > 1:
+            what = f"{SOURCE}: {kind} of {size} bytes for each of {count} devices"
+            reason = f"it prints only the sum over its devices, one after another: {value:g} GB/s"
+            run.not_measured.append(NotMeasured(what=what, reason=reason))
+            return True
+        zero = places.gpu(0)
+        source, destination = {"h2d": ("host", zero), "d2h": (zero, "host")}.get(kind, (zero, zero))
+        run.samples.append(
+            Sample(
+                kind=kind,
+                source=source,
+                destination=destination,
+                bytes=size,
+                pinned=None if kind == "d2d_local" else pinned,
+                method="driver",
+                median_gb_per_s=value,
+            )
+        )
+        return True
+
+
+def _machine(runs: list[_Run], notes: list[str], complete: bool) -> Machine:
+    """Put the runs together, each on its GPU."""
+    indices, said = single_device.numbers(
+        [
+            single_device.Run(
+                told=run.visible if run.visible is not None and set(run.devices) <= {0} else None,
+                label=run.label,
+                printed=min(run.devices, default=0),
+                name=next(iter(run.devices.values()), None),
+                samples=tuple(run.samples),
+            )
+            for run in runs
+        ]
+    )
+    gpus: dict[int, Gpu] = {}
+    samples: list[Sample] = []
+    for run, index in zip(runs, indices, strict=True):
+        named = run.devices if len(run.devices) > 1 else {index: next(iter(run.devices.values()), None)}
+        if not (run.devices or run.samples):  # it failed before it saw a GPU
+            named = {}
+        for number, name in named.items():
+            if number not in gpus or gpus[number].name is None:
+                gpus[number] = Gpu(index=number, name=name)
+        one = places.renumbered(Bandwidth(source=SOURCE, samples=tuple(run.samples)), {0: index})
+        samples += one.samples
+    bandwidth = Bandwidth(
+        source=SOURCE,
+        samples=tuple(samples),
+        not_measured=tuple(one for run in runs for one in run.not_measured),
+        complete=complete,
+        notes=tuple(dict.fromkeys([*notes, *said])),
+    )
+    return Machine(source=SOURCE, gpus=tuple(gpus[i] for i in sorted(gpus)), bandwidth=bandwidth)

@@ -1,0 +1,264 @@
+"""The testcases of nvbandwidth 0.2 to 0.8: what each number of their matrices is.
+
+Which GPU sends is taken from what each test is described to do (`nvbandwidth -l`), not from the arrows of the
+headings, which name the side that asks first: in a read test the row's GPU fetches from the column's, in a
+write test it sends to it. The bidirectional tests time one direction while the other runs too, so those
+numbers are one-way ones in a `group`; since 0.6 both are given between GPUs, and their total is
+`bidirectional`. `all_to_host` and `host_to_all` run on all GPUs at once. `device_local_copy` counts the bytes
+copied once; ours, counting them read and written, is twice that. Host memory is page-locked in all tests.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Literal
+
+from gputopo.captures import peer_links, places
+from gputopo.captures.bandwidth import nvbandwidth_names as names
+from gputopo.captures.bandwidth.matrix_rows import MOST_US, is_empty, is_zero, positive
+from gputopo.captures.places import ALL_GPUS, HOST, Device
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.machine import Driver, Machine
+
+SOURCE = "nvbandwidth"
+
+Part = Literal["1", "2", "total"]
+
+_NS_PER_US = 1000.0
+_LOCAL_NOTE = (
+    f"{SOURCE}'s device_local_copy counts the bytes copied once; here they count as read and written"
+)
+_ARROW_NOTE = (
+    f"{SOURCE}'s tests between GPUs: in a read test the column's GPU is the source and the row's fetches, "
+    "in a write test the row's GPU is the source"
+)
+_PEER_LATENCY_NOTE = (
+    f"{SOURCE} before 0.8 gives the latency to the host as device_to_device_latency_sm (its changelog)"
+)
+_NO_PEER = "no peer access between these GPUs"
+_CUDA_ERROR = re.compile(r"\b(CUDA_ERROR_[A-Z_]{3,60}|cudaError[A-Za-z]{3,60})\b")
+# What it says before it exits (its error_handling.h) or aborts at once. After other errors it goes on.
+_ENDS = re.compile(
+    r"\[(?:CUDA_ERROR_|cudaError)|NVML_ERROR|ASSERT in expression|Invalid value when checking the pattern"
+)
+_WRONG_DATA = re.compile(r"invalid value when checking the pattern|memcmp.{0,20}mismatch", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One printed matrix: the cells' words by row, then by column."""
+
+    test: str
+    columns: tuple[int, ...]
+    rows: Mapping[int, Sequence[str]]
+    part: Part | None = None  # of a bidirectional test between GPUs since 0.6
+
+
+@dataclass(slots=True)
+class Report:
+    """What one output told, to be made into a machine. CUDA's numbers of the GPUs throughout."""
+
+    devices: dict[int, Device] = field(default_factory=dict)
+    driver: str | None = None
+    cuda: str | None = None
+    version: str | None = None
+    bytes: int | None = None
+    samples: list[Sample] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    not_measured: list[NotMeasured] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    peers: dict[tuple[int, int], bool] = field(default_factory=dict)  # low number first
+    columns: set[int] = field(default_factory=set)
+    complete: bool = True
+
+
+def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
+    """Add a matrix; give row and word of the cells that are no reading: all of a test that is not known."""
+    if not names.is_known(matrix.test):
+        report.not_measured.append(
+            NotMeasured(what=f"{SOURCE} {matrix.test}", reason="this test is not one that gputopo reads")
+        )
+        return [(row, " ".join(words)) for row, words in matrix.rows.items()]
+    strange: list[tuple[int, str]] = []
+    absent = 0
+    most = MOST_US * _NS_PER_US if "latency" in matrix.test else 1e5
+    between = matrix.test.startswith("device_to_device")
+    report.columns.update(matrix.columns, matrix.rows if between else ())
+    for row, words in matrix.rows.items():
+        for column, word in zip(matrix.columns, words, strict=True):
+            value = positive(word, most)
+            if value is not None and not (between and row == column):
+                report.samples.append(_sample(report, matrix, row, column, value))
+            elif is_empty(word) or is_zero(word):
+                absent += not (between and row == column)
+            else:
+                strange.append((row, word))
+            if between and row != column and (value is not None or is_empty(word) or is_zero(word)):
+                report.peers.setdefault((min(row, column), max(row, column)), value is not None)
+    if absent and matrix.part in (None, "total"):
+        what = f"{SOURCE} {matrix.test}: {absent} of its numbers"
+        report.not_measured.append(
+            NotMeasured(what=what, reason=_NO_PEER if between else "the tool gives N/A")
+        )
+    return strange
+
+
+def waive(report: Report, test: str | None, says: str = "") -> None:
+    """Add a test that the tool left out."""
+    says = says.strip(" .:")
+    pairs = test is not None and names.is_between_gpus(test)
+    reason = says or ("no two GPUs can access one another" if pairs else "the tool says no more than that")
+    what = f"{SOURCE} {test}" if test else f"a test that {SOURCE}'s text does not name"
+    report.not_measured.append(NotMeasured(what=what, reason=f"waived: {reason}"))
+    if test is not None and names.PAIRS.fullmatch(test):
+        for pair in combinations(sorted(report.devices), 2):
+            report.peers.setdefault(pair, False)
+
+
+def fail(report: Report, test: str | None, says: str) -> None:
+    """Add a test that ended in an error: a failure where CUDA's error or wrong data is named."""
+    says = says.strip()[:300]
+    error = _CUDA_ERROR.search(says)
+    reason = error[1] if error else "WRONG_DATA" if _WRONG_DATA.search(says) else None
+    if test is None or not names.is_known(test) or reason is None:
+        what = f"{SOURCE} {test}" if test else SOURCE
+        report.not_measured.append(NotMeasured(what=what, reason=says or "it failed without a word"))
+        return
+    kind, source, destination = names.ends(test)
+    failure = Failure(
+        kind=kind,
+        source=source,
+        destination=destination,
+        reason=reason,
+        says=f"{test}: {says}",
+        method=names.method(test),
+    )
+    if failure not in report.failures:
+        report.failures.append(failure)
+
+
+def ends_the_run(says: str) -> bool:
+    """Tell whether nvbandwidth exits after this error, so that no other test follows."""
+    return _ENDS.search(says) is not None
+
+
+def cuda_version(number: str) -> str | None:
+    """Write CUDA's version number (12080) as it is spoken of (12.8)."""
+    if not (number.isascii() and number.isdecimal() and 4 <= len(number) <= 6):
+        return None
+    return f"{int(number) // 1000}.{int(number) % 1000 // 10}"
+
+
+def machine(report: Report) -> Machine:
+    """Make the machine, its GPUs in PCI order where their addresses are told."""
+    listed = {i: report.devices.get(i, Device()) for i in sorted(report.columns | set(report.devices))}
+    gpus, index_of = places.gpus_in_pci_order(listed)
+    if any(index != number for number, index in index_of.items()):
+        report.notes.append(
+            f"{SOURCE} numbers the GPUs as CUDA does; here they are in PCI order, as NVML's are"
+        )
+    peers = {
+        (index_of[a], index_of[b]): {can} for (a, b), can in report.peers.items() if {a, b} <= set(index_of)
+    }
+    bandwidth = Bandwidth(
+        source=SOURCE,
+        samples=tuple(report.samples),
+        failures=tuple(report.failures),
+        not_measured=tuple(report.not_measured),
+        complete=report.complete,
+        driver_version=report.driver,
+        cuda_version=report.cuda,
+        notes=tuple(dict.fromkeys(report.notes)),
+    )
+    return Machine(
+        source=SOURCE,
+        driver=Driver(version=report.driver, cuda_version=report.cuda),
+        gpus=gpus,
+        links=peer_links.links(peers, SOURCE)[0],
+        bandwidth=places.renumbered(bandwidth, index_of),
+    )
+
+
+def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float) -> Sample:
+    test, here, there = matrix.test, places.gpu(row), places.gpu(column)
+    if "latency" in test:
+        peer = test.startswith("device_to_device")
+        if peer and _before_0_8(report.version):
+            report.notes.append(_PEER_LATENCY_NOTE)
+        return Sample(
+            kind="latency",
+            source=there if peer else HOST,
+            destination=here if peer else there,
+            pinned=None if peer else True,
+            method="kernel_read",  # the destination follows pointers in the source's memory
+            path="direct" if peer else None,
+            median_us=float(f"{value / _NS_PER_US:.12g}"),
+        )
+    if test == "device_local_copy":
+        report.notes.append(_LOCAL_NOTE)
+        return Sample(
+            kind="d2d_local",
+            source=there,
+            destination=there,
+            bytes=report.bytes,
+            method="copy_engine",
+            median_gb_per_s=2 * value,
+        )
+    if pairs := names.PAIRS.fullmatch(test):
+        report.notes.append(_ARROW_NOTE)
+        return _pair_sample(report, matrix, pairs, row, column, value)
+    kind, source, destination = names.ends(test)
+    source, destination = (
+        there if end == ALL_GPUS and kind != "p2p_direct" else end for end in (source, destination)
+    )
+    if kind == "p2p_direct":
+        inward = names.goes_into_one(test)
+        source, destination = (ALL_GPUS, there) if inward else (there, ALL_GPUS)
+        group: str | None = f"{test} {there}"
+    elif "bidirectional" in test:  # not only this direction ran on the others
+        group = f"{test} {there}"
+    else:
+        group = test if "all" in test else None
+    return Sample(
+        kind=kind,
+        source=source,
+        destination=destination,
+        bytes=report.bytes,
+        pinned=None if kind == "p2p_direct" else True,
+        method=names.method(test),
+        group=group,
+        median_gb_per_s=value,
+    )
+
+
+def _pair_sample(
+    report: Report, matrix: Matrix, pairs: re.Match[str], row: int, column: int, value: float
+) -> Sample:
+    here, there = places.gpu(row), places.gpu(column)
+    if matrix.part == "total":
+        return Sample(
+            kind="bidirectional",
+            source=here,
+            destination=there,
+            bytes=report.bytes,
+            path="direct",
+            method=names.method(matrix.test),
+            median_gb_per_s=value,
+        )
+    # The first of two directions starts at the column's GPU in both kinds of test, the second at the row's.
+    from_column = pairs[2] == "read" if matrix.part is None else matrix.part == "1"
+    source, destination = (there, here) if from_column else (here, there)
+    return Sample(
+        kind="p2p_direct",
+        source=source,
+        destination=destination,
+        bytes=report.bytes,
+        method=names.method(matrix.test),
+        group=f"{matrix.test} {here} {there}" if pairs[1] else None,
+        median_gb_per_s=value,
+    )
+
+
+def _before_0_8(version: str | None) -> bool:
+    return version is not None and tuple(int(part) for part in version.split(".")) < (0, 8)

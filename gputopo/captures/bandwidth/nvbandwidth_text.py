@@ -1,0 +1,189 @@
+"""The text of `nvbandwidth` 0.2 to 0.8, whole or any part of it: text in, Machine out.
+
+What the numbers of each test are, `nvbandwidth_tests` tells. A test's name is taken from its `Running` line
+or, where that was cut off, from the `SUM` line below the matrix.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from gputopo.captures.bandwidth import nvbandwidth_tests as tests
+from gputopo.captures.bandwidth.matrix_rows import devices, row
+from gputopo.captures.bandwidth.nvbandwidth_tests import Matrix, Part, Report
+from gputopo.captures.pasted_text import Read, understood_of
+from gputopo.captures.places import Device
+
+SOURCE = tests.SOURCE
+
+_VERSION = re.compile(r"nvbandwidth Version: v?(\d{1,3}(?:\.\d{1,3}){0,2})")
+_CUDA = re.compile(r"^CUDA (Runtime|Driver) Version: (\d{4,6})$", re.ASCII)
+_DRIVER = re.compile(r"^Driver Version: (\d{1,4}(?:\.\d{1,4}){0,3})$", re.ASCII)
+_DEVICE = re.compile(
+    r"^Device (\d{1,4}): (.{1,120}?)(?: \(([0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\))?(?:: \(.*\))?$",
+    re.ASCII,
+)
+_PROCESS = re.compile(r"^Process +\d{1,5} \(.{1,255}\): device \d{1,4}: ", re.ASCII)  # of the multinode build
+_HOST_NAME = re.compile(r"^[A-Za-z0-9][\w.-]{0,254}$")
+_RUNNING = re.compile(r"^Running ([a-z][a-z0-9_]{2,80})\.$")
+_WAIVED = re.compile(r"^(?:Waiving|Waived)\b:?\s*(?:([a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b)?(.*)$")
+_WHAT = re.compile(
+    r"^(?:memcpy|memory latency|multicast|Device to Device Latency|Bisect)\b.{0,100}?(?:\((?:GB/s|ns)\)|BW)$",
+    re.IGNORECASE,
+)
+_SUM = re.compile(r"^(?:(?:SUM|MIN|MAX|AVG)|&&&& PERF) ([a-z][a-z0-9_]{2,80}) \S+$")
+_ERROR = re.compile(
+    r"^(?:ERROR|Error)\b:?.*$|^\[?(?:CUDA_ERROR_|cudaError)\w+\]?.*$"
+    r"|^Invalid value when checking the pattern.*$|^NVML_ERROR.*$|^ASSERT in expression.*$"
+)
+_PROSE = re.compile(
+    r"^(?:Built from Git version: .*|NOTE: .*|Additional system-specific tuning.*|Performance can vary.*"
+    r"|\[?\.\.\.\]?|Current offset ?:.*|Sample \d+: .*|MPI version: .*)$"
+)
+_END = re.compile(r"^NOTE: The reported results may not reflect ")  # printed last, since 0.6
+_PARTS = ((r"_(?:read|write)1", "1"), (r"_(?:read|write)2", "2"), ("_total", "total"))
+_SAID_PARTS: dict[str, Part] = {"1": "1", "2": "2", "total": "total"}
+_SAID_PART = re.compile(r"\b(?:Read|Write)?(1|2|total)\b", re.IGNORECASE)
+_MARKS = re.compile(
+    r"nvbandwidth Version:|^[^\w\n]{0,20}(?:Running|Waiving) \w+_(?:ce|sm|copy)\."
+    r"|^[^\w\n]{0,20}SUM \w+_(?:ce|sm|copy|total|[a-z]+[12]) "
+    r"|^[^\w\n]{0,20}(?:memcpy|memory latency) .{0,20}(?:GPU|CPU)\((?:row|column)\)",
+    re.MULTILINE,
+)
+_OTHERS = re.compile(r"\[CUDA Bandwidth Test\]|^Running on\.\.\.|P2P \(Peer-to-Peer\)")
+
+
+@dataclass(slots=True)
+class _Table:
+    """A matrix as it is being read, with the lines of its rows."""
+
+    test: str | None
+    said: str
+    columns: tuple[int, ...] = ()
+    rows: dict[int, list[str]] = field(default_factory=dict)
+    lines: dict[int, int] = field(default_factory=dict)
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text has a line that only this program prints."""
+    return _MARKS.search(text) is not None
+
+
+def read(text: str, *, origin: str) -> Read:
+    """Read the tests of a text, and tell which lines were understood."""
+    del origin  # nothing in such a text is refused: a line that cannot be is not understood
+    reader = _Reader()
+    understood = understood_of(text, reader.add)
+    not_readings = reader.finish()
+    return Read(tests.machine(reader.report), understood - not_readings)
+
+
+class _Reader:
+    """One text, line by line."""
+
+    def __init__(self) -> None:
+        self.report = Report()
+        self.tables: list[_Table] = []
+        self.table: _Table | None = None
+        self.test: str | None = None
+        self.others = False  # within the output of another program that lists devices
+
+    def add(self, number: int, line: str) -> bool:
+        """Take one line; False where it is not understood."""
+        if _OTHERS.search(line):
+            self.others, self.table = True, None
+            return False
+        if running := _RUNNING.match(line):
+            self.test, self.table, self.others = running[1], None, False
+            self.report.complete = False  # until something comes of it
+        elif _WHAT.match(line):
+            if self.table is not None and not self.table.rows:
+                self.tables.remove(self.table)
+            self.table = _Table(self.test, line)
+            self.tables.append(self.table)
+            self.report.complete = False  # until its last row
+        elif total := _SUM.match(line):
+            self._name(total[1])
+        elif waived := _WAIVED.match(line):
+            tests.waive(self.report, waived[1] or self._without_table(), waived[2])
+            self.report.complete = True
+        elif _ERROR.match(line):
+            tests.fail(self.report, self.test, line)
+            self.report.complete = not tests.ends_the_run(line)
+        elif _END.match(line):
+            self.report.complete = True
+        else:
+            return self._head(line) or self._row(number, line) or _PROSE.match(line) is not None
+        return True
+
+    def finish(self) -> set[int]:
+        """Turn the tables into samples; give the lines with a cell that is no reading."""
+        strange: set[int] = set()
+        for table in self.tables:
+            if not table.rows:
+                continue
+            if table.test is None:
+                strange |= set(table.lines.values())
+                continue
+            test, part = _split(table.test)
+            said = _SAID_PART.search(table.said.replace("Read", "Read ").replace("Write", "Write "))
+            part = part or (_SAID_PARTS[said[1].lower()] if said and "_bidirectional" in test else None)
+            found = tests.add(self.report, Matrix(test, table.columns, table.rows, part))
+            strange |= {table.lines[row] for row, _ in found}
+        return strange
+
+    def _name(self, name: str) -> None:
+        """Take the name that stands below a matrix."""
+        if self.table is not None and (self.table.test is None or _split(name)[0] == self.table.test):
+            self.table.test = name
+
+    def _without_table(self) -> str | None:
+        """Give the test that was begun, where nothing of it has come yet."""
+        begun, self.test = self.test, None
+        return begun if self.table is None else None
+
+    def _head(self, line: str) -> bool:
+        """Take a line of the head: versions and devices."""
+        if version := _VERSION.search(line):
+            self.report.version, self.others = version[1], False
+        elif cuda := _CUDA.match(line):  # the driver's comes second and counts
+            self.report.cuda = tests.cuda_version(cuda[2]) or self.report.cuda
+        elif driver := _DRIVER.match(line):
+            self.report.driver = driver[1]
+        elif (device := _DEVICE.match(line)) and not self.others and self.test is None:
+            address = f"{device[3]}.0" if device[3] else None
+            self.report.devices.setdefault(int(device[1]), Device(device[2].strip(), address))
+        else:
+            return self._is_host_name(line)
+        return True
+
+    def _is_host_name(self, line: str) -> bool:
+        """Tell whether this line has the host's name: above the devices, or of an MPI process.
+
+        Such lines are dropped, since they identify a person's machine.
+        """
+        above = self.report.driver is not None and not self.report.devices and self.test is None
+        return _PROCESS.match(line) is not None or (above and _HOST_NAME.match(line) is not None)
+
+    def _row(self, number: int, line: str) -> bool:
+        """Take the line of device numbers, or a row."""
+        table = self.table
+        if table is None:
+            return False
+        if not table.columns:
+            columns = devices(line.split())
+            table.columns = columns or ()
+            return columns is not None
+        told = row(line)
+        if told is None or told[0] in table.rows or len(told[1]) != len(table.columns):
+            return False
+        table.rows[told[0]], table.lines[told[0]] = told[1], number
+        self.report.complete = len(table.rows) == (len(table.columns) if "GPU(row)" in table.said else 1)
+        return True
+
+
+def _split(name: str) -> tuple[str, Part | None]:
+    """Take the part of a bidirectional test (`_read1`, `_total`) off a name."""
+    for ending, part in _PARTS:
+        if re.search(f"{ending}$", name):
+            return re.sub(f"{ending}$", "", name), _SAID_PARTS[part]
+    return name, None

@@ -1,0 +1,156 @@
+"""What `p2pBandwidthLatencyTest` told, as a machine: which path each cell of its matrices is of.
+
+The row of a cell is the source and its column the destination; of the "P2P Reads" matrices it is the other
+way round, since there the row's GPU fetches. With P2P=Enabled a pair without access falls back to copies
+through the host, so it is staged like those of P2P=Disabled. The diagonal is a copy within one GPU, every
+byte read and written, and its `group` tells from which matrix it is. Of latencies the GPU's are taken.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gputopo.captures import peer_links, places
+from gputopo.captures.places import Device
+from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Path, Sample
+from gputopo.values.machine import Machine
+
+SOURCE = "p2pBandwidthLatencyTest"
+
+# Two directions of a pair together: more than one PCIe 5.0 x16 link carries one way (32 GT/s x 16 lanes,
+# 128b/130b encoded).
+_ONE_WAY_MOST_GB_PER_S = 64.0
+
+
+@dataclass(slots=True)
+class Table:
+    """One matrix. `enabled` None: no heading told it. `reads`: the row's GPU fetches."""
+
+    kind: Kind | None  # None: connectivity, or the CPU's side of a latency matrix
+    enabled: bool | None = None
+    reads: bool = False
+    label: str = ""
+    connectivity: bool = False
+    columns: tuple[int, ...] = ()
+    cells: dict[tuple[int, int], float] = field(default_factory=dict)
+    rows: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Found:
+    """What one output told. CUDA's numbers of the GPUs throughout."""
+
+    devices: dict[int, Device] = field(default_factory=dict)
+    access: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    cpu_latencies: bool = False
+    error: str | None = None  # with which the program ended
+
+    @property
+    def complete(self) -> bool:
+        """Whether the program came to its end, and the last matrix of the text to its last row."""
+        last = self.tables[-1] if self.tables else None
+        return self.error is None and (last is None or len(last.rows) == len(last.columns))
+
+
+def machine(found: Found) -> Machine:
+    """Make the machine, its GPUs in PCI order where their addresses are told."""
+    seen = {index for table in found.tables for index in (*table.columns, *table.rows)}
+    seen |= {index for pair in found.access for index in pair}
+    listed = {index: found.devices.get(index, Device()) for index in sorted(seen | set(found.devices))}
+    gpus, index_of = places.gpus_in_pci_order(listed)
+    access = {(index_of[a], index_of[b]): said for (a, b), said in found.access.items()}
+    notes: list[str] = []
+    samples = [s for table in found.tables for s in _samples(table, index_of, access, notes)]
+    if found.cpu_latencies:
+        notes.append(
+            f"{SOURCE}'s CPU latencies (what a launch costs the host) are left out; the GPU's are here"
+        )
+    if any(index != number for number, index in index_of.items()):
+        notes.append(f"{SOURCE} numbers the GPUs as CUDA does; here they are in PCI order, as NVML's are")
+    links, missing, contradictions = peer_links.links(access, SOURCE)
+    return Machine(
+        source=SOURCE,
+        gpus=gpus,
+        links=links,
+        bandwidth=Bandwidth(
+            source=SOURCE,
+            samples=tuple(samples),
+            not_measured=tuple(_not_measured(found)),
+            complete=found.complete,
+            notes=tuple(dict.fromkeys(notes)),
+        ),
+        missing=missing,
+        contradictions=contradictions,
+    )
+
+
+def _not_measured(found: Found) -> Iterator[NotMeasured]:
+    if found.error:
+        what = "what follows its last matrix" if found.tables else "the whole run"
+        yield NotMeasured(what=f"{SOURCE}: {what}", reason=f"{SOURCE} says: {found.error}")
+
+
+def _samples(
+    table: Table, index_of: dict[int, int], access: dict[tuple[int, int], set[bool]], notes: list[str]
+) -> list[Sample]:
+    if table.kind is None:
+        return []
+    kind = _kind_without_heading(table, notes) if table.enabled is None else table.kind
+    return [
+        _sample(kind, table, (index_of[here], index_of[there]), value, access, notes)
+        for (here, there), value in table.cells.items()
+    ]
+
+
+def _sample(
+    kind: Kind,
+    table: Table,
+    cell: tuple[int, int],
+    value: float,
+    access: dict[tuple[int, int], set[bool]],
+    notes: list[str],
+) -> Sample:
+    """Make one cell, row and column, a sample."""
+    a, b = reversed(cell) if table.reads else cell
+    path = None if a == b else _path(table, cell, access, notes)
+    own: Kind = "d2d_local" if kind != "latency" else kind
+    staged: Kind = "p2p_staged" if path == "staged" and kind == "p2p_direct" else kind
+    return Sample(
+        kind=own if a == b else staged,
+        source=places.gpu(a),
+        destination=places.gpu(b),
+        method="driver",
+        path=path if kind in ("bidirectional", "latency") else None,
+        group=table.label if a == b else None,
+        median_us=value if kind == "latency" else None,
+        median_gb_per_s=None if kind == "latency" else value,
+    )
+
+
+def _path(
+    table: Table, pair: tuple[int, int], access: dict[tuple[int, int], set[bool]], notes: list[str]
+) -> Path:
+    if table.enabled is False:
+        return "staged"
+    can = access.get(pair)
+    if can is None:
+        notes.append(
+            f"{SOURCE}: the text does not tell which GPUs can access one another; with P2P=Enabled all pairs "
+            "are taken as direct"
+        )
+        return "direct"
+    return "staged" if False in can else "direct"
+
+
+def _kind_without_heading(table: Table, notes: list[str]) -> Kind:
+    """Say what a matrix without its heading holds: faster than any link one way, it is both ways together."""
+    if table.kind == "latency":
+        return "latency"
+    between = [value for (a, b), value in table.cells.items() if a != b]
+    both = bool(between) and min(between) > _ONE_WAY_MOST_GB_PER_S
+    meant = "both directions together" if both else "one direction"
+    notes.append(
+        f"{SOURCE}: a matrix has lost its heading; it is taken as P2P=Enabled, {meant}, "
+        f"since its pairs are {'above' if both else 'not above'} {_ONE_WAY_MOST_GB_PER_S:g} GB/s"
+    )
+    return "bidirectional" if both else "p2p_direct"

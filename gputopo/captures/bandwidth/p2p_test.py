@@ -1,0 +1,165 @@
+"""The text of the CUDA samples' `p2pBandwidthLatencyTest`, whole or any part of it: text in, Machine out.
+
+Which path the numbers of each matrix are of, `p2p_tables` tells.
+"""
+
+import re
+
+from gputopo.captures.bandwidth import p2p_tables
+from gputopo.captures.bandwidth.matrix_rows import MOST_US, devices, is_empty, plain, positive, row
+from gputopo.captures.bandwidth.p2p_tables import Found, Table
+from gputopo.captures.pasted_text import Read
+from gputopo.captures.places import Device
+from gputopo.values.errors import InputError
+
+_HINT = "copy the whole output of p2pBandwidthLatencyTest again"
+_FAILED = re.compile(r"^(?:Cuda failure|CUDA error at) \S*p2pBandwidthLatencyTest\S* .*$")
+_DEVICE = re.compile(
+    r"Device: (\d{1,4}), (.{1,120}?)(?:, pciBusID: ([0-9a-fA-F]{1,4}), pciDeviceID: ([0-9a-fA-F]{1,4})"
+    r"(?:, pciDomainID: ?([0-9a-fA-F]{1,8}))?)?,?$",
+    re.ASCII,
+)
+_ACCESS = re.compile(r"Device=(\d{1,4}) (CAN|CANNOT) Access Peer Device=(\d{1,4})$", re.ASCII)
+_HEADING = re.compile(
+    r"(?:P2P Connectivity Matrix"
+    r"|(?P<ways>Uni|Bi)directional P2P.{0,40}?(?:Bandwidth|Matrix)|P2P ?=.{0,40}?Latency).{0,60}$",
+    re.IGNORECASE,
+)
+_CORNERS = ("D\\D", "GPU", "CPU")
+_PROSE = re.compile(
+    r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\]|\*\*\*NOTE: In case a device|falls back to normal"
+    r"|So you can see lesser Bandwidth|NOTE: The CUDA Samples are not meant"
+)
+_MARKS = re.compile(
+    r"p2pBandwidthLatencyTest|P2P Connectivity Matrix|P2P=(?:En|Dis)abled|^[^\w\n]{0,20}D\\D\s+0\b", re.M
+)
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text has a line that only this program prints."""
+    return (
+        _MARKS.search(text) is not None or re.search(r"CAN(?:NOT)? Access Peer Device=\d", text) is not None
+    )
+
+
+def read(text: str, *, origin: str) -> Read:
+    """Read devices, access and all matrices, and tell which lines were understood.
+
+    Raises InputError where one device is told differently twice.
+    """
+    found = Found()
+    understood: set[int] = set()
+    heading: Table | None = None
+    table: Table | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = plain(raw)
+        if told := _heading(line):
+            heading, table = told, None
+        elif opened := _opened(line, heading):
+            table = opened
+            found.tables.append(table)
+            found.cpu_latencies |= line.startswith("CPU")
+            heading = heading if line.startswith("GPU") else None  # the CPU's side follows the GPU's
+        elif table is None and heading is not None and (implied := _implied(line, heading)):
+            table = implied
+            found.tables.append(table)
+            if not _add_row(table, line, found):
+                continue
+        elif table is not None and _add_row(table, line, found):
+            pass
+        elif failed := _FAILED.match(line):
+            found.error, table, heading = failed[0][:160], None, None
+        elif not (_add_device(found, line, number, origin) or _PROSE.search(line)):
+            if line and row(line) is None:
+                table, heading = None, heading if line.strip(".") else None  # "...": something was left out
+            continue
+        understood.add(number)
+    return Read(p2p_tables.machine(found), frozenset(understood))
+
+
+def _heading(line: str) -> Table | None:
+    match = _HEADING.search(line)
+    if match is None or row(line) is not None:
+        return None
+    low = match[0].lower()
+    if "connectivity" in low:
+        return Table(None, connectivity=True)
+    enabled = re.search(r"p2p\W{0,3}disabled", low) is None  # "(ACS disabled)" may stand behind it
+    reads = re.search(r"\breads?\b", low) is not None
+    state = f"P2P={'Enabled' if enabled else 'Disabled'}{' (P2P Reads)' if reads else ''}"
+    if match["ways"] is None:
+        return Table("latency", enabled, reads, f"Latency {state}")
+    if match["ways"].lower() == "bi":
+        return Table("bidirectional", enabled, reads, f"Bidirectional {state}")
+    return Table("p2p_direct", enabled, reads, f"Unidirectional {state}")
+
+
+def _opened(line: str, heading: Table | None) -> Table | None:
+    """Give the table that a header line begins, of the kind that the heading above it tells."""
+    corner, *words = line.split() or [""]
+    columns = devices(words)
+    if corner not in _CORNERS or columns is None:
+        return None
+    if heading is None:
+        return Table(
+            "latency" if corner == "GPU" else None if corner == "CPU" else "p2p_direct",
+            None,
+            False,
+            "no heading",
+            columns=columns,
+        )
+    kind = None if corner == "CPU" else heading.kind
+    return Table(kind, heading.enabled, heading.reads, heading.label, heading.connectivity, columns)
+
+
+def _implied(line: str, heading: Table) -> Table | None:
+    """Give the table of a row that follows its heading at once: the line of device numbers was lost."""
+    first = row(line)
+    if first is None or first[0] != 0:
+        return None
+    columns = tuple(range(len(first[1])))
+    return Table(heading.kind, heading.enabled, heading.reads, heading.label, heading.connectivity, columns)
+
+
+def _add_row(table: Table, line: str, found: Found) -> bool:
+    """Add a row's cells; False where it is no row, not of this table, or holds what is no reading."""
+    told = row(line)
+    if told is None:
+        return False
+    index, words = told
+    if index not in table.columns or index in table.rows or len(words) != len(table.columns):
+        return False
+    if table.connectivity:
+        if not set(words) <= {"0", "1"}:
+            return False
+        for column, word in zip(table.columns, words, strict=True):
+            if column != index:
+                found.access.setdefault((index, column), set()).add(word == "1")
+        table.rows.add(index)
+        return True
+    if set(words) <= {"0", "1"}:  # a row of the connectivity matrix that has strayed: speeds have decimals
+        return False
+    whole = True
+    table.rows.add(index)
+    for column, word in zip(table.columns, words, strict=True):
+        value = positive(word, MOST_US) if table.kind in ("latency", None) else positive(word)
+        if value is not None:
+            table.cells[index, column] = value
+        elif not is_empty(word):
+            whole = False
+    return whole
+
+
+def _add_device(found: Found, line: str, number: int, origin: str) -> bool:
+    if match := _ACCESS.search(line):
+        if match[1] != match[3]:
+            found.access.setdefault((int(match[1]), int(match[3])), set()).add(match[2] == "CAN")
+        return True
+    match = _DEVICE.search(line)
+    if match is None:
+        return False
+    address = f"{match[5] or 0}:{match[3]}:{match[4]}.0" if match[3] else None
+    device = Device(match[2].strip(), address)
+    if found.devices.setdefault(int(match[1]), device) != device:
+        raise InputError(f"{origin} tells device {match[1]} twice and differently (line {number})", _HINT)
+    return True

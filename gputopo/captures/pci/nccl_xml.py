@@ -1,0 +1,248 @@
+"""NCCL's topology XML, as `NCCL_TOPO_DUMP_FILE` writes it and `NCCL_TOPO_FILE` reads it.
+
+What NCCL says in it, from its src/graph/xml.cc:
+
+- `<cpu>` is a NUMA node, not a socket, and host bridges are not told apart: two GPUs under one `<cpu>` and
+  no common switch are PHB in NCCL's own words, where `nvidia-smi topo -m` may say NODE.
+- Of each switch only the upstream bridge is written, so one `<pci>` around two GPUs is one switch.
+- `link_speed` and `link_width` are the highest that device and slot can do together, not the present ones.
+  Bridges of virtual machines say absurd speeds; they are taken as said.
+- `dev` of a `<gpu>` is NVML's index.
+- `<nvlink>` counts links by their other end, without numbers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gputopo.captures.pci import masks, pci_tree
+from gputopo.captures.pci.pci_tree import NVIDIA, Found
+from gputopo.captures.pci.xml_text import opening, root_of
+from gputopo.reference.pcie import generation_of
+from gputopo.topology import cpulist
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+SOURCE = "nccl xml"
+READS = "NCCL topology XML"
+
+_HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
+_PORT = ".port"  # stands for the downstream port of a switch, which NCCL leaves out
+
+
+def recognise(text: str) -> bool:
+    """Tell whether the text is XML whose first element is NCCL's `<system>`."""
+    return opening(text) == "system"
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the topology. Raises InputError if the XML is cut, dangerous or not NCCL's."""
+    root = root_of(text, origin=origin, hint=_HINT)
+    if root.tag != "system" or not len(root):
+        raise InputError(f"{origin} has no <cpu> in its <system>", _HINT)
+    if any("gcn" in gpu.attrib for gpu in root.iter("gpu")):
+        raise InputError(
+            f"{origin} is of RCCL, whose GPUs are AMD's", "gputopo knows machines with NVIDIA GPUs only"
+        )
+    reading = _Reading(origin)
+    for cpu in root:
+        if cpu.tag == "cpu":
+            reading.cpu(cpu)
+        else:
+            reading.note(f"<{cpu.tag}> under <system>")
+    return reading.machine()
+
+
+@dataclass(slots=True)
+class _Reading:
+    origin: str
+    nodes: dict[str, PciNode] = field(default_factory=dict)
+    found: Found = field(default_factory=Found)
+    numa: dict[int, NumaNode] = field(default_factory=dict)
+    nvlinks: dict[str, dict[str, int]] = field(default_factory=dict)  # of each <gpu>: other end, links
+    arch: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Remember what was not understood; XML elements have no line here, so it is 0."""
+        self.found.unread.append(Unread(source=SOURCE, line=0, text=text))
+
+    def cpu(self, cpu: "Element") -> None:
+        """Read a NUMA node and all below it."""
+        number = _number(cpu.get("numaid"))
+        place = f"numa{len(self.numa) if number is None else number}"
+        if number is not None:
+            cpus = masks.cpus(cpu.get("affinity") or "")
+            self.numa[number] = NumaNode(index=number, cpus=None if cpus is None else cpulist.write(cpus))
+            if cpus is None:
+                self.found.missing[f"host.numa_nodes[{number}].cpus"] = "the file gives no affinity mask"
+        elif cpu.get("numaid") not in (None, "-1"):  # -1: the machine has no NUMA numbers
+            self.note(f"<cpu numaid={cpu.get('numaid')!r}>")
+        waiting: list[tuple[Element, str | None]] = [(child, None) for child in reversed(cpu)]
+        while waiting:
+            element, parent = waiting.pop()
+            if element.tag == "pci":
+                below = self.pci(element, place, parent, number)
+                waiting += [(child, below) for child in reversed(element)]
+            elif element.tag == "gpu" and parent is not None:
+                self.gpu(element, parent)
+            elif element.tag == "nic":
+                self.nic(element, parent)
+            else:
+                self.note(f"<{element.tag}> under {parent or '<cpu>'}")
+
+    def pci(self, element: "Element", root: str, parent: str | None, numa: int | None) -> str | None:
+        """Read one function and give its address, or its parent's where it has none that can be read."""
+        where = pci_tree.address(element.get("busid") or "")
+        if where is None:
+            self.note(f"<pci busid={element.get('busid')!r}>")
+            return parent
+        if where in self.nodes:
+            raise InputError(f"{self.origin} has {where} twice", "give the file as NCCL wrote it")
+        class_code = _hex(element.get("class"), 6)
+        vendor = _hex(element.get("vendor"), 4)
+        self.nodes[where] = PciNode(
+            address=where,
+            root=root,
+            parent=parent,
+            kind=_kind(element, class_code, vendor),
+            vendor_id=vendor,
+            device_id=_hex(element.get("device"), 4),
+            class_code=class_code,
+            numa_node=numa,
+            max_speed_gt_per_s=pci_tree.speed(element.get("link_speed")),
+            max_width=pci_tree.width(element.get("link_width")),
+        )
+        return where
+
+    def gpu(self, element: "Element", where: str) -> None:
+        """Read what NVML told NCCL of a GPU: its index and its NVLinks."""
+        index = _number(element.get("dev"))
+        if index is not None:
+            self.found.indices[where] = index
+        ends = self.nvlinks.setdefault(where, {})
+        for link in element:
+            if link.tag == "c2c":  # to the GPU's own CPU (Grace), and to no device of the tree
+                continue
+            count = _number(link.get("count"))
+            if link.tag != "nvlink" or count is None or count > 64:  # NVML_NVLINK_MAX_LINKS is 18
+                self.note(f"<{link.tag} {' '.join(f'{k}={v!r}' for k, v in link.attrib.items())}> of {where}")
+                continue
+            end = pci_tree.address(link.get("target") or "")
+            # Switches and CPUs are not in the tree; NCCL makes one of all switches, and so does `_between`.
+            key = (
+                end
+                if end is not None and (_hex(link.get("tclass"), 6) or "").startswith("03")
+                else _end(link)
+            )
+            ends[key] = ends.get(key, 0) + count
+
+    def nic(self, element: "Element", where: str | None) -> None:
+        """Read the names of a card's ports."""
+        names = [name for net in element if net.tag == "net" and (name := net.get("name"))]
+        if where is None:  # so NCCL writes sockets of cards whose place it does not know
+            self.found.missing["nics"] = f"NCCL's XML tells no place of {', '.join(names) or 'one'}"
+        else:
+            self.found.nic_names.setdefault(where, []).extend(names)
+
+    def machine(self) -> Machine:
+        """Give the machine that the file shows."""
+        if not any(node.class_code for node in self.nodes.values()) and not self.nvlinks and self.nodes:
+            self.found.missing["gpus"] = "the file gives no class codes, so it does not say which are GPUs"
+        for where, node in self.nodes.items():
+            if node.kind == "gpu":
+                pcie = Pcie(gen_max=generation_of(node.max_speed_gt_per_s), width_max=node.max_width)
+                self.found.gpus[where] = Gpu(index=0, pcie=pcie)
+        numa = tuple(self.numa[index] for index in sorted(self.numa))
+        machine = pci_tree.machine(
+            SOURCE,
+            self.nodes,
+            self.found,
+            host=Host(numa_nodes=numa or None),
+            nvlinks=lambda a, b: between(self.nvlinks, a, b),
+            whole=_with_ports,
+        )
+        gpus = tuple(self._with_affinity(gpu) for gpu in machine.gpus)
+        missing = {"gpus[*].name": "NCCL's XML does not tell it"} if gpus else {}
+        for gpu in gpus:
+            if self.nvlinks.get(str(gpu.pci_address)):
+                missing[f"gpus[{gpu.index}].nvlinks"] = "NCCL's XML counts links without their numbers"
+        return msgspec.structs.replace(
+            machine,
+            gpus=gpus,
+            missing=machine.missing | missing,
+            contradictions=tuple(self._one_sided(machine)),
+        )
+
+    def _with_affinity(self, gpu: Gpu) -> Gpu:
+        node = self.numa.get(-1 if gpu.numa_node is None else gpu.numa_node)
+        return gpu if node is None else msgspec.structs.replace(gpu, cpu_affinity=node.cpus)
+
+    def _one_sided(self, machine: Machine) -> list[Contradiction]:
+        """Tell where two GPUs count their common NVLinks differently."""
+        told: list[Contradiction] = []
+        for link in machine.links:
+            a, b = (str(gpu.pci_address) for gpu in machine.gpus if gpu.index in (link.a, link.b))
+            if a in self.nvlinks and b in self.nvlinks:
+                there, back = self.nvlinks[a].get(b, 0), self.nvlinks[b].get(a, 0)
+                if there != back:
+                    said = {f"{SOURCE}, {a}": str(there), f"{SOURCE}, {b}": str(back)}
+                    told.append(Contradiction(fact=f"links[{link.a}-{link.b}].nvlinks", said=said))
+        return told
+
+
+def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None:
+    """Count the NVLinks of two GPUs, direct ones and those through switches; None where neither tells any.
+
+    `ends` has for each GPU that tells its NVLinks how many go to each other end; `switch` is any NVSwitch.
+    Through switches a pair can use as many links as the GPU with fewer of them has.
+    """
+    if a not in ends and b not in ends:
+        return None
+    direct = max(ends.get(a, {}).get(b, 0), ends.get(b, {}).get(a, 0))
+    return direct + min(ends.get(a, {}).get("switch", 0), ends.get(b, {}).get("switch", 0))
+
+
+def _end(link: "Element") -> Literal["switch", "cpu", "unknown"]:
+    """Tell what the other end of NVLinks is: NCCL gives CPUs (POWER) the class 0x068001."""
+    code = _hex(link.get("tclass"), 6)
+    return "switch" if code == "068000" else "cpu" if code == "068001" else "unknown"
+
+
+def _with_ports(tree: Sequence[PciNode]) -> Sequence[PciNode]:
+    """Put back the downstream ports that NCCL leaves out: two GPUs of two switches are PXB, not PIX."""
+    ports = [PciNode(address=f"{node.address}{_PORT}", root=node.root, parent=node.address) for node in tree]
+    return [
+        *(
+            msgspec.structs.replace(node, parent=f"{node.parent}{_PORT}") if node.parent is not None else node
+            for node in tree
+        ),
+        *ports,
+    ]
+
+
+def _kind(
+    element: "Element", class_code: str | None, vendor: str | None
+) -> Literal["gpu", "nic", "bridge", "other"]:
+    tags = {child.tag for child in element}
+    code = class_code or ""
+    if ("gpu" in tags or code.startswith(("0300", "0302"))) and vendor in (None, NVIDIA):
+        return "gpu"
+    if "nic" in tags or code.startswith("02"):
+        return "nic"
+    return "bridge" if code.startswith("0604") or "pci" in tags else "other"
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 7 else None
+
+
+def _hex(text: str | None, digits: int) -> str | None:
+    """Read "0x10de" as "10de"; None for what is no such number or its unknown value 0xffff."""
+    number = (text or "").lower().removeprefix("0x")
+    fits = 0 < len(number) <= digits and all(digit in "0123456789abcdef" for digit in number)
+    return number.zfill(digits) if fits and set(number) != {"f"} else None

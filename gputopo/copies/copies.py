@@ -1,0 +1,38 @@
+"""What is to be copied, as values: single ways, and those that are timed in one window."""
+
+from typing import Literal
+
+import msgspec
+
+from gputopo.values.bandwidth import Kind, Method
+
+WayKind = Literal["h2d", "d2h", "p2p_direct", "p2p_staged", "d2d_local"]
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction of copying: `source` and `destination` are places (`gpu:0`, `host`).
+
+    `pinned`: whether the host side is page-locked; None between GPUs. `numa_node`: the host memory's node,
+    None: wherever it comes to lie. A staged way goes through pinned host memory.
+    """
+
+    kind: WayKind
+    source: str
+    destination: str
+    pinned: bool | None = None
+    method: Method = "copy_engine"
+    numa_node: int | None = None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Ways that run at once and are timed in one window; a single one runs alone.
+
+    `kind`: what the result is called: that of its ways, `bidirectional` (two ways, their sum is the number)
+    or `latency` (one way, copies of a few bytes). `group` names the set where each way keeps its own number.
+    `bytes`: of each way in one window; None: chosen by its speed.
+    """
+
+    kind: Kind
+    ways: tuple[Way, ...]
+    group: str | None = None
+    bytes: int | None = None

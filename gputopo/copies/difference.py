@@ -1,0 +1,256 @@
+"""A saved session against one of now: only what changed beyond the noise of both."""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from gputopo.copies.numbers import is_large, noise_share
+from gputopo.findings.difference import Difference, difference, paired_gpus
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Kind, Method, Path, Sample, gpu_of
+from gputopo.values.machine import Machine
+
+Measured = TypeVar("Measured", Sample, Failure)
+
+# Large copies of one machine repeat from day to day within 1 to 2 %, small ones and latencies within some
+# 10 % (launch cost, clocks of an idle host). No change below that is told, however steady the repeats. Ours.
+LEAST_CHANGE = 0.03
+LEAST_CHANGE_SMALL = 0.15
+# Three standard deviations of both medians' repeats together.
+DEVIATIONS = 3.0
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
+    """One number that is not what it was. Rates in GB/s; `microseconds` instead for a latency.
+
+    `percent`: of what it was, negative for less. `noise_percent`: what would still have been noise.
+    `conditions`: what differed of the cards in the two timed windows, in words.
+    """
+
+    what: str
+    was: float
+    is_: float
+    percent: float
+    noise_percent: float
+    better: bool
+    microseconds: bool = False
+    conditions: tuple[str, ...] = ()
+
+
+class BandwidthDifference(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth_diff/1"
+):
+    """All that changed between two sessions. `compared`: numbers that both have.
+
+    `appeared` and `gone`: numbers that only one has, in words; `failing` and `working`: copies that fail only
+    now, or only did before. `machine`: what else changed, None where a machine is not known.
+    `missing_gpus`, by their indices then, and `new_gpus`, by those now: what only one of the two could
+    measure. What was measured with them, `not_compared` numbers, is in none of the lists.
+    """
+
+    changes: tuple[Changed, ...] = ()
+    compared: int = 0
+    appeared: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
+    working: tuple[str, ...] = ()
+    machine: Difference | None = None
+    missing_gpus: tuple[int, ...] = ()
+    new_gpus: tuple[int, ...] = ()
+    not_compared: int = 0
+
+
+class _Key(msgspec.Struct, frozen=True):
+    """What makes two numbers comparable. `size`: None for all large copies: they show the same rate."""
+
+    kind: Kind
+    source: str
+    destination: str
+    pinned: bool | None
+    method: Method | None
+    path: Path | None
+    group: str | None
+    numa_node: int | None
+    size: int | None
+    algorithm: str | None
+    model: str | None
+
+
+def bandwidth_difference(
+    old: Bandwidth, new: Bandwidth, old_machine: Machine | None = None, new_machine: Machine | None = None
+) -> BandwidthDifference:
+    """Compare two sessions. With both machines GPUs that are numbered anew, gone or new are recognised.
+
+    The worst losses stand first, then the gains.
+    """
+    anew: dict[int, int] = {}
+    missing: set[int] = set()
+    added: set[int] = set()
+    rest: Difference | None = None
+    if old_machine is not None and new_machine is not None:
+        rest = difference(old_machine, new_machine)
+        pairs = paired_gpus(old_machine, new_machine)
+        anew = {was.index: now.index for was, now in pairs}
+        both = [(was.index, now.index) for was, now in pairs if not (was.lost or now.lost)]
+        missing = {gpu.index for gpu in old_machine.gpus if not gpu.lost} - {was for was, _ in both}
+        added = {gpu.index for gpu in new_machine.gpus if not gpu.lost} - {now for _, now in both}
+    others = bool(missing or added)
+    of_both = [one for one in old.samples if not _is_of(one, missing, others)]
+    of_both_now = [one for one in new.samples if not _is_of(one, added, others)]
+    before = _by_key(_renumbered(one, anew) for one in of_both)
+    after = _by_key(of_both_now)
+    shared = [key for key in after if key in before]
+    changes = [found for key in shared if (found := _change(key, before[key], after[key]))]
+    failed_before = {
+        _failed(_renumbered(one, anew)) for one in old.failures if not _is_of(one, missing, others)
+    }
+    fails_now = {_failed(one) for one in new.failures}
+    return BandwidthDifference(
+        changes=tuple(sorted(changes, key=lambda one: (one.better, -abs(one.percent)))),
+        compared=len(shared),
+        appeared=tuple(dict.fromkeys(_words(key) for key in after if key not in before)),
+        gone=tuple(dict.fromkeys(_words(key) for key in before if key not in after)),
+        failing=tuple(sorted(fails_now - failed_before)),
+        working=tuple(sorted(failed_before - fails_now)),
+        machine=rest,
+        missing_gpus=tuple(sorted(missing)),
+        new_gpus=tuple(sorted(added)),
+        not_compared=len(old.samples) - len(of_both) + len(new.samples) - len(of_both_now),
+    )
+
+
+def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
+    """Tell whether a number is of one of these GPUs, or of a group that they were in.
+
+    Tests of other programs copy with all GPUs at once and do not name them: where the two sessions had not
+    the same GPUs (`others`), no such number has its like.
+    """
+    named = re.search(r"gpus:(\d+(?:,\d+)*)", one.group or "")
+    if others and one.group is not None and named is None and "all" in one.group:
+        return True
+    members = {int(number) for number in named[1].split(",")} if named else set()
+    return not members.union((gpu_of(one.source), gpu_of(one.destination))).isdisjoint(gpus)
+
+
+def _by_key(samples: Iterable[Sample]) -> dict[_Key, Sample]:
+    """Give the samples by what they are of; of several sizes of large copies, the largest."""
+    found: dict[_Key, Sample] = {}
+    for sample in samples:
+        if not sample.median_gb_per_s and not sample.median_us:
+            continue
+        key = _Key(
+            sample.kind,
+            sample.source,
+            sample.destination,
+            sample.pinned,
+            sample.method,
+            sample.path,
+            sample.group,
+            sample.numa_node,
+            None if is_large(sample) else sample.bytes,
+            sample.algorithm,
+            sample.model,
+        )
+        if key not in found or (sample.bytes or 0) > (found[key].bytes or 0):
+            found[key] = sample
+    return found
+
+
+def _change(key: _Key, was: Sample, now: Sample) -> Changed | None:
+    latency = not (was.median_gb_per_s and now.median_gb_per_s)
+    before, after = (was.median_us, now.median_us) if latency else (was.median_gb_per_s, now.median_gb_per_s)
+    if not before or not after:
+        return None
+    noise = _noise(was, now, latency, small=latency or key.size is not None)
+    # A share of the smaller one: half and twice are as far apart in both directions.
+    if abs(after - before) <= noise * min(before, after):
+        return None
+    return Changed(
+        what=_words(key),
+        was=before,
+        is_=after,
+        percent=round(100 * (after / before - 1), 1),
+        noise_percent=round(100 * noise, 1),
+        better=(after < before) if latency else (after > before),
+        microseconds=latency,
+        conditions=tuple(_conditions(was, now)),
+    )
+
+
+def _noise(was: Sample, now: Sample, latency: bool, *, small: bool) -> float:
+    least = LEAST_CHANGE_SMALL if small else LEAST_CHANGE
+    repeats = (was.repeats_us, now.repeats_us) if latency else (was.repeats_gb_per_s, now.repeats_gb_per_s)
+    return max(least, DEVIATIONS * math.hypot(noise_share(repeats[0]), noise_share(repeats[1])))
+
+
+def _conditions(was: Sample, now: Sample) -> Iterator[str]:
+    """Give what the cards did otherwise: the link, the P-state, clocks held down, the memory clock."""
+    for before in was.conditions:
+        after = next((one for one in now.conditions if one.gpu == before.gpu), None)
+        if after is None or not before.readings or not after.readings:
+            continue
+        for name, one, other in (
+            ("PCIe generation", before.pcie_gen, after.pcie_gen),
+            ("PCIe lanes", before.pcie_width, after.pcie_width),
+            ("P-state", before.pstate, after.pstate),
+            ("clocks held down by", _held(before), _held(after)),
+            ("memory clock", before.memory_mhz, after.memory_mhz),
+        ):
+            if one is not None and other is not None and one != other:
+                yield f"GPU {before.gpu}: {name} {other}, was {one}"
+
+
+def _held(conditions: Conditions) -> str | None:
+    if conditions.throttle_reasons is None:
+        return None
+    return ", ".join(sorted(conditions.throttle_reasons)) or "nothing"
+
+
+def _renumbered(one: Measured, anew: Mapping[int, int]) -> Measured:
+    """Give a number of the old session with the GPU numbers of now, in its group's name as well."""
+    if all(was == now for was, now in anew.items()):
+        return one
+    changed = {"source": _place(one.source, anew), "destination": _place(one.destination, anew)}
+    group = re.sub(r"(?<=[:,])\d+", lambda number: str(anew.get(int(number[0]), number[0])), one.group or "")
+    renamed = msgspec.structs.replace(one, **changed, group=_sorted(group) or None)
+    if isinstance(renamed, Sample):
+        seen = tuple(msgspec.structs.replace(c, gpu=anew.get(c.gpu, c.gpu)) for c in renamed.conditions)
+        renamed = msgspec.structs.replace(renamed, conditions=seen)
+    return renamed
+
+
+def _place(place: str, anew: Mapping[int, int]) -> str:
+    gpu = gpu_of(place)
+    return place if gpu is None else f"gpu:{anew.get(gpu, gpu)}"
+
+
+def _sorted(group: str) -> str:
+    """Write the GPUs of a group's name in rising order, as sessions name them."""
+
+    def in_order(numbers: re.Match[str]) -> str:
+        return ",".join(sorted(numbers[0].split(","), key=int))
+
+    return re.sub(r"(?<=:)\d+(?:,\d+)+", in_order, group)
+
+
+def _failed(failure: Failure) -> str:
+    how = ", ".join(word for word in (failure.method, failure.path) if word)
+    way = f"{failure.kind} {failure.source} to {failure.destination}{f' ({how})' if how else ''}"
+    return f"{way}: {failure.reason}"
+
+
+def _words(key: _Key) -> str:
+    parts = [
+        {True: "pinned", False: "pageable", None: ""}[key.pinned],
+        key.method if key.method not in (None, "copy_engine", "driver") else "",
+        key.path or "",
+        key.algorithm or "",
+        key.model or "",
+        f"node {key.numa_node}" if key.numa_node is not None else "",
+        f"{key.size} bytes" if key.size is not None else "",
+        f"at once: {key.group}" if key.group else "",
+    ]
+    how = ", ".join(part for part in parts if part)
+    return f"{key.kind} {key.source} to {key.destination}{f' ({how})' if how else ''}"

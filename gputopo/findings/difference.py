@@ -1,0 +1,278 @@
+"""What changed between two readings of one machine: two Machines in, a list of changes out.
+
+Only facts that both tell are compared. What moves from second to second (clocks now, power, heat, load) is no
+change, and of a counter only a rise is.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+from gputopo.findings.load import at_work
+from gputopo.topology import cpulist
+from gputopo.topology.matching import same_address
+from gputopo.values.fields import path_in_words, value_in_words
+from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
+
+Device = TypeVar("Device", Gpu, Nic)
+
+# Readings of a moment, what stands for the place in the list, and what other facts already say.
+_PASSING = re.compile(
+    r"clocks_mhz\.\w+\.now|pstate|throttle\..*|violation_ns.*|power_w\.draw|fan_percent|display_active"
+    r"|temperature_c\.(?:gpu|memory|margin)|(?:memory|bar1)_mib\.(?:used|free)|utilization_percent\..*"
+    r"|processes.*|index|uuid|lost|p2p_reason|detail|speed_gt_per_s|hops.*|kind|address|a|b"
+)
+_COUNTERS = re.compile(
+    r"pcie\.(?:replay_counter|aer\..*)|aer\..*|ecc\.(?:un)?corrected_.*|ecc\.counts\..*|nvlinks\[\d+\]\.errors\..*"
+)
+_ABOUT_EQUAL = 0.01  # of a memory size: kernel and driver keep a share that differs from version to version
+_UNKNOWN = ("not_read", "")
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
+    """One fact that is not what it was. `fact` is its path in the new machine; None: it was not there."""
+
+    fact: str
+    was: Any
+    is_: Any
+    says: str
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.diff/1"):
+    """All that changed. `compared`: facts that both tell; `one_sided`: facts that only one of them tells."""
+
+    old_source: str
+    new_source: str
+    changes: tuple[Change, ...] = ()
+    compared: int = 0
+    one_sided: int = 0
+
+
+def difference(old: Machine, new: Machine) -> Difference:
+    """Compare two readings of a machine. GPUs are matched by UUID, else by PCI address, else by index."""
+    comparing = _Comparing()
+    pairs = paired_gpus(old, new)
+    comparing.structs("driver", "driver", *_drivers(old.driver, new.driver))
+    comparing.structs("host", "host", old.host, new.host)
+    comparing.gpus(pairs, old, new)
+    comparing.links(pairs, old, new)
+    comparing.nics(old.nics, new.nics)
+    comparing.bridges(old.pci, new.pci)
+    return Difference(
+        old_source=old.source,
+        new_source=new.source,
+        changes=tuple(comparing.changes),
+        compared=comparing.compared,
+        one_sided=comparing.one_sided,
+    )
+
+
+def paired_gpus(old: Machine, new: Machine) -> list[tuple[Gpu, Gpu]]:
+    """Pair the GPUs of two readings by UUID, else by PCI address, else by index."""
+    return _paired(old.gpus, new.gpus, (_same_card, _same_slot, _same_number))
+
+
+class _Comparing:
+    """One comparison: what was found so far, and how many facts were looked at."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.compared = 0
+        self.one_sided = 0
+
+    def gpus(self, pairs: Iterable[tuple[Gpu, Gpu]], old: Machine, new: Machine) -> None:
+        pairs = list(pairs)
+        was_seen, is_seen = {was.index for was, _ in pairs}, {now.index for _, now in pairs}
+        if old.gpus and (new.gpus or new.driver.status in ("ok", "no_device")):
+            for gpu in old.gpus:
+                if gpu.index not in was_seen:
+                    self._say(f"gpus[{gpu.index}]", _named(gpu), None, f"{_named(gpu)} is gone")
+        if new.gpus and (old.gpus or old.driver.status in ("ok", "no_device")):
+            for gpu in new.gpus:
+                if gpu.index not in is_seen:
+                    self._say(f"gpus[{gpu.index}]", None, _named(gpu), f"{_named(gpu)} is new")
+        for was, now in pairs:
+            self._gpu(was, now)
+
+    def _gpu(self, was: Gpu, now: Gpu) -> None:
+        path, subject = f"gpus[{now.index}]", f"GPU {now.index}"
+        if was.index != now.index:
+            says = f"{subject} was GPU {was.index}: the GPUs are numbered anew"
+            self._say(f"{path}.index", was.index, now.index, says)
+        if was.uuid and now.uuid and was.uuid != now.uuid:
+            self._say(f"{path}.uuid", None, None, f"{subject} is another card than before")
+        if was.lost != now.lost:
+            state = "is lost: it was counted and did not answer" if now.lost else "answers again"
+            self._say(f"{path}.lost", was.lost, now.lost, f"{subject} {state}")
+        if not (at_work(was) and at_work(now)):
+            # An idle GPU lowers its link: only two readings under load can be compared.
+            was, now = _without_generation(was), _without_generation(now)
+        self.structs(path, subject, was, now)
+
+    def links(self, pairs: Iterable[tuple[Gpu, Gpu]], old: Machine, new: Machine) -> None:
+        number = {was.index: now.index for was, now in pairs}
+        before: dict[tuple[int, int], Link] = {}
+        for link in old.links:
+            if link.a in number and link.b in number:
+                a, b = sorted((number[link.a], number[link.b]))
+                before[a, b] = msgspec.structs.replace(link, a=a, b=b)
+        for link in new.links:
+            was = before.get((link.a, link.b))
+            if was is not None:
+                self.structs(f"links[{link.a}-{link.b}]", f"GPUs {link.a} and {link.b}", was, link)
+
+    def nics(self, old: tuple[Nic, ...], new: tuple[Nic, ...]) -> None:
+        if not old or not new:  # most captures say nothing of network cards
+            return
+        pairs = _paired(old, new, (_same_nic, _same_nic_slot, _same_nic_name))
+        for was, now in pairs:
+            self.structs(f"nics[{now.index}]", f"network card {_nic_name(now)}", was, now)
+        for nic in old:
+            if not any(nic is was for was, _ in pairs):
+                name = _nic_name(nic)
+                self._say(f"nics[{nic.index}]", name, None, f"network card {name} is gone")
+        for nic in new:
+            if not any(nic is now for _, now in pairs):
+                name = _nic_name(nic)
+                self._say(f"nics[{nic.index}]", None, name, f"network card {name} is new")
+
+    def bridges(self, old: tuple[PciNode, ...], new: tuple[PciNode, ...]) -> None:
+        before = {node.address: node for node in old}
+        for node in new:
+            was = before.get(node.address)
+            if was is not None and was.kind == node.kind:
+                self.structs(f"pci[{node.address}]", f"PCI device {node.address}", was, node)
+
+    def structs(self, path: str, subject: str, was: msgspec.Struct, now: msgspec.Struct) -> None:
+        """Compare all facts of two values of one kind, and of the values within them."""
+        before, after = dict(_facts(was)), dict(_facts(now))
+        for fact in dict.fromkeys([*before, *after]):
+            if not _PASSING.fullmatch(fact):
+                self._fact(f"{path}.{fact}", subject, fact, before.get(fact), after.get(fact))
+
+    def _fact(self, path: str, subject: str, fact: str, was: Any, now: Any) -> None:
+        told = [value is not None and value not in _UNKNOWN for value in (was, now)]
+        if not all(told):
+            self.one_sided += any(told)
+            return
+        self.compared += 1
+        words = f"{subject}: {path_in_words(fact)}"
+        if _COUNTERS.fullmatch(fact):
+            if now > was:
+                self._say(path, was, now, f"{words} rose by {now - was} to {now}")
+        elif not _same(fact, was, now):
+            shown = value_in_words(fact, now), value_in_words(fact, was)
+            self._say(path, was, now, f"{words} is {shown[0]}, was {shown[1]}")
+
+    def _say(self, fact: str, was: Any, now: Any, says: str) -> None:
+        self.changes.append(Change(fact=fact, was=was, is_=now, says=says))
+
+
+def _facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Give the single facts of a value by path: `pcie.gen_max`, `nvlinks[0].active`, `aer.fatal`."""
+    if isinstance(value, msgspec.Struct):
+        parts: Iterable[tuple[str, Any]] = (
+            (_joined(path, name), getattr(value, name)) for name in value.__struct_fields__
+        )
+    elif isinstance(value, dict):
+        parts = ((_joined(path, str(name)), one) for name, one in value.items())
+    elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+        parts = ((f"{path}[{_place(one, number)}]", one) for number, one in enumerate(value))
+    else:
+        yield path, value.value if isinstance(value, Enum) else value
+        return
+    for name, one in parts:
+        yield from _facts(one, name)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _place(one: Any, number: int) -> Any:
+    return getattr(one, "link", getattr(one, "index", number))
+
+
+def _same(fact: str, was: Any, now: Any) -> bool:
+    if was == now:
+        return True
+    if fact == "name" and isinstance(was, str) and isinstance(now, str):
+        # Drivers since 465 put the maker's name before the product's.
+        return was.removeprefix("NVIDIA ") == now.removeprefix("NVIDIA ")
+    if fact in ("cpu_affinity", "cpus") or fact.endswith("].cpus"):
+        known = cpulist.parse(was)
+        return known is not None and known == cpulist.parse(now)
+    if fact in ("pci_address", "pcie.limiting_hop") or fact.endswith("remote_pci_address"):
+        return same_address(was, now)
+    if "memory_mib" in fact:
+        return bool(abs(was - now) <= _ABOUT_EQUAL * max(was, now))
+    return False
+
+
+def _paired(
+    old: Sequence[Device], new: Sequence[Device], tests: Sequence[Callable[[Device, Device], bool]]
+) -> list[tuple[Device, Device]]:
+    """Pair the devices of two machines, by the surest test first; each is in one pair at most."""
+    pairs: list[tuple[Device, Device]] = []
+    left, open_ = list(old), list(new)
+    for is_same in tests:
+        for now in list(open_):
+            was = next((one for one in left if is_same(one, now)), None)
+            if was is not None:
+                pairs.append((was, now))
+                left = [one for one in left if one is not was]
+                open_ = [one for one in open_ if one is not now]
+    return sorted(pairs, key=lambda pair: pair[1].index)
+
+
+def _same_card(was: Gpu, now: Gpu) -> bool:
+    return was.uuid is not None and was.uuid == now.uuid
+
+
+def _same_slot(was: Gpu, now: Gpu) -> bool:
+    return bool(was.pci_address and now.pci_address and same_address(was.pci_address, now.pci_address))
+
+
+def _same_number(was: Gpu, now: Gpu) -> bool:
+    """By index only where the slots are not known of both; two known slots that differ are two GPUs."""
+    return was.index == now.index and not (was.pci_address and now.pci_address)
+
+
+def _drivers(old: Driver, new: Driver) -> tuple[Driver, Driver]:
+    """Leave out what follows the driver's version, where that is known of both: one change is one line."""
+    if old.version is None or new.version is None:
+        return old, new
+    rest = {"nvml_version": None, "kernel_module_version": None}
+    return msgspec.structs.replace(old, **rest), msgspec.structs.replace(new, **rest)
+
+
+def _same_nic(was: Nic, now: Nic) -> bool:
+    """By slot and name: one slot may hold several ports."""
+    return _same_nic_slot(was, now) and _same_nic_name(was, now)
+
+
+def _same_nic_slot(was: Nic, now: Nic) -> bool:
+    return bool(was.pci_address and now.pci_address and same_address(was.pci_address, now.pci_address))
+
+
+def _same_nic_name(was: Nic, now: Nic) -> bool:
+    """By name, else by number where neither slot nor name is known of both."""
+    if was.name is not None and now.name is not None:
+        return was.name == now.name
+    return was.index == now.index and not (was.pci_address and now.pci_address)
+
+
+def _nic_name(nic: Nic) -> str:
+    return nic.name or nic.pci_address or str(nic.index)
+
+
+def _without_generation(gpu: Gpu) -> Gpu:
+    return msgspec.structs.replace(gpu, pcie=msgspec.structs.replace(gpu.pcie, gen_now=None))
+
+
+def _named(gpu: Gpu) -> str:
+    known = ", ".join(fact for fact in (gpu.name, gpu.pci_address) if fact)
+    return f"GPU {gpu.index}{f' ({known})' if known else ''}"

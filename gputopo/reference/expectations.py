@@ -1,0 +1,188 @@
+"""What a card or a PCIe link of a known kind should reach, from the tables that come with gputopo.
+
+Every row of `data/gpus.csv`, `data/links.csv` and `data/nvlinks.csv` names its sources. A card that is in no
+row has no expectation: that is an answer of its own, never a pass.
+"""
+
+import csv
+import functools
+import re
+
+import msgspec
+
+# Parts of a card and slower builds have the name of a full card in theirs, and none of its numbers hold.
+# vGPU profiles are named as A40-48Q: GPU, GiB, series A, B, C or Q (NVIDIA vGPU software documentation).
+_NOT_THE_CARD = re.compile(r"laptop|mobile|max-q|\bMIG\b|-\d+[ABCQ]\b", re.IGNORECASE)
+
+# Drivers older than a card call it this; then only the PCI id tells what it is.
+_NAMELESS = re.compile(r"(?:NVIDIA )?Graphics Device|Unknown.*", re.IGNORECASE)
+
+# The low figures of links.csv are a tenth under what copies usually reach; this is room for noise. Ours.
+FITTING_SHARE = 0.95
+_NEWEST_IN_USE = 5  # no card of gpus.csv that a published copy rate is of has a generation 6 slot
+
+
+class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model of GPU has; None where no source told it. Clocks are in MHz as NVML counts them.
+
+    `boost_mhz`: the core clock that the maker promises; `max_core_mhz`: the most that NVML tells, which
+    GeForce cards do not reach. `memory_gb_per_s`: as published, in 10^9 bytes. `nvlink_by_bridge`: NVLinks
+    are there only with a bridge between two cards. `p2p_over_pcie`: whether NVIDIA's own driver lets two of
+    these cards read one another over PCIe. `pcie_width_seen`: fewer lanes that sound
+    servers have been seen to give it.
+    """
+
+    name: str
+    architecture: str
+    source: str
+    chip: str | None = None
+    pci_device_id: str | None = None
+    boost_mhz: int | None = None
+    max_core_mhz: int | None = None
+    max_memory_mhz: int | None = None
+    memory_type: str | None = None
+    memory_bus_bits: int | None = None
+    memory_gb_per_s: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_width_seen: int | None = None
+    power_w: int | None = None
+    slowdown_c: int | None = None
+    nvlink_generation: int | None = None
+    nvlinks: int | None = None
+    nvlink_by_bridge: bool | None = None
+    p2p_over_pcie: bool | None = None
+    note: str | None = None
+
+
+class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a PCIe link of one generation and width carries, one way, in 10^9 bytes a second.
+
+    `data_rate_gb_per_s`: after line coding, before packet headers. `copy_*`: of large copies from or to
+    pinned host memory; `confidence` tells whether they were measured, scaled from other widths of the
+    generation, inferred or estimated.
+    """
+
+    generation: int
+    width: int
+    gt_per_s: float
+    data_rate_gb_per_s: float
+    copy_low_gb_per_s: float
+    copy_to_device_gb_per_s: float
+    copy_to_host_gb_per_s: float
+    confidence: str
+    source: str
+    note: str | None = None
+
+
+class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
+    """What one NVLink of a version carries, one way, in 10^9 bytes a second.
+
+    The shares say how much of all links between two GPUs large copies reach: `copy_share` one way,
+    `copy_low_share` the least of sound machines, `both_ways_share` of twice that rate with both ways at once.
+    `links_per_gpu`: only for models with that many links; None: for all others.
+    """
+
+    version: int
+    link_gb_per_s: float
+    copy_low_share: float
+    copy_share: float
+    both_ways_share: float
+    confidence: str
+    source: str
+    links_per_gpu: int | None = None
+    nccl_gb_per_s: float | None = None
+    measured: str | None = None
+    note: str | None = None
+
+
+def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectation | None:
+    """Give what a card should have by its NVML name, or None: no expectation.
+
+    The row whose pattern matches the longest part of the name counts. `device_id` ("2204") is asked only
+    where there is no name, or one that says nothing; an id that several rows have tells nothing.
+    """
+    if name and not _NAMELESS.fullmatch(name):
+        return _by_name(name)
+    found = [row for _, row in _gpus() if device_id and row.pci_device_id == device_id.lower()]
+    return found[0] if len(found) == 1 else None
+
+
+def expected_link(generation: int | None, width: int | None) -> LinkExpectation | None:
+    """Give what a PCIe link of a generation (1 to 6) and width carries, or None if it is in no row."""
+    return None if generation is None or width is None else _links().get((generation, width))
+
+
+def expected_nvlink(version: int | None, links_per_gpu: int | None = None) -> NvLinkExpectation | None:
+    """Give what one NVLink of a version (1 to 5) carries, or None. `links_per_gpu`: of the model, if told."""
+    rows = _nvlinks()
+    return rows.get((version, links_per_gpu)) or rows.get((version, None))
+
+
+def fitting_links(rate_gb_per_s: float, newest: int | None = None) -> tuple[LinkExpectation, ...]:
+    """Give the PCIe links that would carry a copy at this rate, the latest generation first.
+
+    A copy fits a link when it is no faster than the link's data rate and no slower than what its copies
+    reach at least. `newest`: the card's own generation; None: all that are in servers up to now.
+    """
+    return tuple(
+        link
+        for link in sorted(_links().values(), key=lambda link: (-link.generation, link.width))
+        if link.generation <= (newest or _NEWEST_IN_USE)
+        and FITTING_SHARE * link.copy_low_gb_per_s <= rate_gb_per_s <= link.data_rate_gb_per_s
+    )
+
+
+def known_gpus() -> tuple[GpuExpectation, ...]:
+    """Give all rows of the table of cards, in its order."""
+    return tuple(row for _, row in _gpus())
+
+
+def matching_rows(name: str) -> tuple[GpuExpectation, ...]:
+    """Give every row whose pattern matches a name, the longest match first. More than one is a doubt."""
+    if _NOT_THE_CARD.search(name):
+        return ()
+    hits = [(len(match[0]), row) for pattern, row in _gpus() if (match := pattern.search(name))]
+    return tuple(row for _, row in sorted(hits, key=lambda hit: -hit[0]))
+
+
+@functools.cache
+def _by_name(name: str) -> GpuExpectation | None:
+    return next(iter(matching_rows(name)), None)
+
+
+@functools.cache
+def _gpus() -> tuple[tuple[re.Pattern[str], GpuExpectation], ...]:
+    # A pattern stands for whole words: "L4" is not in "L40", nor "A10" in "A100".
+    return tuple(
+        (re.compile(rf"(?<![0-9A-Za-z])(?:{row['match']})(?![0-9A-Za-z])", re.IGNORECASE), _gpu(row))
+        for row in _rows("gpus.csv")
+    )
+
+
+def _gpu(row: dict[str, str]) -> GpuExpectation:
+    flags = {name: row[name] == "yes" for name in ("nvlink_by_bridge", "p2p_over_pcie") if row[name]}
+    return msgspec.convert({**_told(row), **flags}, GpuExpectation, strict=False)
+
+
+@functools.cache
+def _links() -> dict[tuple[int, int], LinkExpectation]:
+    links = (msgspec.convert(_told(row), LinkExpectation, strict=False) for row in _rows("links.csv"))
+    return {(link.generation, link.width): link for link in links}
+
+
+@functools.cache
+def _nvlinks() -> dict[tuple[int | None, int | None], NvLinkExpectation]:
+    rows = (msgspec.convert(_told(row), NvLinkExpectation, strict=False) for row in _rows("nvlinks.csv"))
+    return {(row.version, row.links_per_gpu): row for row in rows}
+
+
+def _told(row: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in row.items() if text}
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    from importlib import resources  # slow to load, and only some commands ask
+
+    text = resources.files("gputopo.reference.data").joinpath(file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))

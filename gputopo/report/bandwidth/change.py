@@ -1,0 +1,83 @@
+"""What changed between two bandwidths of one machine, beyond the noise of both."""
+
+from collections.abc import Sequence
+
+from gputopo.copies.difference import BandwidthDifference, Changed
+from gputopo.report.bandwidth.numbers import number
+from gputopo.report.difference import changes_in_words
+from gputopo.report.layout import HEADING, INDENT, Line, indented, labelled, line, paragraph, plain, printable
+
+_NAMED = 5  # of the numbers that only one of the two has; the rest is in the JSON
+
+
+def change_view(found: BandwidthDifference, date: str, width: int) -> list[Line]:
+    """Give the changes for a screen of `width` columns; `date`: when the earlier one was measured."""
+    lines: list[Line] = []
+    for title, texts in _sections(found, date):
+        lines += [
+            *paragraph(title, width, HEADING),
+            *indented(labelled((("*", plain(text)) for text in texts), width - INDENT), INDENT),
+            line(),
+        ]
+    lines += [one for text in _closing(found) for one in paragraph(text, width)]
+    return printable(lines)
+
+
+def change_markdown(found: BandwidthDifference, date: str) -> str:
+    """Give the changes as Markdown lists."""
+    from gputopo.report.markdown import escaped
+
+    parts = [
+        f"### {escaped(title)}\n\n" + "".join(f"- {escaped(text)}\n" for text in texts)
+        for title, texts in _sections(found, date)
+    ]
+    return "\n".join([*parts, *(f"{escaped(text)}\n" for text in _closing(found))])
+
+
+def _sections(found: BandwidthDifference, date: str) -> list[tuple[str, list[str]]]:
+    worse = [_changed(one) for one in found.changes if not one.better]
+    better = [_changed(one) for one in found.changes if one.better]
+    machine = changes_in_words(found.machine.changes) if found.machine is not None else []
+    sections = [
+        (f"Worse than on {date}", worse),
+        ("Fails now, and did not", list(found.failing)),
+        (f"Better than on {date}", better),
+        ("Works now, and failed", list(found.working)),
+        ("The machine", machine),
+        ("Measured then and not now", _some(found.gone)),
+        ("Measured now and not then", _some(found.appeared)),
+    ]
+    shown = [(title, texts) for title, texts in sections if texts]
+    if not (found.changes or found.failing or found.working) and found.compared:
+        shown.insert(0, (f"Compared with {date}", ["nothing changed beyond noise"]))
+    return shown
+
+
+def _closing(found: BandwidthDifference) -> list[str]:
+    left_out = []
+    if found.not_compared:
+        left_out = [
+            f"Left out: {_numbers(found.not_compared)} of GPUs that only one of the two could measure."
+        ]
+    if not found.compared:
+        return ["No number could be compared.", *left_out]
+    return [f"{_numbers(found.compared)} compared; changes within the noise of both are not told.", *left_out]
+
+
+def _numbers(count: int) -> str:
+    return f"{count} number{'' if count == 1 else 's'}"
+
+
+def _changed(one: Changed) -> str:
+    unit = "us" if one.microseconds else "GB/s"
+    words = (
+        f"{one.what}: {number(one.is_)} {unit}, was {number(one.was)} "
+        f"({one.percent:+.1f}%, noise {one.noise_percent:.1f}%)"
+    )
+    return "; ".join((words, *one.conditions))
+
+
+def _some(texts: Sequence[str]) -> list[str]:
+    if len(texts) <= _NAMED:
+        return list(texts)
+    return [*texts[:_NAMED], f"and {len(texts) - _NAMED} more; --json has them all"]

@@ -1,0 +1,240 @@
+"""A bandwidth report as parts: a title with rows, tables and remarks. Text and Markdown are made of them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from gputopo.report.bandwidth.gpus import gpu_parts, sweep_parts
+from gputopo.report.bandwidth.heat_map import heat_part
+from gputopo.report.bandwidth.numbers import Numbers, number
+from gputopo.report.bandwidth.pairs import pair_parts
+from gputopo.report.bandwidth.part import Part
+from gputopo.report.layout import NOT_ASKED, Column, plain
+from gputopo.report.units import seconds, size
+from gputopo.runs.dates import date_in_words
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Conditions,
+    Failure,
+    Kind,
+    NotMeasured,
+    Sample,
+    UplinkGroup,
+    gpu_of,
+    node_of,
+)
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Machine
+
+_WHATS_NAMED = 6  # of what was not measured for one reason
+_INTERRUPTED = "no: it was interrupted; this is what was measured until then"
+_LEVELS = {"quick": "quick", "full": "full: every size"}
+
+
+def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = True) -> list[Part]:
+    """Give all parts of a report but the findings, those that have something to show, in their order.
+
+    `matrices`: a matrix for each way between GPUs, else how far each reaches.
+    """
+    numbers = Numbers(machine, bandwidth)
+    parts = [
+        Part("Bandwidth", rows=tuple(_about(machine, numbers))),
+        *gpu_parts(numbers),
+        heat_part(numbers),
+        *pair_parts(numbers, matrices=matrices),
+        _uplinks(bandwidth.uplink_groups),
+        _host_memory(bandwidth.samples),
+        _reductions(bandwidth.samples),
+        *sweep_parts(numbers),
+    ]
+    return [part for part in parts if part is not None and not part.is_empty]
+
+
+def doubt_parts(bandwidth: Bandwidth) -> list[Part]:
+    """Give the parts that follow the findings: what failed, what was not measured, what must be said."""
+    parts = [
+        Part("Failed", rows=tuple(_failed(one) for one in bandwidth.failures)),
+        Part("Not measured", rows=tuple(_not_measured(bandwidth.not_measured))),
+        Part("Notes", notes=tuple(_notes(bandwidth))),
+    ]
+    return [part for part in parts if not part.is_empty]
+
+
+def _about(machine: Machine, numbers: Numbers) -> Iterable[tuple[str, str]]:
+    bandwidth = numbers.bandwidth
+    yield "Source", plain(" + ".join(dict.fromkeys(bandwidth.source.split(" + "))))
+    if bandwidth.measured_at is not None:
+        took = "" if bandwidth.duration_s is None else f", in {seconds(bandwidth.duration_s)}"
+        yield "Measured", f"{date_in_words(bandwidth.measured_at)}{took}"
+    if bandwidth.level is not None:
+        yield "Kind", _LEVELS[bandwidth.level]
+    if not bandwidth.complete:
+        yield "Complete", _INTERRUPTED if bandwidth.source == "live" else "no: the capture ends early"
+    versions = [("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version)]
+    told = [f"{what} {plain(version)}" for what, version in versions if version]
+    if told:
+        yield "Software", ", ".join(told)
+    yield from _gpu_names(machine, numbers.gpus)
+
+
+def _gpu_names(machine: Machine, gpus: Sequence[int]) -> Iterable[tuple[str, str]]:
+    by_name: dict[str, list[int]] = {}
+    for gpu in machine.gpus:
+        if gpu.index in gpus and gpu.name:
+            by_name.setdefault(plain(gpu.name), []).append(gpu.index)
+    if by_name:
+        yield "GPUs", "; ".join(f"{index_ranges(indices)}: {name}" for name, indices in by_name.items())
+
+
+def _uplinks(groups: Sequence[UplinkGroup]) -> Part:
+    return Part(
+        "Shared uplinks",
+        rows=tuple((f"GPUs {index_ranges(group.gpus)}", _uplink(group)) for group in groups),
+    )
+
+
+_COPIES: dict[Kind, str] = {"h2d": "to the GPUs", "d2h": "from the GPUs", "bidirectional": "both ways"}
+
+
+def _uplink(group: UplinkGroup) -> str:
+    words = [f"slow one another down ({_COPIES.get(group.from_kind, group.from_kind)}"]
+    if group.together_gb_per_s is not None and group.alone_gb_per_s is not None:
+        words.append(
+            f": {number(group.together_gb_per_s)} GB/s together, {number(group.alone_gb_per_s)} GB/s"
+            " as the sum of each alone"
+        )
+    words.append(")")
+    if group.bridge is not None:
+        words.append(f"; their ways meet at {plain(group.bridge)}")
+    if group.agrees is None:
+        words.append("; no PCI tree to compare with")
+    else:
+        words.append("; the PCI tree agrees" if group.agrees else "; the PCI tree does not show that")
+    return "".join(words)
+
+
+def _host_memory(samples: Sequence[Sample]) -> Part | None:
+    found = [one for one in samples if one.kind == "host_memory"]
+    if not found:
+        return None
+    columns = [
+        Column("Cores", tuple(_place(one.destination) for one in found)),
+        Column("GB/s", tuple(number(one.median_gb_per_s) for one in found), side="right"),
+        Column("spread %", tuple(number(one.spread_percent) for one in found), side="right"),
+        Column("expected", tuple(number(one.expected_gb_per_s) for one in found), side="right"),
+    ]
+    return Part(
+        "Host memory",
+        head=Column("Memory", tuple(_place(one.source) for one in found)),
+        groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
+        notes=("Every byte counts twice: it is read and written.",),
+    )
+
+
+def _place(place: str) -> str:
+    node = node_of(place)
+    return plain(place) if node is None else f"node {node}"
+
+
+def _reductions(samples: Sequence[Sample]) -> Part | None:
+    found = sorted(
+        (one for one in samples if one.kind == "allreduce"), key=lambda one: one.median_us or float("inf")
+    )
+    if not found:
+        return None
+    columns = [
+        Column("ms", tuple(_ms(one) for one in found), side="right"),
+        Column("algorithm\nGB/s", tuple(number(one.median_gb_per_s) for one in found), side="right"),
+        Column("bus\nGB/s", tuple(number(one.bus_gb_per_s) for one in found), side="right"),
+        Column("spread\n%", tuple(number(one.spread_percent) for one in found), side="right"),
+        Column("size", tuple(NOT_ASKED if one.bytes is None else size(one.bytes) for one in found)),
+        Column("devices", tuple(plain(one.source) for one in found)),
+    ]
+    models = ", ".join(dict.fromkeys(plain(one.model) for one in found if one.model))
+    return Part(
+        f"Reduction of the gradients{f' of {models}' if models else ''}",
+        head=Column("Method", tuple(plain(one.algorithm or "?") for one in found)),
+        groups=(tuple(columns),),
+        notes=("Algorithm bandwidth: bytes over time; bus bandwidth: times 2 (n - 1) / n (nccl-tests).",),
+    )
+
+
+def _ms(sample: Sample) -> str:
+    return number(None if sample.median_us is None else sample.median_us / 1000)
+
+
+def way_in_words(kind: str, source: str, destination: str) -> str:
+    """Give `h2d host to gpu:0`."""
+    return f"{kind} {plain(source)} to {plain(destination)}"
+
+
+def _failed(failure: Failure) -> tuple[str, str]:
+    extra = [failure.method, failure.path, {True: "pinned", False: "pageable", None: None}[failure.pinned]]
+    told = ", ".join(plain(str(word)) for word in (*extra, failure.group) if word)
+    what = way_in_words(failure.kind, failure.source, failure.destination)
+    return f"{what}{f' ({told})' if told else ''}", f"{plain(failure.reason)}: {plain(failure.says)}"
+
+
+def _not_measured(told: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
+    by_reason: dict[str, list[str]] = {}
+    for one in told:
+        by_reason.setdefault(plain(one.reason), []).append(plain(one.what))
+    for reason, found in by_reason.items():
+        whats = list(dict.fromkeys(found))
+        more = f"; and {len(whats) - _WHATS_NAMED} more, --json has them all"
+        yield "; ".join(whats[:_WHATS_NAMED]) + (more if len(whats) > _WHATS_NAMED else ""), reason
+
+
+def _notes(bandwidth: Bandwidth) -> Iterable[str]:
+    yield from collapsed(map(plain, bandwidth.notes))
+    yield from _woken(bandwidth.samples)
+    yield from _conditions(list(chain.from_iterable(one.conditions for one in bandwidth.samples)))
+    sources = (plain(one.expected_source) for one in bandwidth.samples if one.expected_source)
+    for source in collapsed(sources):
+        yield f"Expected: {source}"
+
+
+def collapsed(texts: Iterable[str]) -> list[str]:
+    """Give texts that differ only in the number of one GPU once, as `GPU 0-3`."""
+    gpus: dict[tuple[str, ...], set[int]] = {}
+    for text in texts:
+        parts = tuple(_ONE_GPU.split(text))
+        one = len(parts) == 3
+        gpus.setdefault(parts[::2] if one else (text,), set()).update([int(parts[1])] if one else [])
+    return [f"GPU {index_ranges(found)}".join(parts) if found else parts[0] for parts, found in gpus.items()]
+
+
+_ONE_GPU = re.compile(r"\bGPU (\d+)\b")
+
+
+def _woken(samples: Iterable[Sample]) -> Iterable[str]:
+    """Say how many repeats were thrown away, once for each reason."""
+    counts: dict[str, int] = {}
+    gpus: dict[str, set[int]] = {}
+    for one in samples:
+        if one.discarded_gb_per_s:
+            why = plain(one.discarded_because or "a card was still waking up")
+            counts[why] = counts.get(why, 0) + len(one.discarded_gb_per_s)
+            ends = (gpu_of(one.source), gpu_of(one.destination))
+            gpus.setdefault(why, set()).update(gpu for gpu in ends if gpu is not None)
+    for why, count in counts.items():
+        where = f" on GPU {index_ranges(gpus[why])}" if gpus[why] else ""
+        yield f"{count} repeat{'' if count == 1 else 's'}{where} thrown away: {why}"
+
+
+def _conditions(conditions: Iterable[Conditions]) -> Iterable[str]:
+    slowed: dict[str, set[int]] = {}
+    changed: set[int] = set()
+    for one in conditions:
+        for reason in one.throttle_reasons or ():
+            if reason not in _HARMLESS:
+                slowed.setdefault(plain(reason), set()).add(one.gpu)
+        if one.link_changes:
+            changed.add(one.gpu)
+    for reason, gpus in slowed.items():
+        yield f"GPU {index_ranges(gpus)} was held down while measured: {reason}"
+    if changed:
+        yield f"the PCIe link of GPU {index_ranges(changed)} changed while measured"
+
+
+_HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle: that is no cause

@@ -1,0 +1,300 @@
+"""Past bandwidths of this box: `gputopo.bandwidth/1` documents by machine, in one SQLite file.
+
+The file is `history.sqlite` in `$GPUTOPO_HOME`, else in the user's data folder (`platformdirs`). A machine is
+known by its fingerprint: a hash over what stays when nothing is rebuilt, and that names no one.
+
+A document is written in one transaction, so a full disk or a killed process leaves what was there; two
+writers wait for one another. A damaged file is never replaced: what is in it may be saved by hand.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gputopo.runs.dates import date_in_words
+from gputopo.topology.identities import without_identities
+from gputopo.values import schema
+from gputopo.values.bandwidth import Bandwidth, gpu_of
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Host, Machine
+
+if TYPE_CHECKING:
+    import sqlite3
+
+FILE = "history.sqlite"
+# What is told of a host and stays when only its GPUs are others. Memory: a kernel's own share differs.
+_SAME_HOST = ("cpu_model", "sockets", "physical_cores", "virtual_machine")
+_SAME_MEMORY = 0.05
+WAIT_S = 10.0  # for another writer: one document takes it milliseconds
+_VERSION = 1  # of the tables, in SQLite's user_version
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS bandwidth (
+    id INTEGER PRIMARY KEY,
+    fingerprint TEXT NOT NULL,
+    saved_at REAL NOT NULL,
+    gpus TEXT NOT NULL,
+    document BLOB NOT NULL,
+    machine BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS bandwidth_of_machine ON bandwidth (fingerprint, id);
+"""
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """A bandwidth of the history, and the machine as it was then, without identities and bandwidth.
+
+    `saved_at`: seconds since the epoch, when it was filed.
+    """
+
+    bandwidth: Bandwidth
+    machine: Machine
+    saved_at: float
+
+    @property
+    def date(self) -> str:
+        """When it was measured, or filed where a capture does not tell that: `2026-11-20 16:02 UTC`."""
+        measured = self.bandwidth.measured_at
+        if measured is not None:
+            return date_in_words(measured)
+        return f"a day that is not told, filed {date_in_words(self.saved_at)}"
+
+
+def history_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """Give where the history is, or will be."""
+    home = environ.get("GPUTOPO_HOME")
+    if home:
+        return Path(home) / FILE
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("gputopo")) / FILE
+
+
+def fingerprint(machine: Machine) -> str | None:
+    """Give the hash (SHA-256, hex) that a machine is known by, None where too little is known of it.
+
+    Over the CPU's model and each GPU's PCI address and name: a card that is moved or replaced makes another
+    machine, a driver that puts the maker's name before the card's (from 465 on) does not. No serial numbers,
+    UUIDs or host names. None: a GPU whose PCI address is not known, or neither GPUs nor a CPU model.
+    """
+    if any(gpu.pci_address is None for gpu in machine.gpus):
+        return None
+    if not machine.gpus and machine.host.cpu_model is None:
+        return None
+    cards = sorted([gpu.pci_address or "", _model(gpu)] for gpu in machine.gpus)
+    facts = msgspec.json.encode([machine.host.cpu_model or "", cards])
+    return hashlib.sha256(facts).hexdigest()
+
+
+def is_same_but_gpus(now: Machine, then: Machine) -> bool:
+    """Tell whether two machines, by all that is known of both, are one that lost GPUs or got more.
+
+    The host is the same, GPUs in the same slots are of the same model, and only one of the two has others
+    beside them. A GPU that does not answer is as one that is not there. With some gone and others new, it is
+    taken for another machine.
+    """
+    if now.host.cpu_model is None or not _same_host(now.host, then.host):
+        return False
+    here, there = ({gpu.pci_address: _model(gpu) for gpu in answering(one)} for one in (now, then))
+    shared = here.keys() & there.keys()
+    return (
+        bool(shared)
+        and len(shared) in (len(here), len(there))
+        and all(here[at] == there[at] for at in shared)
+    )
+
+
+def answering(machine: Machine) -> list[Gpu]:
+    """Give the GPUs that answer and whose slot is known: those of which anything can be measured again."""
+    return [gpu for gpu in machine.gpus if not gpu.lost and gpu.pci_address is not None]
+
+
+def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float) -> None:
+    """File a bandwidth under its machine, both without identities.
+
+    Raises InputError where that cannot be; nothing is lost then.
+    """
+    key = fingerprint(machine)
+    if key is None:
+        raise InputError(
+            "cannot save: it is not known which machine this is (no PCI addresses)",
+            "add the machine: --from FILE of gputopo inspect --record, nvidia-smi -q or lspci",
+        )
+    gpus = msgspec.json.encode(sorted(_gpus_of(bandwidth))).decode()
+    bare = without_identities(msgspec.structs.replace(machine, bandwidth=bandwidth))
+    alone = msgspec.structs.replace(bare, bandwidth=None)
+    row = (key, saved_at, gpus, schema.encode(bare.bandwidth or bandwidth), schema.encode(alone))
+    with _opened(path, write=True) as connection:
+        connection.execute(
+            "INSERT INTO bandwidth (fingerprint, saved_at, gpus, document, machine) VALUES (?, ?, ?, ?, ?)",
+            row,
+        )
+
+
+def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) -> Saved | None:
+    """Give the last saved bandwidth of a machine, None where there is none.
+
+    Of those that were measured on all of `gpus` (None: all of the machine) the last one; where there is no
+    such, the last of all. Raises InputError for a file that cannot be read.
+    """
+    key = fingerprint(machine)
+    if key is None or not _exists(path):
+        return None
+    wanted = {gpu.index for gpu in machine.gpus} if gpus is None else set(gpus)
+    newest: int | None = None
+    with _opened(path, write=False) as connection:
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            return None  # made, and nothing was filed
+        rows = connection.execute(
+            "SELECT id, gpus FROM bandwidth WHERE fingerprint = ? ORDER BY id DESC", (key,)
+        )
+        for number, measured in rows:
+            newest = number if newest is None else newest
+            if wanted <= _indices(measured, path):
+                newest = number
+                break
+        if newest is None:
+            return None
+        row = connection.execute("SELECT document, machine, saved_at FROM bandwidth WHERE id = ?", (newest,))
+        document, then, saved_at = row.fetchone()
+    return Saved(
+        bandwidth=schema.decode(document, Bandwidth, origin=str(path)),
+        machine=schema.decode(then, Machine, origin=str(path)),
+        saved_at=saved_at,
+    )
+
+
+def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
+    """Give the last saved bandwidth of this machine with fewer GPUs or more, None where there is none.
+
+    Of those filed under one machine the last one on all GPUs that it and this one have, else the last.
+    Raises InputError for a file that cannot be read.
+    """
+    if not _exists(path):
+        return None
+    with _opened(path, write=False) as connection:
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            return None
+        machines = connection.execute(
+            "SELECT machine FROM bandwidth WHERE id IN (SELECT MAX(id) FROM bandwidth GROUP BY fingerprint) "
+            "ORDER BY id DESC"
+        )
+        told = (schema.decode(row[0], Machine, origin=str(path)) for row in machines)
+        then = next((one for one in told if is_same_but_gpus(machine, one)), None)
+    if then is None:
+        return None
+    here = {gpu.pci_address for gpu in answering(machine)}
+    return latest(path, then, {gpu.index for gpu in answering(then) if gpu.pci_address in here})
+
+
+def _model(gpu: Gpu) -> str:
+    return (gpu.name or "").removeprefix("NVIDIA ")
+
+
+def _same_host(now: Host, then: Host) -> bool:
+    facts = [(getattr(now, name), getattr(then, name)) for name in _SAME_HOST]
+    memory = (now.memory_mib or 0, then.memory_mib or 0)
+    return all(None in both or both[0] == both[1] for both in facts) and (
+        0 in memory or abs(memory[0] - memory[1]) <= _SAME_MEMORY * max(memory)
+    )
+
+
+def _exists(path: Path) -> bool:
+    """Tell whether there is a history. Raises InputError where its folder may not be looked into."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
+        ) from error
+
+
+def _gpus_of(bandwidth: Bandwidth) -> set[int]:
+    places = {place for sample in bandwidth.samples for place in (sample.source, sample.destination)}
+    return {index for place in places if (index := gpu_of(place)) is not None}
+
+
+def _indices(text: str, path: Path) -> set[int]:
+    try:
+        return set(msgspec.json.decode(text, type=list[int]))
+    except msgspec.DecodeError as error:
+        raise _damaged(path, str(error)) from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path, *, write: bool) -> "Iterator[sqlite3.Connection]":
+    """Open the history for one transaction. Raises InputError in place of SQLite's errors."""
+    import sqlite3
+
+    try:
+        if write:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            # Reading may have to undo what a killed writer left, so it is opened for writing too.
+            f"{path.absolute().as_uri()}?mode={'rwc' if write else 'rw'}",
+            uri=True,
+            timeout=WAIT_S,
+            isolation_level=None,
+        )
+        with contextlib.closing(connection):
+            _check_version(connection, path)
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            try:
+                if write:
+                    _make_tables(connection)
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
+        ) from error
+    except sqlite3.Error as error:
+        raise _unusable(path, error, write=write) from error
+
+
+def _check_version(connection: "sqlite3.Connection", path: Path) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > _VERSION:
+        raise InputError(
+            f"{path} was written by a later version of gputopo",
+            "update gputopo (pip install -U gputopo), or set GPUTOPO_HOME to another folder",
+        )
+
+
+def _make_tables(connection: "sqlite3.Connection") -> None:
+    for statement in filter(str.strip, _TABLES.split(";")):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
+    import sqlite3
+
+    # The primary code is in the low byte (sqlite.org/rescode.html).
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+        return _damaged(path, str(error))
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return InputError(f"{path} is in use by another program", "try again when it is done")
+    if code == sqlite3.SQLITE_FULL:
+        return InputError(
+            f"cannot write {path}: no space left", "free some space, or set GPUTOPO_HOME to another folder"
+        )
+    verb = "write" if write else "read"
+    return InputError(f"cannot {verb} {path}: {error}", "set GPUTOPO_HOME to a folder that you may write to")
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    return InputError(
+        f"{path} is damaged: {why}",
+        f"move it away (mv {path.name} {path.name}.old, in its folder); a new one is begun then",
+    )

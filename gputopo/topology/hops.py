@@ -1,0 +1,155 @@
+"""How far apart GPUs are: the classes of `nvidia-smi topo -m` from the PCI tree, order of pairs, islands."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gputopo.values.machine import Hop, Link, Machine, PciNode
+
+UNKNOWN_LEVEL = 60  # a pair of which nothing is known sorts behind SYS, whose NVML level is 50
+
+
+def hop_between(nodes: Sequence[PciNode], a: str, b: str) -> Hop | None:
+    """Give the class of the PCIe way between two functions by address, or None where it cannot be told.
+
+    From each function the bridges above it are walked up to the root complex.
+
+    - The ways meet at a bridge, and neither has more than one bridge below it: PIX. A PCIe switch is one
+      upstream bridge with a downstream bridge for each port, so two GPUs of one switch meet at its upstream
+      bridge with one bridge each below it; GPUs directly under one bridge have none.
+    - The ways meet at a bridge, with more bridges below it on either side: PXB (several switches).
+    - The ways meet only at the root complex (the same `root`; two root ports of one): PHB.
+    - Different roots: NODE on the same NUMA node, SYS on different ones. A function without a NUMA number
+      takes that of the nearest bridge above it. Where no node of the whole tree has a number, the machine
+      has one memory node: NODE.
+
+    INTERNAL (two GPUs of one board) is never given: such a board is a switch in the tree like any other.
+    None: a function that is not among the nodes, or twice the same; a bridge that is missing between a
+    function and the root, so that PHB cannot be told from a nearer class; one NUMA number of two missing.
+    """
+    tree = {node.address: node for node in nodes}
+    if a == b or a not in tree or b not in tree:
+        return None
+    above_a, whole_a = bridges_above(tree, a)
+    above_b, whole_b = bridges_above(tree, b)
+    meeting = next((bridge for bridge in above_a if bridge in above_b), None)
+    if meeting is not None:
+        most_below = max(above_a.index(meeting), above_b.index(meeting))
+        return Hop.PIX if most_below <= 1 else Hop.PXB
+    if tree[a].root == tree[b].root:
+        return Hop.PHB if whole_a and whole_b else None
+    return _hop_between_roots(_numa_node(tree, a, above_a), _numa_node(tree, b, above_b), nodes)
+
+
+def nearness(link: Link | None) -> tuple[int, int]:
+    """Give the sort key of a pair, nearest first: more NVLinks, then fewer, then none by PCIe hop.
+
+    Pairs with equally many NVLinks are ordered by hop. A hop that is not known sorts behind SYS.
+    """
+    if link is None:
+        return (0, UNKNOWN_LEVEL)
+    return (-(link.nvlinks or 0), UNKNOWN_LEVEL if link.hop is None else link.hop.level)
+
+
+def is_within(link: Link | None, farthest: Hop) -> bool:
+    """Tell whether a pair is no farther apart than `farthest`.
+
+    A pair with NVLinks counts as PIX at most: its traffic does not need PCIe. A pair with neither NVLinks
+    nor a known hop is within nothing, not even SYS.
+    """
+    if link is None:
+        return False
+    if link.nvlinks and farthest >= Hop.PIX:
+        return True
+    return link.hop is not None and link.hop <= farthest
+
+
+def class_name(link: Link | None) -> str:
+    """Name the class of a pair as the matrix does: `NV2`, `PIX`, ..., or `unknown`."""
+    if link is not None and link.nvlinks:
+        return f"NV{link.nvlinks}"
+    return "unknown" if link is None or link.hop is None else link.hop.value
+
+
+def links_by_pair(machine: Machine) -> dict[tuple[int, int], Link]:
+    """Give the links by their two GPU indices, low index first. Of two for one pair the first counts."""
+    links: dict[tuple[int, int], Link] = {}
+    for link in machine.links:
+        links.setdefault((link.a, link.b), link)
+    return links
+
+
+def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:
+    """Give the largest groups of GPUs of which every pair is within `farthest` (see `is_within`).
+
+    A GPU that is near no other is an island of its own, so every GPU is in one. On PCIe alone no GPU is in
+    two. NVLinks are no tree (in a DGX-1 GPU 0 reaches 1 and 4, but 1 does not reach 4), so there islands
+    may overlap; no island is part of another. Indices rise within an island and from island to island.
+    """
+    gpus = sorted(gpu.index for gpu in machine.gpus)
+    position = {gpu: number for number, gpu in enumerate(gpus)}
+    near = [0] * len(gpus)
+    for (a, b), link in links_by_pair(machine).items():
+        if a in position and b in position and is_within(link, farthest):
+            near[position[a]] |= 1 << position[b]
+            near[position[b]] |= 1 << position[a]
+    groups = _maximal_groups(near, 0, (1 << len(gpus)) - 1, 0) if gpus else ()
+    return tuple(sorted(tuple(gpus[number] for number in _bits(group)) for group in groups))
+
+
+def bridges_above(tree: Mapping[str, PciNode], address: str) -> tuple[list[str], bool]:
+    """Give the bridges above a function, nearest first, and whether the way to the root is whole."""
+    bridges: list[str] = []
+    parent = tree[address].parent
+    while parent is not None:
+        if parent in bridges or parent == address:
+            return bridges, False  # a damaged recording: the way goes in a circle
+        bridges.append(parent)
+        if parent not in tree:
+            return bridges, False
+        parent = tree[parent].parent
+    return bridges, True
+
+
+def _numa_node(tree: Mapping[str, PciNode], address: str, above: Sequence[str]) -> int | None:
+    return next(
+        (
+            number
+            for number in (_known_numa(tree[step]) for step in (address, *above) if step in tree)
+            if number is not None
+        ),
+        None,
+    )
+
+
+def _known_numa(node: PciNode) -> int | None:
+    # The kernel writes -1 where the firmware gives no node.
+    return None if node.numa_node is None or node.numa_node < 0 else node.numa_node
+
+
+def _hop_between_roots(a: int | None, b: int | None, nodes: Sequence[PciNode]) -> Hop | None:
+    if a is None or b is None:
+        return None if any(_known_numa(node) is not None for node in nodes) else Hop.NODE
+    return Hop.NODE if a == b else Hop.SYS
+
+
+def _maximal_groups(near: Sequence[int], group: int, open_: int, closed: int) -> Iterator[int]:
+    """Give the maximal cliques as bit masks, by Bron and Kerbosch's recursion with a pivot.
+
+    `open_`: may still join the group; `closed`: could join too, but was dealt with, so a group with any of
+    them left is not the largest.
+    """
+    if not open_ and not closed:
+        yield group
+        return
+    pivot = max(_bits(open_ | closed), key=lambda vertex: (near[vertex] & open_).bit_count())
+    for vertex in _bits(open_ & ~near[pivot]):
+        bit = 1 << vertex
+        yield from _maximal_groups(near, group | bit, open_ & near[vertex], closed & near[vertex])
+        open_ &= ~bit
+        closed |= bit
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest

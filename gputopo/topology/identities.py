@@ -1,0 +1,133 @@
+"""Takes out of a machine what identifies a person, an account or one piece of hardware.
+
+UUIDs and users are known by their place. Process names, lines of captures and what two sources said may hold
+anything: they are searched for the forms that identities have.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.machine import Contradiction, Gpu, Machine
+
+LEFT_OUT = "[left out]"
+
+# A line or a fact with such a label is about one piece of hardware or one person, whatever its form.
+_LABEL = re.compile(
+    r"serial|uuid|guid|host[ _-]?(name|hash)|user[ _-]?name|\buser\b|board[ _]id|mac[ _]addr|\bgid\b",
+    re.IGNORECASE,
+)
+_HEX4 = r"[0-9a-f]{4}"
+_PATTERNS = (
+    re.compile(rf"\b(?:(?:GPU|MIG|GI)-)?[0-9a-f]{{8}}-(?:{_HEX4}-){{3}}[0-9a-f]{{12}}\b", re.IGNORECASE),
+    re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-f:])", re.IGNORECASE),  # MAC
+    re.compile(rf"(?<![0-9a-f:])(?:{_HEX4}:){{3,}}{_HEX4}(?![0-9a-f:])", re.IGNORECASE),  # InfiniBand, IPv6
+    re.compile(r"(?<=\b[ew]nx)[0-9a-f]{12}\b|(?<=\bwlx)[0-9a-f]{12}\b", re.IGNORECASE),  # udev: name by MAC
+    # Windows: blanks belong to a name; in JSON each backslash is doubled.
+    re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+|(?<=\\Users\\)\\?[^\\]+", re.IGNORECASE),
+)
+_HOMES = ("home", "users")
+_ON_WINDOWS = re.compile(r'"?(?:[a-z]:[\\/]|\\\\)', re.IGNORECASE)
+_WINDOWS_PROGRAM = re.compile(r'"?(?P<path>[^"]*?\.(?:exe|com|bat|cmd))(?=["\s]|$)', re.IGNORECASE)
+
+
+def scrubbed(text: str) -> str:
+    """Give the text with UUIDs, MAC and InfiniBand addresses and the names of home folders left out."""
+    for pattern in _PATTERNS:
+        text = pattern.sub(LEFT_OUT, text)
+    return text
+
+
+def scrubbed_line(text: str) -> str:
+    """Give a line of a capture; one that is labelled as an identity is left out altogether."""
+    return LEFT_OUT if _LABEL.search(text) else scrubbed(text)
+
+
+def names_identity(fact: str) -> bool:
+    """Tell whether a fact, by its path, is one that identifies: `gpus[0].uuid`."""
+    return _LABEL.search(fact) is not None
+
+
+def _bare_bandwidth(told: Bandwidth) -> Bandwidth:
+    return msgspec.convert(scrubbed_value(msgspec.to_builtins(told)), Bandwidth)
+
+
+def scrubbed_value(value: Any) -> Any:
+    """Give a JSON value with all its texts scrubbed, and left out under a key that names an identity."""
+    if isinstance(value, str):
+        return scrubbed(value)
+    if isinstance(value, dict):
+        return {
+            key: LEFT_OUT if isinstance(one, str) and names_identity(key) else scrubbed_value(one)
+            for key, one in value.items()
+        }
+    return [scrubbed_value(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def program_name(command: str, user: str | None = None) -> str | None:
+    """Give a process's program without folders and arguments: those tell about the person.
+
+    None where nothing is left, where it is a user's name, and where a path with blanks was cut apart so that
+    the first part ends at a home folder (`/home/jane doe/bin/python`). On Windows a path may have blanks: it
+    ends with `.exe` or the like, and None is given where the end cannot be told.
+    """
+    first = next(iter(command.split()), "")
+    if _ON_WINDOWS.match(command):
+        whole = _WINDOWS_PROGRAM.match(command)
+        if whole is None and first != command.strip():
+            return None
+        first = first if whole is None else whole["path"]
+    *folders, name = re.split(r"[\\/]+", first.strip('"'))
+    if (folders and folders[-1].lower() in _HOMES) or (user is not None and name == user):
+        return None
+    return scrubbed(name) or None
+
+
+def without_identities(machine: Machine) -> Machine:
+    """Give the machine without UUIDs, user names and folders of programs, and with all free text scrubbed."""
+    replace = msgspec.structs.replace
+    detail = machine.driver.detail
+    return replace(
+        machine,
+        source=scrubbed(machine.source),
+        driver=replace(machine.driver, detail=None if detail is None else scrubbed(detail)),
+        gpus=tuple(_bare(gpu) for gpu in machine.gpus),
+        nics=tuple(
+            nic if nic.name is None else replace(nic, name=scrubbed(nic.name)) for nic in machine.nics
+        ),
+        pci=tuple(
+            node if node.name is None else replace(node, name=scrubbed(node.name)) for node in machine.pci
+        ),
+        bandwidth=None if machine.bandwidth is None else _bare_bandwidth(machine.bandwidth),
+        missing={path: scrubbed(reason) for path, reason in machine.missing.items()}
+        if machine.source != "live"  # where every reason is NVML's or our own
+        else machine.missing,
+        contradictions=tuple(replace(one, said=_said(one)) for one in machine.contradictions),
+        unread=tuple(
+            replace(one, source=scrubbed(one.source), text=scrubbed_line(one.text)) for one in machine.unread
+        ),
+    )
+
+
+def _bare(gpu: Gpu) -> Gpu:
+    replace = msgspec.structs.replace
+    if gpu.processes is None:
+        return replace(gpu, uuid=None)
+    processes = tuple(
+        replace(
+            process,
+            user=None,
+            name=None if process.name is None else program_name(process.name, process.user),
+        )
+        for process in gpu.processes
+    )
+    return replace(gpu, uuid=None, processes=processes)
+
+
+def _said(one: Contradiction) -> dict[str, str]:
+    return {
+        scrubbed(source): LEFT_OUT if names_identity(one.fact) else scrubbed(words)
+        for source, words in one.said.items()
+    }

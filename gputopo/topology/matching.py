@@ -1,0 +1,175 @@
+"""Which GPU of one capture is which of another, and a capture renumbered to fit the first."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+import msgspec
+
+from gputopo.captures import places
+from gputopo.captures.bandwidth import single_device
+from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
+
+T = TypeVar("T", Gpu, Nic)
+
+# Programs whose numbers are CUDA's and which may tell no address.
+_COUNT_AS_CUDA = (single_device.SOURCE, "nvbandwidth", "p2pBandwidthLatencyTest")
+_COUNTED = ("ok", "no_device")  # the driver states in which an empty list of GPUs is a statement
+
+_INDEXED = re.compile(r"(gpus|nics|links)\[(\d+)(?:-(\d+))?\]|\b(gpu|nic):(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A fact that two captures tell differently: what the first said, and what the other said."""
+
+    fact: str
+    first: str
+    other: str
+
+
+def aligned(
+    first: Machine, other: Machine, cuda: Mapping[int, int] | None = None
+) -> tuple[Machine, list[Disagreement]]:
+    """Renumber the GPUs and NICs of `other` as `first` numbers them, and leave out those it does not have.
+
+    They are matched by UUID or PCI address (NICs: or name) where both have one, else by index; where `other`
+    is of a program that counts as CUDA does, by `cuda`, the first's index of CUDA's numbers. The list says
+    where the two do not agree which devices there are.
+    """
+    order = (cuda or {}) if other.source in _COUNT_AS_CUDA else {}
+    gpus, found = _matched("gpus", "GPU", first.gpus, other.gpus, _gpu_identities, order)
+    if _is_part(other):
+        found = [said for said in found if said.fact != "gpus"]
+    nics, more = _matched("nics", "NIC", first.nics, other.nics, _nic_identities)
+    if first.source != other.source:  # nvidia-smi lists cards that can RDMA, NCCL those it uses, lspci all
+        more = [said for said in more if said.fact != "nics"]
+    renumbered = msgspec.structs.replace(
+        other,
+        gpus=tuple(msgspec.structs.replace(g, index=gpus[g.index]) for g in other.gpus if g.index in gpus),
+        links=tuple(_link(link, gpus) for link in other.links if link.a in gpus and link.b in gpus),
+        bandwidth=other.bandwidth and places.renumbered(other.bandwidth, gpus),
+        nics=tuple(_nic(nic, gpus, nics) for nic in other.nics if nic.index in nics),
+        missing={new: why for fact, why in other.missing.items() if (new := _fact(fact, gpus, nics))},
+        contradictions=tuple(
+            Contradiction(fact=new, said=c.said)
+            for c in other.contradictions
+            if (new := _fact(c.fact, gpus, nics))
+        ),
+    )
+    return renumbered, found + more
+
+
+def cuda_order(first: Machine, machines: Iterable[Machine]) -> dict[int, int]:
+    """Give the first's index of each of CUDA's numbers that any capture tells."""
+    told = [machine if machine is first else aligned(first, machine)[0] for machine in machines]
+    gpus = [gpu for machine in told for gpu in machine.gpus]
+    return {gpu.cuda_index: gpu.index for gpu in reversed(gpus) if gpu.cuda_index is not None}
+
+
+def same_address(a: str, b: str) -> bool:
+    """Compare PCI addresses; the domain may be written with four or eight digits."""
+    return _short(a) == _short(b)
+
+
+def _short(address: str) -> str:
+    *domain, bus, slot = f":{address.lower()}".rsplit(":", 2)
+    return f"{''.join(domain).strip(':').lstrip('0')}:{bus}:{slot}"
+
+
+def _gpu_identities(gpu: Gpu) -> dict[str, str]:
+    known = {"uuid": gpu.uuid, "pci_address": gpu.pci_address and _short(gpu.pci_address)}
+    return {kind: value for kind, value in known.items() if value}
+
+
+def _nic_identities(nic: Nic) -> dict[str, str]:
+    known = {"pci_address": nic.pci_address and _short(nic.pci_address), "name": nic.name}
+    return {kind: value for kind, value in known.items() if value}
+
+
+def _matched(
+    fact: str,
+    word: str,
+    first: Sequence[T],
+    other: Sequence[T],
+    identities: Callable[[T], dict[str, str]],
+    order: Mapping[int, int] = MappingProxyType({}),
+) -> tuple[dict[int, int], list[Disagreement]]:
+    """Give the first's index of each device of the other that it has, and the disagreements."""
+    if not first and fact == "nics":  # most captures say nothing of NICs
+        return {device.index: device.index for device in other}, []
+    found: list[Disagreement] = []
+    if other and len(first) != len(other):
+        found.append(Disagreement(fact, _counted(first, word), _counted(other, word)))
+    numbers: dict[int, int] = {}
+    for device in other:
+        for mine in first:
+            shared = identities(device).keys() & identities(mine).keys()
+            if shared and identities(device)[min(shared)] == identities(mine)[min(shared)]:
+                numbers[device.index] = mine.index
+    if fact == "nics" and len(first) != len(other):
+        return numbers, found  # one lists cards that the other leaves out: places tell nothing
+    by_index = {mine.index: mine for mine in first}
+    for device in other:
+        there = by_index.get(order.get(device.index, device.index))
+        if device.index in numbers or there is None or there.index in numbers.values():
+            continue
+        shared = identities(device).keys() & identities(there).keys()
+        if not shared:
+            numbers[device.index] = there.index
+        else:
+            kind = min(shared)
+            place = f"{fact}[{there.index}].{kind}"
+            found.append(Disagreement(place, str(getattr(there, kind)), str(getattr(device, kind))))
+    return numbers, found
+
+
+def _counted(devices: Sequence[object], word: str) -> str:
+    return f"{len(devices)} {word}{'' if len(devices) == 1 else 's'}"
+
+
+def _link(link: Link, gpus: dict[int, int]) -> Link:
+    low, high = sorted((gpus[link.a], gpus[link.b]))
+    return msgspec.structs.replace(link, a=low, b=high)
+
+
+def _nic(nic: Nic, gpus: dict[int, int], nics: dict[int, int]) -> Nic:
+    hops: dict[str, Hop] = {}
+    for key, hop in nic.hops.items():
+        kind, _, index = key.partition(":")
+        new = (gpus if kind == "gpu" else nics).get(int(index)) if index.isdigit() else None
+        if new is not None:
+            hops[f"{kind}:{new}"] = hop
+    return msgspec.structs.replace(nic, index=nics[nic.index], hops=hops)
+
+
+def _fact(fact: str, gpus: dict[int, int], nics: dict[int, int]) -> str | None:
+    """Renumber the devices in a fact's path; None where the path names one that is left out."""
+    gone = False
+
+    def renumber(found: re.Match[str]) -> str:
+        nonlocal gone
+        room, a, b, kind, single = found.groups()
+        numbers = nics if room == "nics" or kind == "nic" else gpus
+        new = [numbers.get(int(old)) for old in (a, b, single) if old is not None]
+        if None in new:
+            gone = True
+            return found[0]
+        indices = "-".join(str(index) for index in sorted(i for i in new if i is not None))
+        return f"{kind}:{indices}" if kind else f"{room}[{indices}]"
+
+    renamed = _INDEXED.sub(renumber, fact)
+    return None if gone else renamed
+
+
+def first_with_gpus(machines: Iterable[Machine]) -> Machine | None:
+    """Give the first capture that says which GPUs there are, if only that there are none."""
+    whole = [m for m in machines if not _is_part(m)]
+    return next((m for m in whole if m.gpus or m.driver.status in _COUNTED), None)
+
+
+def _is_part(machine: Machine) -> bool:
+    """Tell whether a capture is of some GPUs of a machine, and says nothing of how many there are."""
+    return machine.source == single_device.SOURCE

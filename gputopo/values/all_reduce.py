@@ -1,0 +1,104 @@
+"""The ways to reduce gradients over towers, by name: `name` or `name#K`. Pure; who builds them: launch.
+
+`copy` adds each variable on one of the towers, which take turns by variable (`copy-roundrobin` says so and is
+the same). What tf_cnn_benchmarks does without a specification, adding all on the CPU, is `pscpu` here; with
+its --local_parameter_device=gpu it does what `copy` does. Its names are understood too: `xring` is `ring`.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from gputopo.values.errors import UsageError
+
+Backend = Literal["cpu", "gpu"]
+
+MOST_PARTS = 64  # every part is some ops more for each variable; beyond this a typing mistake is likelier
+
+SAYS = {
+    "copy": "added on one tower's device, copied back; towers take turns by variable",
+    "ring": "a ring of copies: each device adds a share of every tensor and passes it on; K rings at once",
+    "hierarchical": "added within groups of close devices, then between the groups' leaders",
+    "pscpu": "added on the CPU, sent back to all; in K parts",
+    "psgpu": "each tensor in K parts, added on K towers' devices that take turns",
+    "collective": "TensorFlow's collective op, as a ring",
+    "nccl": "TensorFlow's collective op, by NCCL",
+    "nccl_op": "TensorFlow's older op for NCCL (NcclAllReduce)",
+    "tf_hierarchical": "tf.distribute.HierarchicalCopyAllReduce, gradients packed as it does by default",
+    "one_device": "tf.distribute.ReductionToOneDevice",
+}
+NAMES = tuple(SAYS)
+_IN_PARTS = ("ring", "pscpu", "psgpu")
+_GPUS_ONLY = ("nccl", "nccl_op")
+_ALIASES = {"copy-roundrobin": "copy", "xring": "ring"}
+
+PATTERN = rf"^(({'|'.join(NAMES)})|({'|'.join(_IN_PARTS)})#[1-9][0-9]?)$"
+"""What a reduction looks like in a plan and a spec: as `Reduction.written` gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A way to reduce, and into how many parts it cuts a tensor (1 where it cuts none)."""
+
+    name: str
+    parts: int = 1
+
+    @property
+    def written(self) -> str:
+        """The one way to write it: `ring`, `ring#2`."""
+        return self.name if self.parts == 1 else f"{self.name}#{self.parts}"
+
+    def why_not(self, backend: Backend, towers: int) -> tuple[str, str] | None:
+        """Say why it cannot be used there and the nearest that can, None if it can be used."""
+        if self.name in _GPUS_ONLY and backend != "gpu":
+            # Seen on TensorFlow 2.21: the collective takes the hint on CPUs and quietly uses its ring.
+            return "NCCL reduces between GPUs only", "collective"
+        if self.name == "tf_hierarchical" and towers % 2:
+            # Seen on TensorFlow 2.21: both halves of the list of devices get n // 2 of them. No error.
+            says = (
+                "TensorFlow's hierarchical copy silently loses the gradients of one device where their number"
+            )
+            return f"{says} is odd", "hierarchical"
+        if self.name == "psgpu" and self.parts > towers:
+            return f"{self.written} adds on {self.parts} devices, there are {towers}", f"psgpu#{towers}"
+        return None
+
+
+def parse(text: str) -> Reduction:
+    """Read `name` or `name#K`, aliases included. Raises UsageError that names what was meant or allowed."""
+    matched = re.fullmatch(r"([^#]*)(?:#(.*))?", text.strip().lower())
+    assert matched is not None  # every line matches
+    given, parts = matched.groups()
+    name = _ALIASES.get(given, given)
+    if name not in SAYS:
+        if "/" in name or ":" in name:
+            raise UsageError(
+                f"the reduction '{text}' joins several: gputopo takes one for all gradients",
+                f"give one of {', '.join(NAMES)}",
+            )
+        near = difflib.get_close_matches(name, [*NAMES, *_ALIASES], n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the reductions are: {', '.join(NAMES)}"
+        raise UsageError(f"there is no reduction '{text}'", hint)
+    if parts is None:
+        return Reduction(name)
+    if name not in _IN_PARTS:
+        raise UsageError(
+            f"{name} takes no number of parts: '{text}'",
+            f"leave #{parts} out; a number goes with {', '.join(_IN_PARTS)}",
+        )
+    if not (parts.isascii() and parts.isdigit() and 1 <= int(parts) <= MOST_PARTS):
+        raise UsageError(
+            f"'{text}' has no number of parts after the #", f"give a number from 1 to {MOST_PARTS}: {name}#2"
+        )
+    return Reduction(name, int(parts))
+
+
+def require(text: str, backend: Backend, towers: int) -> Reduction:
+    """Read a reduction that can be used there. Raises UsageError with the reason and the nearest that can."""
+    asked = parse(text)
+    why_not = asked.why_not(backend, towers)
+    if why_not is not None:
+        reason, nearest = why_not
+        raise UsageError(f"--all-reduce {asked.written} cannot be used: {reason}", f"use {nearest}")
+    return asked

@@ -1,0 +1,355 @@
+"""What a run tells as it goes: one JSON object a line (`gputopo.events/1`), from which the result is derived.
+
+Times: `time_s` is seconds since the Unix epoch; durations say so in their names.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from gputopo.values.errors import InputError
+
+SCHEMA = "gputopo.events/1"
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    schema: str = SCHEMA
+    time_s: float
+    rank: int = 0
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A tower's device: TensorFlow's name for it and, where it stands for one, the GPU of the machine."""
+
+    tower: int
+    device: str  # "/CPU:1", "/GPU:0"
+    gpu: int | None = None  # index in the machine
+    gpu_name: str | None = None
+    hop_to_variables: str | None = None  # "PIX"; "local"; "host"; None: own copy
+
+
+class DeviceTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trace says of one device, in seconds over all traced steps.
+
+    `compute_s`, `to_device_s`, `to_host_s`, `peer_s`: times in which the device computed, or copied from the
+    host, to the host, from or to another device; what overlaps within one kind is counted once. `busy_s`: in
+    any of them. `ops_s`: the longest kinds of ops, longest first, added up (they may overlap). A CPU device
+    has no copy engines: its copy times are None.
+    """
+
+    device: str  # "/GPU:0"; "/CPU:1"
+    tower: int | None = None
+    compute_s: float | None = None
+    to_device_s: float | None = None
+    to_host_s: float | None = None
+    peer_s: float | None = None
+    busy_s: float | None = None
+    ops_s: dict[str, float] = {}
+
+
+class TowerMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """One tower's part of one step, in seconds, from the marks inside the graph.
+
+    `weights_s`: from its start until its weights were on its device. `compute_s`: from then until its
+    gradients were done. `start_s`: its start, counted from the start of the step.
+    """
+
+    tower: int
+    start_s: float
+    weights_s: float
+    compute_s: float
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """What NVML said of one GPU at one moment; None where it did not answer."""
+
+    gpu: int
+    graphics_mhz: int | None = None
+    memory_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    throttle_mask: int | None = None
+    gpu_utilization_percent: int | None = None
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    pstate: str | None = None  # "P0" is the fastest
+
+
+class RunStarted(_Event, frozen=True, tag="run_started"):
+    """The run begins: what was asked for, on what, with which versions.
+
+    `spec` is the JSON form of gputopo.launch.spec.run_spec.RunSpec. `rehearsal_of`: the machine whose plan is
+    tried on CPU devices, None where the run is on the planned devices themselves.
+    """
+
+    host: str
+    spec: dict[str, Any]
+    devices: tuple[Device, ...]
+    backend: str  # "cpu" or "gpu"
+    rehearsal_of: str | None = None
+    versions: dict[str, str] = {}
+    says: tuple[str, ...] = ()  # what must be said with every output of this run
+
+
+class ModelBuilt(_Event, frozen=True, tag="model_built"):
+    """The model stands: its size, and how long import, building and tracing took.
+
+    `says`: what was assumed of it, and what runs where that is not just what was asked. `input`: how the
+    examples come, as the input itself tells it: where they are made and held, files, threads, batches ahead.
+    """
+
+    parameters: int
+    parameter_bytes: int
+    import_s: float
+    build_s: float
+    versions: dict[str, str] = {}
+    says: tuple[str, ...] = ()
+    input: dict[str, str | int | float | None] = {}
+
+
+class PlacementChecked(_Event, frozen=True, tag="placement"):
+    """Where variables and ops really are, read after the first step.
+
+    `variables` maps a device to the bytes of variables there; `ops` maps a tower's device to the number of
+    its ops that were placed there; `first_step_s` holds tracing and compiling.
+    """
+
+    variables: dict[str, int]
+    ops: dict[str, int]
+    first_step_s: float
+
+
+class WarmupDone(_Event, frozen=True, tag="warmup_done"):
+    """The warm-up is over; steps from here are counted."""
+
+    steps: int
+    seconds: float
+
+
+class Step(_Event, frozen=True, tag="step"):
+    """One training step of all towers. `step` counts from 1 after the warm-up, and below 1 within it.
+
+    `images`: of all towers together. `loss`: mean of their examples; NaN is written as null. `waited_s`: the
+    part of `seconds` in which all towers waited for their examples. `global_step`: steps that the weights
+    have been trained for after this one, those before a resumed checkpoint included.
+    `top1`, `top5`: share of this step's examples, from 0 to 1, whose label was the first guess, or among the
+    first five; None where it was not asked for.
+    """
+
+    step: int
+    seconds: float
+    images: int
+    loss: float | None
+    marks: tuple[TowerMarks, ...]
+    waited_s: float | None = None
+    global_step: int | None = None
+    top1: float | None = None
+    top5: float | None = None
+
+    @property
+    def warmup(self) -> bool:
+        """Whether this step belongs to the warm-up and is not counted."""
+        return self.step < 1
+
+
+class Sample(_Event, frozen=True, tag="sample"):
+    """The GPUs' clocks, power and heat at one moment of the run."""
+
+    gpus: tuple[GpuSample, ...]
+
+
+class ReplicasCompared(_Event, frozen=True, tag="replicas"):
+    """The largest absolute difference between the copies of any variable at the end, over all towers."""
+
+    largest_difference: float
+
+
+class PhaseBegun(_Event, frozen=True, tag="phase"):
+    """Something other than a step begins, in which no steps are to be expected.
+
+    `phase`: checkpoint, trace, export, comparison or evaluation; end: the worker was asked to end after its
+    step; batch search: smaller batches are tried after one that does not fit.
+    """
+
+    phase: str
+
+
+class Noticed(_Event, frozen=True, tag="noticed"):
+    """Something that the reader of the result must know, told by the worker, such as a damaged checkpoint."""
+
+    says: str
+
+
+class Resumed(_Event, frozen=True, tag="resumed"):
+    """Training, or an evaluation, goes on from a checkpoint. `steps`: trained when it was written."""
+
+    path: str
+    steps: int
+
+
+class CheckpointSaved(_Event, frozen=True, tag="checkpoint_saved"):
+    """A checkpoint is on the disk, whole. `removed`: older ones that made room for it."""
+
+    path: str
+    steps: int  # trained so far: Step.global_step
+    bytes: int
+    seconds: float
+    removed: tuple[str, ...] = ()
+
+
+class Evaluated(_Event, frozen=True, tag="evaluated"):
+    """How well a model does on examples: shares from 0 to 1, and the mean loss over the examples.
+
+    `steps`: of training before. `top5` is None where there are five classes or fewer.
+    """
+
+    examples: int
+    top1: float
+    top5: float | None
+    loss: float | None
+    seconds: float
+    steps: int | None = None
+    checkpoint: str | None = None
+    data: str = "synthetic"
+
+
+class Exported(_Event, frozen=True, tag="exported"):
+    """The model was written for use without gputopo. `formats`: saved_model, keras, npz."""
+
+    path: str
+    formats: tuple[str, ...]
+    seconds: float
+
+
+class Traced(_Event, frozen=True, tag="traced"):
+    """A profile of some steps was written, and read. `devices` is empty where nothing could be read.
+
+    `steps`: their numbers (Step.step). `seconds`: of these steps together. `says`: what the trace does not
+    hold, and why.
+    """
+
+    path: str
+    steps: tuple[int, ...]
+    seconds: float
+    devices: tuple[DeviceTimes, ...] = ()
+    says: tuple[str, ...] = ()
+
+
+class LossNotFinite(_Event, frozen=True, tag="loss_not_finite"):
+    """The first loss that is NaN or infinite: told once, and training goes on. `towers`: that had it."""
+
+    step: int
+    value: str  # "nan", "inf", "-inf"
+    towers: tuple[int, ...]
+
+
+class MemoryPeak(_Event, frozen=True, tag="memory_peak"):
+    """The most memory that the worker has held: of the host (resident), and on devices where it is known."""
+
+    host_bytes: int
+    devices: dict[str, int] = {}
+
+
+class BatchTried(_Event, frozen=True, tag="batch_tried"):
+    """After a run ran out of memory: whether a smaller batch per device can take a step."""
+
+    batch_size: int
+    fits: bool
+
+
+class Anomaly(_Event, frozen=True, tag="anomaly"):
+    """A device that is slower than its peers beyond the noise of the run. See gputopo.runs.anomaly."""
+
+    tower: int
+    part: str  # "compute" or "weights"
+    percent_under: float  # median over the steps
+    percent_under_low: float  # lower bound of its confidence interval
+    confidence: float
+    says: str
+    gpu: int | None = None
+
+
+class RankFailed(_Event, frozen=True, tag="rank_failed"):
+    """A worker ended before its work: the first failure, with its cause."""
+
+    # killed, out_of_memory, disk_full (the run's folder), what else cannot be written (checkpoint, export,
+    # tensorboard, trace), hung, error, placement, interrupted, terminated
+    kind: str
+    cause: str
+    remedy: str
+    exit_code: int
+    signal: str | None = None
+    last_lines: tuple[str, ...] = ()
+
+
+class RunFinished(_Event, frozen=True, tag="run_finished"):
+    """The run ended. `status`: complete, interrupted or failed; `wall_s` of the whole run."""
+
+    status: str
+    exit_code: int
+    wall_s: float
+
+
+Event = (
+    RunStarted
+    | ModelBuilt
+    | PlacementChecked
+    | WarmupDone
+    | Step
+    | Sample
+    | ReplicasCompared
+    | PhaseBegun
+    | Noticed
+    | Resumed
+    | CheckpointSaved
+    | Evaluated
+    | Exported
+    | Traced
+    | LossNotFinite
+    | MemoryPeak
+    | BatchTried
+    | Anomaly
+    | RankFailed
+    | RunFinished
+)
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+def encode_line(event: Event) -> bytes:
+    """Give an event as one line of JSON, newline included."""
+    return msgspec.json.encode(event) + b"\n"
+
+
+def decode_line(line: bytes | str) -> Event:
+    """Read one event. Raises msgspec.ValidationError or msgspec.DecodeError."""
+    event: Event = _decoder.decode(line)
+    return event
+
+
+def read_events(lines: Iterable[bytes], *, origin: str) -> Iterator[Event]:
+    """Read the events of a file, line by line. A last line that is cut short (a killed run) ends the reading.
+
+    An event of a kind this version does not know is passed over. Raises InputError for a line that is no
+    event at all, naming `origin` and the line.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield decode_line(line)
+        except msgspec.ValidationError as error:
+            if "Invalid value" in str(error) and "$.event" in str(error):
+                continue
+            raise _not_events(origin, number, str(error)) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if not line.endswith(b"\n"):
+                return
+            raise _not_events(origin, number, str(error)) from error
+
+
+def _not_events(origin: str, number: int, why: str) -> InputError:
+    return InputError(
+        f"{origin}, line {number}, is not a run event: {why}", "give the events.jsonl of a gputopo run"
+    )

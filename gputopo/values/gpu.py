@@ -1,0 +1,217 @@
+"""One GPU as frozen values: who it is, how it is set, what it does, and how it is."""
+
+import msgspec
+
+from gputopo.values.base import Value
+
+
+class ClockMhz(Value, frozen=True):
+    """One clock domain, in MHz: now, the most the card can do, the set application clock, the boost clock."""
+
+    now: int | None = None
+    max: int | None = None
+    application: int | None = None
+    boost: int | None = None
+
+
+class ClocksMhz(Value, frozen=True):
+    """The clock domains of a GPU. The same numbers: `nvidia-smi -q -d CLOCK`."""
+
+    graphics: ClockMhz = ClockMhz()
+    sm: ClockMhz = ClockMhz()
+    memory: ClockMhz = ClockMhz()
+    video: ClockMhz = ClockMhz()
+
+
+class Throttle(Value, frozen=True):
+    """Why clocks are held down: NVML's raw mask and its bits in words. `nvidia-smi -q -d PERFORMANCE`."""
+
+    mask: int | None = None
+    reasons: tuple[str, ...] | None = None
+
+
+class PowerW(Value, frozen=True):
+    """Watts of one card. `nvidia-smi -q -d POWER`."""
+
+    draw: float | None = None
+    limit: float | None = None
+    default_limit: float | None = None
+    enforced_limit: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class TemperatureC(Value, frozen=True):
+    """Degrees Celsius. Newer cards tell margins instead of thresholds (T.Limit): `margin` is what is left.
+
+    `margin_slowdown` and the others are the margins at which the card acts, at or below 0.
+    `nvidia-smi -q -d TEMPERATURE`.
+    """
+
+    gpu: int | None = None
+    memory: int | None = None
+    slowdown: int | None = None
+    shutdown: int | None = None
+    max_operating: int | None = None
+    memory_max_operating: int | None = None
+    target: int | None = None
+    margin: int | None = None
+    margin_slowdown: int | None = None
+    margin_shutdown: int | None = None
+    margin_max_operating: int | None = None
+
+
+class Pcie(Value, frozen=True):
+    """The PCIe link of a GPU. `gen_max` is what card and slot can do together.
+
+    `limiting_hop` is the PCI address of the bridge that is slower than the card on the way to the root.
+    `aer`: advanced error reporting, {"correctable": 0, "nonfatal": 0, "fatal": 0}, from sysfs.
+    `nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current`.
+    """
+
+    gen_now: int | None = None
+    gen_max: int | None = None
+    gen_max_device: int | None = None
+    gen_max_host: int | None = None
+    width_now: int | None = None
+    width_max: int | None = None
+    replay_counter: int | None = None
+    limiting_hop: str | None = None
+    aer: dict[str, int] | None = None
+
+
+class MemoryMib(Value, frozen=True):
+    """Device memory in MiB. `nvidia-smi --query-gpu=memory.total,memory.used,memory.free`."""
+
+    total: int | None = None
+    used: int | None = None
+    free: int | None = None
+
+
+class UtilizationPercent(Value, frozen=True):
+    """Share of time that kernels ran and that memory was read or written, in percent."""
+
+    gpu: int | None = None
+    memory: int | None = None
+
+
+class Ecc(Value, frozen=True):
+    """Error correction: mode now and after a reboot, and error counts since boot and in all.
+
+    `counts`: what the card tells by place, {"volatile.sram_uncorrectable_parity": 0}.
+    """
+
+    mode: bool | None = None
+    mode_pending: bool | None = None
+    corrected_volatile: int | None = None
+    uncorrected_volatile: int | None = None
+    corrected_aggregate: int | None = None
+    uncorrected_aggregate: int | None = None
+    counts: dict[str, int] | None = None
+
+
+class RemappedRows(Value, frozen=True):
+    """Memory rows that were replaced by spare ones (Ampere and later)."""
+
+    correctable: int | None = None
+    uncorrectable: int | None = None
+    pending: bool | None = None
+    failure: bool | None = None
+
+
+class RetiredPages(Value, frozen=True):
+    """Memory pages that are no longer used (before Ampere)."""
+
+    single_bit: int | None = None
+    double_bit: int | None = None
+    pending: bool | None = None
+
+
+class Mig(Value, frozen=True):
+    """Multi-Instance GPU: whether the card is split now and after a reset, and into how many instances."""
+
+    mode: bool | None = None
+    mode_pending: bool | None = None
+    instances: int | None = None
+
+
+class GpuProcess(Value, frozen=True):
+    """A process that holds memory on a GPU."""
+
+    pid: int
+    kind: str | None = None  # compute, graphics or mps
+    name: str | None = None
+    user: str | None = None
+    memory_mib: int | None = None
+
+
+class NvLink(Value, frozen=True):
+    """One NVLink port of a GPU. `gb_per_s`: its speed in one direction, as `nvidia-smi nvlink -s` has it."""
+
+    link: int
+    active: bool | None = None
+    version: int | None = None
+    gb_per_s: float | None = None
+    remote_pci_address: str | None = None
+    remote_kind: str | None = None  # gpu, switch, ibmnpu
+    errors: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+JOINING = ("not started", "in progress")  # states of a fabric before "completed"
+
+
+class Fabric(Value, frozen=True):
+    """How a GPU stands with the NVSwitches that join it to others: its fabric, as the driver calls it.
+
+    `state`: not started, in progress, completed: how far it has joined. `status`: how that ended, "success"
+    or an error. `health`: what is told of it since, {"summary": "healthy", "bandwidth": "full"}. All in
+    nvidia-smi's words, in lower case; None on a GPU without NVSwitches. `nvidia-smi -q`, section Fabric.
+    """
+
+    state: str | None = None
+    status: str | None = None
+    health: dict[str, str] | None = None
+
+    @property
+    def joining(self) -> bool:
+        """Tell whether it has not joined yet: until then CUDA does not start on the GPU."""
+        return self.state in JOINING
+
+
+class Gpu(Value, frozen=True):
+    """One GPU. `index` is the PCI order, which is also NVML's; `cuda_index` CUDA's default order."""
+
+    index: int
+    cuda_index: int | None = None
+    uuid: str | None = None
+    name: str | None = None
+    brand: str | None = None
+    architecture: str | None = None
+    pci_address: str | None = None
+    pci_device_id: str | None = None  # "2204": the chip and its variant
+    numa_node: int | None = None
+    cpu_affinity: str | None = None  # a list as in sysfs: "0-9,20-29"
+    clocks_mhz: ClocksMhz = ClocksMhz()
+    pstate: str | None = None  # "P0" is the fastest
+    throttle: Throttle = Throttle()
+    violation_ns: dict[str, int] | None = None
+    power_w: PowerW = PowerW()
+    temperature_c: TemperatureC = TemperatureC()
+    pcie: Pcie = Pcie()
+    memory_mib: MemoryMib = MemoryMib()
+    bar1_mib: MemoryMib = MemoryMib()
+    fan_percent: int | None = None
+    display_active: bool | None = None
+    virtualization: str | None = None  # none, pass-through, vgpu, ...
+    utilization_percent: UtilizationPercent = UtilizationPercent()
+    ecc: Ecc = Ecc()
+    remapped_rows: RemappedRows = RemappedRows()
+    retired_pages: RetiredPages = RetiredPages()
+    mig: Mig = Mig()
+    compute_mode: str | None = None
+    persistence_mode: bool | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    nvlinks: tuple[NvLink, ...] | None = None
+    fabric: Fabric = Fabric()
+    lost: bool = False  # it was counted, and then did not answer
+    recovery_action: str | None = None  # none, reset, reboot, drain p2p, drain and reset: as nvidia-smi says

@@ -1,0 +1,129 @@
+"""The result of a run (`gputopo.result/1`), which `gputopo.runs.summary` derives from its events alone."""
+
+from typing import Any
+
+import msgspec
+
+from gputopo.values.events import (
+    Anomaly,
+    CheckpointSaved,
+    Device,
+    Evaluated,
+    Exported,
+    LossNotFinite,
+    MemoryPeak,
+    RankFailed,
+    Resumed,
+    Traced,
+)
+
+
+class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One device's row of the final table; medians over the counted steps.
+
+    `images_per_sec` is the device's own pace: its batch divided by the time it waited for weights and
+    computed. In synchronous training all devices end a step together, so the pace is what tells them apart.
+    `other_ms` is the rest of the step: its turn, the slower devices, the reduction, the update.
+    `graphics_percent` and `memory_percent` compare the clocks under load with the card's maximum.
+    """
+
+    device: Device
+    batch_size: int
+    images_per_sec: float | None = None
+    percent_of_best: float | None = None
+    weights_ms: float | None = None
+    compute_ms: float | None = None
+    other_ms: float | None = None
+    graphics_mhz: int | None = None
+    graphics_percent: float | None = None
+    memory_mhz: int | None = None
+    memory_percent: float | None = None
+    anomaly: str | None = None
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """Images per second of all devices together, by the definitions of tf_cnn_benchmarks.
+
+    `mean`: images of a step / mean step time. `uncertainty`: deviation of the steps' speeds / sqrt(n).
+    `jitter`: 1.4826 x median absolute deviation of the speeds. `median`: of the speeds.
+    `total`: all counted images / wall time of the counted steps.
+    """
+
+    mean: float
+    uncertainty: float
+    jitter: float
+    median: float
+    total: float
+
+
+class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds a run back: see `gputopo.runs.input_bound.InputBound`.
+
+    `other`: the run it was compared with, None where this one tells by itself.
+    """
+
+    verdict: str  # input, close, enough
+    headroom: float | None
+    says: str
+    other: str | None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
+    """All that a run measured, complete or not. `status`: complete, interrupted or failed.
+
+    `asked`: the options as they were typed; `ran`: what the run did, see `gputopo.runs.ran`. `batch_size`
+    is per device, `global_batch_size` of all together. `warmup_steps` and `warmup_s` are those that were
+    not counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
+    (`gputopo.runs.steadiness`), None where `steady` says why not. Times apart: `import_s`, `build_s`,
+    `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run.
+    `checkpoints`: those that are there. `input`: how the examples came, as the input told it;
+    `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited for examples.
+    `input_verdict`: from this run and an earlier one, all else from this run's events.
+    """
+
+    status: str
+    exit_code: int
+    spec: dict[str, Any]
+    backend: str
+    rehearsal_of: str | None = None
+    says: tuple[str, ...] = ()
+    steps: int = 0
+    warmup_steps: int = 0
+    images: int = 0
+    throughput: Throughput | None = None
+    devices: tuple[DeviceResult, ...] = ()
+    anomalies: tuple[Anomaly, ...] = ()
+    anomaly_check: str = "not made"  # "made", or "not made: why"
+    failure: RankFailed | None = None
+    parameters: int | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    replica_difference: float | None = None
+    variables_on: dict[str, int] = {}
+    ops_on: dict[str, int] = {}
+    import_s: float | None = None
+    build_s: float | None = None
+    first_step_s: float | None = None
+    warmup_s: float | None = None
+    counted_s: float | None = None
+    wall_s: float | None = None
+    versions: dict[str, str] = {}
+    asked: dict[str, Any] = {}
+    ran: dict[str, Any] = {}
+    batch_size: int | None = None
+    global_batch_size: int | None = None
+    steady_steps: int | None = None
+    steady_s: float | None = None
+    steady: str = "not looked for"
+    last_top1: float | None = None
+    last_top5: float | None = None
+    resumed: Resumed | None = None
+    checkpoints: tuple[CheckpointSaved, ...] = ()
+    evaluations: tuple[Evaluated, ...] = ()
+    exports: tuple[Exported, ...] = ()
+    traces: tuple[Traced, ...] = ()
+    memory: MemoryPeak | None = None
+    loss_not_finite: LossNotFinite | None = None
+    input: dict[str, str | int | float | None] = {}
+    input_waited_share: float | None = None
+    input_verdict: InputVerdict | None = None

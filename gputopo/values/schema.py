@@ -1,0 +1,136 @@
+"""JSON in and out: every document says which kind it is (`"schema": "gputopo.<kind>/<major>"`).
+
+Unknown extra fields are ignored, so a file from a later minor version can be read; an unknown kind or a
+newer major version is refused in words.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from gputopo.values.errors import InputError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """Give the JSON form of a value on one line, with its `schema` field first where it has one."""
+    return msgspec.json.encode(value)
+
+
+def encode_pretty(value: msgspec.Struct) -> str:
+    """Give the JSON form of a value for people: two-space indent and a newline at the end."""
+    return msgspec.json.format(encode(value), indent=2).decode() + "\n"
+
+
+def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
+    """Give the JSON form of a value as a dictionary of plain Python values."""
+    built: dict[str, Any] = msgspec.to_builtins(value)
+    return built
+
+
+def schema_of(data: bytes | str) -> str | None:
+    """Tell the `schema` field of a JSON document, or None if it is no JSON object or has none."""
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return head.schema
+
+
+def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
+    """Read one JSON document of the given kind; `origin` (a file name) stands in the error.
+
+    Raises InputError if it is not JSON, is of another kind or of a newer major version, or a field has the
+    wrong type.
+    """
+    wanted = str(kind.__struct_config__.tag)
+    try:
+        found = msgspec.json.decode(data, type=_Head).schema
+        if found is not None and found != wanted:
+            raise InputError(_other_schema(origin, found, wanted), _schema_hint(found, wanted))
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"{origin} is not a valid {wanted}: {error}", "make the file anew with gputopo"
+        ) from error
+    except RecursionError as error:
+        raise InputError(
+            f"{origin} is JSON that is nested too deep", "make it anew with gputopo inspect --record"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{origin} is not complete JSON: {error}", "copy the file again, or make it anew with gputopo"
+        ) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file whole or not at all: to a temporary name beside it, then renamed.
+
+    Raises InputError where the place cannot be written, or holds a folder or a device, which a rename would
+    replace; what stood there before is left as it was.
+    """
+    try:
+        taken = path.exists() and not path.is_file()
+    except OSError as error:  # a folder that may not be looked into, a name that is too long
+        raise _unwritable(path, error) from error
+    if taken:
+        raise InputError(
+            f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or a pipe'}",
+            "name a new file, or one that may be replaced",
+        )
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+        os.chmod(temporary, 0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write(path: Path, value: msgspec.Struct) -> None:
+    """Write a value as indented JSON, whole or not at all. Raises InputError."""
+    with replacing(path) as stream:
+        stream.write(encode_pretty(value).encode())
+
+
+class _Head(msgspec.Struct):
+    schema: str | None = None
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot write {path}: {error.strerror}",
+        "name a file in a folder that exists and that you may write to",
+    )
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _other_schema(origin: str, found: str, wanted: str) -> str:
+    if found.partition("/")[0] == wanted.partition("/")[0]:
+        return f"{origin} was written by another version of gputopo: {found}, this one reads {wanted}"
+    return f"{origin} holds {found}, not {wanted}"
+
+
+def _schema_hint(found: str, wanted: str) -> str:
+    if found.partition("/")[0] == wanted.partition("/")[0]:
+        return "update gputopo (pip install -U gputopo)"
+    return f"give a file that holds {wanted}"

@@ -1,0 +1,137 @@
+"""Which networks there are: their input, their classes, and the defaults they are trained with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gputopo.workload import densenet, inception, plain, resnet
+from gputopo.workload.layers import Layers
+from gputopo.workload.sketch import Sketch
+
+Loss = Literal["softmax", "sigmoid"]
+DataName = Literal["imagenet", "cifar10", "numbers"]
+
+# tf_cnn_benchmarks keeps one class more than ImageNet and CIFAR-10 have, for the background.
+IMAGENET_CLASSES = 1001
+CIFAR10_CLASSES = 11
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One network. `input_shape`: height, width, channels.
+
+    `gpu_batch` and `learning_rate` are the defaults of tf_cnn_benchmarks (of the Keras example that a
+    network comes from); `cpu_batch` keeps a step of two CPU devices near a second on two cores. `gain`:
+    variance of kernels' first values times fan-in; networks without norms start calmer with 1.
+    """
+
+    name: str
+    build: Callable[[Layers[Any], Any, int], Any]
+    input_shape: tuple[int, int, int]
+    classes: int
+    data_name: DataName
+    gpu_batch: int
+    cpu_batch: int
+    learning_rate: float
+    gain: float = 2.0
+    loss: Loss = "softmax"
+
+    def sketch(self) -> Sketch:
+        """Follow the network with shapes and give what was counted."""
+        drawn = Sketch(self.gain)
+        self.build(drawn, self.input_shape, self.classes)
+        return drawn
+
+
+def _imagenet(
+    name: str,
+    build: Callable[[Layers[Any], Any, int], Any],
+    size: int,
+    batches: tuple[int, int],
+    learning_rate: float = 0.005,
+    gain: float = 2.0,
+) -> Architecture:
+    shape = (size, size, 3)
+    return Architecture(
+        name, build, shape, IMAGENET_CLASSES, "imagenet", *batches, learning_rate=learning_rate, gain=gain
+    )
+
+
+def _cifar10(
+    name: str,
+    build: Callable[[Layers[Any], Any, int], Any],
+    batches: tuple[int, int],
+    gain: float = 2.0,
+    learning_rate: float = 0.1,
+) -> Architecture:
+    shape = (32, 32, 3)
+    return Architecture(
+        name, build, shape, CIFAR10_CLASSES, "cifar10", *batches, learning_rate=learning_rate, gain=gain
+    )
+
+
+# tf_cnn_benchmarks' rate of 0.128 is that of a batch of 256; it is scaled by the batch.
+_RESNET_RATE = 0.128
+_RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
+_CIFAR_RESNETS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
+_VGGS = {"vgg11": (1, 1, 2, 2, 2), "vgg16": (2, 2, 3, 3, 3), "vgg19": (2, 2, 4, 4, 4)}
+_DENSENETS = {"densenet40_k12": (12, 12), "densenet100_k12": (32, 12), "densenet100_k24": (32, 24)}
+
+
+def _all() -> list[Architecture]:
+    found = [
+        _imagenet("trivial", plain.trivial, 227, (32, 32), gain=1.0),
+        _imagenet("lenet", plain.lenet, 28, (32, 32), gain=1.0),
+        _imagenet("alexnet", plain.alexnet, 227, (512, 16), gain=1.0),
+        _imagenet("overfeat", plain.overfeat, 231, (32, 8), gain=1.0),
+        _imagenet("googlenet", inception.googlenet, 224, (32, 8), gain=1.0),
+        _imagenet("inception3", inception.inception3, 299, (32, 4)),
+        _imagenet("inception4", inception.inception4, 299, (32, 2)),
+    ]
+    for name, repeats in _VGGS.items():
+        found.append(_imagenet(name, plain.vgg(repeats), 224, (64, 2), gain=1.0))
+    versions: tuple[tuple[str, resnet.Version], ...] = (("", "v1"), ("_v1.5", "v1.5"), ("_v2", "v2"))
+    for name, depths in _RESNETS.items():
+        batches = (64, 8) if name == "resnet50" else (32, 4)
+        for ending, version in versions:
+            found.append(
+                _imagenet(name + ending, resnet.imagenet(depths, version), 224, batches, _RESNET_RATE)
+            )
+    found.append(_cifar10("alexnet-cifar10", plain.alexnet_cifar10, (128, 64), gain=1.0))
+    found.append(_cifar10("trivial-cifar10", plain.trivial, (32, 32), gain=1.0, learning_rate=0.005))
+    for name, depth in _CIFAR_RESNETS.items():
+        for ending, version in (versions[0], versions[2]):
+            found.append(_cifar10(name + ending, resnet.cifar10(depth, version), (128, 64)))
+    for name, (layers, growth) in _DENSENETS.items():
+        found.append(_cifar10(name, densenet.cifar10(layers, growth), (64, 8)))
+    found.append(
+        Architecture(
+            "cifar10-cnn",
+            plain.cifar10_cnn,
+            (32, 32, 3),
+            10,
+            "cifar10",
+            32,
+            32,
+            learning_rate=1e-4,
+            gain=1.0,
+        )
+    )
+    found.append(
+        Architecture(
+            "mlp",
+            plain.perceptron,
+            (1, 1, 8000),
+            1,
+            "numbers",
+            2048,
+            128,
+            learning_rate=1e-4,
+            gain=1.0,
+            loss="sigmoid",
+        )
+    )
+    return found
+
+
+ARCHITECTURES: dict[str, Architecture] = {one.name: one for one in _all()}

@@ -1,0 +1,236 @@
+"""A network followed with shapes alone: its variables, and what each block costs. No TensorFlow.
+
+Definitions (of one example, as the benchmark tables that gputopo starts from have them):
+
+- multiply-accumulates: one per product of a convolution or a dense layer; biases and norms are not counted;
+- feature memory: the float32 outputs of convolutions, norms, pools, dense layers, additions and
+  concatenations; ReLU, dropout and reshapes work in place.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from gputopo.workload.layers import Activation, Layers, Norm, Padding
+
+Shape = tuple[int, ...]
+"""Of one example: (height, width, channels), or (width,) once it is flat."""
+
+Role = Literal["kernel", "bias", "beta", "gamma", "moving_mean", "moving_variance"]
+
+# He et al. (2015): variance 2 / fan-in keeps the size of signals that pass ReLUs.
+_HE = 2.0
+# Small first logits start the loss near ln(classes) and keep the first steps calm.
+_LOGITS = 0.01
+
+Build = Callable[[Layers[Shape], Shape, int], Shape]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable: `deviation` of its normal first values, else all are `start`."""
+
+    name: str
+    shape: Shape
+    role: Role
+    deviation: float = 0.0
+    start: float = 0.0
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training changes it by its gradient; moving statistics are not trained."""
+        return self.role not in ("moving_mean", "moving_variance")
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+
+@dataclass
+class Block:
+    """What one block of layers costs, per example. `output`: the shape that the last layer in it gave."""
+
+    name: str
+    parameters: int = 0
+    multiply_accumulates: int = 0
+    features: int = 0
+    output: Shape = ()
+
+
+class Sketch:
+    """A `Layers` that counts. `gain`: variance of kernels' first values times fan-in.
+
+    Raises ValueError where a network does not fit its input (a window larger than the image).
+    """
+
+    def __init__(self, gain: float = _HE) -> None:
+        self.variables: list[Variable] = []
+        self.blocks: list[Block] = []
+        self._gain = gain
+        self._inside: list[str] = []
+        self._counts: dict[str, int] = {}
+
+    @contextmanager
+    def block(self, name: str) -> Iterator[None]:
+        """Name the layers within."""
+        self._inside.append(name)
+        try:
+            yield
+        finally:
+            self._inside.pop()
+
+    def conv(
+        self,
+        x: Shape,
+        filters: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        *,
+        padding: Padding = "SAME",
+        norm: Norm | None = None,
+        bias: bool = True,
+        activation: Activation | None = "relu",
+        deviation: float | None = None,
+    ) -> Shape:
+        """Count kernel, bias or norm, and height x width x kernel products."""
+        height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+        name = self._name("conv")
+        fan_in = height * width * x[2]
+        spread = math.sqrt(self._gain / fan_in) if deviation is None else deviation
+        self._variable(f"{name}/kernel", (height, width, x[2], filters), "kernel", spread)
+        out = (_span(x[0], height, stride, padding), _span(x[1], width, stride, padding), filters)
+        self._cost(out, math.prod(out) * fan_in)
+        if norm is not None:
+            return self._norm(out, norm, name)
+        if bias:
+            self._variable(f"{name}/bias", (filters,), "bias")
+        return out
+
+    def dense(
+        self,
+        x: Shape,
+        units: int,
+        *,
+        activation: Activation | None = "relu",
+        deviation: float | None = None,
+        logits: bool = False,
+    ) -> Shape:
+        """Count kernel and bias, and in x out products."""
+        name = self._name("dense")
+        (inputs,) = x
+        gain = _LOGITS if logits else self._gain
+        spread = math.sqrt(gain / inputs) if deviation is None else deviation
+        self._variable(f"{name}/kernel", (inputs, units), "kernel", spread)
+        self._variable(f"{name}/bias", (units,), "bias")
+        self._cost((units,), inputs * units)
+        return (units,)
+
+    def norm(self, x: Shape, norm: Norm) -> Shape:
+        """Count beta, gamma if there is one, and the moving statistics."""
+        return self._norm(x, norm, self._name("norm"))
+
+    def relu(self, x: Shape) -> Shape:
+        """Works in place."""
+        return x
+
+    def max_pool(self, x: Shape, size: int, stride: int, padding: Padding = "VALID") -> Shape:
+        """Count the output."""
+        return self._pool(x, size, stride, padding)
+
+    def average_pool(self, x: Shape, size: int, stride: int, padding: Padding = "VALID") -> Shape:
+        """Count the output."""
+        return self._pool(x, size, stride, padding)
+
+    def spatial_mean(self, x: Shape) -> Shape:
+        """Count the output: it is a pool over everything."""
+        self._cost((x[2],))
+        return (x[2],)
+
+    def local_response(self, x: Shape, radius: int, bias: float, alpha: float, beta: float) -> Shape:
+        """Count the output: it is a norm without variables."""
+        self._cost(x)
+        return x
+
+    def dropout(self, x: Shape, keep: float) -> Shape:
+        """Works in place."""
+        return x
+
+    def add(self, a: Shape, b: Shape) -> Shape:
+        """Count the sum. Raises ValueError if the shapes differ."""
+        if a != b:
+            raise ValueError(f"shapes {a} and {b} cannot be added")
+        self._cost(a)
+        return a
+
+    def concat(self, parts: list[Shape]) -> Shape:
+        """Count the result. Raises ValueError if height or width differ."""
+        if len({part[:2] for part in parts}) != 1:
+            raise ValueError(f"shapes {parts} cannot be put side by side")
+        out = (*parts[0][:2], sum(part[2] for part in parts))
+        self._cost(out)
+        return out
+
+    def widen(self, x: Shape, channels: int) -> Shape:
+        """Give the wider shape; the zeros are part of the addition that follows."""
+        return (*x[:2], channels)
+
+    def flatten(self, x: Shape) -> Shape:
+        """Costs nothing."""
+        return (math.prod(x),)
+
+    def channels(self, x: Shape) -> int:
+        """Tell the channels of x."""
+        return x[-1]
+
+    def _pool(self, x: Shape, size: int, stride: int, padding: Padding) -> Shape:
+        out = (_span(x[0], size, stride, padding), _span(x[1], size, stride, padding), x[2])
+        self._cost(out)
+        return out
+
+    def _norm(self, x: Shape, norm: Norm, name: str) -> Shape:
+        self._variable(f"{name}/beta", x[-1:], "beta")
+        if norm.scale:
+            self._variable(f"{name}/gamma", x[-1:], "gamma", start=1.0)
+        self._variable(f"{name}/moving_mean", x[-1:], "moving_mean")
+        self._variable(f"{name}/moving_variance", x[-1:], "moving_variance", start=1.0)
+        self._cost(x)
+        return x
+
+    def _name(self, kind: str) -> str:
+        number = self._counts.get(kind, 0) + 1
+        self._counts[kind] = number
+        return "/".join([*self._inside, f"{kind}{number}"])
+
+    def _variable(
+        self, name: str, shape: Shape, role: Role, deviation: float = 0.0, start: float = 0.0
+    ) -> None:
+        variable = Variable(name, shape, role, deviation, start)
+        self.variables.append(variable)
+        if variable.trainable:
+            self._here().parameters += variable.size
+
+    def _cost(self, out: Shape, multiply_accumulates: int = 0) -> None:
+        block = self._here()
+        block.multiply_accumulates += multiply_accumulates
+        block.features += math.prod(out)
+        block.output = out
+
+    def _here(self) -> Block:
+        name = self._inside[0] if self._inside else "net"
+        if not self.blocks or self.blocks[-1].name != name:
+            self.blocks.append(Block(name))
+        return self.blocks[-1]
+
+
+def _span(size: int, window: int, stride: int, padding: Padding) -> int:
+    """Give how many windows fit along one side."""
+    if padding == "SAME":
+        return -(-size // stride)
+    if padding == "SYMMETRIC":
+        size += window - 1
+    if size < window:
+        raise ValueError(f"a window of {window} does not fit into {size}")
+    return (size - window) // stride + 1

@@ -1,0 +1,233 @@
+"""Training under a tf.distribute strategy by a loop of ours, never by fit, to compare with our own towers.
+
+The strategy makes the variables, runs the replicas and adds their gradients up; each replica's arithmetic,
+its rows of the batch and the optimizer are those of our own towers, so that losses agree to rounding.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.models.models import Model
+from gputopo.launch.spec.numerics import remarks
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.spec.strategy_names import StrategyName, require_strategy
+from gputopo.launch.train.inputs.source import source_of
+from gputopo.launch.train.marks import Marks, clock, row_of
+from gputopo.launch.train.placement import checking
+from gputopo.launch.train.placement.devices import HOST, require
+from gputopo.launch.train.placement.held import HeldVariables, bytes_on
+from gputopo.launch.train.placement.variables import create, create_state
+from gputopo.launch.train.precision import LossScale
+from gputopo.launch.train.reductions.reducer import self_test
+from gputopo.launch.train.scale_watch import ScaleReport
+from gputopo.launch.train.step import StepOutcome
+from gputopo.launch.train.towers import TowerMath, Turn
+from gputopo.launch.train.updating import Updater
+
+Tensor = Any
+# The ops by which tf.distribute lets devices reduce together; without one it copies and adds.
+_COLLECTIVES = {"CollectiveReduceV2", "CollectiveReduce", "NcclAllReduce"}
+_OPERATIONS = {
+    "nccl": "NcclAllReduce",
+    "hierarchical": "HierarchicalCopyAllReduce",
+    "one": "ReductionToOneDevice",
+}
+
+
+def strategy_of(asked: StrategyName, devices: Sequence[str], server: str) -> tf.distribute.Strategy:
+    """Make a strategy over devices (`/GPU:0`); `server` holds the variables of a central one."""
+    if asked.kind == "one-device":
+        return tf.distribute.OneDeviceStrategy(devices[0])
+    if asked.kind == "central":
+        return tf.distribute.experimental.CentralStorageStrategy(list(devices), server)
+    operations = None
+    if asked.reduction is not None:
+        operations = getattr(tf.distribute, _OPERATIONS[asked.reduction])()
+    return tf.distribute.MirroredStrategy(list(devices), cross_device_ops=operations)
+
+
+class StrategyStep:
+    """Takes the steps of `--strategy`. Moving statistics are the first replica's, as in our own towers.
+
+    Raises UsageError for what does not go with the strategy, HardwareError if a device is not there or the
+    strategy's reduction adds up wrongly.
+    """
+
+    def __init__(self, model: Model, spec: RunSpec) -> None:
+        self._asked = require_strategy(spec)
+        self._spec = spec
+        self._devices = [device.device for device in spec.devices]
+        self._server = (spec.ps_device or HOST) if self._asked.kind == "central" else None
+        for device in {*self._devices, self._server or HOST}:
+            require(device)
+        self._strategy = strategy_of(self._asked, self._devices, self._server or HOST)
+        with tf.device(HOST):
+            first = [variable.read_value() for variable in create(model, [HOST], spec.seed)]
+            still = [variable.read_value() for variable in create_state(model, HOST)]
+        with self._strategy.scope():
+            self._trained = [
+                tf.Variable(value, name=one.name, aggregation=tf.VariableAggregation.SUM)
+                for one, value in zip(model.variables, first, strict=True)
+            ]
+            # A central strategy asks for an aggregation wherever a replica may assign; ours do not.
+            self._moving = [
+                tf.Variable(
+                    value,
+                    trainable=False,
+                    name=one.name,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+                for one, value in zip(model.state, still, strict=True)
+            ]
+        self.placement = HeldVariables(self._places(self._trained), self._places(self._moving))
+        self_test(self._reduce, f"--strategy {spec.strategy}", self._devices)
+        self.source = source_of(model, spec)
+        scale = LossScale(spec)
+        self._math = TowerMath(model, spec, self.source, scale)
+        held: Any = self.placement  # all that an updater asks of a placement
+        self._updater = Updater(held, spec.optimization, spec.learning_rate, scale)
+        self._marks = Marks()
+        signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
+        self._graph = tf.compat.v1.wrap_function(self._build, signature)
+        self.says = (*getattr(model, "says", ()), *remarks(spec), self._ran())
+
+    @property
+    def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
+        """The updater's slots: [place][variable][slot]."""
+        return self._updater.slots
+
+    @property
+    def own_slots(self) -> int:
+        """How many slots each variable has of its own."""
+        return self._updater.own_slots
+
+    @property
+    def scale_variables(self) -> Sequence[Sequence[Any]]:
+        """The state of an automatic loss scale, which a checkpoint holds as well."""
+        return self._updater.scale_variables
+
+    def scale_report(self) -> ScaleReport | None:
+        """Tell where the loss scale stands, after a step; None where nothing is scaled."""
+        return self._updater.report()
+
+    def __call__(self, number: int) -> StepOutcome:
+        """Take one step."""
+        fed = self.source.feed(number)
+        losses, begin, marks, _ = self._graph(tf.constant(number, tf.int64), *fed)
+        return StepOutcome(losses.numpy(), marks.numpy() - begin.numpy())
+
+    def graph_nodes(self) -> Sequence[Any]:
+        """Give the nodes of the step as built: name, op, device, attr."""
+        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
+        return nodes
+
+    def check_variables(self) -> dict[str, int]:
+        """Every replica has its copies, or the server has all."""
+        devices = [self._server] if self._server else self._devices
+        held = self.placement
+        return bytes_on([*zip(held.places, devices, strict=True), *zip(held.states, devices, strict=True)])
+
+    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
+        """Both passes of each replica are on its device."""
+        return checking.check_ops(counts, self._spec)
+
+    def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        begin = clock([])
+        local = self._strategy.experimental_local_results
+        with self._strategy.scope():
+            losses, gradients, states, marks = self._strategy.run(self._replica, (number, fed, begin))
+            marks = local(marks)
+            with tf.control_dependencies(marks):
+                totals = self._totals(gradients)
+                updates = self._updater.update(list(zip(*totals, strict=True)), number)
+                updates += self._keep([local(state)[0] for state in states])
+        with tf.device(HOST), tf.control_dependencies(updates):
+            kept = tf.stack([tf.identity(loss) for loss in local(losses)])
+            return kept, tf.identity(begin), tf.stack(marks), tf.add_n(self._marks.probes)
+
+    def _replica(self, number: Tensor, fed: Sequence[Tensor], begin: Tensor) -> tuple[Any, ...]:
+        """Build one replica: its weights, both passes, its marks."""
+        tower = _tower()
+        device = self._devices[tower]
+        with tf.name_scope(f"tower_{tower}/"):
+            start = clock([begin])
+            with tf.control_dependencies([start]):
+                weights = self._read(self._trained, device)
+                state = self._read(self._moving, device)
+            ready = clock([self._marks.arrived(weights, device)])
+            gate = [ready] if self._spec.backend == "cpu" else []
+            with tf.control_dependencies(gate), tf.device(device):
+                share = self._math.differentiate(Turn(tower, number, weights, state, fed))
+            done = clock([self._marks.arrived(share.gradients, device)])
+            return share.loss, share.gradients, share.state, row_of([start, ready, done])
+
+    def _read(self, variables: Sequence[Any], device: str) -> list[Tensor]:
+        """Read a replica's own copies, or bring the server's."""
+        values = []
+        for variable in variables:
+            with tf.device(self._server or device):
+                value = variable.read_value()
+            with tf.device(device):
+                values.append(tf.identity(value))
+        return values
+
+    def _totals(self, gradients: Sequence[Any]) -> list[Sequence[Tensor]]:
+        """Let the strategy add up the replicas' gradients: [variable][place]."""
+        pairs = list(zip(gradients, self._trained, strict=True))
+        sums = self._strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+        return [self._strategy.experimental_local_results(one) for one in sums]
+
+    def _reduce(self, values: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """The strategy's reduction as a `Reducer`, for its test."""
+        with self._strategy.scope():
+            sums = []
+            for of_towers in values:
+                one = self._strategy.run(lambda own=of_towers: own[_tower()])
+                total = self._strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, one, self._trained[0])
+                sums.append(list(self._strategy.experimental_local_results(total)))
+        return [of_places if len(of_places) > 1 else of_places * len(self._devices) for of_places in sums]
+
+    def _keep(self, new: Sequence[Tensor]) -> list[Any]:
+        """Give every place the first replica's statistics; it keeps its own where the step is left out."""
+        ops = []
+        admitted = self._updater.admitted([new] * len(self.placement.states))
+        for of_place, values in zip(self.placement.states, admitted, strict=True):
+            for variable, value in zip(of_place, values, strict=True):
+                with tf.device(variable.device):
+                    ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
+        return ops
+
+    def _places(self, variables: Sequence[Any]) -> tuple[Sequence[Any], ...]:
+        """Give the plain variables behind the strategy's: [place][variable]."""
+        count = 1 if self._server else len(self._devices)
+        local = [self._strategy.experimental_local_results(variable) for variable in variables]
+        return tuple([of_one[place] for of_one in local] for place in range(count))
+
+    def _ran(self) -> str:
+        """Say what runs, read from the graph: TensorFlow chooses the reduction where none is named."""
+        name = type(self._strategy).__name__.removesuffix("V1")
+        found = {(node.op, _hint(node)) for node in self.graph_nodes() if node.op in _COLLECTIVES}
+        ran = " and ".join(sorted(op + (f" ({hint})" if hint else "") for op, hint in found))
+        if self._asked.kind != "mirrored":
+            held = "one set of variables"
+        elif len(self._devices) == 1:
+            held = "nothing to reduce on one device"
+        else:
+            by = (
+                "TensorFlow's choice" if self._asked.reduction is None else _OPERATIONS[self._asked.reduction]
+            )
+            held = f"gradients reduced by {by}: {ran or 'copies that are added up'}"
+        return f"Strategy {self._spec.strategy}: tf.distribute {name}, {held}, in a loop of gputopo's."
+
+
+def _hint(node: Any) -> str:
+    return str(node.attr["communication_hint"].s.decode()) if "communication_hint" in node.attr else ""
+
+
+def _tower() -> int:
+    """Tell which replica is being built."""
+    number = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return int(tf.get_static_value(number))

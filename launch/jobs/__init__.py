@@ -1,0 +1,1 @@
+"""Programs that are started to answer one question: a user's program, a search, a measurement."""

@@ -1,0 +1,1 @@
+"""The models that the training core trains, built for TensorFlow."""

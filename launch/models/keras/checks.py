@@ -1,0 +1,167 @@
+"""What keeps a Keras model from being trained by a run as it would be by Keras: said before it starts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gputopo.launch.models.keras.foreign import Foreign
+from gputopo.launch.models.keras.shapes import only
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.errors import UsageError
+
+Tensor = Any
+POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+_MOST_NAMES = 3  # that a line lists
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A model that was followed once in a graph, as it predicts.
+
+    `output`: the tensor [batch, classes] of that graph. `losses`: how many the model adds to its own.
+    `read`: the variables of TensorFlow that it read.
+    """
+
+    output: Tensor
+    losses: int
+    read: Sequence[Any]
+
+
+def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1) -> Traced:
+    """Follow a model for `batch` examples of `shape` (None: any number). Raises whatever its code raises."""
+    counted = []
+
+    def once(rows: Tensor) -> Tensor:
+        outputs, _, losses = model.stateless_call(
+            [one.value for one in model.trainable_variables],
+            [one.value for one in model.non_trainable_variables],
+            rows,
+            return_losses=True,
+        )
+        counted.append(len(losses))
+        return only(outputs)
+
+    graph = tf.function(once, autograph=False).get_concrete_function(
+        tf.TensorSpec((batch, *shape), tf.float32)
+    )
+    return Traced(graph.outputs[0], counted[0], graph.variables)
+
+
+def require_listed(traced: Traced, model: keras.Model, name: str) -> None:
+    """Raise UsageError for a model that keeps variables where Keras does not see them."""
+    known = {id(one.value) for one in (*model.variables, *model.metrics_variables)}
+    unknown = [one.name for one in traced.read if id(one) not in known]
+    if unknown:
+        raise UsageError(
+            f"the model '{name}' reads variables that Keras does not list: {named(unknown)}",
+            "make them by the layer's add_weight: a tf.Variable would neither be trained nor saved",
+        )
+
+
+def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> None:
+    """Raise UsageError for a model that a run cannot train, or not as it says it wants to be."""
+    if not model.trainable_variables:
+        raise UsageError(f"the model '{name}' has nothing to train", "give it layers with trainable weights")
+    other = [one.path for one in model.trainable_variables if one.dtype != "float32"]
+    if other:
+        kind = next(one.dtype for one in model.trainable_variables if one.dtype != "float32")
+        raise UsageError(
+            f"the model '{name}' keeps weights in {kind} ({named(other)}), and runs keep them in float32",
+            "leave the layers' dtype out and give --precision, or use a policy such as mixed_bfloat16",
+        )
+    if spec is not None:
+        _require_batch(model, name, spec)
+        _require_type(model, name, spec)
+        _require_trainer(model, name, spec)
+
+
+def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> None:
+    """Raise UsageError for a model that has to know the size of a batch: an export is for any size."""
+    with Foreign(
+        f"the model '{name}' does not take a batch of any size, as --export needs it to",
+        "let it ask for keras.ops.shape(x)[0] in place of x.shape[0], or leave --export out",
+    ):
+        traced_of(model, shape, batch=None)
+
+
+def layers_of(layer: Any) -> Iterator[Any]:
+    """Give a layer and all that Keras lists within it."""
+    yield layer
+    yield from layer._flatten_layers(include_self=False, recursive=True)
+
+
+def computes_in(model: keras.Model) -> set[str]:
+    """Name the types that the layers with weights compute in."""
+    return {layer.compute_dtype for layer in layers_of(model) if layer._trainable_variables}
+
+
+def other_types(found: set[str], compute: str) -> list[str]:
+    """Name the types among those of a model's layers that a run in `compute` (fp32, bf16, fp16) is not in.
+
+    Single layers in float32 beside such in a shorter type are usual: Keras advises it for the last one.
+    """
+    wanted = POLICIES[compute].removeprefix("mixed_")
+    usual = {wanted, "float32"} if wanted in found else {wanted}
+    return sorted(found - usual)
+
+
+def metrics_of(model: keras.Model) -> list[str]:
+    """Name the metrics that a model's layers keep; what it was compiled with is not theirs."""
+    return [one.name for layer in layers_of(model) for one in layer._metrics]
+
+
+def is_seed(variable: Any) -> bool:
+    """Tell whether a Keras variable is the seed of a random layer."""
+    return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
+
+
+def _require_batch(model: keras.Model, name: str, spec: RunSpec) -> None:
+    inputs = getattr(model, "inputs", None)
+    batch = inputs[0].shape[0] if inputs else None
+    if batch not in (None, spec.batch_size):
+        raise UsageError(
+            f"the model '{name}' takes batches of {batch} alone, this run has {spec.batch_size} per device",
+            f"use --batch-size {batch}, or an Input without a batch size",
+        )
+
+
+def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:
+    wanted = keras.DTypePolicy(POLICIES[spec.precision.compute]).compute_dtype
+    if wanted not in {layer.compute_dtype for layer in layers_of(model)}:
+        raise UsageError(
+            f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
+            "leave --precision out, or let the model follow Keras's policy (no dtype arguments)",
+        )
+    whole = [one.path for one in model.non_trainable_variables if one.dtype == "int32" and not is_seed(one)]
+    if whole and spec.backend == "gpu":
+        raise UsageError(
+            f"the model '{name}' keeps int32 numbers ({named(whole)}), which TensorFlow does not on a GPU",
+            "make them int64 or float32",
+        )
+
+
+def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
+    """What the trainer of a run does not do of what Keras's own does."""
+    held = [one.path for one in model.trainable_variables if one.constraint is not None]
+    if held and spec.method is None and spec.task == "train":
+        raise UsageError(
+            f"the model '{name}' has constraints on weights ({named(held)}), which our own optimizers "
+            "do not keep",
+            "use --method kuza55, where Keras's optimizer does, or leave the constraints out",
+        )
+    joined = [one.name for one in layers_of(model) if getattr(one, "synchronized", False) is True]
+    if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
+        raise UsageError(
+            f"the model '{name}' has norms over the batches of all devices ({named(joined)}), "
+            "and towers have each its own",
+            "use --strategy mirrored, or leave synchronized=True out",
+        )
+
+
+def named(names: Sequence[str]) -> str:
+    """Give some names on a line, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,53 @@
+"""The user's own code run inside the worker: whatever it raises becomes one line of ours."""
+
+import re
+import traceback
+from types import TracebackType
+from typing import Literal
+
+import tensorflow as tf
+
+from gputopo.values.errors import GputopoError, UsageError
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_KERAS_FRAME = "Exception encountered when calling"  # Keras puts this line before what a layer raised
+_BAD_NAME = re.compile("is not a valid (root )?scope name")  # TensorFlow's word on a layer's or model's name
+_RENAME = "rename that layer or model: letters a to z and digits, and . _ - after the first of them"
+_LONGEST = 300  # characters of someone else's message
+_OURS = (GputopoError, MemoryError, tf.errors.ResourceExhaustedError)  # told by who knows more of them
+
+
+class Foreign:
+    """A context for foreign code: an exception in it is raised anew as a UsageError.
+
+    `what`: what was being done, as the beginning of a line. `hint`: what to do, where the exception does not
+    tell it better. A foreign `sys.exit` counts as an exception; running out of memory does not.
+    """
+
+    def __init__(self, what: str, hint: str) -> None:
+        self._what = what
+        self._hint = hint
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        """Raise what went wrong as a line that a user can act on."""
+        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, _OURS):
+            hint = _RENAME if _BAD_NAME.search(str(error)) else self._hint
+            raise UsageError(f"{self._what}: {last_line(error)}", hint) from error
+        return False
+
+
+def last_line(error: BaseException) -> str:
+    """Give the line that Python would print last for an exception: its kind and what it says, shortened.
+
+    Keras writes what an exception is about into the first line and its circumstances below.
+    """
+    said = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, SyntaxError):
+        return f"{said.splitlines()[-1]} ({error.filename}, line {error.lineno})"
+    first, *rest = [line.strip() for line in _COLOURS.sub("", said).splitlines() if line.strip()]
+    return (f"{first} {rest[0]}" if _KERAS_FRAME in first and rest else first)[:_LONGEST]

@@ -1,0 +1,167 @@
+"""What a Keras model's output means, and the loss of each example that follows from it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from gputopo.values.errors import UsageError
+
+Tensor = Any
+Ending = Literal["softmax", "sigmoid", "linear"]
+LEAST_PROBABILITY = 1e-7  # keras.config.epsilon(): keeps the logarithm of a probability finite, as in Keras
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "auto")
+_FIT_ALONE = ("train_step", "compute_loss")
+_ACTIVATIONS: tuple[Ending, ...] = ("softmax", "sigmoid")
+_PASSES_ON = ("Identity", "Cast")  # ops that a model's last activation may stand behind
+
+
+@dataclass(frozen=True)
+class Head:
+    """How outputs [batch, classes] and labels [batch] (int64) become a loss.
+
+    `ending`: the model's last activation. `compiled`: the model's own loss, used where there is one.
+    """
+
+    classes: int
+    ending: Ending
+    compiled: "Callable[[Tensor, Tensor], Tensor] | None" = None
+    compiled_name: str = ""
+    sparse: bool = False  # whether the compiled loss takes class numbers
+
+    @property
+    def says(self) -> str:
+        """What was assumed, for the user."""
+        if self.compiled is not None:
+            kind = "class numbers" if self.sparse else "one-hot classes"
+            return f"Loss: {self.compiled_name}, as the model was compiled, on {kind}."
+        if self.ending == "linear":
+            what = "sigmoid" if self.classes == 1 else "softmax"
+            return f"Loss: {what} cross-entropy; the model's last layer gives logits (no softmax or sigmoid)."
+        many = "" if self.classes == 1 or self.ending == "softmax" else " of every class"
+        return f"Loss: {self.ending} cross-entropy{many}; the model's last activation is {self.ending}."
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Give logits [batch, classes] in float32; a compiled loss gets the outputs as they are."""
+        if self.compiled is not None or self.ending == "linear":
+            return tf.cast(outputs, tf.float32)
+        before = before_activation(outputs, self.ending)
+        if before is not None:
+            return tf.cast(before, tf.float32)
+        least = LEAST_PROBABILITY
+        probabilities = tf.clip_by_value(tf.cast(outputs, tf.float32), least, 1.0 - least)
+        if self.ending == "softmax":
+            return tf.math.log(probabilities)
+        return tf.math.log(probabilities) - tf.math.log1p(-probabilities)
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Give the loss of each example [batch]."""
+        if self.compiled is not None:
+            return self.compiled(self._wanted(labels, sparse=self.sparse), logits)
+        if self.classes == 1 or self.ending == "sigmoid":
+            wanted = self._wanted(labels, sparse=False)
+            each = tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits)
+            return tf.reduce_mean(each, axis=1)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    def _wanted(self, labels: Tensor, *, sparse: bool) -> Tensor:
+        if sparse:
+            return labels
+        if self.classes == 1:
+            return tf.cast(labels, tf.float32)[:, None]
+        return tf.one_hot(labels, self.classes)
+
+
+def head_of(model: keras.Model, classes: int, ending: Ending) -> Head:
+    """Tell what a model's outputs mean, whose last activation is `ending`.
+
+    Raises UsageError for a softmax over a single number.
+    """
+    if ending == "softmax" and classes == 1:
+        raise UsageError(
+            "the model ends in a softmax of one number, which is always 1", "end it in a sigmoid instead"
+        )
+    own = model.loss if getattr(model, "compiled", False) else None
+    if own is not None:
+        for sparse in (True, False):
+            compiled = _per_example(own, sparse=sparse)
+            if compiled is not None and _fits(compiled, classes, sparse=sparse):
+                return Head(classes, ending, compiled, _name(own), sparse)
+    return Head(classes, ending)
+
+
+def left_out(model: keras.Model, head: Head) -> Iterator[str]:
+    """Say what a model was compiled with, or does in `fit`, and a run does not use."""
+    own = model.loss if getattr(model, "compiled", False) else None
+    if own is not None and head.compiled is None:
+        why = (
+            "is a function, which does not tell whether it takes class numbers, and is left out: as a "
+            "keras.losses.Loss it is used, on class numbers if Sparse is in its name."
+            if _is_own_function(own)
+            else "does not take classes and is left out."
+        )
+        yield f"The model's compiled loss ({_name(own)}) {why}"
+    reduction = getattr(own, "reduction", None)
+    if head.compiled is not None and reduction not in (None, *_MEANS):
+        yield f"The model's compiled loss is a {reduction} over the batch: the mean is taken here."
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        yield f"The model's compiled optimizer ({_name(optimizer)}) is left out: --optimizer names another."
+    changed = [name for name in _FIT_ALONE if getattr(type(model), name) is not getattr(keras.Model, name)]
+    if changed:
+        yield f"The model's own {' and '.join(changed)} is for Keras's fit, and is left out."
+
+
+def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
+    """Give what went into the last softmax or sigmoid of a graph; None where the outputs are not its."""
+    if not hasattr(outputs, "op"):  # no graph's tensor
+        return None
+    wanted = {"softmax": "Softmax", "sigmoid": "Sigmoid", "linear": ""}[ending]
+    op = outputs.op
+    while op.type in _PASSES_ON:
+        op = op.inputs[0].op
+    return op.inputs[0] if op.type == wanted else None
+
+
+def ending_of(output: Tensor) -> Ending:
+    """Tell the last activation by the op of a graph that made the output."""
+    return next((one for one in _ACTIVATIONS if before_activation(output, one) is not None), "linear")
+
+
+def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tensor] | None":
+    """Give a Keras loss as a function from (wanted, outputs) to the loss of each example, if it is one."""
+    loss = own if isinstance(own, keras.losses.Loss) else _loss_named(own)
+    if loss is None or ("sparse" in _name(own).lower()) != sparse:
+        return None
+    called: Callable[[Tensor, Tensor], Tensor] = loss.call if isinstance(loss, keras.losses.Loss) else loss
+    return called
+
+
+def _loss_named(own: Any) -> Any:
+    if isinstance(own, str):
+        try:
+            return keras.losses.get(own)
+        except ValueError:
+            return None
+    return own if callable(own) and getattr(own, "__module__", "").startswith("keras") else None
+
+
+def _is_own_function(own: Any) -> bool:
+    return callable(own) and not isinstance(own, keras.losses.Loss) and _loss_named(own) is None
+
+
+def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: bool) -> bool:
+    """Try a loss on two examples: it has to give one finite number each."""
+    labels = tf.constant([0, min(1, classes - 1)], tf.int64)
+    wanted = Head(classes, "linear")._wanted(labels, sparse=sparse)
+    try:
+        found = loss(wanted, tf.fill((2, classes), 0.5 / classes))
+    except (ValueError, TypeError, tf.errors.InvalidArgumentError):
+        return False
+    return tuple(found.shape) == (2,) and bool(tf.reduce_all(tf.math.is_finite(found)))
+
+
+def _name(own: Any) -> str:
+    return str(own if isinstance(own, str) else getattr(own, "__name__", None) or type(own).__name__)

@@ -1,0 +1,154 @@
+"""Where Keras models come from: keras.applications by name, and the user's own code by import path."""
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gputopo.launch.models.keras.foreign import Foreign
+from gputopo.launch.spec.model_names import ModelName
+from gputopo.values.errors import UsageError
+
+_SIDE = 224  # of pictures, where a model of keras.applications takes any: what its weights were trained with
+
+
+def application(name: str) -> keras.Model:
+    """Build a model of keras.applications by its name in any case: untrained, 1000 classes, giving logits.
+
+    Raises UsageError that names the nearest ones.
+    """
+    known = applications()
+    found = known.get(name.lower())
+    if found is None:
+        near = [known[one].__name__ for one in difflib.get_close_matches(name.lower(), known, 3, 0.5)]
+        listed = ", ".join(one.__name__ for one in known.values())
+        hint = f"did you mean keras:{' or keras:'.join(near)}?" if near else f"there are: {listed}"
+        raise UsageError(f"keras.applications has no model '{name}'", hint)
+    with Foreign(f"keras:{found.__name__} cannot be built", "try --data-format NHWC, or another model"):
+        # A model without its softmax has the same variables; the loss takes logits, which is exact.
+        model = found(weights=None, classifier_activation=None)
+        if None in model.input_shape[1:]:  # MobileNetV3 takes pictures of any size
+            shape = tuple(_SIDE if side is None else side for side in model.input_shape[1:])
+            model = found(weights=None, classifier_activation=None, input_shape=shape)
+        return model
+
+
+def applications() -> dict[str, Callable[..., keras.Model]]:
+    """Give the functions of keras.applications that build models, by their names in lower case."""
+    found = inspect.getmembers(keras.applications, inspect.isfunction)
+    return {name.lower(): function for name, function in found}
+
+
+def own_model(asked: ModelName, seed: int) -> keras.Model:
+    """Import the user's module and give its model: a keras.Model, or what a function without arguments gives.
+
+    The current folder counts, as in Python itself. `seed`: of the model's first values, whatever the module
+    drew while it was imported. Raises UsageError.
+    """
+    name = f"{asked.module}:{asked.attribute}"
+    module = _module(asked.module)
+    _require_eager(asked.module)
+    found = _attribute(module, asked)
+    if isinstance(found, keras.Model):
+        return found
+    if not callable(found):
+        raise UsageError(f"{name} is a {type(found).__name__}, no function", "name one that builds the model")
+    _check_arguments(found, name)
+    tried = f"python -c 'import {asked.module} as m; m.{asked.attribute}()' shows all of it"
+    keras.utils.set_random_seed(seed)
+    with Foreign(f"{name} failed", tried):
+        model = found()
+    _require_eager(name)
+    if isinstance(model, keras.Model):
+        return model
+    if model is None:
+        raise UsageError(f"{name} gives nothing (None)", "let the function return the model")
+    if inspect.isclass(model):
+        raise UsageError(
+            f"{name} gives the class {model.__name__}, no model", "let it return one of the class"
+        )
+    if hasattr(model, "fit") and hasattr(model, "trainable_variables"):
+        raise UsageError(
+            f"{name} gives a model of {type(model).__module__.partition('.')[0]}, not of Keras 3",
+            "build it with 'import keras', and without TF_USE_LEGACY_KERAS",
+        )
+    raise UsageError(
+        f"{name} gives an object of type {type(model).__name__}, no keras.Model",
+        "let the function return the model",
+    )
+
+
+def _module(name: str) -> Any:
+    here = _here()
+    if here is not None and str(here) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, str(here))
+    hint = f"python -c 'import {name}' shows all of it"
+    with Foreign(f"the module {name} cannot be imported", hint):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # one that the user's module asks for
+            raise UsageError(
+                f"there is no module {error.name} in this folder or on PYTHONPATH",
+                "run in the folder that holds it, or add that folder to PYTHONPATH",
+            ) from error
+
+
+def _here() -> Path | None:
+    """Give the current folder; None where it was removed under the process, and holds no module."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def _require_eager(name: str) -> None:
+    """Raise UsageError if the user's code has switched off what the training core computes with."""
+    if not tf.executing_eagerly():
+        raise UsageError(
+            f"{name} switches off TensorFlow's eager execution, which a run needs",
+            "leave out tf.compat.v1.disable_eager_execution() and tf.compat.v1.disable_v2_behavior()",
+        )
+
+
+def _attribute(module: Any, asked: ModelName) -> Any:
+    found = module
+    for part in asked.attribute.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, [one for one in dir(found) if one[0] != "_"], 3, 0.5)
+            hint = f"did you mean {asked.module}:{near[0]}?" if near else "name one of its functions"
+            hint = _shadowed(module, asked.module) or hint
+            raise UsageError(f"{asked.module} has no '{asked.attribute}'", hint)
+        found = getattr(found, part)
+    return found
+
+
+def _shadowed(module: Any, name: str) -> str | None:
+    """Say so where a module of this folder has the name of another one, which Python took."""
+    first = name.partition(".")[0]
+    here = _here()
+    if here is None:
+        return None
+    own = next((one for one in (here / f"{first}.py", here / first) if one.exists()), None)
+    taken = getattr(module, "__file__", None)
+    if own is None or (taken is not None and Path(taken).resolve().is_relative_to(here.resolve())):
+        return None
+    return f"Python has another module '{first}' ({taken or 'built in'}): rename {own.name} of this folder"
+
+
+def _check_arguments(function: Callable[..., Any], name: str) -> None:
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise UsageError(
+            f"{name} cannot be called without arguments: {error}", "name a function that needs none"
+        ) from error
+    except ValueError:  # a builtin without a signature: calling it will tell
+        return

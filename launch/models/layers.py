@@ -1,0 +1,270 @@
+"""A network followed with tensors: the `Layers` of the training core. TensorFlow loads with this module."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from gputopo.launch.train.randomness import Stream, uniform
+from gputopo.workload.layers import Activation, Norm, Padding
+
+Tensor = Any
+DataFormat = Literal["NCHW", "NHWC"]
+
+# Dense layers whose forward product is faster as a batched product of one matrix on CPUs (oneDNN, AVX-512):
+# by 9 to 21 % for 16 to 64 rows of 4096 x 4096 and 9216 x 4096 and by 5 to 12 % for 8, with one thread and
+# with two. 1 and 4 rows are slower so, and 128 rows, and 2048 x 1001; between them it was not measured.
+_BATCHED_ROWS = range(8, 65)
+_BATCHED_ENTRIES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which examples of the joint batch a tower holds: `batch` rows from row `first`; drawn from `stream`."""
+
+    first: int
+    batch: int
+    stream: Stream
+
+
+@dataclass
+class GraphLayers:
+    """A `Layers` of tensors [batch, ...], in `data_format` while they are images.
+
+    `weights` and `state` are taken in the order of the network's calls, all float32: trained variables, and
+    moving statistics (mean, variance of each norm). A layer computes in the type of its x and casts its
+    weights to it; norms keep theirs and their statistics in float32. `new_state` fills with the statistics
+    after this batch. Not `training`: norms use the moving statistics and nothing is dropped.
+    """
+
+    weights: Iterator[Tensor]
+    state: Iterator[Tensor]
+    rows: Rows
+    data_format: DataFormat = "NHWC"
+    training: bool = True
+    new_state: list[Tensor] = field(default_factory=list)
+    _dropouts: int = 0
+    _last_sample: tuple[Tensor, int, Tensor] = (None, 1, None)
+
+    @contextmanager
+    def block(self, name: str) -> Iterator[None]:
+        """Name the ops within."""
+        with tf.name_scope(name):
+            yield
+
+    def conv(
+        self,
+        x: Tensor,
+        filters: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        *,
+        padding: Padding = "SAME",
+        norm: Norm | None = None,
+        bias: bool = True,
+        activation: Activation | None = "relu",
+        deviation: float | None = None,
+    ) -> Tensor:
+        """Convolve; a norm takes the place of the bias."""
+        height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+        around = "SAME" if padding == "SYMMETRIC" and stride == 1 else padding  # there the two are the same
+        if around == "SYMMETRIC":  # oneDNN has no gradient for explicit padding in the op itself
+            x, around = tf.pad(x, self._symmetric(height, width)), "VALID"
+        if (height, width) == (1, 1) and self._last:
+            x = self._pointwise(x, stride, self._weight(x))
+        else:
+            x = tf.nn.conv2d(x, self._weight(x), stride, around, self.data_format)
+        if norm is not None:
+            x = self.norm(x, norm)
+        elif bias:
+            x = tf.nn.bias_add(x, self._weight(x), self.data_format)
+        return _activated(x, activation)
+
+    def dense(
+        self,
+        x: Tensor,
+        units: int,
+        *,
+        activation: Activation | None = "relu",
+        deviation: float | None = None,
+        logits: bool = False,
+    ) -> Tensor:
+        """Multiply [batch, in] by a matrix and add a bias."""
+        x = dense(x, self._weight(x))
+        return _activated(tf.nn.bias_add(x, self._weight(x)), activation)
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """Normalise each channel over batch, height and width; keep the moving statistics.
+
+        The op itself moves them on: by ops of their own each norm of a step costs six small ones more.
+        """
+        beta = tf.cast(next(self.weights), tf.float32)
+        gamma = tf.cast(next(self.weights), tf.float32) if norm.scale else tf.ones_like(beta)
+        mean, variance = next(self.state), next(self.state)
+        fused = tf.raw_ops.FusedBatchNormV3(
+            x=x,
+            scale=gamma,
+            offset=beta,
+            mean=mean,
+            variance=variance,
+            epsilon=norm.epsilon,
+            exponential_avg_factor=1.0 - norm.decay if self.training else 1.0,
+            data_format=self.data_format,
+            is_training=self.training,
+        )
+        self.new_state += [fused.batch_mean, fused.batch_variance] if self.training else [mean, variance]
+        return fused.y
+
+    def relu(self, x: Tensor) -> Tensor:
+        """Cut at zero."""
+        return tf.nn.relu(x)
+
+    def max_pool(self, x: Tensor, size: int, stride: int, padding: Padding = "VALID") -> Tensor:
+        """Take the largest of each window."""
+        return tf.nn.max_pool2d(x, size, stride, padding, self.data_format)
+
+    def average_pool(self, x: Tensor, size: int, stride: int, padding: Padding = "VALID") -> Tensor:
+        """Take the mean of each window; a window of one is a strided copy, faster than by slicing."""
+        return tf.nn.avg_pool2d(x, size, stride, padding, self.data_format)
+
+    def spatial_mean(self, x: Tensor) -> Tensor:
+        """Take the mean over height and width: [batch, channels]."""
+        return tf.reduce_mean(x, (1, 2) if self._last else (2, 3))
+
+    def local_response(self, x: Tensor, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
+        """Normalise over neighbouring channels; TensorFlow's op takes channels last.
+
+        In float32 always: there is no kernel for bfloat16, and squares leave the range of float16 early.
+        """
+        wide = tf.cast(self._to_last(x), tf.float32)
+        normal = tf.nn.local_response_normalization(wide, radius, bias, alpha, beta)
+        return self._to_format(tf.cast(normal, x.dtype))
+
+    def dropout(self, x: Tensor, keep: float) -> Tensor:
+        """Drop entries while training: which ones depends on the example's row in the joint batch alone."""
+        self._dropouts += 1
+        if not self.training:
+            return x
+        if len(x.shape) == 2:
+            return dropout(x, keep, self.rows, self._dropouts - 1)
+        x = self._to_last(x)
+        flat = tf.reshape(x, (self.rows.batch, math.prod(x.shape[1:])))
+        flat = dropout(flat, keep, self.rows, self._dropouts - 1)
+        return self._to_format(tf.reshape(flat, (self.rows.batch, *x.shape[1:])))
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """Add two tensors of one shape."""
+        return a + b
+
+    def concat(self, parts: list[Tensor]) -> Tensor:
+        """Put tensors side by side by channel."""
+        return tf.concat(parts, 3 if self._last else 1)
+
+    def widen(self, x: Tensor, channels: int) -> Tensor:
+        """Add channels of zeros, half before and half behind."""
+        missing = channels - self.channels(x)
+        sides = [missing // 2, missing - missing // 2]
+        none = [0, 0]
+        return tf.pad(x, [none, none, none, sides] if self._last else [none, sides, none, none])
+
+    def flatten(self, x: Tensor) -> Tensor:
+        """Write an example's numbers in a row: the same row in both data formats."""
+        return tf.reshape(self._to_last(x), (self.rows.batch, math.prod(x.shape[1:])))
+
+    def channels(self, x: Tensor) -> int:
+        """Tell the channels of x."""
+        return int(x.shape[1] if len(x.shape) == 4 and not self._last else x.shape[-1])
+
+    def _pointwise(self, x: Tensor, stride: int, kernel: Tensor) -> Tensor:
+        """Convolve x [batch, h, w, in] with a kernel [1, 1, in, out]: a product of matrices.
+
+        Forward and backward of the wide ones of ResNet-50 take a fifth less time so on CPUs (oneDNN, batch
+        8). With a stride the backward pass takes its sample of x again, by a strided copy, and does not keep
+        it: 16 MiB less in ResNet-50 (batch 8), in no more time.
+        """
+        inputs, outputs = kernel.shape[2:]
+
+        def again(upstream: Tensor) -> Tensor:
+            with tf.control_dependencies([upstream]):  # else the optimizer of graphs would make the two one
+                return tf.reshape(self.average_pool(x, 1, stride), (-1, inputs))
+
+        sample = self._sampled(x, stride)
+        rows, matrix = tf.reshape(sample, (-1, inputs)), tf.reshape(kernel, (inputs, outputs))
+        product = dense(rows, matrix, None if stride == 1 else again)
+        return tf.reshape(product, (-1, *sample.shape[1:3], outputs))  # the batch may be unknown: an export
+
+    def _sampled(self, x: Tensor, stride: int) -> Tensor:
+        """Give every stride-th pixel of x.
+
+        The two branches of a residual block that ask for the same one after the other get one tensor: then
+        their gradients are added while they are small. ResNet-50 takes 1.8 % less time so on CPUs than with
+        strided convolutions (oneDNN, batch 8).
+        """
+        if stride == 1:
+            return x
+        last, of_stride, sample = self._last_sample
+        if last is not x or of_stride != stride:
+            sample = self.average_pool(x, 1, stride)
+            self._last_sample = (x, stride, sample)
+        return sample
+
+    def _weight(self, x: Tensor) -> Tensor:
+        """Give the next weights in the type of x."""
+        return tf.cast(next(self.weights), x.dtype)
+
+    @property
+    def _last(self) -> bool:
+        return self.data_format == "NHWC"
+
+    def _to_last(self, x: Tensor) -> Tensor:
+        return x if self._last or len(x.shape) != 4 else tf.transpose(x, (0, 2, 3, 1))
+
+    def _to_format(self, x: Tensor) -> Tensor:
+        return x if self._last else tf.transpose(x, (0, 3, 1, 2))
+
+    def _symmetric(self, height: int, width: int) -> list[list[int]]:
+        none = [0, 0]
+        sides = [[(span - 1) // 2, span - 1 - (span - 1) // 2] for span in (height, width)]
+        return [none, *sides, none] if self._last else [none, none, *sides]
+
+
+def _activated(x: Tensor, activation: Activation | None) -> Tensor:
+    if activation is None:
+        return x
+    return tf.nn.relu(x) if activation == "relu" else tf.tanh(x)
+
+
+def dense(x: Tensor, kernel: Tensor, again: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """Multiply x [batch, in] by kernel [in, out].
+
+    The gradient of x goes through a batched product of one matrix: TensorFlow's plain product with a
+    transposed [in, out] is two to five times slower on CPUs (oneDNN, 16 x 9216 x 4096: 57 ms against 11 ms,
+    and 38 against 20 where others use the memory too). `again` makes x a second time for the gradient of the
+    kernel, given what has to come before; without it x is kept.
+    """
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def product(x: Tensor, kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
+        def backward(upstream: Tensor) -> tuple[Tensor, Tensor]:  # [batch, out]
+            of_x = tf.raw_ops.BatchMatMulV2(x=upstream[None], y=kernel[None], adj_y=True)[0]  # [batch, in]
+            rows = x if again is None else again(upstream)
+            return of_x, tf.matmul(rows, upstream, transpose_a=True)  # [in, out]
+
+        if x.shape[0] in _BATCHED_ROWS and math.prod(kernel.shape) >= _BATCHED_ENTRIES:
+            return tf.raw_ops.BatchMatMulV2(x=x[None], y=kernel[None])[0], backward
+        return tf.matmul(x, kernel), backward
+
+    return product(x, kernel)
+
+
+def dropout(x: Tensor, keep: float, rows: Rows, layer: int) -> Tensor:
+    """Drop entries of x [batch, width]; which ones depends on the example's row in the joint batch alone.
+
+    So two towers of 16 drop what one tower of 32 drops, and losses can be compared.
+    """
+    width = int(x.shape[1])
+    mask = uniform(rows.stream.layer(layer), (rows.batch, width), first_row=rows.first) < keep
+    return tf.where(mask, x * tf.constant(1.0 / keep, x.dtype), tf.zeros_like(x))

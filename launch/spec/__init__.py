@@ -1,0 +1,1 @@
+"""From a plan and options to the frozen spec of a run, checked before anything starts."""

@@ -1,0 +1,190 @@
+"""What lies in a data folder: which data set, in which files, and damage that can be seen cheaply."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from gputopo.launch.train.inputs.cifar_files import RECORD_BYTES
+from gputopo.launch.train.inputs.tfrecords import walk
+from gputopo.values.errors import InputError
+
+DataName = Literal["imagenet", "cifar10"]
+Form = Literal["tfrecord", "binary", "python"]
+Subset = Literal["train", "validation"]
+NAMES: tuple[str, ...] = get_args(DataName)
+# Folders up to this size are followed record by record before the run, which takes a second at most; larger
+# ones are followed as they are read.
+WALKED_BYTES = 1 << 30
+_MAKE = "gputopo make-data writes a small valid folder"
+_SHARD = re.compile(r"(train|validation)-([0-9]{1,9})-of-([0-9]{1,9})")
+_CIFAR: dict[Form, dict[Subset, tuple[str, ...]]] = {
+    "binary": {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "validation": ("test_batch.bin",)},
+    "python": {"train": tuple(f"data_batch_{n}" for n in range(1, 6)), "validation": ("test_batch",)},
+}
+_ARCHIVES = (".tar", ".tar.gz", ".tgz")  # as data sets are offered
+# As the archives of CIFAR-10 unpack.
+_INNER = ("cifar-10-batches-bin", "cifar-10-batches-py")
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """A data set on the disk. `files`: of each subset, in order of their names.
+
+    `says`: what the reader of a result must know, such as files that are not there.
+    """
+
+    name: DataName
+    form: Form
+    folder: Path
+    files: dict[Subset, tuple[Path, ...]]
+    says: tuple[str, ...] = field(default=())
+
+    def of(self, subset: Subset) -> tuple[Path, ...]:
+        """Give the files of a subset. Raises InputError if there are none."""
+        if not self.files[subset]:
+            pattern = "validation-00000-of-00128" if self.form == "tfrecord" else _CIFAR[self.form][subset][0]
+            raise InputError(
+                f"{self.folder} has no {subset} files", f"they are named like {pattern}; {_MAKE}"
+            )
+        return self.files[subset]
+
+
+def find(folder: Path, name: str | None = None) -> DataFolder:
+    """Tell which data set lies in a folder. `name`: which one is asked for; None: any.
+
+    Where it holds both and none is asked for, it is imagenet. Raises InputError if the folder is not there,
+    holds no data set, or another one than asked for.
+    """
+    listed = _listing(folder)
+    held = [found for found in (_imagenet(folder, listed), _cifar10(folder, listed)) if found is not None]
+    if not held:
+        inner = [folder / one for one in _INNER if one in listed and (folder / one).is_dir()]
+        held = [found for path in inner if (found := _cifar10(path, _listing(path))) is not None]
+    if not held:
+        raise _nothing(folder, listed, name)
+    fitting = [found for found in held if name in (None, found.name)]
+    if not fitting:
+        raise InputError(
+            f"{folder} holds {held[0].name}, not {name}",
+            f"give a folder of {name}, or choose a model for {held[0].name}",
+        )
+    return fitting[0]
+
+
+def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
+    """Give the damage that can be seen without reading the data: file, record, what is wrong.
+
+    Of large folders only the first record of each file is looked at. Raises InputError for a file that cannot
+    be opened.
+    """
+    files = data.of(subset)
+    try:
+        sizes = [file.stat().st_size for file in files]
+        if data.form == "tfrecord":
+            most = 1 if sum(sizes) > WALKED_BYTES else None
+            walked = ((file, walk(file, most=most)) for file in files)
+            return [(file, it.records, it.damage) for file, it in walked if it.damage is not None]
+    except OSError as error:
+        raise _unreadable(data.folder, error) from error
+    return [
+        (file, size // RECORD_BYTES, _cifar_damage(size))
+        for file, size in zip(files, sizes, strict=True)
+        if size == 0 or (data.form == "binary" and size % RECORD_BYTES)
+    ]
+
+
+def count(data: DataFolder, subset: Subset) -> int | None:
+    """Count the whole records of a subset; None where that would take long, or means reading all."""
+    files = data.of(subset)
+    try:
+        total = sum(file.stat().st_size for file in files)
+        if data.form == "binary":
+            return sum(file.stat().st_size // RECORD_BYTES for file in files)
+        if data.form == "tfrecord" and total <= WALKED_BYTES:
+            return sum(walk(file).records for file in files)
+    except OSError as error:
+        raise _unreadable(data.folder, error) from error
+    return None
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except FileNotFoundError as error:
+        raise InputError(f"there is no folder {folder}", f"give --data-dir a folder; {_MAKE}") from error
+    except NotADirectoryError as error:
+        raise InputError(
+            f"{folder} is a file, not a folder", f"give --data-dir the folder that holds the files; {_MAKE}"
+        ) from error
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
+    matches = [found for found in map(_SHARD.fullmatch, listed) if found]
+    if not matches:
+        return None
+    files: dict[Subset, tuple[Path, ...]] = {"train": (), "validation": ()}
+    says = []
+    for subset in files:
+        own = [found for found in matches if found[1] == subset]
+        files[subset] = tuple(folder / found[0] for found in own)
+        totals = sorted({int(found[3]) for found in own})
+        if len(totals) > 1:
+            sets = " and ".join(f"-of-{total:05d}" for total in totals)
+            says.append(f"{folder} has {subset} files of several sets ({sets}): all of them are read.")
+        elif totals and totals[0] > len(own):
+            says.append(
+                f"{folder} has {len(own)} of {totals[0]} {subset} files: the others' images are left out."
+            )
+    return DataFolder("imagenet", "tfrecord", folder, files, tuple(says))
+
+
+def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
+    """Give CIFAR-10 in the form that more files are there of, the binary one if both have as many."""
+    held: dict[Form, dict[Subset, tuple[Path, ...]]] = {
+        form: {subset: tuple(folder / name for name in of if name in listed) for subset, of in names.items()}
+        for form, names in _CIFAR.items()
+    }
+    counts = {form: sum(map(len, files.values())) for form, files in held.items()}
+    form = max(counts, key=lambda form: counts[form])
+    if not counts[form]:
+        return None
+    says = []
+    if all(counts.values()):
+        says.append(f"{folder} has CIFAR-10 in both versions: the {form} files are read.")
+    got, of = len(held[form]["train"]), len(_CIFAR[form]["train"])
+    if 0 < got < of:
+        says.append(f"{folder} has {got} of {of} training files: the others' images are left out.")
+    return DataFolder("cifar10", form, folder, held[form], tuple(says))
+
+
+def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputError:
+    if not listed:
+        return InputError(f"{folder} is empty", _MAKE)
+    packed = next((one for one in listed if one.endswith(_ARCHIVES)), None)
+    if packed is not None:
+        return InputError(f"{folder} holds no data set but {packed}", f"unpack it there: tar xf {packed}")
+    if any(one.startswith("cifar-100") for one in (folder.name, *listed)):
+        return InputError(f"{folder} holds CIFAR-100, which no model here is for", f"get CIFAR-10; {_MAKE}")
+    wanted = {
+        "imagenet": "train-00000-of-01024 (TFRecords)",
+        "cifar10": "data_batch_1.bin or data_batch_1 (CIFAR-10)",
+    }
+    expected = wanted[name] if name in wanted else " or ".join(wanted.values())
+    shown = ", ".join(listed[:3]) + (", ..." if len(listed) > 3 else "")
+    return InputError(
+        f"{folder} holds no data set under names that are known: {shown}",
+        f"files must be named like {expected}; {_MAKE}",
+    )
+
+
+def _cifar_damage(size: int) -> str:
+    return "the file is empty" if size == 0 else f"the file ends within record {size // RECORD_BYTES}"
+
+
+def _unreadable(folder: Path, error: OSError) -> InputError:
+    where = error.filename or folder
+    return InputError(f"{where} cannot be read: {error.strerror or error}", "check its owner and permissions")

@@ -1,0 +1,137 @@
+"""The environment of a child process, built by pure functions before TensorFlow loads.
+
+Nothing here reads or changes `os.environ`: the parent's environment comes in as a mapping.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gputopo.launch.spec.run_spec import RunSpec, Runtime
+from gputopo.values.machine import Gpu, Machine
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+ALLOW_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+GPU_THREAD_MODE, GPU_THREAD_COUNT = "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
+
+# What a worker gets unless the user has set it. TensorFlow's C++ log below errors would bury the last lines
+# that explain a failure; without growth TensorFlow takes all memory of every GPU that it sees.
+_WORKER_DEFAULTS = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    ALLOW_GROWTH: "true",
+}
+
+# TensorFlow turns oneDNN on by itself only for CPUs with AVX-512 VNNI, BF16 or AMX (port::TestCPUFeature);
+# without it there are no CPU kernels for NCHW. With it CPU devices train alike on every x86-64 machine.
+_CPU_DEFAULTS = {**_WORKER_DEFAULTS, "TF_ENABLE_ONEDNN_OPTS": "1"}
+
+# glibc then asks for huge pages, where the system gives them to who asks (`madvise`, as most distributions
+# ship): with 2 CPU cores resnet20 trains 1 to 1.5 % faster so, ResNet-50 by up to 3 % and AlexNet alike, in
+# up to 18 MiB more. One arena of malloc a core, for glibc's eight, made AlexNet take 27 MiB more.
+_TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
+
+
+def worker_env(
+    parent: Mapping[str, str], spec: RunSpec, plan_environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Give the environment of the built-in core's worker: all of the parent's, and what the run needs.
+
+    On the GPU backend the plan's variables stand (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES); on the CPU
+    backend no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the
+    parent is respected where the plan is made (`narrowed`): in the child the variable counts from all GPUs
+    of the machine again, so only the plan's value is right here. TensorFlow's settings that the user has in
+    the environment stand, unless the spec asks for others than its defaults.
+    """
+    if spec.backend == "cpu":
+        return {**_CPU_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **_huge_pages(parent), **NO_GPU}
+    runtime = spec.runtime
+    threads = gpu_threads(runtime, len(spec.devices))
+    default = _same_threads(runtime, Runtime())
+    asked = {} if default else threads
+    if runtime.memory_limit_mib is not None:
+        asked[ALLOW_GROWTH] = "false"  # a limit and growth are two ways of the same thing
+    defaults = {**_WORKER_DEFAULTS, **(threads if default and not _has_threads(parent) else {})}
+    return {**defaults, **parent, "PYTHONUNBUFFERED": "1", **asked, **plan_environment}
+
+
+def gpu_threads(runtime: Runtime, gpus: int) -> dict[str, str]:
+    """Give TensorFlow's variables for the threads that start kernels on GPUs.
+
+    gpu_private: so many for each GPU. gpu_shared: as many for all of them together. global: none of their
+    own; TensorFlow reads no number then. As tf_cnn_benchmarks sets them.
+    """
+    mode, each = runtime.gpu_thread_mode, runtime.per_gpu_threads
+    if mode == "global":
+        return {GPU_THREAD_MODE: mode}
+    return {GPU_THREAD_MODE: mode, GPU_THREAD_COUNT: str(each if mode == "gpu_private" else each * gpus)}
+
+
+def program_env(parent: Mapping[str, str], plan_environment: Mapping[str, str] | None) -> dict[str, str]:
+    """Give the environment of the user's own program: the plan's variables, or no GPU without one."""
+    return {**parent, **(NO_GPU if plan_environment is None else plan_environment)}
+
+
+def changes(parent: Mapping[str, str], child: Mapping[str, str]) -> dict[str, str]:
+    """Give what the child's environment has that the parent's has not, or has otherwise."""
+    return {name: value for name, value in sorted(child.items()) if parent.get(name) != value}
+
+
+def visible_gpus(parent: Mapping[str, str], machine: Machine) -> tuple[int, ...] | None:
+    """Give the machine's GPUs that the parent may use, or None where nothing narrows them.
+
+    NVML shows every GPU, also those that Slurm or the user took away with CUDA_VISIBLE_DEVICES, so a plan
+    must leave these out. CUDA's rules: numbers count in PCI order if CUDA_DEVICE_ORDER says so and in CUDA's
+    own otherwise, a UUID may be cut short, and the list ends at the first entry that names no GPU or two.
+    A list of MIG instances, or of UUIDs on a machine whose UUIDs are not known, cannot be matched: None.
+    """
+    value = parent.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return None
+    entries = [entry.strip() for entry in value.split(",")]
+    if any(entry.startswith("MIG-") for entry in entries):
+        return None
+    if any(entry.startswith("GPU-") for entry in entries) and any(gpu.uuid is None for gpu in machine.gpus):
+        return None
+    pci_order = parent.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    seen: list[int] = []
+    for entry in entries:
+        named = [gpu.index for gpu in machine.gpus if _names(entry, gpu, pci_order=pci_order)]
+        if len(named) != 1 or named[0] in seen:
+            break
+        seen.append(named[0])
+    return tuple(seen)
+
+
+def narrowed(parent: Mapping[str, str], machine: Machine) -> Machine:
+    """Give the machine with the GPUs only that the parent may use, and the links between these."""
+    seen = visible_gpus(parent, machine)
+    if seen is None:
+        return machine
+    return msgspec.structs.replace(
+        machine,
+        gpus=tuple(gpu for gpu in machine.gpus if gpu.index in seen),
+        links=tuple(link for link in machine.links if link.a in seen and link.b in seen),
+    )
+
+
+def _huge_pages(parent: Mapping[str, str]) -> dict[str, str]:
+    """Give what glibc reads; what the user has set stands."""
+    told = [one for one in parent.get(_TUNABLES, "").split(":") if one]
+    if any(one.partition("=")[0] == _HUGE_PAGES for one in told):
+        return {}
+    return {_TUNABLES: ":".join([*told, f"{_HUGE_PAGES}=1"])}
+
+
+def _same_threads(one: Runtime, other: Runtime) -> bool:
+    return (one.gpu_thread_mode, one.per_gpu_threads) == (other.gpu_thread_mode, other.per_gpu_threads)
+
+
+def _has_threads(environment: Mapping[str, str]) -> bool:
+    return GPU_THREAD_MODE in environment or GPU_THREAD_COUNT in environment
+
+
+def _names(entry: str, gpu: Gpu, *, pci_order: bool) -> bool:
+    if entry.startswith("GPU-"):
+        return gpu.uuid is not None and gpu.uuid.startswith(entry)
+    number = gpu.index if pci_order or gpu.cuda_index is None else gpu.cuda_index
+    return entry.isdecimal() and int(entry) == number

@@ -1,0 +1,149 @@
+"""Rules of the data, of the numbers that are computed with, and of the runtime. Pure."""
+
+from gputopo.launch.spec.model_data import data_of
+from gputopo.launch.spec.rules.rule import Rule, needless, replaced, to, untyped
+from gputopo.launch.spec.run_spec import Data, Precision, RunSpec, Runtime
+
+
+def _other_data(spec: RunSpec) -> bool:
+    own = data_of(spec.model)
+    return spec.data.folder is not None and own is not None and spec.data.name != own
+
+
+def _real_only(data: Data) -> bool:
+    """Whether anything is asked that synthetic examples do not have."""
+    return data.folder is None and data != _synthetic(data)
+
+
+def _synthetic(data: Data) -> Data:
+    return Data(source=data.source, feed=data.feed, prefetch=data.prefetch)
+
+
+def _made_in_python(data: Data) -> bool:
+    return data.folder is None and data.source == "python"
+
+
+NUMBER_RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda spec: (
+            spec.precision.compute != "fp16"
+            and (spec.precision.auto_loss_scale or spec.precision.loss_scale != Precision().loss_scale)
+        ),
+        "--loss-scale does not go with --precision {spec.precision.compute}: "
+        "only fp16 has gradients too small for its numbers",
+        "leave --loss-scale out, or use --precision fp16",
+        to("precision", auto_loss_scale=False, loss_scale=1.0),
+    ),
+    Rule(
+        lambda spec: (
+            spec.precision.auto_loss_scale
+            and (spec.exchange.staged or spec.exchange.relaxed or spec.exchange.asynchronous)
+        ),
+        "--loss-scale auto does not go with --staged-vars, --async or relaxed consistency: "
+        "the gradients that are applied are not those of one step and one scale",
+        "give a fixed one: --loss-scale 128",
+        to("precision", auto_loss_scale=False),
+    ),
+    Rule(
+        lambda spec: (
+            spec.backend == "cpu"
+            and (spec.runtime.gpu_thread_mode, spec.runtime.per_gpu_threads, spec.runtime.memory_limit_mib)
+            != (Runtime().gpu_thread_mode, Runtime().per_gpu_threads, None)
+        ),
+        "--gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, "
+        "and this run is on CPU devices",
+        "leave them out; --num-intra-threads and --num-inter-threads count on the CPU",
+        to("runtime", gpu_thread_mode="gpu_private", per_gpu_threads=2, memory_limit_mib=None),
+    ),
+)
+
+SCHEDULE_RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda spec: (
+            spec.asked.get("learning_rate_schedule") == "model"
+            and spec.optimization.schedule.kind == "constant"
+        ),
+        "--learning-rate-schedule model has nothing to follow: the authors of {spec.model} keep their rate",
+        "leave it out, or give one, such as --learning-rate-schedule cosine:5000",
+        untyped("learning_rate_schedule"),
+    ),
+)
+
+DATA_RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda spec: _real_only(spec.data),
+        "--distortions, --resize-method, --datasets-num-private-threads, --cache and --bad-records are for "
+        "real examples, and there is no --data-dir",
+        "add --data-dir DIR, or leave them out",
+        lambda spec: replaced(spec, data=_synthetic(spec.data)),
+    ),
+    Rule(
+        lambda spec: spec.data.folder is not None and data_of(spec.model) == "numbers",
+        "--data-dir holds images, and --model {spec.model} takes numbers",
+        "leave --data-dir out, or use --model resnet20",
+        lambda spec: replaced(spec, data=Data()),
+    ),
+    *needless(
+        ("data_name",),
+        lambda spec: spec.data.folder is None and data_of(spec.model) is None,
+        "does not go with --model {spec.model} without --data-dir: examples are made up in the model's shape",
+        "leave it out, or add --data-dir DIR",
+    ),
+    *needless(
+        ("data_format",),
+        lambda spec: data_of(spec.model) == "numbers",
+        "does not go with --model {spec.model}: it takes numbers, and images have a layout",
+        "leave it out",
+    ),
+    Rule(
+        _other_data,
+        "--model {spec.model} does not take {spec.data.name} examples",
+        "leave --data-name out, or choose a --model of that data",
+        lambda spec: replaced(spec, "data", name=data_of(spec.model)),
+    ),
+    Rule(
+        lambda spec: spec.data.folder is not None and (spec.data.source, spec.data.feed) != ("gpu", "sync"),
+        "--data-source and --feed say how examples are made up, and --data-dir names real ones",
+        "leave --data-source and --feed out, or leave --data-dir out",
+        to("data", source="gpu", feed="sync"),
+    ),
+    Rule(
+        lambda spec: (
+            spec.data.folder is None and spec.data.source == "gpu" and spec.data.prefetch != Data().prefetch
+        ),
+        "--prefetch is for an input pipeline, and examples that are made once on the devices need none",
+        "use --data-source cpu, or leave it out",
+        to("data", source="cpu"),
+    ),
+    Rule(
+        lambda spec: spec.data.folder is None and spec.data.feed != "sync" and spec.data.source != "python",
+        "--feed {spec.data.feed} does not go with --data-source {spec.data.source}: "
+        "it is how examples come that Python makes",
+        "use --data-source python, or leave --feed out",
+        to("data", source="python"),
+    ),
+    *needless(
+        ("prefetch",),
+        lambda spec: _made_in_python(spec.data) and spec.data.feed == "sync",
+        "does not go with --feed sync: each batch is made when its step asks for it",
+        "use --feed queue, or leave --prefetch out",
+    ),
+    Rule(
+        lambda spec: _made_in_python(spec.data) and spec.data.feed != "sync" and spec.data.prefetch == 0,
+        "--prefetch 0 does not go with --feed {spec.data.feed}: that makes batches ahead",
+        "use --feed sync, without --prefetch",
+        lambda spec: untyped("prefetch")(replaced(spec, "data", feed="sync", prefetch=Data().prefetch)),
+    ),
+    *needless(
+        ("resize_method", "cache"),
+        lambda spec: spec.data.folder is not None and spec.data.name == "cifar10",
+        "does not go with CIFAR-10: its pictures are taken in their own size, and all are held in memory",
+        "leave it out",
+    ),
+    *needless(
+        ("distortions", "cache"),
+        lambda spec: spec.task == "eval",
+        "does not go with --eval: it takes every picture once, and as it is",
+        "leave it out",
+    ),
+)

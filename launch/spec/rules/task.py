@@ -1,0 +1,194 @@
+"""Rules of a run's task and of what is kept of it. Pure."""
+
+import math
+
+from gputopo.launch.spec.rules.rule import Rule, moves_gradients, needless, replaced, to
+from gputopo.launch.spec.run_spec import Exchange, Lifecycle, RunSpec
+
+# Options by their names in RunSpec.asked.
+_OF_AN_UPDATE = (
+    "all_reduce",
+    "optimizer",
+    "learning_rate",
+    "scale_learning_rate",
+    "learning_rate_schedule",
+    "learning_rate_warmup_steps",
+    "weight_decay",
+    "gradient_clip",
+    "gradient_clip_norm",
+    "loss_scale",
+)
+_OF_A_MODEL = ("ps", "variable_update", "precision", "xla")
+_OF_COUNTED_STEPS = ("num_warmup_batches", "keep_checkpoints")
+
+
+def _plain_exchange(spec: RunSpec) -> RunSpec:
+    return replaced(spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), grad_reduce="mean")
+
+
+def _writes(kept: Lifecycle) -> bool:
+    return kept.checkpoint_steps is not None or kept.resume or kept.export is not None
+
+
+def _keeps(kept: Lifecycle) -> bool:
+    return _writes(kept) or kept.keep_checkpoints != Lifecycle().keep_checkpoints
+
+
+def _last_step(spec: RunSpec) -> float:
+    """Give the number of the last step there can be: an evaluation counts from 0, all others from 1."""
+    if spec.most_batches is None:
+        return math.inf
+    return spec.most_batches - 1 if spec.task == "eval" else spec.most_batches
+
+
+def _traces_beyond(spec: RunSpec) -> bool:
+    return max(spec.lifecycle.trace_steps, default=0) > _last_step(spec)
+
+
+def _traced_within(spec: RunSpec) -> RunSpec:
+    within = tuple(step for step in spec.lifecycle.trace_steps if step <= _last_step(spec))
+    return replaced(spec, "lifecycle", trace_steps=within)
+
+
+TASK_RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda spec: spec.task == "eval" and spec.lifecycle.checkpoints is None,
+        "--eval judges a checkpoint, and none is named",
+        "add --checkpoints DIR, or train with --task train",
+        to(task="train"),
+    ),
+    Rule(
+        lambda spec: (
+            spec.task == "input"
+            and (
+                spec.lifecycle.checkpoints is not None
+                or _keeps(spec.lifecycle)
+                or spec.lifecycle.training_accuracy
+                or bool(spec.lifecycle.trace_steps)
+                or spec.lifecycle.tensorboard is not None
+            )
+        ),
+        "--input-only has no model: there is nothing to save, restore, export, trace or judge",
+        "leave --checkpoints, --checkpoint-steps, --keep-checkpoints, --resume, --export, --trace, "
+        "--tensorboard and --print-training-accuracy out, or use --task train",
+        to(
+            "lifecycle",
+            checkpoints=None,
+            checkpoint_steps=None,
+            keep_checkpoints=5,
+            resume=False,
+            export=None,
+            training_accuracy=False,
+            trace_steps=(),
+            tensorboard=None,
+        ),
+    ),
+    Rule(
+        lambda spec: spec.task == "input" and spec.data.folder is None and spec.data.source == "gpu",
+        "--input-only has nothing to measure: examples that are made once on the devices need no input",
+        "name an input: --data-dir DIR, --data-source cpu or --data-source python",
+        to("data", source="cpu"),
+    ),
+    *needless(
+        _OF_A_MODEL,
+        lambda spec: spec.task == "input",
+        "does not go with --input-only: it has no model",
+        "leave it out, or use --forward-only",
+    ),
+    Rule(
+        lambda spec: spec.task != "train" and bool(spec.extra_forward),
+        "--add-work does not go with --task {spec.task}: it is steps of training that it makes longer",
+        "leave --add-work out, or use --task train",
+        to(extra_forward={}),
+    ),
+    Rule(
+        lambda spec: spec.task != "train" and (moves_gradients(spec.exchange) or spec.grad_reduce != "mean"),
+        "--task {spec.task} makes no gradients, so none are exchanged",
+        "leave the options of the exchange out, or use --task train",
+        _plain_exchange,
+    ),
+    *needless(
+        _OF_AN_UPDATE,
+        lambda spec: spec.task != "train",
+        "does not go with --task {spec.task}: no weights are changed",
+        "leave it out, or use --task train",
+    ),
+    *needless(
+        ("agg_small_grads_max_group",),
+        lambda spec: spec.task != "train",
+        "does not go with --task {spec.task}: it makes no gradients",
+        "leave it out",
+    ),
+    *needless(
+        _OF_COUNTED_STEPS,
+        lambda spec: spec.task == "eval",
+        "does not go with --eval: every example is judged, and nothing is written",
+        "leave it out",
+    ),
+    Rule(
+        lambda spec: spec.task == "eval" and _writes(spec.lifecycle),
+        "--eval changes no weights: --checkpoint-steps, --resume and --export have nothing to do",
+        "leave them out, or use --task train",
+        to("lifecycle", checkpoint_steps=None, resume=False, export=None),
+    ),
+    Rule(
+        lambda spec: spec.task == "forward" and _keeps(spec.lifecycle),
+        "--forward-only takes weights as they begin and changes none: --checkpoints, --checkpoint-steps, "
+        "--keep-checkpoints, --resume and --export have nothing to do",
+        "leave them out, or use --task train",
+        to(
+            "lifecycle",
+            checkpoints=None,
+            checkpoint_steps=None,
+            keep_checkpoints=5,
+            resume=False,
+            export=None,
+        ),
+    ),
+    Rule(
+        lambda spec: spec.task == "forward" and spec.lifecycle.checkpoints is not None,
+        "--forward-only takes weights as they begin, so --checkpoints has nothing to do",
+        "leave --checkpoints out, or judge what it holds with --eval",
+        to("lifecycle", checkpoints=None),
+    ),
+    Rule(
+        lambda spec: spec.task == "eval" and spec.lifecycle.training_accuracy,
+        "--eval gives the accuracy anyhow: --print-training-accuracy is for training",
+        "leave --print-training-accuracy out",
+        to("lifecycle", training_accuracy=False),
+    ),
+)
+
+KEPT_RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda spec: spec.lifecycle.checkpoints is None and spec.lifecycle.resume,
+        "--resume goes on from a checkpoint, and none is named",
+        "add --checkpoints DIR, or leave --resume out",
+        to("lifecycle", resume=False),
+    ),
+    Rule(
+        lambda spec: (
+            spec.lifecycle.checkpoints is None
+            and (
+                spec.lifecycle.checkpoint_steps is not None
+                or spec.lifecycle.keep_checkpoints != Lifecycle().keep_checkpoints
+            )
+        ),
+        "--checkpoint-steps and --keep-checkpoints say which checkpoints are kept, and not where",
+        "add --checkpoints DIR",
+        to("lifecycle", checkpoint_steps=None, keep_checkpoints=5),
+    ),
+    Rule(
+        lambda spec: spec.task == "eval" and _traces_beyond(spec),
+        "--trace names a step that the evaluation does not have: of {spec.most_batches} at most the first, "
+        "which compiles, is step 0",
+        "name earlier ones with --trace, or give more steps with --num-batches",
+        _traced_within,
+    ),
+    Rule(
+        lambda spec: spec.task != "eval" and _traces_beyond(spec),
+        "--trace names a step that the run does not have: it counts {spec.most_batches} at most",
+        "name earlier ones with --trace, or give more steps with --num-batches",
+        _traced_within,
+    ),
+)

@@ -1,0 +1,147 @@
+"""A worker process with a session of its own: started, told to end, and reaped with all of its group."""
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from gputopo.launch.supervise.tether import tethered
+
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
+
+Command = Callable[[int], Sequence[str]]
+"""Gives the command line of a worker that writes its events to this file descriptor."""
+
+
+class Child:
+    """One worker and the launcher's ends of its three pipes.
+
+    `events`: its event lines. `output`: its stdout and stderr, taken at fd level, so that what C++ prints is
+    in it too. `ended`: becomes readable (end of file) when the worker has ended. All are non-blocking.
+    `peak_bytes`: the most memory that it held, once it has been reaped; 0 where that is not known.
+    Use it as a context: on the way out the whole process group is killed and reaped.
+    """
+
+    def __init__(self, command: Command, environment: Mapping[str, str]) -> None:
+        """Start it. Raises OSError if no process can be made. Call it from the main thread (see tether)."""
+        self.events, events_in = _pipe()
+        self.output, output_in = _pipe()
+        self.ended, self._ended_in = _pipe()
+        try:
+            self._process = subprocess.Popen(
+                tethered(list(command(events_in)), signal.SIGKILL),
+                stdin=subprocess.DEVNULL,
+                stdout=output_in,
+                stderr=output_in,
+                pass_fds=(events_in,),
+                start_new_session=True,
+                env=dict(environment),
+            )
+        except OSError:
+            for handle in (self.events, self.output, self.ended, self._ended_in):
+                os.close(handle)
+            raise
+        finally:
+            os.close(events_in)
+            os.close(output_in)
+        self.peak_bytes = 0
+        self._ending = threading.Thread(target=self._tell_end, name="worker-end", daemon=True)
+        self._ending.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also that of its group and session."""
+        return self._process.pid
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the worker alone; a worker that has ended is fine."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signum)
+
+    def signal_group(self, signum: int) -> None:
+        """Send a signal to the worker and all that it started in its group; nobody left is fine."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signum)
+
+    def end(self, *, within_s: float) -> int | None:
+        """Kill what is left of the group, reap it, and give the worker's exit status (-n: signal n).
+
+        None if it does not end within that time: a process in an uninterruptible call of a driver cannot be
+        ended by anybody.
+        """
+        self.signal_group(signal.SIGKILL)
+        self._ending.join(within_s)
+        if self._ending.is_alive():
+            return None
+        status = self._reap()
+        reaper = threading.Thread(target=self._reap_group, name="worker-reaper", daemon=True)
+        reaper.start()
+        reaper.join(within_s)
+        return status
+
+    def close(self) -> None:
+        """Close the launcher's ends of the pipes."""
+        for handle in (self.events, self.output, self.ended):
+            os.close(handle)
+
+    def _tell_end(self) -> None:
+        # WNOWAIT leaves it a zombie: its pid, and so the id of its group, cannot be given to others before
+        # the group has been killed.
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        os.close(self._ended_in)
+
+    def _reap(self) -> int:
+        """Reap the worker, which is a zombie by now, with what it used."""
+        try:
+            _, status, used = os.wait4(self.pid, 0)
+        except ChildProcessError:  # somebody set SIGCHLD to be ignored
+            return self._process.wait()
+        # Linux counts what the process held before it became the worker too: as much as this one did.
+        self.peak_bytes = used.ru_maxrss * 1024 if used.ru_maxrss > _own_peak_kib() else 0
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return self._process.returncode
+
+    def _reap_group(self) -> None:
+        # What the worker started came to us when it died (see `adopting`).
+        with suppress(ChildProcessError):
+            while True:
+                os.waitpid(-self.pid, 0)
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Become the parent of orphaned descendants, so that they can be reaped here and not by process 1.
+
+    In a container process 1 is often a program that never reaps. Linux 3.4; see PR_SET_CHILD_SUBREAPER in
+    prctl(2). The setting that was before comes back at the end.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int(0)
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe whose end for reading does not block."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    return reading, writing
+
+
+def _own_peak_kib() -> int:
+    """Give the most that this process has held since it became this program."""
+    with (
+        suppress(OSError, StopIteration),
+        open("/proc/self/status", encoding="ascii", errors="replace") as lines,
+    ):
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,195 @@
+"""What a worker's end means, in words: pure functions from what was seen to the `RankFailed` event.
+
+| what was seen                                   | kind          | exit code |
+|-------------------------------------------------|---------------|-----------|
+| Ctrl-C (SIGINT) reached the launcher            | interrupted   | 130       |
+| SIGTERM or SIGHUP reached the launcher          | terminated    | 143, 129  |
+| the worker was ended by signal n                | killed        | 128 + n   |
+| the kernel killed it for lack of memory         | out_of_memory | 3         |
+| it crashed on CPUs with much of the memory held | out_of_memory | 3         |
+| its last words tell of a failed allocation      | out_of_memory | 3         |
+| the run folder cannot be written any more       | disk_full     | 3         |
+| it said nothing for far longer than a step      | hung          | 3         |
+| it ended with an error, or broke the protocol   | error         | 3         |
+"""
+
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise import oom
+from gputopo.values.errors import ExitCode
+from gputopo.values.events import RankFailed
+
+OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
+# oneDNN's kernels go on where an allocation failed, and crash (TensorFlow 2.21). A worker that crashed with
+# that share of the host's memory wanted more of it: its next tensor is seldom larger than all before. Ours.
+LARGE_SHARE = 0.25
+# What TensorFlow, XLA, the CUDA driver, C++ and Python say when an allocation failed.
+_OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|ResourceExhaustedError|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|"
+    r"std::bad_alloc|^MemoryError|[Oo]ut of memory"
+)
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
+_NO_TENSORFLOW = re.compile(r"No module named '(tensorflow|keras)[\w.]*'")
+
+_SIGNAL_HINTS = {
+    "SIGILL": "this TensorFlow needs instructions that this CPU lacks: install a build that fits the CPU",
+    "SIGBUS": "a file in memory could not be read: look at the free space in /dev/shm and on the disk",
+    "SIGSEGV": "TensorFlow or the driver crashed: see worker.log, and try another version of either",
+    "SIGABRT": "TensorFlow or the driver gave up: see worker.log for the check that failed",
+}
+
+
+def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
+    """Tell that the run was told to end by a signal. What the worker printed has no part in it."""
+    name = signal_name(signum)
+    by_hand = signum == signal.SIGINT
+    saves = spec.task == "train" and spec.lifecycle.checkpoints is not None
+    return RankFailed(
+        time_s=time_s,
+        kind="interrupted" if by_hand else "terminated",
+        cause="stopped by Ctrl-C (SIGINT)" if by_hand else f"stopped by {name}",
+        remedy="start it again with --resume: it goes on from the latest checkpoint, if there is one"
+        if saves
+        else "start it again; fewer --num-batches make a shorter run",
+        exit_code=128 + signum,
+        signal=name,
+    )
+
+
+def of_exit(
+    returncode: int,
+    spec: RunSpec,
+    *,
+    time_s: float,
+    last_lines: Sequence[str] = (),
+    oom_kills: int = 0,
+    peak_bytes: int = 0,
+    memory_bytes: int | None = None,
+) -> RankFailed:
+    """Tell why a worker ended that has not told it itself.
+
+    `returncode` as subprocess gives it: -n for signal n. `oom_kills`: how often the kernel killed for lack
+    of memory while the run went on. `peak_bytes`: the most that the worker held, of the host's `memory_bytes`
+    (None: those of this machine).
+    """
+    if returncode < 0:
+        memory = oom.memory_bytes() if memory_bytes is None else memory_bytes
+        starved = _starved(-returncode, spec, oom_kills, peak_bytes, memory)
+        return _killed(-returncode, spec, time_s=time_s, last_lines=last_lines, starved=starved)
+    if returncode == 0:
+        return broken("the worker ended without a counted step", time_s=time_s, last_lines=last_lines)
+    if any(_OUT_OF_MEMORY.search(line) for line in last_lines):
+        return RankFailed(
+            time_s=time_s,
+            kind="out_of_memory",
+            cause=f"the worker ran out of memory: {last_words(last_lines)}",
+            remedy=less_memory(spec),
+            exit_code=int(ExitCode.HARDWARE),
+            last_lines=tuple(last_lines),
+        )
+    said = last_words(last_lines)
+    return RankFailed(
+        time_s=time_s,
+        kind="error",
+        cause=f"the worker failed: {said}" if said else f"the worker ended with exit code {returncode}",
+        remedy="install TensorFlow: pip install 'tensorflow>=2.16', or gputopo[cuda] for GPUs"
+        if _NO_TENSORFLOW.search(said)
+        else "see worker.log in the run folder",
+        exit_code=int(ExitCode.HARDWARE),
+        last_lines=tuple(last_lines),
+    )
+
+
+def broken(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
+    """Tell that the worker did not keep to the protocol between it and the launcher."""
+    return RankFailed(
+        time_s=time_s,
+        kind="error",
+        cause=cause,
+        remedy="see worker.log in the run folder",
+        exit_code=int(ExitCode.HARDWARE),
+        last_lines=tuple(last_lines),
+    )
+
+
+def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
+    """Tell that the worker took no step any more and was ended."""
+    return RankFailed(
+        time_s=time_s,
+        kind="hung",
+        cause=cause,
+        remedy="worker.log tells where it stood; with nccl try another --all-reduce, "
+        "and look at the load of the machine",
+        exit_code=int(ExitCode.HARDWARE),
+        last_lines=tuple(last_lines),
+    )
+
+
+def unwritable(path: Path, error: OSError, *, time_s: float) -> RankFailed:
+    """Tell that a file of the run folder cannot be written any more; what was measured stays in memory."""
+    return RankFailed(
+        time_s=time_s,
+        kind="disk_full",
+        cause=f"cannot write {path}: {error.strerror or error}",
+        remedy="free some space, or name another folder with --output",
+        exit_code=int(ExitCode.HARDWARE),
+    )
+
+
+def less_memory(spec: RunSpec) -> str:
+    """Say what to do about a run that needs more memory than there is."""
+    if spec.batch_size > 1:
+        return f"use a smaller --batch-size (now {spec.batch_size} per device)"
+    return "use fewer devices (--num-gpus) or a smaller model"
+
+
+def signal_name(signum: int) -> str:
+    """Give SIGKILL for 9; a number that has no name (a real-time signal) as `signal 40`."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Give the line that names the cause: the last exception if there is one, else the last line, else ''."""
+    said = [line.strip() for line in lines if line.strip()]
+    exceptions = [line.strip() for line in lines if _EXCEPTION.match(line)]
+    return (exceptions or said or [""])[-1]
+
+
+def _starved(signum: int, spec: RunSpec, oom_kills: int, peak_bytes: int, memory_bytes: int) -> str | None:
+    """Tell how it is known that the signal came for lack of memory; None: it did not, or nobody knows."""
+    if signum == signal.SIGKILL and oom_kills > 0:
+        return "out of memory (the kernel's count of out-of-memory kills rose during the run)"
+    crashed = signum == signal.SIGSEGV and spec.backend == "cpu"
+    if crashed and 0 < memory_bytes * LARGE_SHARE <= peak_bytes:
+        held = f"{peak_bytes / 2**30:.1f} of the host's {memory_bytes / 2**30:.1f} GiB"
+        says = f"it held {held}, and TensorFlow's operations for CPUs crash where they get no more"
+        return f"out of memory, it seems ({says})"
+    return None
+
+
+def _killed(
+    signum: int, spec: RunSpec, *, time_s: float, last_lines: Sequence[str], starved: str | None
+) -> RankFailed:
+    name = signal_name(signum)
+    cause = f"the worker was ended by {name}"
+    if starved is not None:
+        cause += f": {starved}"
+    elif signum == signal.SIGKILL:
+        cause += " from outside; the kernel counted no out-of-memory kill"
+    hint = _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`")
+    return RankFailed(
+        time_s=time_s,
+        kind=OUT_OF_MEMORY if starved else "killed",
+        cause=cause,
+        remedy=less_memory(spec) if starved else hint,
+        exit_code=int(ExitCode.HARDWARE) if starved else 128 + signum,
+        signal=name,
+        last_lines=tuple(last_lines),
+    )

@@ -1,0 +1,247 @@
+"""The folder of a run: where it lies, what is in it, and how its files are written.
+
+| file          | what it holds                                                               |
+|---------------|-----------------------------------------------------------------------------|
+| spec.json     | what to run (`gputopo.runspec/1`)                                           |
+| plan.json     | the plan it came from (`gputopo.plan/1`), GPUs by index                     |
+| machine.json  | the machine that was planned for (`gputopo.machine/1`), without identities  |
+| events.jsonl  | what happened, line by line as it went (`gputopo.events/1`)                 |
+| worker.log    | what the worker printed                                                     |
+| result.json   | what was measured (`gputopo.result/1`)                                      |
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.lockfile import claimed, is_left_over
+from gputopo.topology.identities import without_identities
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
+from gputopo.values.events import Event, RankFailed, encode_line
+from gputopo.values.machine import Machine
+from gputopo.values.plan import Plan
+from gputopo.values.result import Result
+
+# What a run writes: any of these is of another run, or of somebody who would miss it.
+_WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")
+_WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
+# What a disk says of itself, and not of the name that a person gave.
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run's files."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        """What to run; the worker reads it."""
+        return self.path / "spec.json"
+
+    @property
+    def events(self) -> Path:
+        """What happened."""
+        return self.path / "events.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What the worker printed."""
+        return self.path / "worker.log"
+
+    @property
+    def result(self) -> Path:
+        """What was measured."""
+        return self.path / "result.json"
+
+
+def runs_home(environ: Mapping[str, str]) -> Path:
+    """Give the folder of all runs: `$GPUTOPO_HOME/runs`, else in the user's data folder."""
+    home = environ.get("GPUTOPO_HOME")
+    if home:
+        return Path(home) / "runs"
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("gputopo")) / "runs"
+
+
+def check_output(output: Path | None) -> None:
+    """Raise InputError if the folder a user named is a file or holds what a run writes. Changes nothing."""
+    if output is None:
+        return
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is not a folder", "name a new folder with --output")
+    try:
+        held = next((name for name in _WRITTEN if _is_in_the_way(output / name)), None)
+    except OSError as error:
+        raise InputError(f"cannot look into {output}: {error.strerror}", "name another --output") from error
+    if held is not None:
+        raise _held(output, held)
+
+
+def create(
+    output: Path | None,
+    *,
+    home: Path,
+    now: datetime,
+    spec: RunSpec,
+    plan: Plan,
+    machine: Machine | None,
+) -> RunFolder:
+    """Make the folder of a run, with what is known before it starts.
+
+    `output` if given, else `<timestamp>-<model>-<n>` in `home`, with the lowest n from 1 that is free.
+    Of runs that begin at once in one `output` the first gets it. Raises InputError where the folder holds a
+    run or cannot be written, HardwareError where the disk is full or broken, and leaves nothing behind then.
+    """
+    check_output(output)
+    made: list[Path] = []
+    with contextlib.ExitStack() as claim, contextlib.ExitStack() as undone:
+        undone.callback(_remove_folders, made)
+        try:
+            path = _numbered(home, now, spec.model, made) if output is None else _made(output, made)
+            folder = RunFolder(path)
+            is_ours = claim.enter_context(claimed(folder.spec))
+        except OSError as error:
+            raise _unmade(f"cannot make the run folder {output or home}: {error.strerror}", error) from error
+        if not is_ours:
+            raise _held(path, folder.spec.name)
+        written = [(folder.spec, spec), (path / "plan.json", _by_index(plan))]
+        if machine is not None:
+            written.append((path / "machine.json", without_identities(machine)))
+        undone.callback(_remove_files, [file for file, _ in written])
+        try:
+            for file, value in written:
+                schema.write(file, value)
+        except InputError as error:
+            raise _unmade(error.what, error.__cause__) from error
+        undone.pop_all()
+    return folder
+
+
+def write_result(folder: RunFolder, result: Result) -> None:
+    """Write result.json, whole or not at all. Raises InputError."""
+    schema.write(folder.result, result)
+
+
+def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
+    """Write result.json and give the result; where it cannot be written, the result with that failure."""
+    try:
+        write_result(folder, result)
+    except InputError as error:
+        if result.failure is not None:
+            return result
+        unsaved = RankFailed(
+            time_s=time_s,
+            kind="disk_full",
+            cause=error.what,
+            remedy="start it again, with a folder for --output that stays there while the run goes on"
+            if isinstance(error.__cause__, FileNotFoundError)
+            else "free some space, or name another folder with --output",
+            exit_code=int(ExitCode.HARDWARE),
+        )
+        return msgspec.structs.replace(result, status="failed", exit_code=unsaved.exit_code, failure=unsaved)
+    return result
+
+
+class EventLog:
+    """The events file of a run, written line by line. What is in it can be read at any moment."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; raises OSError."""
+        self.path = path
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._size = 0
+
+    def write(self, event: Event) -> None:
+        """Write one event as a whole line. Raises OSError; then a part that was written is taken back."""
+        line = memoryview(encode_line(event))
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._handle, line[written:])
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, self._size)
+            raise
+        self._size += len(line)
+
+    def close(self) -> None:
+        """Close the file; an error that comes only now (a network disk) raises OSError."""
+        os.close(self._handle)
+
+
+def _numbered(home: Path, now: datetime, model: str, made: list[Path]) -> Path:
+    _made(home, made)
+    stem = f"{now:%Y%m%d-%H%M%S}-{model}"
+    number = 1
+    while True:
+        path = home / f"{stem}-{number}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        made.append(path)
+        return path
+
+
+def _made(path: Path, made: list[Path]) -> Path:
+    """Make a folder with those above it, and note in `made` which are new, outermost first."""
+    absent = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(absent):
+        folder.mkdir(exist_ok=True)
+        made.append(folder)
+    if not path.is_dir():
+        raise NotADirectoryError(20, "not a folder", str(path))
+    return path
+
+
+def _is_in_the_way(file: Path) -> bool:
+    """Tell whether a file of this name is another run's. Raises OSError."""
+    return file.exists() and not (file.name == "spec.json" and is_left_over(file))
+
+
+def _unmade(what: str, cause: BaseException | None) -> GputopoError:
+    """Give the error for a run folder that could not be made: by its name, or by the disk's fault."""
+    if isinstance(cause, OSError) and cause.errno in _OF_THE_DISK:
+        return HardwareError(what, "free some space, or name a folder on another disk with --output")
+    return InputError(what, _WRITABLE)
+
+
+def _held(output: Path, held: str) -> InputError:
+    return InputError(f"{output} already holds a run, or its {held}", "name a new folder with --output")
+
+
+def _remove_files(written: list[Path]) -> None:
+    """Remove what was written in a folder, last that which claims it: then it may be another run's."""
+    for file in reversed(written):
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+def _remove_folders(made: list[Path]) -> None:
+    """Remove the folders that were made, innermost first, unless others use them by now."""
+    with contextlib.suppress(OSError):
+        for folder in reversed(made):
+            folder.rmdir()
+
+
+def _by_index(plan: Plan) -> Plan:
+    """The plan as it may be shown to others: GPUs by index, which says the same in PCI order."""
+    if "GPU-" not in plan.environment.get("CUDA_VISIBLE_DEVICES", ""):
+        return plan
+    by_index = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, plan.choice.gpus)),
+    }
+    return msgspec.structs.replace(plan, environment={**plan.environment, **by_index})

@@ -1,0 +1,67 @@
+"""Samples of the GPUs in a thread of their own: a driver that hangs must not stop the launcher."""
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from gputopo.values.events import GpuSample, Sample
+
+EVERY_S = 1.0  # NVML's own power and utilisation readings are means of up to a second
+
+
+class Sampler(Protocol):
+    """Gives the state of the GPUs of a run, None in a field that does not answer."""
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Read all GPUs now."""
+
+
+class Samples:
+    """The samples that wait to be taken; `ready` is a pipe that is readable when there are some."""
+
+    def __init__(self) -> None:
+        self.ready, self._wake = os.pipe()
+        os.set_blocking(self.ready, False)
+        self._waiting: queue.SimpleQueue[Sample] = queue.SimpleQueue()
+        self._over = threading.Event()
+
+    def take(self) -> Iterator[Sample]:
+        """Give what waits, oldest first."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.ready, 4096)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._waiting.get_nowait()
+
+    def fill(self, sampler: Sampler, every_s: float) -> None:
+        """Sample until the end: the work of the thread. It alone closes its end of the pipe."""
+        with os.fdopen(self._wake, "wb", buffering=0) as wake:
+            while not self._over.is_set():
+                self._waiting.put(Sample(time_s=time.time(), gpus=sampler.sample()))
+                with contextlib.suppress(BrokenPipeError):  # the run ended while the driver answered
+                    wake.write(b"s")
+                self._over.wait(every_s)
+
+    def end(self) -> None:
+        """Tell the thread to end; a driver call that hangs is not waited for."""
+        self._over.set()
+        os.close(self.ready)
+
+
+@contextlib.contextmanager
+def sampled(sampler: Sampler | None, every_s: float = EVERY_S) -> Iterator[Samples | None]:
+    """Sample until the end of the context. Without a sampler: None."""
+    if sampler is None:
+        yield None
+        return
+    samples = Samples()
+    thread = threading.Thread(target=samples.fill, args=(sampler, every_s), name="gpu-samples", daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        samples.end()

@@ -1,0 +1,280 @@
+"""The life of one worker. One loop waits for all at once: pipes, signals, the worker's end, a deadline.
+
+A signal to the launcher, a full disk or a broken protocol ends the worker's group with SIGTERM, and with
+SIGKILL after a grace or at a second Ctrl-C. A worker that keeps something of its steps (checkpoints, scalars,
+a trace) and has begun with them is first asked, by SIGINT, to end after its step: as long as it makes
+progress it may, unless a second Ctrl-C comes. However the worker ended, its group is killed and reaped.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise import ending, failure
+from gputopo.launch.supervise.child import Child, Command
+from gputopo.launch.supervise.lines import EventLines, NotAnEventError
+from gputopo.launch.supervise.output import WorkerOutput
+from gputopo.launch.supervise.record import Record
+from gputopo.launch.supervise.sampling import Samples
+from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog
+from gputopo.values.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Step
+
+_PIECE_BYTES = 64 * 1024  # a pipe's default capacity
+_PIECES_AT_ONCE = 16  # a pipe holds 1 MiB at most, unless a stranger goes on writing to it
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a worker may take to end, in seconds.
+
+    `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
+    which TensorFlow takes itself down. `after_kill`: until it is given up as stuck in a driver call.
+    `patience`: how long a worker may say nothing.
+    """
+
+    after_term: float = 5.0
+    after_last_event: float = 30.0
+    after_kill: float = 10.0
+    patience: Patience = PATIENCE
+
+
+LIMITS = Limits()
+
+
+class WorkerLife:
+    """Running, finishing its step, told to end, killed; and what is awaited when."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        record: Record,
+        output: WorkerOutput,
+        limits: Limits,
+        count_oom_kills: Callable[[], int | None],
+    ) -> None:
+        self._spec = spec
+        self._record = record
+        self._output = output
+        self._limits = limits
+        self._count_oom_kills = count_oom_kills
+        self._oom_kills_before = count_oom_kills()
+        self._lines = EventLines()
+        self._watchdog = Watchdog(limits.patience, time.monotonic())
+        self._stage: ending.Stage = "running"
+        self._has_begun = False
+        self._deadline: float | None = None
+        self._child: Child
+        self._selector: selectors.DefaultSelector
+
+    def watch(
+        self, command: Command, environment: Mapping[str, str], signals: int, samples: Samples | None
+    ) -> None:
+        """Start the worker and go on until it has ended; then say why, if it was not the end of its work."""
+        try:
+            self._child = Child(command, environment)
+        except OSError as error:
+            self._record.tell(self._broken(f"cannot start the worker: {error.strerror}"))
+            return
+        with contextlib.closing(self._child):
+            try:
+                with selectors.DefaultSelector() as self._selector:
+                    self._wait_for(signals, lambda: self._signals_came(signals))
+                    self._wait_for(self._child.events, self._take_events)
+                    self._wait_for(self._child.output, self._take_output)
+                    self._wait_for(self._child.ended, self._over)
+                    if samples is not None:
+                        self._wait_for(samples.ready, lambda: self._take_samples(samples))
+                    self._loop()
+            finally:
+                self._stage = "over"
+                status = self._child.end(within_s=self._limits.after_kill)
+            self._empty_pipes()
+        self._judge(status)
+
+    def _loop(self) -> None:
+        while self._stage != "over":
+            for key, _ in self._wait():
+                key.data()
+            if self._is_watched:
+                self._look_for_a_hang()
+            elif self._deadline is not None and time.monotonic() >= self._deadline:
+                self._too_late()
+
+    def _wait(self) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._is_watched:
+            came = self._selector.select(self._watchdog.wait_s(time.monotonic()))
+            self._watchdog.woke(time.monotonic())
+            return came
+        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        return self._selector.select(left)
+
+    @property
+    def _is_watched(self) -> bool:
+        return self._stage in ("running", "finishing")
+
+    def _wait_for(self, handle: int, act: Callable[[], None]) -> None:
+        self._selector.register(handle, selectors.EVENT_READ, act)
+
+    def _over(self) -> None:
+        self._stage = "over"
+
+    # What comes through the pipes
+
+    def _take_events(self) -> None:
+        data = _read(self._child.events)
+        if data is None:
+            return
+        if data == b"":
+            self._selector.unregister(self._child.events)
+            self._expect_end()
+            return
+        self._tell_events(data)
+
+    def _tell_events(self, data: bytes) -> None:
+        try:
+            for event in self._lines.take(data):
+                self._watchdog.heard(event, time.monotonic())
+                self._has_begun = self._has_begun or isinstance(event, PlacementChecked)
+                if isinstance(event, RankFailed):
+                    _empty(self._child.output, self._output.take)
+                    event = msgspec.structs.replace(event, last_lines=self._output.last_lines)
+                    self._say_what_is_lost(event)
+                    self._expect_end()
+                self._record.tell(event)
+        except NotAnEventError as error:
+            self._record.tell(self._broken(f"the worker wrote a line that is no event: {error}"))
+            self._ask_to_end()
+        if self._record.unwritable:
+            self._ask_to_end()
+
+    def _take_output(self) -> None:
+        data = _read(self._child.output)
+        if data == b"":
+            self._selector.unregister(self._child.output)
+        elif data is not None:
+            self._output.take(data)
+
+    def _take_samples(self, samples: Samples) -> None:
+        for sample in samples.take():
+            self._record.tell(sample)
+        if self._record.unwritable:
+            self._ask_to_end()
+
+    def _empty_pipes(self) -> None:
+        """Take what the worker had written before its end: the failure that it told may be in it."""
+        _empty(self._child.output, self._output.take)
+        _empty(self._child.events, self._tell_events)
+
+    # How it ends
+
+    def _signals_came(self, signals: int) -> None:
+        for number in _read(signals) or b"":
+            worth_a_step = self._has_begun and ending.keeps_something(self._spec)
+            decided = ending.answer(number, self._stage, worth_a_step=worth_a_step)
+            self._record.tell(failure.asked_to_end(number, self._spec, time_s=time.time()))
+            if decided == "kill":
+                self._kill()
+            elif decided == "finish":
+                self._ask_to_finish()
+            else:
+                self._ask_to_end()
+
+    def _ask_to_finish(self) -> None:
+        if self._stage == "running":  # it is asked once
+            self._child.signal(signal.SIGINT)
+            self._stage = "finishing"
+            self._record.tell(PhaseBegun(time_s=time.time(), phase="end"))
+
+    def _say_what_is_lost(self, told: RankFailed) -> None:
+        """The signal is why the run ended; that the worker could not do as asked is to be known too."""
+        if self._stage == "finishing" and told.kind != "interrupted":
+            self._record.tell(Noticed(time_s=time.time(), says=f"The last state is lost: {told.cause}"))
+
+    def _look_for_a_hang(self) -> None:
+        verdict = self._watchdog.verdict(time.monotonic())
+        if verdict is not None:
+            told = failure.hung(verdict, time_s=time.time(), last_lines=self._output.last_lines)
+            self._say_what_is_lost(told)
+            self._record.tell(told)
+            self._ask_to_end()
+
+    def _too_late(self) -> None:
+        if self._stage == "closing":
+            seconds = f"{self._limits.after_last_event:g} s"
+            self._record.tell(
+                self._broken(f"the worker told its last event and did not end within {seconds}")
+            )
+            self._ask_to_end()
+        elif self._stage == "asked":
+            self._kill()
+        elif self._stage == "killed":
+            self._stage = "over"
+
+    def _expect_end(self) -> None:
+        """The worker has told all it has to tell: it may take itself down, but not for ever."""
+        if self._is_watched:
+            self._stage = "closing"
+            self._deadline = time.monotonic() + self._limits.after_last_event
+
+    def _ask_to_end(self) -> None:
+        if self._stage in ("running", "finishing", "closing"):
+            self._child.signal_group(signal.SIGTERM)
+            self._stage = "asked"
+            self._deadline = time.monotonic() + self._limits.after_term
+
+    def _kill(self) -> None:
+        if self._stage in ("running", "finishing", "closing", "asked"):
+            self._child.signal_group(signal.SIGKILL)
+            self._stage = "killed"
+            self._deadline = time.monotonic() + self._limits.after_kill
+
+    def _judge(self, status: int | None) -> None:
+        """Say why the worker ended, unless a failure was told before or it did its work."""
+        if status is None:
+            stuck = f"process {self._child.pid} does not end even by SIGKILL: it is stuck in the driver"
+            self._record.tell(self._broken(stuck))
+        elif status == 0 and self._lines.unfinished:
+            self._record.tell(self._broken("the worker's last event was cut short"))
+        elif status != 0 or not any(isinstance(event, Step) for event in self._record.events):
+            self._record.tell(
+                failure.of_exit(
+                    status,
+                    self._spec,
+                    time_s=time.time(),
+                    last_lines=self._output.last_lines,
+                    oom_kills=self._oom_kills_since(),
+                    peak_bytes=self._child.peak_bytes,
+                )
+            )
+
+    def _oom_kills_since(self) -> int:
+        now = self._count_oom_kills()
+        if now is None or self._oom_kills_before is None:
+            return 0
+        return now - self._oom_kills_before
+
+    def _broken(self, cause: str) -> RankFailed:
+        return failure.broken(cause, time_s=time.time(), last_lines=self._output.last_lines)
+
+
+def _empty(handle: int, take: Callable[[bytes], None]) -> None:
+    for _ in range(_PIECES_AT_ONCE):
+        data = _read(handle)
+        if not data:
+            return
+        take(data)
+
+
+def _read(handle: int) -> bytes | None:
+    """Give what waits in a non-blocking pipe, b"" at its end, None if nothing waits."""
+    try:
+        return os.read(handle, _PIECE_BYTES)
+    except BlockingIOError:
+        return None

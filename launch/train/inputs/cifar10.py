@@ -1,0 +1,107 @@
+"""CIFAR-10 as batches: all of it in memory, as it is 180 MB."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.train.inputs import cifar_files
+from gputopo.launch.train.inputs.bad_records import BadRecords
+from gputopo.launch.train.inputs.dataset_options import with_threads
+from gputopo.launch.train.inputs.preprocessing import ORDER, Recipe, cifar_pictures
+from gputopo.values.errors import InputError
+
+Dataset = Any
+Tensor = Any
+Bytes = cifar_files.Bytes
+
+
+@dataclass(frozen=True)
+class Cifar10:
+    """Training: for ever, in an order that the seed gives. Evaluation: once.
+
+    Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n]: of good records alone.
+    """
+
+    images: Bytes
+    labels: Bytes
+    recipe: Recipe
+    batch: int
+    threads: int
+    bad: BadRecords
+    says: tuple[str, ...] = ()
+
+    def batches(self, first_image: int, *, careful: bool) -> Dataset:
+        """Give images [batch, h, w, 3] and labels [batch] from an image on."""
+        images = tf.constant(self.images)
+        labels = tf.constant(self.labels.astype(np.int64))
+
+        def batch(places: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            return cifar_pictures(self.recipe, tf.gather(images, rows), places[0]), tf.gather(labels, rows)
+
+        order = self._order(first_image).enumerate(first_image)
+        joined = order.batch(self.batch, drop_remainder=self.endless)
+        return with_threads(joined.map(batch, num_parallel_calls=self.threads), self.threads)
+
+    def _order(self, first_image: int) -> Dataset:
+        """Give the places of the images from one on. No epoch before it is gone through to come there."""
+        count = len(self.labels)
+        if not self.recipe.training:
+            return tf.data.Dataset.range(first_image, count)
+
+        def epoch(number: Tensor) -> Dataset:
+            places = tf.range(count, dtype=tf.int64)
+            shuffled = tf.random.experimental.stateless_shuffle(places, self.recipe.key(ORDER, number))
+            return tf.data.Dataset.from_tensor_slices(shuffled)
+
+        epochs = tf.data.Dataset.range(first_image // count, tf.int64.max)
+        return epochs.flat_map(epoch).skip(first_image % count)
+
+    @property
+    def endless(self) -> bool:
+        """Training begins again at the end."""
+        return self.recipe.training
+
+    def reaches(self, first_image: int) -> bool:
+        """Only numbers of pictures are passed over."""
+        return True
+
+    def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
+        """Nothing to look for: bad records were found when the files were read."""
+        return True
+
+
+def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
+    """Read files of either version; give images [n, 32, 32, 3] and labels [n] of the good records.
+
+    Raises InputError for a file that is none of CIFAR-10's or a bad record where such stop the run, or if
+    nothing good is left.
+    """
+    parts = []
+    for path in paths:
+        try:
+            held = cifar_files.read(path)
+        except InputError as error:
+            if not bad.skips:
+                raise
+            bad.note(path, 0, error.what.removeprefix(f"{path} "))
+            continue
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be read: {error.strerror}", "check its owner and permissions"
+            ) from error
+        if held.damage is not None:
+            bad.note(path, len(held.labels), held.damage)
+        wrong = cifar_files.bad_records(held.labels)
+        for number in wrong:
+            bad.note(path, number, f"its label {held.labels[number]} is none of 0 to 9")
+        good = np.delete(np.arange(len(held.labels)), wrong)
+        parts.append(cifar_files.CifarFile(held.images[good], held.labels[good]))
+    if not any(len(part.labels) for part in parts):
+        raise InputError(
+            f"{paths[0].parent} holds no records", "gputopo make-data writes a small valid folder"
+        )
+    images, labels = cifar_files.joined(parts)
+    return cifar_files.to_pixels(images), labels

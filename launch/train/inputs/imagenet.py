@@ -1,0 +1,216 @@
+"""ImageNet's TFRecords as batches."""
+
+import contextlib
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.train.inputs import reading
+from gputopo.launch.train.inputs.bad_records import BadRecords
+from gputopo.launch.train.inputs.dataset_options import with_threads
+from gputopo.launch.train.inputs.pipeline import NO_LABEL
+from gputopo.launch.train.inputs.preprocessing import Recipe, decode, decoded_picture, picture
+from gputopo.launch.train.inputs.tfrecords import walk
+from gputopo.launch.train.inputs.wrong_examples import LABEL, PICTURE, SIDES, wrong_fields, wrong_picture
+
+Dataset = Any
+Tensor = Any
+Labels = np.ndarray[Any, Any]
+LABELS = (1, 1000)  # in the files; 0 is the background, which no image has
+# tf_cnn_benchmarks shuffles among 10,000 records; that is 1.1 GB of ImageNet, so bytes bound it as well.
+SHUFFLED_RECORDS = 10_000
+SHUFFLED_BYTES = 512 << 20
+# To go on at an image, the records before it are read past: 4 GiB take some seconds. Beyond that the order
+# begins anew, from another seed.
+PASSED_BYTES = 4 << 30
+_SAMPLED_RECORDS = 64  # of which the mean size is taken
+_JOINING = 4  # batches that are put together side by side
+
+
+@dataclass(frozen=True)
+class ImageNet:
+    """Training: for ever, in an order that the seed gives. Evaluation: once, in the files' order.
+
+    `classes`: of the model; with 1000 there is no background and labels start at 0. `threads`: of the
+    pipeline. `cache`: keep records in memory after the first pass, raw or decoded; None: read them again.
+    """
+
+    paths: tuple[Path, ...]
+    recipe: Recipe
+    classes: int
+    batch: int
+    threads: int
+    cache: Literal["raw", "decoded"] | None
+    bad: BadRecords
+    says: tuple[str, ...] = ()
+
+    def batches(self, first_image: int, *, careful: bool) -> Dataset:
+        """Give images [batch, h, w, 3] and labels [batch] from an image on."""
+        files = tf.data.Dataset.range(len(self.paths))
+        if self.recipe.training:
+            files = files.shuffle(len(self.paths), seed=self._seed(first_image))
+        examples = (self._with_care if careful else self._fast)(files, first_image)
+        side_by_side = min(_JOINING, self.threads)
+        joined = examples.batch(self.batch, drop_remainder=self.endless, num_parallel_calls=side_by_side)
+        return with_threads(joined, self.threads)
+
+    def reaches(self, first_image: int) -> bool:
+        """Tell whether the records before an image are few enough to read past them."""
+        return first_image * self._mean_bytes <= PASSED_BYTES
+
+    @property
+    def endless(self) -> bool:
+        """Training begins again at the end."""
+        return self.recipe.training
+
+    def label_is_good(self, labels: Labels) -> bool:
+        """Tell whether all labels are of the model's classes."""
+        low, high = self._range
+        return bool((labels >= low).all() and (labels <= high).all())
+
+    def _fast(self, files: Dataset, first: int) -> Dataset:
+        records = reading.fast(self.paths, files)
+        if self.cache == "decoded":
+            kept = records.map(_decoded, num_parallel_calls=self.threads).cache()
+            return self._placed(kept, first).map(
+                lambda place, held: self._of_decoded(place, *held), num_parallel_calls=self.threads
+            )
+        kept = records.cache() if self.cache == "raw" else records
+        return self._placed(kept, first).map(self._of_record, num_parallel_calls=self.threads)
+
+    def _with_care(self, files: Dataset, first: int) -> Dataset:
+        """Give the same examples; decoded pictures are not kept, as one may not decode.
+
+        What can be seen without decoding is left out before the records get their places in the order, so
+        that going on at an image is exact.
+        """
+        records = reading.careful(self.paths, files, self.bad).flat_map(self._labelled)
+        kept = records if self.cache is None else records.cache()
+        return self._placed(kept, first).interleave(
+            lambda place, held: self._tried(place, *held),
+            cycle_length=self.threads,
+            num_parallel_calls=self.threads,
+            deterministic=True,
+        )
+
+    def _placed(self, records: Dataset, first: int) -> Dataset:
+        """Give the records in their order from image `first` on, each with its place in the order."""
+        if self.recipe.training:
+            # As many are held to choose from as tf_cnn_benchmarks holds, or as memory bears.
+            held = min(SHUFFLED_RECORDS, max(SHUFFLED_BYTES // self._mean_bytes, 1))
+            records = records.shuffle(held, seed=self._seed(first)).repeat()
+        return records.enumerate().skip(first) if self.reaches(first) else records.enumerate(first)
+
+    def _seed(self, first: int) -> int:
+        return self.recipe.seed if self.reaches(first) else self.recipe.seed + first
+
+    @functools.cached_property
+    def _mean_bytes(self) -> int:
+        """Give the mean size of the first records of the first file that has any.
+
+        Looked at once: the order depends on it, and must stay the same when files change during a run.
+        """
+        for path in self.paths:
+            with contextlib.suppress(OSError):  # the reader tells of it
+                sample = walk(path, most=_SAMPLED_RECORDS)
+                if sample.records:
+                    return sample.bytes // sample.records
+        return 1
+
+    def _of_record(self, place: Tensor, record: Tensor) -> tuple[Tensor, Tensor]:
+        encoded, label, boxes = _parsed(record)
+        return picture(self.recipe, encoded, boxes, place), label - self._shift
+
+    def _of_decoded(
+        self, place: Tensor, pixels: Tensor, label: Tensor, boxes: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
+
+    def _labelled(self, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+        """Give the record, or none if it is no example with a label of the model's.
+
+        A dataset can go on after an error, a function cannot.
+        """
+        labels = tf.data.Dataset.from_tensors(record).map(_label_of).ignore_errors()
+        label = labels.concatenate(tf.data.Dataset.from_tensors(tf.constant(_UNREAD, tf.int64))).take(1)
+        low, high = self._range
+
+        def good(stored: Tensor) -> Tensor:
+            taken = stored - self._shift
+            return tf.cond(
+                tf.logical_and(taken >= low, taken <= high),
+                lambda: True,
+                lambda: tf.numpy_function(self._note_labels, [file, number, record], tf.bool),
+            )
+
+        return label.filter(good).map(lambda _: (file, number, record))
+
+    def _tried(self, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+        """Give one example, or none if its picture cannot be made."""
+        one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
+        nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNREAD, tf.int64)
+
+        def good(_: Tensor, label: Tensor) -> Tensor:
+            return tf.cond(
+                label > _UNREAD,
+                lambda: True,
+                lambda: tf.numpy_function(self._note_picture, [file, number, record], tf.bool),
+            )
+
+        return one.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).filter(good)
+
+    def _note_labels(self, file: np.int64, number: np.int64, record: bytes) -> np.bool_:
+        """Tell what is wrong with a record; give False. Raises InputError where that stops the run."""
+        low, high = self._range
+        stored = wrong_fields(record)
+        why = (
+            stored
+            if isinstance(stored, str)
+            else (f"its label {stored} is none of {low + self._shift} to {high + self._shift}")
+        )
+        self.bad.note(self.paths[int(file)], int(number), why)
+        return np.bool_(False)
+
+    def _note_picture(self, file: np.int64, number: np.int64, record: bytes) -> np.bool_:
+        """The same for a record with a label, of which no picture can be made."""
+        self.bad.note(self.paths[int(file)], int(number), wrong_picture(record), in_order=True)
+        return np.bool_(False)
+
+    @property
+    def _shift(self) -> int:
+        return 1 if self.classes == LABELS[1] else 0
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        """Give the lowest and highest label as the model takes it."""
+        return LABELS[0] - self._shift, min(LABELS[1] - self._shift, self.classes - 1)
+
+
+_UNREAD = np.iinfo(np.int64).min  # stands for a label where there is no example
+
+
+def _parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the JPEG, the label as stored, and the boxes [n, 4] of a serialized Example."""
+    wanted = {
+        PICTURE: tf.io.FixedLenFeature((), tf.string, ""),
+        LABEL: tf.io.FixedLenFeature((), tf.int64, NO_LABEL),
+        **{side: tf.io.VarLenFeature(tf.float32) for side in SIDES},
+    }
+    found = tf.io.parse_single_example(record, wanted)
+    boxes = tf.stack([found[side].values for side in SIDES], axis=1)
+    return found[PICTURE], found[LABEL], boxes
+
+
+def _label_of(record: Tensor) -> Tensor:
+    """Give the label as stored, of an example without a picture _UNREAD."""
+    encoded, label, _ = _parsed(record)
+    return tf.where(tf.strings.length(encoded) > 0, label, tf.constant(_UNREAD, tf.int64))
+
+
+def _decoded(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    encoded, label, boxes = _parsed(record)
+    return decode(encoded), label, boxes

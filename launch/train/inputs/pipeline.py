@@ -1,0 +1,187 @@
+"""Batches out of a tf.data pipeline: fast until something is wrong, then once more with care."""
+
+import itertools
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.inputs.bad_records import BadRecords
+from gputopo.launch.train.inputs.dataset_options import untuned
+from gputopo.launch.train.inputs.feeds import Batch
+from gputopo.values.errors import InputError
+
+Dataset = Any
+# Functions of pipelines ask Python about no tensor: for AutoGraph to read them is a tenth of the building.
+plainly = tf.autograph.experimental.do_not_convert
+NO_LABEL = -1  # of what is no example
+# What TensorFlow raises for bad data. Other errors, such as of memory, are not the data's.
+_OF_DATA = (
+    tf.errors.DataLossError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.UnknownError,
+)
+
+
+class Pipeline(Protocol):
+    """A data set as batches of one tower's size, in the order of the joint batches' rows."""
+
+    @property
+    def bad(self) -> BadRecords:
+        """The records that could not be used."""
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        """What must be said of the data."""
+
+    @property
+    def endless(self) -> bool:
+        """Whether it begins again at its end."""
+
+    def batches(self, first_image: int, *, careful: bool) -> Dataset:
+        """Give a dataset of images and labels, from the image at that place of the order on.
+
+        `careful`: bad records are named and treated as asked; else they raise, or their labels are out of
+        range.
+        """
+
+    def reaches(self, first_image: int) -> bool:
+        """Tell whether it can begin at an image as if it had given all before it."""
+
+    def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
+        """Tell whether a batch's labels are all in range."""
+
+
+class PipelineMaker:
+    """Makes joint batches: tower after tower takes the pipeline's next batch, so no two share an image."""
+
+    def __init__(self, pipeline: Pipeline, spec: RunSpec) -> None:
+        self._pipeline = pipeline
+        self._towers = len(spec.devices)
+        self._joint = spec.batch_size * self._towers
+        self._iterator: Iterator[Sequence[Any]] | None = None
+        self._careful = spec.data.bad_records == "skip"
+        self._next = 0
+        # The first batch that there is not, and why. A thread that works ahead asks for later ones too.
+        self._stopped: tuple[int, Exception] | None = None
+        self._restart: tuple[str, ...] = ()
+        self._began = 0
+        self._base = 0, 0  # a step, and the image that it begins with
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        """What was assumed, and what was left out so far."""
+        return (*self._pipeline.says, *self._restart, *self._pipeline.bad.says, *self._inexact())
+
+    def go_on(self, number: int, image: int) -> None:
+        """Let step `number` begin with that image."""
+        self._base = number, image
+
+    def make(self, number: int) -> Batch:
+        """Make the batch of a step. A step out of order starts the pipeline at its place.
+
+        The last one of an evaluation may be short: the rest of it are no examples.
+        Raises StopIteration at the end of the data, InputError for a bad record that stops the run.
+        """
+        if self._stopped is not None and number > self._stopped[0]:
+            raise self._stopped[1]
+        try:
+            with tf.device("/CPU:0"):
+                return self._made(number)
+        except (StopIteration, InputError) as error:
+            self._stopped = number, error
+            self._iterator = None
+            _let_go(error)
+            raise
+
+    def _made(self, number: int) -> Batch:
+        if self._iterator is None or number != self._next:
+            self._iterator = self._started(number)
+        try:
+            batch = self._pulled(self._iterator)
+        except _OF_DATA as error:
+            batch = self._pulled_with_care(number, error)
+        except StopIteration:
+            if not self._pipeline.endless:
+                raise
+            found = "".join(f": {said}" for said in self._pipeline.bad.says)
+            raise InputError(f"there is not one good record{found}", "get the files anew") from None
+        self._pipeline.bad.batch_made()
+        self._next = number + 1
+        return batch
+
+    def close(self) -> None:
+        """Drop the pipeline: that ends its threads."""
+        self._iterator = None
+
+    def _pulled(self, iterator: Iterator[Sequence[Any]]) -> Batch:
+        parts: list[Sequence[Any]] = []
+        for images, labels in itertools.islice(iterator, self._towers):
+            if not self._pipeline.label_is_good(labels.numpy()):
+                raise tf.errors.InvalidArgumentError(None, None, "a label is out of range")
+            parts.append((images, labels))
+        if not parts:
+            raise StopIteration
+        rows = sum(len(labels) for _, labels in parts)
+        return [one for part in (parts if rows == self._joint else self._filled(parts)) for one in part]
+
+    def _filled(self, parts: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """Fill the last batch of an evaluation up with rows that are no examples: their label is -1."""
+        filled: list[Sequence[Any]] = []
+        for tower in range(self._towers):
+            # A tower for which nothing is left gets the shape of the first one, and none of its rows.
+            images, labels = parts[tower] if tower < len(parts) else [one[:0] for one in parts[0]]
+            missing = self._joint // self._towers - len(labels)
+            images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+            filled.append((images, tf.pad(labels, [[0, missing]], constant_values=NO_LABEL)))
+        return filled
+
+    def _pulled_with_care(self, number: int, error: Exception) -> Batch:
+        if self._careful:
+            raise self._told(error) from error
+        self._careful = True
+        self._iterator = self._started(number)
+        try:
+            return self._pulled(self._iterator)
+        except _OF_DATA as again:
+            raise self._told(again) from again
+
+    def _told(self, error: Exception) -> Exception:
+        known = self._pipeline.bad.error
+        if known is not None:
+            return known
+        first = str(error).splitlines()[0]
+        return InputError(f"the input cannot be read: {first}", "see worker.log in the run's folder")
+
+    def _inexact(self) -> tuple[str, ...]:
+        if self._began == 0 or not self._pipeline.bad.took_places:
+            return ()
+        return (
+            f"The input went on at record {self._began} of the order, where pictures that cannot be decoded "
+            "have places too: some examples from before the interruption came again.",
+        )
+
+    def _started(self, number: int) -> Iterator[Sequence[Any]]:
+        step, image = self._base
+        first = image + (number - step) * self._joint
+        self._began = first
+        if not self._pipeline.reaches(first):
+            self._restart = (
+                f"The input goes on at image {first} in another order than without the interruption: reading "
+                "up to there would take too long.",
+            )
+        made = plainly(self._pipeline.batches)(first, careful=self._careful)
+        return iter(untuned(made.prefetch(self._towers)))
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Drop what an error's frames hold: a pipeline that outlives the interpreter can keep it from ending."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,142 @@
+"""Synthetic images and labels made in Python, as arrays, and the four ways to feed them.
+
+`sync`: made and handed in at each step. `queue`: a thread makes them, a bounded queue ahead. `dataset`: a
+tf.data pipeline calls the same Python and prefetches. `staged`: the thread also copies them, so that the next
+batch is on the devices when a step begins.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.inputs.dataset_options import untuned
+from gputopo.launch.train.inputs.feeds import (
+    FAILURES,
+    Ahead,
+    AtOnce,
+    Batch,
+    FedSource,
+    Maker,
+    Taken,
+    readiness,
+    staged,
+)
+from gputopo.launch.train.inputs.source import Fact, Shape
+from gputopo.launch.train.placement.devices import HOST
+
+Array = np.ndarray[Any, Any]
+_PURPOSE = 5  # of the random stream; images and labels of other sources have theirs
+
+
+def python_source(model: Shape, spec: RunSpec) -> FedSource:
+    """Give the source with the feed that the spec names."""
+    pool = Pool(model, spec)
+    ahead = max(spec.data.prefetch, 1)
+    facts: dict[str, Fact] = {"data": "synthetic", "source": "python", "feed": spec.data.feed}
+    facts |= {"ahead": ahead, "ready_on": HOST}
+    taken: Taken
+    match spec.data.feed:
+        case "sync":
+            taken, facts["ahead"] = AtOnce(pool.make), 0
+        case "queue":
+            taken = Ahead(pool.make, ahead)
+        case "dataset":
+            taken = Generated(pool, spec, model.input_shape, ahead)
+        case "staged":
+            taken = staged(pool, spec, ahead=ahead)
+            facts |= readiness(spec, ahead)
+    return FedSource(model, spec, pool, taken, facts, made_format=spec.data_format)
+
+
+class Pool:
+    """As many examples as the joint batch has, of which each step's batch is put together anew.
+
+    Step n takes example (r + n) mod rows as row r of the joint batch, however that is cut into towers.
+    Drawing new numbers each step would measure numpy's generator, not the way of feeding.
+    """
+
+    def __init__(self, model: Shape, spec: RunSpec) -> None:
+        self._batch = spec.batch_size
+        self._towers = len(spec.devices)
+        self.rows = self._batch * self._towers
+        height, width, channels = model.input_shape
+        self._images = np.empty((self.rows, height, width, channels), np.float32)
+        self._labels = np.empty(self.rows, np.int64)
+        for row in range(self.rows):
+            # A counter of its own for each row: rows do not depend on how many there are.
+            rng = np.random.Generator(
+                np.random.Philox(key=(spec.seed << 32) ^ _PURPOSE, counter=[0, row, 0, 0])
+            )
+            self._labels[row] = rng.integers(max(model.classes, 2))
+            rng.standard_normal(dtype=np.float32, out=self._images[row])
+        if spec.data_format == "NCHW":
+            self._images = np.ascontiguousarray(self._images.transpose(0, 3, 1, 2))
+
+    def make(self, number: int) -> Batch:
+        """Put the arrays of step `number` together."""
+        batch: list[Array] = []
+        for tower in range(self._towers):
+            first = tower * self._batch + number
+            rows = np.arange(first, first + self._batch) % self.rows
+            batch += [self._images[rows], self._labels[rows]]
+        return batch
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Generated:
+    """A maker behind a tf.data pipeline."""
+
+    def __init__(self, maker: Maker, spec: RunSpec, input_shape: tuple[int, int, int], ahead: int) -> None:
+        height, width, channels = input_shape
+        shape = (height, width, channels) if spec.data_format == "NHWC" else (channels, height, width)
+        one = (
+            tf.TensorSpec((spec.batch_size, *shape), tf.float32),
+            tf.TensorSpec((spec.batch_size,), tf.int64),
+        )
+        self._signature = one * len(spec.devices)
+        self._maker = maker
+        self._ahead = ahead
+        self._iterator: Iterator[Sequence[Any]] | None = None
+        self._next = 0
+        self._failed: Exception | None = None
+
+    def take(self, number: int) -> Batch:
+        """Give the pipeline's next batch; a step out of order starts it anew."""
+        if self._iterator is None or number != self._next:
+            self._iterator = self._started(number)
+        self._next = number + 1
+        try:
+            return next(self._iterator)
+        except tf.errors.OpError as error:
+            self._iterator = None  # it ends with its generator
+            # TensorFlow passes on what the generator raised as text alone.
+            raise self._failed or error from error
+
+    def close(self) -> None:
+        """Drop the pipeline: that ends its threads."""
+        self._iterator = None
+
+    def _started(self, number: int) -> Iterator[Sequence[Any]]:
+        self._failed = None  # of an earlier pipeline
+
+        def batches() -> Iterator[Batch]:
+            step = number
+            while True:
+                try:
+                    made = self._maker.make(step)
+                except StopIteration:
+                    return
+                except FAILURES as error:
+                    self._failed = error
+                    raise
+                yield tuple(made)
+                step += 1
+
+        with tf.device("/CPU:0"):
+            pipeline = tf.data.Dataset.from_generator(batches, output_signature=self._signature)
+            return iter(untuned(pipeline.prefetch(self._ahead)))

@@ -1,0 +1,326 @@
+"""Checkpoints as files: what is in one, how it is written whole or not at all, and which is the newest.
+
+A checkpoint is an uncompressed zip of `.npy` arrays, which `numpy.load(file)` reads as an `.npz`, with the
+header as JSON in the member `checkpoint.json`. The zip's CRC-32 of every member tells damage. Names:
+
+| array                        | what it is                                                         |
+|------------------------------|--------------------------------------------------------------------|
+| variables/PLACE/NAME         | a trained variable; one place, or one per tower where each trains alone |
+| slots/PLACE/NAME/NUMBER      | what the optimizer keeps beside it                                 |
+| shared/PLACE/NUMBER          | what it keeps for all variables together                           |
+| state/PLACE/NAME             | moving statistics                                                  |
+| carried/MODE/DEVICES/NUMBER  | what a mode carries to the next step, on so many devices           |
+| scale/NUMBER                 | the state of an automatic loss scale                               |
+"""
+
+import errno
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode, GputopoError, InputError
+
+HEADER = "checkpoint.json"
+_NAME = re.compile(r"checkpoint-\d+\.npz")
+# RuntimeError: a flipped bit that says "encrypted", or one that asks for a compression that is not known.
+_DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
+
+Array = np.ndarray[Any, Any]
+
+
+class DiskError(GputopoError):
+    """The disk does not take what was to be written. `kind`: what that is, as RankFailed names it."""
+
+    exit_code = ExitCode.HARDWARE
+
+    def __init__(self, what: str, hint: str, kind: str = "checkpoint") -> None:
+        super().__init__(what, hint)
+        self.kind = kind
+
+
+class FolderError(DiskError):
+    """The folder that the user named for files cannot be written, and never could: another is to be named."""
+
+    exit_code = ExitCode.USAGE
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
+    """What a checkpoint is of. `steps`: trained so far. `places`: sets of variables in it.
+
+    `images`: taken in these steps, None: not told. `optimizer_of`: whose optimizer it is, gputopo's or
+    Keras's (of `--method`): the numbers that the two keep have the same shapes and other meanings. `arrays`:
+    the shape of every array in the file.
+    """
+
+    steps: int
+    model: str
+    classes: int
+    optimizer: str
+    optimizer_of: str = "gputopo"
+    variable_update: str
+    places: int = 1
+    seed: int
+    images: int | None = None
+    arrays: dict[str, tuple[int, ...]] = {}
+    versions: dict[str, str] = {}
+
+    @property
+    def alone(self) -> bool:
+        """Whether every tower trained by itself."""
+        return self.variable_update == "independent"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on the disk."""
+
+    path: Path
+    header: Header
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Give all arrays, one after the other. Raises InputError for a file that is damaged."""
+        try:
+            with zipfile.ZipFile(self.path) as file:
+                for name in self.header.arrays:
+                    with file.open(f"{name}.npy") as member:
+                        yield name, np.lib.format.read_array(member, allow_pickle=False)
+                        if member.read(1):  # reading to the end is what checks the sum
+                            raise ValueError("more numbers than the shape has")
+        except (*_DAMAGE, OSError) as error:
+            raise _damaged(self.path, error) from error
+
+
+def path_of(folder: Path, steps: int) -> Path:
+    """Give the path of the checkpoint after so many steps."""
+    return folder / f"checkpoint-{steps:08d}.npz"
+
+
+def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> Checkpoint:
+    """Write a checkpoint: to a temporary name, then on the disk for good, then renamed.
+
+    Raises DiskError where it cannot be written; then everything is as it was before.
+    """
+    path = path_of(folder, header.steps)
+    with _replacing(path) as stream, zipfile.ZipFile(stream, "w", allowZip64=True) as file:
+        shapes = {}
+        for name, array in arrays:
+            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+            shapes[name] = tuple(array.shape)
+        header = msgspec.structs.replace(header, arrays=shapes)
+        file.writestr(HEADER, schema.encode_pretty(header))
+    return Checkpoint(path, header)
+
+
+# What is written in a folder that an option names: the kind of a DiskError, and its words.
+_WRITTEN_BY = {
+    "--checkpoints": ("checkpoint", "checkpoints"),
+    "--export": ("export", "the exported model"),
+    "--trace": ("trace", "the trace"),
+    "--tensorboard": ("tensorboard", "TensorBoard's scalars"),
+}
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def require_writable(folder: Path, option: str = "--checkpoints", named_by: str | None = None) -> None:
+    """Make the folder if need be, and try to write in it: better before training.
+
+    Raises FolderError for a place that cannot be written, DiskError for one without room.
+
+    `option`: what asks for the files on the command line; `named_by`: what names their folder, None: it too.
+    """
+    kind, what = _WRITTEN_BY[option]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".try"):
+            pass
+    except OSError as error:
+        fault, todo = (
+            (DiskError, "free some space, or name another folder")
+            if error.errno in _NO_ROOM
+            else (FolderError, "name a folder that you may write to")
+        )
+        raise fault(
+            f"cannot write {what} in {folder}: {error.strerror or error}",
+            f"{todo} with {named_by or option}",
+            kind,
+        ) from error
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """Give the checkpoint that is trained furthest of those that are whole, and what is to be said.
+
+    What counts is what the files hold, not their names or times. A damaged file is passed over, and said.
+    """
+    found, damaged = _read_headers(folder)
+    for checkpoint in sorted(found, key=lambda one: one.header.steps, reverse=True):
+        try:
+            _verify(checkpoint)
+        except InputError as error:
+            damaged.append(error)
+            continue
+        taken = f"; the one of step {checkpoint.header.steps} is taken"
+        return checkpoint, tuple(f"{error.what}{taken}" for error in damaged)
+    return None, tuple(error.what for error in damaged)
+
+
+def prune(folder: Path, keep: int) -> tuple[Path, ...]:
+    """Remove the oldest checkpoints but `keep`, and temporary files of writers that were killed.
+
+    What is no checkpoint, or damaged, stays where it is. Gives what was removed.
+    """
+    found, _ = _read_headers(folder)
+    ordered = sorted(found, key=lambda one: one.header.steps, reverse=True)
+    removed = []
+    for checkpoint in ordered[max(keep, 1) :]:
+        checkpoint.path.unlink(missing_ok=True)
+        removed.append(checkpoint.path)
+    for left in folder.glob(".checkpoint-*.npz.*"):
+        left.unlink(missing_ok=True)
+    return tuple(removed)
+
+
+def require_same(found: Checkpoint, wanted: Header) -> None:
+    """Raise InputError, by name, if a run that is `wanted` cannot go on from a checkpoint."""
+    header = found.header
+    differs = [
+        f"{what} {was}, not {now}"
+        for what, was, now in (
+            ("the model", header.model, wanted.model),
+            ("the number of classes", header.classes, wanted.classes),
+            ("the optimizer", header.optimizer, wanted.optimizer),
+        )
+        if was != now
+    ]
+    if header.optimizer_of != wanted.optimizer_of:
+        differs.append(f"the state of {_whose(header)}, not of {_whose(wanted)}")
+    if (header.alone or wanted.alone) and (header.alone, header.places) != (wanted.alone, wanted.places):
+        differs.append(f"{_towers(header)}, not {_towers(wanted)}")
+    if differs:
+        raise InputError(
+            f"{found.path} is a checkpoint of another run: it has {'; '.join(differs)}",
+            "give the options that it was made with, or name another folder with --checkpoints",
+        )
+
+
+def require_shapes(found: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> None:
+    """Raise InputError if a checkpoint lacks an array, or has one of another shape."""
+    for name, shape in wanted.items():
+        held = found.header.arrays.get(name)
+        if held != shape:
+            has = "nothing" if held is None else f"shape {list(held)}"
+            raise InputError(
+                f"{found.path} is a checkpoint of another model: "
+                f"for {name} of shape {list(shape)} it has {has}",
+                "give the model and the classes that it was made with",
+            )
+
+
+def names_of(plain: Sequence[str]) -> list[str]:
+    """Give each variable a name of its own: a second `conv/kernel` becomes `conv/kernel~2`."""
+    times: dict[str, int] = {}
+    names = []
+    for name in plain:
+        times[name] = times.get(name, 0) + 1
+        names.append(name if times[name] == 1 else f"{name}~{times[name]}")
+    return names
+
+
+def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
+    found, damaged = [], []
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".npz")
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        raise InputError(
+            f"cannot read {folder}: {error.strerror}", "name another folder with --checkpoints"
+        ) from error
+    for path in paths:
+        try:
+            header = _header(path)
+        except (*_DAMAGE, OSError) as error:
+            if _NAME.fullmatch(path.name):
+                damaged.append(_damaged(path, error))
+            continue
+        if header is not None:
+            found.append(Checkpoint(path, header))
+    return found, damaged
+
+
+def _header(path: Path) -> Header | None:
+    """Read the header; None for an .npz that is no checkpoint of ours."""
+    with zipfile.ZipFile(path) as file:
+        if HEADER not in file.namelist():
+            return None
+        return schema.decode(file.read(HEADER), Header, origin=str(path))
+
+
+def _verify(checkpoint: Checkpoint) -> None:
+    for _ in checkpoint.arrays():
+        pass
+
+
+def _whose(header: Header) -> str:
+    return "Keras's optimizer (--method)" if header.optimizer_of == "keras" else "gputopo's own optimizer"
+
+
+def _towers(header: Header) -> str:
+    if header.alone:
+        return f"{header.places} independent towers"
+    return "one set of variables"
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a new name to the disk, without which a rename may be lost when the power goes."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    said = str(error).strip().splitlines()
+    return InputError(
+        f"{path} is damaged or cut short ({said[0] if said else type(error).__name__})",
+        "remove it, or name another folder with --checkpoints",
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> DiskError:
+    if error.errno == errno.ENOENT:
+        return DiskError(
+            f"cannot write {path}: its folder was removed while the run went on",
+            "start it again, with a folder that stays there for --checkpoints",
+        )
+    return DiskError(
+        f"cannot write {path}: {error.strerror or error}",
+        "free some space or name another folder with --checkpoints; checkpoints written before are intact",
+    )

@@ -1,0 +1,239 @@
+"""Runs without training: how fast forward passes are, and how well a checkpoint does on examples.
+
+Both follow the model as it is used: moving statistics in the norms, nothing dropped, no gradient, no update.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.models.models import Model, loss_of
+from gputopo.launch.spec.run_spec import Exchange, RunSpec
+from gputopo.launch.train.accuracy import TOP, hits
+from gputopo.launch.train.inputs.source import source_of
+from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
+from gputopo.launch.train.loop import Loop, Stopped, never
+from gputopo.launch.train.marks import Marks, clock, row_of
+from gputopo.launch.train.placement import checking
+from gputopo.launch.train.placement.devices import HOST, turn_width
+from gputopo.launch.train.placement.placements import place, read_state
+from gputopo.launch.train.start import UNTOLD, Start
+from gputopo.launch.train.step import StepOutcome
+from gputopo.launch.train.towers import TowerMath, Turn
+from gputopo.launch.train.trainers import Held
+from gputopo.launch.train.training import built, observers
+from gputopo.values.errors import UsageError
+from gputopo.values.events import Evaluated, Event, Noticed, PhaseBegun, Resumed, Step
+
+Tensor = Any
+Emit = Callable[[Event], None]
+
+
+class ForwardStep:
+    """One forward pass of all towers as one graph, with the time marks of a training step.
+
+    Its outcome holds the towers' mean losses over their real examples (labels below 0 stand for none), the
+    number of these, and how many were right.
+    """
+
+    slots: Sequence[Sequence[Sequence[Any]]] = ()
+    own_slots = 0
+
+    def __init__(self, model: Model, spec: RunSpec) -> None:
+        """Create the variables and the graph. Raises UsageError where somebody else takes the steps."""
+        if spec.method is not None or spec.strategy is not None:
+            raise UsageError(
+                "forward passes and evaluations are made by gputopo's own towers",
+                "leave out --method and --strategy: they differ in how gradients are taken and exchanged",
+            )
+        # How gradients travel plays no part; a strategy that keeps some would only take memory.
+        plain = msgspec.structs.replace(
+            spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), all_reduce=None
+        )
+        self._model = model
+        self._spec = plain
+        self.placement = place(model, plain)
+        self.source = source_of(model, spec)
+        self.says: tuple[str, ...] = tuple(getattr(model, "says", ()))
+        self._math = TowerMath(model, plain, self.source)
+        self._marks = Marks()
+        signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
+        self._graph = tf.compat.v1.wrap_function(self._build, signature)  # as in TrainingStep
+
+    def __call__(self, number: int) -> StepOutcome:
+        """Take one step. Raises StopIteration at the end of the input."""
+        fed = self.source.feed(number)
+        losses, examples, right, begin, marks, _ = self._graph(tf.constant(number, tf.int64), *fed)
+        return StepOutcome(
+            losses.numpy(), marks.numpy() - begin.numpy(), hits=right.numpy(), examples=examples.numpy()
+        )
+
+    def graph_nodes(self) -> Sequence[Any]:
+        """Give the nodes of the step as built."""
+        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
+        return nodes
+
+    def check_variables(self) -> dict[str, int]:
+        """Compare with the places that the spec names."""
+        sizes = [variable.shape.num_elements() for variable in self.placement.places[0]]
+        wanted = checking.wanted_places(self._spec, sizes)
+        return checking.check_variables(self.placement, wanted)
+
+    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
+        """Compare with the towers' devices."""
+        return checking.check_ops(counts, self._spec)
+
+    def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
+        begin = clock([])
+        towers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        width = turn_width(self._spec)
+        for tower in range(len(self._spec.devices)):
+            before = towers[tower // width * width - width : tower // width * width]
+            towers.append(self._tower(tower, number, fed, [marks for *_, marks in before] or [begin]))
+        with tf.device(HOST):
+            losses, examples, right, marks = (tf.stack(column) for column in zip(*towers, strict=True))
+            return losses, examples, right, tf.identity(begin), marks, tf.add_n(self._marks.probes)
+
+    def _tower(
+        self, tower: int, number: Tensor, fed: Sequence[Tensor], turn: list[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Build one tower: give its loss, its number of examples, its hits [2] and its marks [3]."""
+        device = self._spec.devices[tower].device
+        with tf.name_scope(f"tower_{tower}"):
+            start = clock(turn)
+            with tf.control_dependencies([start]):
+                weights = self.placement.weights(tower)
+                state = read_state(self.placement, tower, device)
+            ready = clock([self._marks.arrived(weights, device)])
+            gate = [ready] if self._spec.backend == "cpu" else []
+            with tf.control_dependencies(gate), tf.device(device):
+                has = Turn(tower, number, weights, state, fed)
+                passed, labels = self._math.forward(has, training=False)
+                real = tf.cast(labels >= 0, tf.float32)  # [batch]
+                count = tf.reduce_sum(real)
+                zero = tf.zeros_like(labels)
+                of_each = loss_of(self._model, passed.logits, tf.maximum(labels, zero))
+                # where, not times: a row of no example may have a loss of NaN
+                loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
+                loss /= tf.maximum(count, 1.0)
+                right = hits(self._model, passed.logits, labels)
+            done = clock([self._marks.arrived([passed.logits], device)])
+            marks = row_of([start, ready, done])
+        with tf.device(HOST):
+            return tf.identity(loss), tf.identity(count), tf.identity(right), marks
+
+
+def pass_forward(
+    model: Model,
+    spec: RunSpec,
+    emit: Emit,
+    *,
+    start: Start = UNTOLD,
+    stopped: Stopped = never,
+) -> Held:
+    """Time forward passes, as `training.train` times steps: nothing is trained, saved or exported."""
+    with built(ForwardStep, model, spec, emit, start) as step, observers(spec, emit) as watching:
+        loop = Loop(step, spec, emit, watching, stopped=stopped)
+        loop.first_step()
+        loop.warm_up()
+        loop.counted_steps()
+    return step.placement
+
+
+def evaluate(
+    model: Model,
+    spec: RunSpec,
+    emit: Emit,
+    *,
+    start: Start = UNTOLD,
+    stopped: Stopped = never,
+) -> Held:
+    """Evaluate the newest checkpoint of the folder that the spec names, and tell `Evaluated`.
+
+    Over all examples of the data, or so many batches of every device as the spec says. Raises UsageError
+    without a folder, InputError without a checkpoint or for one of another model.
+    """
+    if spec.lifecycle.checkpoints is None:
+        raise UsageError(
+            "there is nothing to evaluate: no folder of checkpoints was named",
+            "name the folder that a training run wrote with --checkpoints",
+        )
+    with built(ForwardStep, model, spec, emit, start) as step:
+        found, says = load_for_evaluation(Path(spec.lifecycle.checkpoints), model, spec, step.placement)
+        for said in says:
+            emit(Noticed(time_s=time.time(), says=said))
+        emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
+        emit(PhaseBegun(time_s=time.time(), phase="evaluation"))
+        tally = Tally()
+        # The first pass, which compiles, is a batch of the data as well: one fewer is to come.
+        rest = msgspec.structs.replace(
+            spec, num_batches=spec.most_batches, num_warmup_batches=0, time_budget_s=None
+        )
+        with observers(spec, emit) as watching:
+            loop = Loop(step, rest, emit, [*watching, tally], stopped=stopped)
+            loop.first_step(tell=True)
+            ended = loop.counted_steps(already=1)
+        if stopped():
+            return step.placement
+        left_out = None if ended else tally.left_out(step.source.images_per_epoch)
+        if left_out is not None:
+            emit(Noticed(time_s=time.time(), says=left_out))
+    emit(tally.evaluated(model, spec, steps=found.header.steps, checkpoint=str(found.path)))
+    return step.placement
+
+
+class Tally:
+    """Adds up what the passes over the data gave."""
+
+    def __init__(self) -> None:
+        self._examples = 0.0
+        self._hits = np.zeros(2)
+        self._loss = 0.0
+        self._seconds = 0.0
+
+    def before(self, number: int) -> None:
+        """Nothing to do."""
+
+    def after(self, told: Step, outcome: StepOutcome) -> None:
+        """Take a pass."""
+        assert outcome.examples is not None
+        assert outcome.hits is not None
+        self._examples += float(outcome.examples.sum())
+        self._hits += outcome.hits.sum(axis=0)
+        # A tower without an example has the loss 0, and no say.
+        self._loss += float((outcome.losses.astype(np.float64) * outcome.examples).sum())
+        self._seconds += told.seconds
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def left_out(self, images: int | None) -> str | None:
+        """Say that there are more examples than were judged, of so many in the data (None: not known)."""
+        if images is None or images <= self._examples:
+            return None
+        return (
+            f"Judged by {self._examples:.0f} of {images} examples, as --num-batches asks: without it, by all."
+        )
+
+    def evaluated(self, model: Model, spec: RunSpec, *, steps: int, checkpoint: str) -> Evaluated:
+        """Tell the whole: shares and the mean loss over all examples."""
+        count = max(self._examples, 1.0)
+        loss = self._loss / count
+        return Evaluated(
+            time_s=time.time(),
+            examples=int(self._examples),
+            top1=float(self._hits[0] / count),
+            top5=float(self._hits[1] / count) if model.classes > TOP else None,
+            loss=loss if math.isfinite(loss) else None,
+            seconds=self._seconds,
+            steps=steps,
+            checkpoint=checkpoint,
+            data=spec.data.name or "synthetic",
+        )

@@ -1,0 +1,100 @@
+"""Scalars for TensorBoard: what each device did in each step. Written without the package tensorboard."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+
+import tensorflow as tf
+from tensorflow.core.framework.summary_pb2 import SummaryMetadata
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.loop import mean_loss
+from gputopo.launch.train.op_errors import disk_reason
+from gputopo.launch.train.step import StepOutcome
+from gputopo.launch.train.updating import learning_rate
+from gputopo.values.events import Step
+
+
+class Scalars:
+    """Writes a TensorBoard run per tower, `tower_0` and so on, and `all` for what they have in common.
+
+    Tags: images_per_sec (a tower's own pace: its batch by the time it waited for weights and computed; of
+    `all`: by the whole step), loss (of `all` alone where the towers have one loss together, as with a
+    method), learning_rate, top1. Over the steps that the weights are trained for.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        """Make the files. Raises DiskError."""
+        self._spec = spec
+        self._compiled = False
+        self._folder = folder = Path(spec.lifecycle.tensorboard or ".")
+        with self._disk():
+            self._all = tf.summary.create_file_writer(str(folder / "all"))
+            self._towers = [
+                tf.summary.create_file_writer(str(folder / f"tower_{device.tower}"))
+                for device in spec.devices
+            ]
+
+    def before(self, number: int) -> None:
+        """Nothing to do."""
+
+    def after(self, told: Step, outcome: StepOutcome) -> None:
+        """Write one point of every line; the first step of all is left out, for its time is compiling.
+
+        Raises DiskError.
+        """
+        if not self._compiled:
+            self._compiled = True
+            return
+        with self._disk():
+            self._write_points(told, outcome)
+
+    def close(self) -> None:
+        """Write out what is buffered. Raises DiskError."""
+        with self._disk():
+            for writer in (self._all, *self._towers):
+                writer.close()
+
+    def _write_points(self, told: Step, outcome: StepOutcome) -> None:
+        step = told.global_step or 0
+        rate = learning_rate(
+            self._spec.optimization.schedule, self._spec.learning_rate, tf.constant(step - 1, tf.int64)
+        )
+        with self._all.as_default(step):
+            _write("images_per_sec", told.images / told.seconds)
+            _write("loss", mean_loss(outcome))
+            _write("learning_rate", float(rate))
+            if told.top1 is not None:
+                _write("top1", told.top1)
+        losses = list(outcome.losses) if len(outcome.losses) == len(self._towers) else []
+        if outcome.examples is not None:  # a tower without any has no loss
+            losses = [loss if count else None for loss, count in zip(losses, outcome.examples, strict=True)]
+        for writer, marks, loss in zip_longest(self._towers, told.marks, losses):
+            with writer.as_default(step):
+                own_s = marks.weights_s + marks.compute_s
+                if own_s > 0:
+                    _write("images_per_sec", self._spec.batch_size / own_s)
+                if loss is not None:
+                    _write("loss", float(loss))
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """A full disk is RESOURCE_EXHAUSTED to TensorFlow, which would be told as memory that ran out."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise DiskError(
+                f"cannot write TensorBoard's scalars in {self._folder}: {disk_reason(error)}",
+                "free some space, or name another folder with --tensorboard",
+                "tensorboard",
+            ) from error
+
+
+def _write(tag: str, value: float) -> None:
+    # tf.summary.scalar would do the same, but lives in the package tensorboard, which may not be there.
+    metadata = SummaryMetadata()
+    metadata.plugin_data.plugin_name = "scalars"
+    with tf.device("/CPU:0"):
+        tf.summary.write(tag, tf.constant(value, tf.float32), metadata=metadata)

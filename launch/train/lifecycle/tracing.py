@@ -1,0 +1,134 @@
+"""Profiles of chosen steps: written for TensorBoard, and read for what each device did."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.lifecycle import trace_reading
+from gputopo.launch.train.op_errors import disk_reason
+from gputopo.launch.train.step import StepOutcome
+from gputopo.values.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
+from gputopo.values.index_ranges import index_ranges
+
+Emit = Callable[[Event], None]
+_HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow
+
+
+class Tracer:
+    """Profiles the steps that the spec names, each run of them as one profile in a folder of its own."""
+
+    def __init__(self, spec: RunSpec, emit: Emit) -> None:
+        self._spec = spec
+        self._emit = emit
+        self._folder = Path(spec.lifecycle.trace or ".")
+        self._wanted = set(spec.lifecycle.trace_steps)
+        self._running: Path | None = None
+        self._steps: list[Step] = []
+        self._broken = False
+
+    def before(self, number: int) -> None:
+        """Start the profiler before the first of the steps."""
+        if number not in self._wanted or self._running is not None or self._broken:
+            return
+        folder = self._folder / f"step-{number}"
+        try:
+            options = tf.profiler.experimental.ProfilerOptions(
+                host_tracer_level=_HOST_LEVEL, python_tracer_level=0
+            )
+            tf.profiler.experimental.start(str(folder), options)
+        except (AttributeError, ImportError, tf.errors.OpError) as error:
+            self._broken = True
+            self._notice(f"No trace: this TensorFlow has no working profiler ({_first_line(error)}).")
+            return
+        self._running = folder
+
+    def after(self, told: Step, outcome: StepOutcome) -> None:
+        """Stop the profiler after the last of the steps, and read what it wrote."""
+        if self._running is None:
+            return
+        self._steps.append(told)
+        self._wanted.discard(told.step)
+        if told.step + 1 not in self._wanted:
+            self._finish(self._running)
+
+    def close(self) -> None:
+        """Say which steps never came."""
+        if self._running is not None:
+            self._finish(self._running)
+        if self._wanted and not self._broken:
+            self._notice(f"Not traced, for the run did not come to it: {_named(self._wanted)}.")
+
+    def _finish(self, folder: Path) -> None:
+        self._emit(PhaseBegun(time_s=time.time(), phase="trace"))
+        steps, self._steps, self._running = self._steps, [], None
+        try:
+            tf.profiler.experimental.stop()
+        except (ImportError, OSError, tf.errors.OpError) as error:
+            self._notice(
+                f"No trace of {_named(step.step for step in steps)}, for it cannot be written in {folder}: "
+                f"{disk_reason(error)}. Free some space, or name another folder with --output."
+            )
+            return
+        devices, says = self._read(folder)
+        self._emit(
+            Traced(
+                time_s=time.time(),
+                path=str(folder),
+                steps=tuple(step.step for step in steps),
+                seconds=sum(step.seconds for step in steps),
+                devices=devices,
+                says=says,
+            )
+        )
+
+    def _read(self, folder: Path) -> tuple[tuple[DeviceTimes, ...], tuple[str, ...]]:
+        """Give what each device did, and what is to be said of it."""
+        try:
+            devices = trace_reading.device_times(_planes(folder), self._spec.devices)
+        except (ImportError, OSError, ValueError) as error:
+            return (), (f"The trace cannot be read: {_first_line(error)}",)
+        return devices, self._lacking(devices)
+
+    def _lacking(self, devices: tuple[DeviceTimes, ...]) -> tuple[str, ...]:
+        missing = {device.device for device in self._spec.devices} - {times.device for times in devices}
+        if not missing:
+            return ()
+        why = (
+            "TensorFlow was not allowed to use CUPTI, or has none (see worker.log)"
+            if self._spec.backend == "gpu"
+            else "no op in the scope of a tower was recorded"
+        )
+        return (f"The trace says nothing of {', '.join(sorted(missing))}: {why}.",)
+
+    def _notice(self, says: str) -> None:
+        self._emit(Noticed(time_s=time.time(), says=says))
+
+
+def _named(steps: Iterable[int]) -> str:
+    """Name steps: `step 1`, `steps 3-5`."""
+    numbers = set(steps)
+    return f"step{'s' if len(numbers) > 1 else ''} {index_ranges(numbers)}"
+
+
+def _planes(folder: Path) -> list[Any]:
+    from google.protobuf.message import DecodeError
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # the wheel may come without it
+
+    planes: list[Any] = []
+    for path in sorted(folder.rglob("*.xplane.pb")):
+        space = xplane_pb2.XSpace()
+        try:
+            space.ParseFromString(path.read_bytes())
+        except DecodeError as error:
+            raise ValueError(f"{path.name} is no profile") from error
+        planes += space.planes
+    return planes
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]

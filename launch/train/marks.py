@@ -1,0 +1,46 @@
+"""Time marks inside a graph: readings of the host's clock that depend on what was done on a device."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.train.placement.devices import HOST
+
+Tensor = Any
+_SCOPE = "marks/"  # beside those of the towers: these ops are the host's on purpose
+
+
+class Marks:
+    """Makes the marks of one graph.
+
+    `probes` have to be part of the graph's outcome, so that no optimiser drops their copies to the host.
+    """
+
+    def __init__(self) -> None:
+        self.probes: list[Tensor] = []
+
+    def arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
+        """Give a number [1] on the host that left the device after all the tensors were done there.
+
+        A slice of the last tensor, taken on the device after the others were queued, and copied back.
+        """
+        with tf.control_dependencies(list(tensors)):
+            with tf.device(device):
+                first = tf.strided_slice(tf.reshape(tensors[-1], (-1,)), [0], [1])  # [1]
+            with tf.device(HOST), tf.name_scope(_SCOPE):
+                probe = tf.cast(tf.negative(first), tf.float32)
+        self.probes.append(probe)
+        return probe
+
+
+def clock(after: Sequence[Tensor]) -> Tensor:
+    """Read the host's clock (seconds since the epoch, float64) after the given tensors are there."""
+    with tf.device(HOST), tf.name_scope(_SCOPE), tf.control_dependencies(list(after)):
+        return tf.timestamp()
+
+
+def row_of(marks: Sequence[Tensor]) -> Tensor:
+    """Put a tower's marks side by side on the host."""
+    with tf.device(HOST), tf.name_scope(_SCOPE):
+        return tf.stack(list(marks))

@@ -1,0 +1,106 @@
+"""Where variables and ops really are: read from the graphs that TensorFlow ran, after all its rewriting."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.reductions.partitioning import spread
+from gputopo.values.errors import HardwareError
+
+if TYPE_CHECKING:
+    from gputopo.launch.train.placement.placements import Placement
+
+T = TypeVar("T")
+_TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
+# What the runtime adds at the border between devices, or reads without arithmetic, may stand on either side.
+_BORDER_OPS = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "Const", "NoOp", "Identity"}
+# What a condition or a loop turns its operands over with, at the side that they come from.
+_TURN_OPS = {"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond"}
+# These stand at the variables or on the host on purpose: reading weights; the clock, which hosts alone have.
+_HOST_OPS = {"Timestamp", "ReadVariableOp"}
+
+
+def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] | None]:
+    """Run once and count the ops of each tower by the device they were placed on: {(tower, device): ops}.
+
+    The count is None where this TensorFlow does not give its graphs.
+    """
+    from tensorflow.python.eager import context  # no public name for the executed graphs
+
+    current = context.context()
+    if not hasattr(current, "enable_graph_collection"):
+        return run(), None
+    current.enable_graph_collection()
+    try:
+        outcome = run()
+        metadata = current.export_run_metadata()
+    finally:
+        current.disable_graph_collection()
+    graphs = (graph for of_function in metadata.function_graphs for graph in of_function.partition_graphs)
+    return outcome, count_tower_ops(node for graph in graphs for node in graph.node)
+
+
+def count_tower_ops(nodes: Iterable[Any]) -> Counter[tuple[int, str]]:
+    """Count each tower's computing ops by device (`/GPU:1`), from graph nodes (name, op, device)."""
+    counts: Counter[tuple[int, str]] = Counter()
+    for node in nodes:
+        found = _TOWER.search(node.name)
+        if found and node.op not in _BORDER_OPS | _TURN_OPS | _HOST_OPS:
+            counts[int(found.group(1)), short_name(node.device)] += 1
+    return counts
+
+
+def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]:
+    """Give the number of ops on each tower's device. Raises HardwareError if an op stands elsewhere."""
+    wanted = {device.tower: device.device for device in spec.devices}
+    for (tower, device), number in sorted(counts.items()):
+        if device != wanted[tower]:
+            raise HardwareError(
+                f"{number} ops of tower {tower} were placed on {device}, not on {wanted[tower]}",
+                "this TensorFlow cannot run the model there; report it with the run's worker.log",
+            )
+    placed = Counter[str]()
+    for (_, device), number in counts.items():
+        placed[device] += number
+    missing = set(wanted.values()) - set(placed)
+    if missing:
+        raise HardwareError(
+            f"no op was placed on {', '.join(sorted(missing))}", "report this with the run's worker.log"
+        )
+    return dict(placed)
+
+
+def check_variables(placement: "Placement", wanted: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Give the bytes of variables on each device. Raises HardwareError if one is not where it should be.
+
+    `wanted` is the device of each variable of each set.
+    """
+    placed = Counter[str]()
+    for variables, devices in zip(placement.places, wanted, strict=True):
+        for variable, device in zip(variables, devices, strict=True):
+            found = short_name(variable.device)
+            if found != device:
+                raise HardwareError(
+                    f"variable {variable.name} is on {found}, not on {device}",
+                    "run 'gputopo inspect', then report it with the run's worker.log",
+                )
+            placed[device] += variable.shape.num_elements() * variable.dtype.size
+    return dict(placed)
+
+
+def wanted_places(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
+    """Give the device of each variable of each set by the spec. `sizes`: of the variables, in numbers."""
+    devices = [device.device for device in spec.devices]
+    if spec.variable_update != "parameter_server":
+        return [[device] * len(sizes) for device in devices]
+    if spec.exchange.ps_spread:
+        return [spread(sizes, devices)]
+    return [[spec.ps_device or "/CPU:0"] * len(sizes)]
+
+
+def short_name(device: str) -> str:
+    """Give `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`."""
+    kind, _, number = device.rpartition("/")[2].rpartition(":")
+    return f"/{kind.removeprefix('device:')}:{number}"

@@ -1,0 +1,101 @@
+"""What can be put round any reduction: repacking, joining of small gradients, transfer in float16."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.train.reductions.copies import cut_on, join_on
+from gputopo.launch.train.reductions.partitioning import UNIT, pieces, small_runs
+from gputopo.launch.train.reductions.reducer import Reducer
+
+Tensor = Any
+
+
+def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
+    """Reduce all gradients as `count` equal pieces of one long tensor.
+
+    All must be of one type. Costs each device one more copy of all its gradients.
+    """
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        shapes = [values[0].shape for values in gradients]
+        sizes = [shape.num_elements() for shape in shapes]
+        packed = []
+        for device, own in zip(devices, zip(*gradients, strict=True), strict=True):
+            packed.append(cut_on(device, _flat(device, own), pieces(sum(sizes), count, unit=UNIT)))
+        sums = reducer([list(of_towers) for of_towers in zip(*packed, strict=True)])
+        unpacked = [
+            _unpacked(device, [of_piece[tower] for of_piece in sums], shapes)
+            for tower, device in enumerate(devices)
+        ]
+        return [list(of_towers) for of_towers in zip(*unpacked, strict=True)]
+
+    return reduce
+
+
+def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, most: int) -> Reducer:
+    """Reduce neighbouring gradients of at most `small_bytes` as one tensor, at most `most` at a time."""
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        runs = small_runs([_bytes(values[0]) for values in gradients], small_bytes, most)
+        joined = []
+        for run in runs:
+            of_run = [gradients[number] for number in run]
+            joined.append(of_run[0] if len(run) == 1 else _joined(devices, of_run))
+        sums: list[list[Tensor]] = []
+        for run, of_towers in zip(runs, reducer(joined), strict=True):
+            if len(run) == 1:
+                sums.append(of_towers)
+                continue
+            shapes = [gradients[number][0].shape for number in run]
+            apart = [
+                _unpacked(device, [total], shapes) for device, total in zip(devices, of_towers, strict=True)
+            ]
+            sums += [list(of_variable) for of_variable in zip(*apart, strict=True)]
+        return sums
+
+    return reduce
+
+
+def narrowed(reducer: Reducer, devices: Sequence[str]) -> Reducer:
+    """Let gradients travel, and be added, in float16.
+
+    A sum beyond 65504 becomes infinite, and one below 6e-8 zero, without an error: a loss scale is for that.
+    """
+
+    def cast(rows: Sequence[Sequence[Tensor]], types: Sequence[Any]) -> list[list[Tensor]]:
+        changed = []
+        for values, dtype in zip(rows, types, strict=True):
+            row = []
+            for device, value in zip(devices, values, strict=True):
+                with tf.device(device):
+                    row.append(tf.cast(value, dtype))
+            changed.append(row)
+        return changed
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        narrow = cast(gradients, [tf.float16] * len(gradients))
+        return cast(reducer(narrow), [values[0].dtype for values in gradients])
+
+    return reduce
+
+
+def _joined(devices: Sequence[str], gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    by_tower = zip(*gradients, strict=True)
+    return [_flat(device, own) for device, own in zip(devices, by_tower, strict=True)]
+
+
+def _flat(device: str, tensors: Sequence[Tensor]) -> Tensor:
+    with tf.device(device):
+        return tf.concat([tf.reshape(one, (-1,)) for one in tensors], 0)
+
+
+def _unpacked(device: str, parts: Sequence[Tensor], shapes: Sequence[Any]) -> list[Tensor]:
+    whole = join_on(device, parts, (-1,))
+    cut = cut_on(device, whole, [shape.num_elements() for shape in shapes])
+    return [join_on(device, [one], shape) for one, shape in zip(cut, shapes, strict=True)]
+
+
+def _bytes(tensor: Tensor) -> int:
+    return int(tensor.shape.num_elements() * tensor.dtype.size)

@@ -1,0 +1,233 @@
+"""From total gradients to changed variables: what every placement shares. Ops only; nothing runs here.
+
+The order: the totals are true gradients (see `precision`); weight decay is added; every entry is clipped;
+all gradients of a place are clipped together by their norm; the optimizer takes its step.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.spec.run_spec import Optimization, Schedule
+from gputopo.launch.train.optimizers import Change, optimizer_of
+from gputopo.launch.train.placement.devices import HOST
+from gputopo.launch.train.placement.placements import Placement
+from gputopo.launch.train.precision import LossScale, taken_only
+from gputopo.launch.train.scale_watch import ScaleReport
+
+Tensor = Any
+
+
+class Updater:
+    """Holds the slots of every variable of a placement, and builds the ops of one step.
+
+    `slots`: [place][variable][slot], each on its variable's device. What all variables of a device share
+    (Adam's powers) stands behind the slots of the first of them: behind `own_slots` of its own. `scale`: with
+    an automatic loss scale a step whose gradients are not all finite changes nothing but the scale.
+    """
+
+    def __init__(
+        self, placement: Placement, spec: Optimization, base_rate: float, scale: LossScale | None = None
+    ) -> None:
+        self._placement = placement
+        self._spec = spec
+        self._base_rate = base_rate
+        self._scale = scale if scale is not None and scale.automatic else None
+        self._fixed = scale
+        self._optimizer = optimizer_of(spec)
+        self._decisions: dict[int, Tensor] = {}  # of the places that were updated
+        self._shared = [self._shared_of(variables) for variables in placement.places]
+        self.slots = [
+            self._slots_of(variables, shared)
+            for variables, shared in zip(placement.places, self._shared, strict=True)
+        ]
+
+    def update(
+        self, totals: Sequence[Sequence[Tensor]], number: Tensor, *, first: int = 0, part: float = 1.0
+    ) -> list[Any]:
+        """Change the places from `first` on by their totals ([place][variable]); give the ops.
+
+        `number`: of the step. `part`: which part of the step's changes of a place this is; its weight decay
+        is as large a part.
+        """
+        rate = learning_rate(self._spec.schedule, self._base_rate, number)
+        places = range(first, first + len(totals))
+        ready = self._prepared(places, totals, self._spec.weight_decay * part)
+        if self._scale is None:
+            return [
+                op
+                for place, gradients in zip(places, ready, strict=True)
+                for op in self.update_place(place, gradients, rate)
+            ]
+        decisions = self._scale.decide(totals, [self._placement.places[place] for place in places])
+        self._decisions |= zip(places, decisions, strict=True)
+        ops = [
+            taken_only(decision, partial(self.update_place, place, own, rate))
+            for place, own, decision in zip(places, ready, decisions, strict=True)
+        ]
+        return ops + self._scale.settle(decisions, first=first)
+
+    def update_place(self, place: int, gradients: Sequence[Tensor], rate: Tensor) -> list[Any]:
+        """Change the variables of one place by gradients that are decayed and clipped, whatever they are."""
+        variables = self._placement.places[place]
+        shared = {
+            device: [one.read_value() for one in scalars] for device, scalars in self._shared[place].items()
+        }
+        ops = []
+        for variable, slots, gradient in zip(variables, self.slots[place], gradients, strict=True):
+            with tf.device(variable.device):
+                own = slots[: len(self._optimizer.slots)]
+                change = Change(variable, own, shared[variable.device], gradient, rate)
+                ops.append(self._optimizer.apply(change))
+        return ops + self._advance(place, shared, ops)
+
+    def admitted(self, states: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
+        """Give the statistics to keep of the towers' new ones ([tower][number]), after `update`.
+
+        Where the step is left out these are the old ones.
+        """
+        if self._scale is None:
+            return states
+        kept = []
+        for place, (held, new) in enumerate(zip(self._placement.states, states, strict=False)):
+            decision = self._decisions[place]
+            kept.append(
+                [_chosen(decision, variable, value) for variable, value in zip(held, new, strict=True)]
+            )
+        return kept
+
+    @property
+    def has_op_for_each(self) -> bool:
+        """Whether what `update` gives of a place begins with one op for each variable, in their order."""
+        return self._scale is None
+
+    @property
+    def own_slots(self) -> int:
+        """How many slots each variable has of its own."""
+        return len(self._optimizer.slots)
+
+    def report(self) -> ScaleReport | None:
+        """Tell the loss scale and the steps left out, after a step; None where nothing is scaled."""
+        return None if self._fixed is None else self._fixed.report()
+
+    @property
+    def scale_variables(self) -> list[list[Any]]:
+        """What a checkpoint has to hold of an automatic loss scale; empty without one."""
+        return [] if self._scale is None else self._scale.variables
+
+    def _shared_of(self, variables: Sequence[Any]) -> dict[str, list[Any]]:
+        shared: dict[str, list[Any]] = {}
+        for device in dict.fromkeys(variable.device for variable in variables):
+            with tf.device(device):
+                shared[device] = [
+                    tf.Variable(start, trainable=False, name=f"{name}/slot")
+                    for name, start in self._optimizer.scalars
+                ]
+        return shared
+
+    def _slots_of(self, variables: Sequence[Any], shared: dict[str, list[Any]]) -> list[list[Any]]:
+        waiting = dict(shared)
+        found = []
+        for variable in variables:
+            with tf.device(variable.device):
+                slots = [
+                    tf.Variable(tf.fill(variable.shape, start), trainable=False, name=f"{name}/slot")
+                    for name, start in self._optimizer.slots
+                ]
+            found.append(slots + waiting.pop(variable.device, []))
+        return found
+
+    def _advance(self, place: int, shared: dict[str, list[Tensor]], after: list[Any]) -> list[Any]:
+        ops = []
+        for device, before in shared.items():
+            with tf.device(device), tf.control_dependencies(after if before else []):
+                for variable, value in zip(
+                    self._shared[place][device], self._optimizer.advance(before), strict=True
+                ):
+                    ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
+        return ops
+
+    def _prepared(
+        self, places: Sequence[int], totals: Sequence[Sequence[Tensor]], decay: float
+    ) -> list[list[Tensor]]:
+        """Give the gradients with weight decay, clipped: [place][variable].
+
+        Copies that are to stay equal share the factor of the first one's norm: sums of the same numbers
+        differ in their last bits from device to device.
+        """
+        apart = getattr(self._placement, "waits", None) == "turn"  # independent towers
+        factor: Tensor | None = None
+        ready = []
+        for place, gradients in zip(places, totals, strict=True):
+            variables = self._placement.places[place]
+            own = [_decayed(*pair, decay) for pair in zip(variables, gradients, strict=True)]
+            if self._spec.gradient_clip is not None:
+                own = _cut(variables, own, self._spec.gradient_clip)
+            if self._spec.gradient_clip_norm is not None:
+                if factor is None or apart:
+                    factor = _norm_factor(variables, own, self._spec.gradient_clip_norm)
+                own = _times(variables, own, factor)
+            ready.append(own)
+        return ready
+
+
+def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
+    """Give the learning rate of step `number` (int64, from 0) on the host: see `Schedule`."""
+    with tf.device(HOST):
+        step = tf.cast(number, tf.float64)  # float32 would miss steps from 16 million on
+        factor = _factor(schedule, step)
+        if schedule.warmup_steps:
+            factor *= tf.minimum(step / schedule.warmup_steps, 1.0)
+        return tf.cast(base * factor, tf.float32)
+
+
+def _decayed(variable: Any, gradient: Tensor, decay: float) -> Tensor:
+    if not decay:
+        return gradient
+    with tf.device(variable.device), tf.control_dependencies([gradient]):  # else it is made long before
+        return gradient + decay * variable.read_value()
+
+
+def _factor(schedule: Schedule, step: Tensor) -> Tensor:
+    if schedule.kind == "piecewise":
+        passed = tf.reduce_sum(tf.cast(step >= tf.constant(schedule.boundaries, tf.float64), tf.int32))
+        return tf.gather(tf.constant(schedule.factors, tf.float64), passed)
+    if schedule.kind == "exponential":
+        return tf.pow(tf.constant(schedule.decay, tf.float64), tf.floor(step / schedule.decay_steps))
+    if schedule.kind == "cosine":
+        done = tf.minimum(step / schedule.decay_steps, 1.0)
+        return 0.5 * (1.0 + tf.cos(math.pi * done))
+    return tf.constant(1.0, tf.float64)
+
+
+def _chosen(decision: Tensor, variable: Any, value: Tensor) -> Tensor:
+    with tf.device(variable.device):
+        return tf.where(decision, value, variable.read_value())
+
+
+def _cut(variables: Sequence[Any], gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
+    return _each(variables, gradients, lambda x: tf.clip_by_value(x, -limit, limit))
+
+
+def _norm_factor(variables: Sequence[Any], gradients: Sequence[Tensor], norm: float) -> Tensor:
+    squares = _each(variables, gradients, lambda x: tf.reduce_sum(tf.square(x)))
+    with tf.device(HOST):
+        return norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
+
+
+def _times(variables: Sequence[Any], gradients: Sequence[Tensor], factor: Tensor) -> list[Tensor]:
+    return _each(variables, gradients, lambda x: x * factor)
+
+
+def _each(
+    variables: Sequence[Any], tensors: Sequence[Tensor], change: Callable[[Tensor], Tensor]
+) -> list[Tensor]:
+    """Apply a change to each tensor on the device of its variable."""
+    changed = []
+    for variable, tensor in zip(variables, tensors, strict=True):
+        with tf.device(variable.device):
+            changed.append(change(tensor))
+    return changed

@@ -1,0 +1,138 @@
+"""The child that trains: `python -m gputopo.launch.train.worker SPEC_FILE EVENTS_FD`.
+
+It reads a frozen spec, writes events to the pipe that the parent gave it, and ends: 0 when the work is done,
+otherwise after a RankFailed that says why. Its standard output and error are the parent's to keep.
+
+SIGINT asks it to end after the step that it is in, and to keep what it has come to; SIGTERM ends it at once.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.failure import asked_to_end
+from gputopo.launch.train import lean_tensorflow
+from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.op_errors import cause_and_remedy, first_line
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError
+from gputopo.values.events import Event, MemoryPeak, RankFailed, encode_line
+
+
+def main(arguments: list[str]) -> int:
+    """Train by the spec in the named file and give the exit code."""
+    # Where a worker stands that is ended from outside, perhaps because it hangs, is in worker.log.
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+    stopped = _asked_by(signal.SIGINT)
+    spec_file, events_fd = Path(arguments[0]), int(arguments[1])
+    spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
+
+    def emit(event: Event) -> None:
+        data = encode_line(event)
+        while data:
+            data = data[os.write(events_fd, data) :]
+
+    try:
+        failure = _work(spec, emit, stopped)
+        if failure is None:
+            return ExitCode.OK
+        emit(failure)
+    except BrokenPipeError:  # the parent is gone: nobody wants the rest
+        return ExitCode.HARDWARE
+    return failure.exit_code
+
+
+def _asked_by(signum: signal.Signals) -> Callable[[], bool]:
+    """Give what tells whether the signal has come."""
+    came: list[int] = []
+    signal.signal(signum, lambda number, _: came.append(number))
+    return lambda: bool(came)
+
+
+def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bool]) -> RankFailed | None:
+    began = time.perf_counter()
+    try:
+        tf = lean_tensorflow.load()
+    except ImportError as error:
+        return _failed(
+            "error",
+            f"TensorFlow cannot be imported: {error}",
+            "install it into this environment (pip install tensorflow)",
+            ExitCode.HARDWARE,
+        )
+    from gputopo.launch.models import models
+    from gputopo.launch.train.placement import devices
+    from gputopo.launch.train.start import Start
+    from gputopo.launch.train.versions import worker_versions
+
+    import_s = time.perf_counter() - began
+    try:
+        devices.set_up(spec)
+        _task_of(spec)(
+            models.build(spec.model, spec),
+            spec,
+            emit,
+            start=Start(import_s, worker_versions() | devices.settings(spec)),
+            **({} if spec.task == "input" else {"stopped": stopped}),
+        )
+        emit(_memory_peak(spec))
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        return _failed(
+            "out_of_memory",
+            f"out of memory: {first_line(str(error)) or type(error).__name__}",
+            f"use a smaller --batch-size (it was {spec.batch_size} per device)",
+            ExitCode.HARDWARE,
+        )
+    except tf.errors.OpError as error:
+        cause, remedy = cause_and_remedy(str(error), type(error).__name__)
+        return _failed("error", cause, remedy, ExitCode.HARDWARE)
+    except DiskError as error:
+        return _failed(error.kind, error.what, error.hint, error.exit_code)
+    except GputopoError as error:
+        kind = "placement" if isinstance(error, HardwareError) else "error"
+        return _failed(kind, error.what, error.hint, error.exit_code)
+    return asked_to_end(signal.SIGINT, spec, time_s=time.time()) if stopped() else None
+
+
+def _task_of(spec: RunSpec) -> Callable[..., Any]:
+    """Give what does the spec's task; it loads with TensorFlow."""
+    if spec.task == "train":
+        from gputopo.launch.train.training import train
+
+        return train
+    if spec.task == "input":
+        from gputopo.launch.train.inputs.input_only import measure_input
+
+        return measure_input
+    from gputopo.launch.train.lifecycle.evaluating import evaluate, pass_forward
+
+    return evaluate if spec.task == "eval" else pass_forward
+
+
+def _memory_peak(spec: RunSpec) -> MemoryPeak:
+    """Ask the kernel (`ru_maxrss`, in KiB) and TensorFlow's allocators of GPUs, which CPUs do not have."""
+    import resource
+
+    import tensorflow as tf
+
+    peaks = {}
+    if spec.backend == "gpu":
+        for device in spec.devices:
+            info = tf.config.experimental.get_memory_info(device.device.lstrip("/"))
+            peaks[device.device] = int(info["peak"])
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return MemoryPeak(time_s=time.time(), host_bytes=host, devices=peaks)
+
+
+def _failed(kind: str, cause: str, remedy: str, code: ExitCode) -> RankFailed:
+    return RankFailed(time_s=time.time(), kind=kind, cause=cause, remedy=remedy, exit_code=code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""What a measuring session asks of an engine that copies. `gputopo.probes.cuda.engine.Engine` is one."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gputopo.copies.copies import Job
+from gputopo.values.bandwidth import Failure
+
+
+class WayTime(Protocol):
+    """What one way of a window came to.
+
+    Of ways that run at once, the rate is that of the time in which all of them copied.
+    """
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that it copied."""
+        ...
+
+    @property
+    def gb_per_s(self) -> float:
+        """Its bandwidth as `gputopo.bandwidth` counts it; 0 for a latency."""
+        ...
+
+    @property
+    def microseconds(self) -> float | None:
+        """One copy of a latency."""
+        ...
+
+    @property
+    def failure(self) -> Failure | None:
+        """What went wrong; the numbers say nothing then."""
+        ...
+
+
+class Window(Protocol):
+    """One timed window: the ways in the order of the job's."""
+
+    @property
+    def ways(self) -> Sequence[WayTime]:
+        """What each way came to."""
+        ...
+
+
+class Engine(Protocol):
+    """Runs single windows of copies. GPUs are named by their index in the machine.
+
+    Nothing raises for what the hardware does: in `measure` that is a Failure of its way.
+    """
+
+    @property
+    def unreturned(self) -> Sequence[Failure]:
+        """Give the copies that were under way at an interruption and did not come back."""
+        ...
+
+    def measure(
+        self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> Window:
+        """Run one window, verified. `while_running` is called while it runs.
+
+        `sizes`: bytes of each way, which may be fewer where the job does not name them.
+        """
+        ...
+
+    def peer_access(self, a: int, b: int) -> bool:
+        """Tell whether GPU `a` may reach the memory of GPU `b`."""
+        ...
+
+    def free_bytes(self, gpu: int) -> int:
+        """Give the free device memory, 0 where the GPU does not answer."""
+        ...
+
+    def supports(self, gpu: int, method: str) -> str | None:
+        """Give the reason why a method does not work on a GPU, None where it does.
+
+        Without `copy_engine` it is of no use at all.
+        """
+        ...

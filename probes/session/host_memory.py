@@ -1,0 +1,290 @@
+"""Measures how fast the cores of each NUMA node copy memory, near and far. Needs no GPU and no numpy.
+
+Threads bound to the cores' node copy between buffers whose pages were first touched by threads bound to the
+memory's node, which is where Linux then puts them. memmove runs outside of Python's lock, and writes large
+blocks past the caches, so the bytes are those of STREAM's copy: each read once and written once.
+"""
+
+import ctypes
+import mmap
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from gputopo.probes.files import read_text
+from gputopo.probes.threads import at_once
+from gputopo.topology.cpulist import parse
+from gputopo.values.bandwidth import Failure, NotMeasured, Sample
+from gputopo.values.machine import Host
+
+MIB = 2**20
+# Source and destination together. The session is to stay well under 1.5 GiB.
+MOST_BYTES = 512 * MIB
+LEAST_BYTES = 32 * MIB
+# STREAM's rule: each array at least four times the last-level cache (www.cs.virginia.edu/stream/ref.html).
+_CACHE_TIMES = 4
+_SHARE_OF_AVAILABLE = 0.25
+# Two to four cores draw what one memory channel gives; sixteen draw eight channels.
+MOST_THREADS = 16
+REPEATS = 5
+_PATTERN_BYTES = 4096
+
+
+class Placing(NamedTuple):
+    """One measurement: the cores of one node copy in the memory of one node."""
+
+    memory_node: int
+    cores_node: int
+    memory_cpus: frozenset[int]
+    cores_cpus: frozenset[int]
+
+
+class HostMemory(NamedTuple):
+    """What came out: one sample a pair of nodes, what went wrong, what was not measured, what to say."""
+
+    samples: tuple[Sample, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    not_measured: tuple[NotMeasured, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def measure_host_memory(
+    host: Host,
+    *,
+    root: Path = Path("/"),
+    repeats: int = REPEATS,
+    most_bytes: int = MOST_BYTES,
+    now: Callable[[], float] = time.perf_counter,
+) -> HostMemory:
+    """Measure each node's memory from its own cores, and from those of the node farthest from it.
+
+    A sample's `source` is the node of the memory, its `destination` that of the cores; `bytes` is the size
+    of what is copied in one repeat, of which the number counts twice (read and written). `root` holds the
+    sizes of the caches and the limits of memory. Never raises for a machine that does not let itself be
+    measured.
+    """
+    placings, not_measured = placings_of(host, os.sched_getaffinity(0))
+    size, notes = buffer_bytes(root, most_bytes)
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    for placing in placings:
+        try:
+            seconds = _copy_seconds(placing, size, repeats, now)
+        except OSError as error:
+            what = f"host memory of node:{placing.memory_node} from the cores of node:{placing.cores_node}"
+            not_measured = (*not_measured, NotMeasured(what=what, reason=error.strerror or str(error)))
+        except _WrongDataError as error:
+            failures.append(_failure(placing, str(error)))
+        else:
+            samples.append(_sample(placing, size, seconds))
+    return HostMemory(tuple(samples), tuple(failures), not_measured, notes)
+
+
+def placings_of(
+    host: Host, allowed: frozenset[int] | set[int]
+) -> tuple[tuple[Placing, ...], tuple[NotMeasured, ...]]:
+    """Give which memory is measured from which cores, `allowed` being the CPUs that this process may use.
+
+    Where the machine tells no nodes, all memory is node 0.
+    """
+    cpus: dict[int, frozenset[int]] = {}
+    without: list[NotMeasured] = []
+    for node in host.numa_nodes or ():
+        own = (parse(node.cpus or "") or frozenset()) & frozenset(allowed)
+        if own:
+            cpus[node.index] = own
+        elif node.memory_mib != 0:
+            reason = (
+                "this process may not use the node's CPUs" if node.cpus else "the node has no CPUs of its own"
+            )
+            without.append(NotMeasured(what=f"host memory of node:{node.index}", reason=reason))
+    if not host.numa_nodes:
+        cpus = {0: frozenset(allowed)}
+    with_memory = [node.index for node in host.numa_nodes or () if node.memory_mib != 0] or list(cpus)
+    placings: list[Placing] = []
+    for memory in with_memory:
+        if memory not in cpus:
+            continue
+        placings.append(Placing(memory, memory, cpus[memory], cpus[memory]))
+        far = _farthest(host, memory, sorted(set(cpus) - {memory}))
+        if far is not None:
+            placings.append(Placing(memory, far, cpus[memory], cpus[far]))
+    return tuple(placings), tuple(without)
+
+
+def buffer_bytes(root: Path, most_bytes: int = MOST_BYTES) -> tuple[int, tuple[str, ...]]:
+    """Give the size of one buffer, and what must be said of it: four caches, if there is room for that."""
+    cache = last_level_cache_bytes(root)
+    available = available_bytes(root)
+    limit = most_bytes if available is None else min(most_bytes, int(available * _SHARE_OF_AVAILABLE))
+    size = max(limit // 2, LEAST_BYTES // 2)
+    if cache:
+        size = min(size, max(_CACHE_TIMES * cache, 64 * MIB))
+    notes: list[str] = []
+    if cache and size < 2 * cache:
+        notes.append(
+            f"host memory was copied in buffers of {size // MIB} MiB, but the caches hold {cache // MIB} MiB:"
+            " the number may be that of the caches"
+        )
+    return size // MIB * MIB, tuple(notes)
+
+
+def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
+    """Give the bytes of all caches of the last level that belong to the first CPU's package, or None."""
+    cpus = root / "sys/devices/system/cpu"
+    package = read_text(cpus / "cpu0/topology/physical_package_id")
+    found: dict[tuple[int, str], int] = {}
+    for folder in sorted(cpus.glob("cpu[0-9]*/cache/index[0-9]*")):
+        if read_text(folder.parent.parent / "topology/physical_package_id") != package:
+            continue
+        level, size = read_text(folder / "level"), _size(read_text(folder / "size"))
+        if level is not None and level.isdecimal() and size:
+            found[int(level), read_text(folder / "shared_cpu_list") or folder.parent.parent.name] = size
+    if not found:
+        return None
+    last = max(level for level, _ in found)
+    return sum(size for (level, _), size in found.items() if level == last)
+
+
+class _WrongDataError(Exception):
+    """What arrived is not what was sent."""
+
+
+def _farthest(host: Host, node: int, others: Sequence[int]) -> int | None:
+    if not others:
+        return None
+    told = next((one.distances for one in host.numa_nodes or () if one.index == node), None) or ()
+    return max(others, key=lambda other: (told[other] if other < len(told) else 0, -other))
+
+
+def _size(text: str | None) -> int | None:
+    if not text or not text[:-1].isdecimal():
+        return None
+    return int(text[:-1]) * {"K": 1024, "M": MIB}.get(text[-1], 0)
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Give the bytes that can be had now: of the machine, and of the control group this process is in."""
+    found: list[int] = []
+    for line in (read_text(root / "proc/meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable" and value.split()[:1] and value.split()[0].isdecimal():
+            found.append(int(value.split()[0]) * 1024)
+    group = root / "sys/fs/cgroup"
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        most, now = read_text(group / limit), read_text(group / used)
+        if most and now and most.isdecimal() and now.isdecimal():
+            found.append(max(int(most) - int(now), 0))
+    return min(found) if found else None
+
+
+def _copy_seconds(placing: Placing, size: int, repeats: int, now: Callable[[], float]) -> tuple[float, ...]:
+    """Give the seconds of each repeat, the first one, which is not counted, left out. Raises OSError."""
+    threads = max(min(len(placing.cores_cpus), MOST_THREADS), 1)
+    share = size // threads // mmap.PAGESIZE * mmap.PAGESIZE
+    with _mapped(share * threads) as source, _mapped(share * threads) as destination:
+        places = [(source + i * share, destination + i * share) for i in range(threads)]
+        _together([partial(_fill, at, share) for at in places], placing.memory_cpus)
+        taken: list[float] = []
+        for repeat in range(repeats + 1):
+            for at, _ in places:
+                ctypes.memset(at, repeat + 1, 64)  # so that an old copy is not taken for a new one
+            spans = _together([partial(_timed_copy, at, share, now) for at in places], placing.cores_cpus)
+            taken.append(max(end for _, end in spans) - min(begin for begin, _ in spans))
+            _check(places, share)
+    return tuple(seconds * size / (share * threads) for seconds in taken[1:])
+
+
+@contextmanager
+def _mapped(size: int) -> Iterator[int]:
+    """Give the address of fresh memory that nobody has touched yet. Raises OSError where there is none."""
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
+        view = ctypes.c_char.from_buffer(pages)
+        try:
+            yield ctypes.addressof(view)
+        finally:
+            del view
+
+
+def _together(
+    tasks: Sequence[Callable[[], tuple[float, float]]], cpus: frozenset[int]
+) -> list[tuple[float, float]]:
+    """Run tasks at once, each in a thread bound to `cpus`, and give what they gave. Raises their OSError."""
+    errors: list[OSError] = []
+    start = threading.Barrier(len(tasks))
+
+    def bound(task: Callable[[], tuple[float, float]]) -> tuple[float, float]:
+        try:
+            os.sched_setaffinity(0, cpus)  # of this thread alone
+        except OSError as error:
+            errors.append(error)
+        start.wait()
+        return task()
+
+    results = at_once([partial(bound, task) for task in tasks], start.abort)
+    if errors:
+        raise errors[0]
+    return results
+
+
+def _fill(at: tuple[int, int], size: int) -> tuple[float, float]:
+    """Touch both buffers for the first time; the source gets bytes that repeat only after a page."""
+    source, destination = at
+    ctypes.memmove(source, os.urandom(_PATTERN_BYTES), min(_PATTERN_BYTES, size))
+    filled = _PATTERN_BYTES
+    while filled < size:
+        more = min(filled, size - filled)
+        ctypes.memmove(source + filled, source, more)
+        filled += more
+    ctypes.memset(destination, 0, size)
+    return (0.0, 0.0)
+
+
+def _timed_copy(at: tuple[int, int], size: int, now: Callable[[], float]) -> tuple[float, float]:
+    begin = now()
+    ctypes.memmove(at[1], at[0], size)
+    return begin, now()
+
+
+def _check(places: Sequence[tuple[int, int]], size: int) -> None:
+    compare = ctypes.CDLL(None).memcmp
+    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    compare.restype = ctypes.c_int
+    if any(compare(source, destination, size) for source, destination in places):
+        raise _WrongDataError("what was read back from host memory is not what was written")
+
+
+def _sample(placing: Placing, size: int, seconds: Sequence[float]) -> Sample:
+    rates = tuple(2 * size / one / 1e9 for one in seconds)
+    middle = statistics.median(rates)
+    return Sample(
+        kind="host_memory",
+        source=f"node:{placing.memory_node}",
+        destination=f"node:{placing.cores_node}",
+        bytes=size,
+        method="cpu",
+        numa_node=placing.memory_node,
+        median_gb_per_s=middle,
+        repeats_gb_per_s=rates,
+        spread_percent=100 * (max(rates) - min(rates)) / middle,
+    )
+
+
+def _failure(placing: Placing, says: str) -> Failure:
+    return Failure(
+        kind="host_memory",
+        source=f"node:{placing.memory_node}",
+        destination=f"node:{placing.cores_node}",
+        reason="WRONG_DATA",
+        says=says,
+        method="cpu",
+    )

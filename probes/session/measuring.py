@@ -1,0 +1,269 @@
+"""Measures what the links of this machine do: a session from the host's memory to the last pair of GPUs."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gputopo.copies.budget import QUICK_SECONDS
+from gputopo.copies.expected import with_expectations
+from gputopo.copies.jobs import Request, Setting, gpu_place
+from gputopo.copies.memory_nodes import far_nodes, near_nodes
+from gputopo.copies.sharing import uplink_groups
+from gputopo.probes.cuda.calling import NoCudaError
+from gputopo.probes.monitor import Monitor
+from gputopo.probes.session.conditions import Meter, Sampler
+from gputopo.probes.session.devices import Matched, match, wanted_gpus
+from gputopo.probes.session.engine import Engine
+from gputopo.probes.session.host_memory import (
+    MIB,
+    REPEATS,
+    HostMemory,
+    available_bytes,
+    measure_host_memory,
+)
+from gputopo.probes.session.session import INTERRUPTED, Progress, Results, Session, Tell
+from gputopo.probes.session.waking import wake
+from gputopo.topology.cpulist import parse
+from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured
+from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.machine import Machine
+
+__all__ = ["Doors", "NoGpuMeasuredError", "Progress", "measure"]
+
+_QUICK_HOST_BYTES = 256 * MIB
+_QUICK_HOST_REPEATS = 5
+# The engine takes 768 MiB of a GPU, and never more than nine tenths of what is free.
+_AMPLE_BYTES = 860 * MIB
+# Page-locked memory for all GPUs. A quick session is to stay well under 1.5 GiB, host memory's own measuring,
+# pageable memory and Python included; a full one holds 512 MiB for what is received on each of two nodes.
+_QUICK_PINNED_BYTES = 768 * MIB
+_FULL_PINNED_BYTES = 1280 * MIB
+_SHARE_OF_AVAILABLE = 0.25
+_KERNEL = "kernel_read"
+
+
+class NoGpuMeasuredError(HardwareError):
+    """No GPU could be measured. `bandwidth` holds what was: the host's memory, and what was not, and why."""
+
+    def __init__(self, what: str, hint: str, bandwidth: Bandwidth) -> None:
+        super().__init__(what, hint)
+        self.bandwidth = bandwidth
+
+
+@contextlib.contextmanager
+def _open_cuda() -> Iterator[Any]:
+    from gputopo.probes.cuda.door import open_cuda  # CUDA's bindings take 60 ms
+
+    with open_cuda() as cuda:
+        yield cuda
+
+
+@contextlib.contextmanager
+def _open_engine(
+    cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
+) -> Iterator[Engine]:
+    from gputopo.probes.cuda.engine import Engine as CudaEngine
+
+    with CudaEngine(cuda, ordinals, node_cpus, pinned_bytes=pinned_bytes) as engine:
+        yield engine
+
+
+@dataclass(frozen=True)
+class Doors:
+    """What a session reaches the machine through; the tests put doubles here."""
+
+    open_cuda: Callable[[], AbstractContextManager[Any]] = _open_cuda
+    open_engine: Callable[
+        [Any, Mapping[int, int], Mapping[int, Sequence[int]], int], AbstractContextManager[Engine]
+    ] = _open_engine
+    open_sampler: Callable[[int], Sampler] = lambda gpu: Monitor([gpu])
+    host_memory: Callable[[Machine, Request], HostMemory] = lambda machine, request: _host_memory(
+        machine, request
+    )
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    now: Callable[[], float] = time.perf_counter
+    epoch: Callable[[], float] = time.time
+
+
+def measure(
+    machine: Machine, request: Request, progress: Tell | None = None, *, doors: Doors | None = None
+) -> Bandwidth:
+    """Measure this machine's links; `machine` is what was read of it, and is not changed.
+
+    Each number has beside it what is expected of it, and the groups that share an uplink are found.
+
+    `progress` is told before each step. A keyboard interrupt ends the session: what was measured is given
+    with `complete` False. Raises NoGpuMeasuredError, which carries what was measured, where there is no GPU
+    or CUDA cannot be used; UsageError for a GPU or a memory node that the machine does not have.
+    """
+    doors = doors or Doors()
+    gpus = wanted_gpus(machine, request.gpus)
+    _check_node(machine, request.numa)
+    begun, measured_at = doors.now(), doors.epoch()
+    results = Results()
+    refusal: tuple[str, str] | None = None
+    tell = progress or (lambda _: None)
+    try:
+        tell(Progress(done=0, total=1, seconds_left=None, now="host memory"))
+        _take_host_memory(results, doors.host_memory(machine, request))
+        tell(Progress(done=0, total=1, seconds_left=None, now="starting CUDA"))
+        refusal = _measure_gpus(machine, request, gpus, tell, doors, begun, results)
+    except KeyboardInterrupt:
+        results.complete = False
+        results.not_measured.append(NotMeasured(what="all copies of the GPUs", reason=INTERRUPTED))
+    bandwidth = Bandwidth(
+        source="live",
+        samples=tuple(results.samples),
+        failures=tuple(results.failures),
+        not_measured=tuple(results.not_measured),
+        uplink_groups=uplink_groups(results.samples, machine),
+        level=request.level,
+        complete=results.complete,
+        measured_at=measured_at,
+        duration_s=doors.now() - begun,
+        driver_version=machine.driver.version,
+        cuda_version=results.cuda_version or machine.driver.cuda_version,
+        notes=tuple(results.notes),
+    )
+    bandwidth = with_expectations(bandwidth, machine)
+    if refusal is not None:
+        raise NoGpuMeasuredError(*refusal, bandwidth)
+    return bandwidth
+
+
+def _measure_gpus(
+    machine: Machine,
+    request: Request,
+    gpus: Sequence[int],
+    tell: Tell,
+    doors: Doors,
+    begun: float,
+    results: Results,
+) -> tuple[str, str] | None:
+    """Measure the GPUs into `results`. Gives what and what to do where not one could be."""
+    try:
+        with doors.open_cuda() as cuda:
+            results.cuda_version = cuda.driver_version
+            matched = match(machine, gpus, cuda.devices, doors.environment)
+            results.not_measured += matched.not_measured
+            results.notes += [
+                f"{gpu_place(gpu.index)} is split (MIG): its numbers are those of one instance"
+                for gpu in machine.gpus
+                if gpu.mig.mode and gpu.index in matched.ordinals
+            ]
+            if not matched.ordinals:
+                what = "CUDA shows none of the GPUs that were to be measured"
+                return what, "; ".join(f"{one.what}: {one.reason}" for one in matched.not_measured)
+            with (
+                doors.open_engine(
+                    cuda, matched.ordinals, _node_cpus(machine), _pinned_bytes(request.level)
+                ) as engine,
+                Meter(matched.ordinals, open_sampler=doors.open_sampler, now=doors.now) as meter,
+            ):
+                return _run(machine, request, matched, engine, meter, tell, doors, begun, results)
+    except NoCudaError as error:
+        results.not_measured.append(NotMeasured(what="all copies of the GPUs", reason=error.says))
+        return error.says, error.remedy
+
+
+def _run(
+    machine: Machine,
+    request: Request,
+    matched: Matched,
+    engine: Engine,
+    meter: Meter,
+    tell: Tell,
+    doors: Doors,
+    begun: float,
+    results: Results,
+) -> tuple[str, str] | None:
+    """Measure the GPUs that CUDA shows. Gives what and what to do where it can use none of them."""
+    if meter.reason is not None:
+        results.notes.append(f"no P-states, clocks and links were read while it copied: NVML {meter.reason}")
+    given_up = _unusable(machine, matched.ordinals, engine, results)
+    setting = _setting(machine, request, [gpu for gpu in matched.ordinals if gpu not in given_up], engine)
+    for gpu, reason in given_up.items():
+        results.not_measured.append(NotMeasured(what=gpu_place(gpu), reason=reason))
+    if not setting.gpus:
+        return "CUDA can use none of the GPUs that were to be measured", "; ".join(given_up.values())
+    deadline = begun + QUICK_SECONDS if request.level == "quick" else None
+    session = Session(engine, meter, setting, deadline_s=deadline, tell=tell, now=doors.now, results=results)
+    tell(Progress(done=0, total=1, seconds_left=None, now="waking the GPUs up"))
+    try:
+        said = wake(engine, meter, setting, doors.now)
+        if said:
+            results.notes.append(said)
+        session.run()
+    finally:
+        results.failures += engine.unreturned
+    return None
+
+
+def _pinned_bytes(level: Level) -> int:
+    """Give how much host memory may be page-locked: no large part of what is free, here or in a container."""
+    available = available_bytes()
+    most = _QUICK_PINNED_BYTES if level == "quick" else _FULL_PINNED_BYTES
+    return most if available is None else min(most, int(available * _SHARE_OF_AVAILABLE))
+
+
+def _unusable(machine: Machine, gpus: Mapping[int, int], engine: Engine, results: Results) -> dict[int, str]:
+    """Ask what is free on each GPU: one that does not even tell that is not measured, for CUDA's reason."""
+    modes = {gpu.index: gpu.compute_mode for gpu in machine.gpus}
+    given_up: dict[int, str] = {}
+    for gpu in gpus:
+        free = engine.free_bytes(gpu)
+        unusable = engine.supports(gpu, "copy_engine")
+        if unusable is not None or free == 0:
+            why = f"CUDA cannot use {gpu_place(gpu)}: {unusable or 'none of its memory is free'}"
+            mode = modes.get(gpu) or "default"
+            given_up[gpu] = why if mode == "default" else f"{why}; its compute mode is {mode}"
+            continue
+        if free < _AMPLE_BYTES:
+            results.notes.append(
+                f"{gpu_place(gpu)} has only {free // MIB} MiB of its memory free: large copies go round in"
+                " less, and only their last round is compared"
+            )
+    return given_up
+
+
+def _setting(machine: Machine, request: Request, gpus: Sequence[int], engine: Engine) -> Setting:
+    nodes = near_nodes(machine, gpus, request.numa)
+    reasons = {gpu: engine.supports(gpu, _KERNEL) for gpu in gpus}
+    return Setting(
+        gpus=tuple(gpus),
+        level=request.level,
+        nodes=nodes,
+        far_nodes=far_nodes(machine, nodes) if request.numa is None else {},
+        peers=frozenset((a, b) for a in gpus for b in gpus if a != b and engine.peer_access(a, b)),
+        no_kernels={gpu: reason for gpu, reason in reasons.items() if reason is not None},
+    )
+
+
+def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
+    """Give the CPUs of each memory node that has some."""
+    lists = {node.index: parse(node.cpus or "") for node in machine.host.numa_nodes or ()}
+    return {node: sorted(cpus) for node, cpus in lists.items() if cpus}
+
+
+def _check_node(machine: Machine, numa: int | None) -> None:
+    nodes = [node.index for node in machine.host.numa_nodes or ()]
+    if numa is not None and numa not in nodes:
+        there = ", ".join(map(str, nodes)) or "none is told by this system"
+        raise UsageError(f"there is no memory node {numa} in this machine", f"its nodes: {there}")
+
+
+def _host_memory(machine: Machine, request: Request) -> HostMemory:
+    if request.level == "quick":
+        return measure_host_memory(machine.host, repeats=_QUICK_HOST_REPEATS, most_bytes=_QUICK_HOST_BYTES)
+    return measure_host_memory(machine.host, repeats=REPEATS)
+
+
+def _take_host_memory(results: Results, found: HostMemory) -> None:
+    results.samples += found.samples
+    results.failures += found.failures
+    results.not_measured += found.not_measured
+    results.notes += found.notes

@@ -1,0 +1,184 @@
+"""Runs the jobs of a session one after another: within its time, past what fails, told as it goes."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from gputopo.copies.budget import Effort, Pace, Speeds, choose_effort, job_seconds
+from gputopo.copies.copies import Job
+from gputopo.copies.jobs import (
+    Setting,
+    describe,
+    gpu_place,
+    gpus_of,
+    jobs,
+    next_jobs,
+    not_possible,
+    without,
+)
+from gputopo.probes.session.conditions import Meter
+from gputopo.probes.session.engine import Engine
+from gputopo.probes.session.repeats import measure_job
+from gputopo.values.bandwidth import Failure, NotMeasured, Sample
+
+# After so many jobs the effort is chosen anew; in between the estimate runs down with the clock.
+_CHOOSE_EVERY = 16
+NO_TIME = "time"
+INTERRUPTED = "interrupted"
+_REFUSED_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+_WRONG_DATA = "WRONG_DATA"
+_WRONG_POINTERS = "wrong data arrived on that GPU before; a kernel that follows pointers in it would crash"
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a session is: jobs done and in all, the seconds that are left by estimate, what runs now."""
+
+    done: int
+    total: int
+    seconds_left: float | None
+    now: str
+
+
+Tell = Callable[[Progress], None]
+
+
+class Results:
+    """What a session has measured so far; `complete` is False where it was interrupted."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.failures: list[Failure] = []
+        self.not_measured: list[NotMeasured] = []
+        self.notes: list[str] = []
+        self.complete = True
+        self.cuda_version: str | None = None
+
+
+class Session:
+    """One measuring session over an engine. `run` measures; what came out is in `results`.
+
+    `deadline_s`: when, by `now`, nothing further is begun; None: no limit. `given_up`: GPUs of which nothing
+    further is asked, with the reason.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        meter: Meter,
+        setting: Setting,
+        *,
+        deadline_s: float | None = None,
+        given_up: Mapping[int, str] | None = None,
+        tell: Tell | None = None,
+        now: Callable[[], float] = time.perf_counter,
+        results: Results | None = None,
+    ) -> None:
+        self._engine, self._meter, self._setting = engine, meter, setting
+        self._deadline_s, self._now = deadline_s, now
+        self._tell = tell or (lambda progress: None)
+        self._given_up = dict(given_up or {})
+        self._speeds, self._pace = Speeds(), Pace()
+        self._distrusted: set[str] = set()  # places where wrong data arrived
+        self._queue: list[Job] = []
+        self._tried: set[str] = set()
+        self._done = 0
+        self._estimate_s = 0.0
+        self._effort: Effort | None = None
+        self.results = results or Results()
+
+    def run(self) -> Results:
+        """Measure all jobs. A keyboard interrupt ends it with what there is; it is not raised again."""
+        self._queue = list(jobs(self._setting))
+        self.results.not_measured += not_possible(self._setting)
+        try:
+            while self._queue:
+                self._step()
+        except KeyboardInterrupt:
+            self.results.complete = False
+            self._leave_out(self._queue, INTERRUPTED)
+        return self.results
+
+    def _step(self) -> None:
+        self._choose()
+        job = self._queue[0]
+        if job.group is not None:
+            self._tried.add(job.group)
+        possible = self._possible(job)
+        if possible is not None:
+            self._report(describe(possible))
+            self._measure(possible)
+        self._queue.pop(0)
+        self._done += 1
+        if job.group is not None and not (self._queue and self._queue[0].group is not None):
+            more = next_jobs(self.results.samples, self._setting, frozenset(self._tried))
+            self._queue[:0] = more
+            self._effort = None
+
+    def _possible(self, job: Job) -> Job | None:
+        """Give what can be measured of a job; where that is nothing, say why."""
+        left = without(job, {gpu_place(gpu) for gpu in self._given_up})
+        if left is None:
+            gone = [gpu for way in job.ways for gpu in gpus_of(way) if gpu in self._given_up]
+            self._leave_out([job], self._given_up[gone[0]])
+            return None
+        if _follows_pointers(left, self._distrusted):
+            self._leave_out([left], _WRONG_POINTERS)
+            return None
+        if self._left_s() < self._pace.factor * job_seconds(left, self._speeds, self._chosen()):
+            self._leave_out([left], NO_TIME)
+            return None
+        return left
+
+    def _measure(self, job: Job) -> None:
+        estimated = job_seconds(job, self._speeds, self._chosen())
+        begun = self._now()
+        outcome = measure_job(job, self._engine, self._meter, self._speeds, self._chosen())
+        self._pace.learn(estimated, self._now() - begun)
+        self.results.samples += outcome.samples
+        self.results.failures += outcome.failures
+        for way, failure in zip(outcome.failed, outcome.failures, strict=True):
+            self._judge(gpus_of(way), failure)
+
+    def _judge(self, gpus: tuple[int, ...], failure: Failure) -> None:
+        """Give up the GPUs that answer no more after a failure, or have no memory for their own copies."""
+        if failure.reason == _WRONG_DATA:
+            if failure.source == "host":  # the way by which the pointers come
+                self._distrusted.add(failure.destination)
+            return
+        alone = len(gpus) == 1 and failure.group is None
+        for gpu in gpus:
+            unusable = self._engine.supports(gpu, "copy_engine")
+            if unusable is not None:
+                self._given_up[gpu] = f"{gpu_place(gpu)} is not used any more: {unusable}"
+            elif alone and failure.reason == _REFUSED_MEMORY:
+                self._given_up[gpu] = f"{gpu_place(gpu)} refused the memory ({failure.reason})"
+
+    def _choose(self) -> None:
+        if self._effort is not None and self._done % _CHOOSE_EVERY:
+            return
+        self._effort, self._estimate_s = choose_effort(
+            self._queue, self._speeds, self._setting.level, self._left_s(), self._pace.factor
+        )
+        self._estimated_at = self._now()
+
+    def _chosen(self) -> Effort:
+        assert self._effort is not None
+        return self._effort
+
+    def _left_s(self) -> float:
+        return float("inf") if self._deadline_s is None else self._deadline_s - self._now()
+
+    def _report(self, what: str) -> None:
+        left = max(0.0, min(self._estimate_s - (self._now() - self._estimated_at), self._left_s()))
+        total = self._done + len(self._queue)
+        self._tell(Progress(done=self._done, total=total, seconds_left=left, now=what))
+
+    def _leave_out(self, left_out: list[Job], reason: str) -> None:
+        self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]
+
+
+def _follows_pointers(job: Job, distrusted: set[str]) -> bool:
+    """Tell whether a latency is measured along pointers in the memory of a GPU that got wrong data."""
+    way = job.ways[0]
+    return job.kind == "latency" and way.method == "kernel_read" and way.source in distrusted

@@ -1,0 +1,87 @@
+"""Wakes the GPUs up before anything is measured: an idle card has lowered its clocks and its link."""
+
+import time
+from collections.abc import Callable
+
+from gputopo.copies.budget import QUICK_EFFORTS, Speeds, sizes
+from gputopo.copies.copies import Job, Way, WayKind
+from gputopo.copies.jobs import Setting, gpu_place, gpus_of, group_name
+from gputopo.copies.settling import settle
+from gputopo.probes.session.conditions import Meter, WindowReadings, still_rising
+from gputopo.probes.session.engine import Engine
+
+# Work goes on for at least this long, since a card takes some tenths of a second from P8 to its full clocks,
+# and early windows agree on being slow; and for no longer than this, however much they differ.
+LEAST_S = 0.25
+MOST_S = 1.5
+_AGREEING = 4  # windows in a row whose rates agree
+_MOST_WINDOWS = 400
+
+
+def wake(
+    engine: Engine,
+    meter: Meter,
+    setting: Setting,
+    now: Callable[[], float] = time.perf_counter,
+) -> str | None:
+    """Copy inside all GPUs and to all of them until the rates stay. Gives what is to be said of it, if any.
+
+    Nothing of this is measured. What fails here is left to the jobs, which tell it.
+    """
+    said = []
+    kinds: tuple[WayKind, ...] = ("d2d_local", "h2d")
+    for kind in kinds:
+        values, readings = _windows(engine, meter, _job(kind, setting), now)
+        thrown_away = max(
+            still_rising(readings), len(settle(values, 1, len(values) + 1).discarded) if values else 0
+        )
+        if thrown_away:
+            said.append(
+                f"{thrown_away} windows of {kind} ({min(values):.1f} to {values[-1]:.1f} GB/s in all)"
+            )
+    if not said:
+        return None
+    return "the cards were waking up before the measuring began, thrown away: " + ", ".join(said)
+
+
+def _windows(
+    engine: Engine, meter: Meter, job: Job, now: Callable[[], float]
+) -> tuple[list[float], list[WindowReadings]]:
+    """Give the sum of the rates of each window, and the readings in it."""
+    values: list[float] = []
+    readings: list[WindowReadings] = []
+    begun = now()
+    counts = sizes(job, Speeds(), QUICK_EFFORTS[0])
+    ways = tuple(zip(job.ways, counts, strict=True))
+    gpus = tuple(gpu for way in job.ways for gpu in gpus_of(way))
+    while ways and len(values) < _MOST_WINDOWS:
+        window_readings = meter.window(gpus)
+        trial = Job(kind=job.kind, ways=tuple(way for way, _ in ways), group=job.group)
+        window = engine.measure(trial, [size for _, size in ways], window_readings.take)
+        working = [time.failure is None for time in window.ways]
+        if all(working):
+            values.append(sum(time.gb_per_s for time in window.ways))
+            readings.append(window_readings.readings)
+            meter.learn(window_readings.readings)
+        ways = tuple(way for way, works in zip(ways, working, strict=True) if works)
+        passed = now() - begun
+        if passed > MOST_S or (passed > LEAST_S and _stays(values)):
+            break
+    return values, readings
+
+
+def _stays(values: list[float]) -> bool:
+    last = values[-_AGREEING:]
+    return len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
+
+
+def _job(kind: WayKind, setting: Setting) -> Job:
+    ways = []
+    for gpu in setting.gpus:
+        place = gpu_place(gpu)
+        if kind == "d2d_local":
+            ways.append(Way(kind=kind, source=place, destination=place))
+        else:
+            node = setting.nodes.get(gpu)
+            ways.append(Way(kind=kind, source="host", destination=place, pinned=True, numa_node=node))
+    return Job(kind=kind, ways=tuple(ways), group=group_name(kind, setting.gpus))

@@ -1,0 +1,239 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.captures import detect
+from gputopo.captures.bandwidth import bandwidth_test
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+from tests.captures.bandwidth.texts import bandwidth_test as written
+
+RATES = {"Host to Device": 763.5, "Device to Host": 799.1, "Device to Device": 84983.9}
+
+
+def read(text: str) -> tuple[Machine, Bandwidth]:
+    machine = detect.read_text(text, origin="test")
+    assert machine.bandwidth is not None
+    return machine, machine.bandwidth
+
+
+def test_a_quick_run_is_three_numbers_of_the_gpu_it_names() -> None:
+    machine, bandwidth = read(written("GeForce GTX 1070", RATES, index=2))
+    assert [(gpu.index, gpu.name) for gpu in machine.gpus] == [(2, "GeForce GTX 1070")]
+    assert [
+        (s.kind, s.source, s.destination, s.bytes, s.pinned, s.median_gb_per_s) for s in bandwidth.samples
+    ] == [
+        ("h2d", "host", "gpu:2", 33554432, True, 0.7635),
+        ("d2h", "gpu:2", "host", 33554432, True, 0.7991),
+        ("d2d_local", "gpu:2", "gpu:2", 33554432, None, 84.9839),
+    ]
+    assert machine.unread == ()
+
+
+def test_newer_versions_print_gb_and_the_doubt_about_mb_is_noted() -> None:
+    _, new = read(written("A", {"Host to Device": 12.3}, unit="GB"))
+    _, old = read(written("A", {"Host to Device": 12300.0}))
+    assert new.samples == old.samples
+    assert new.notes == ()
+    assert any("2^20" in note for note in old.notes)
+
+
+def test_pageable_memory_is_not_pinned_and_a_range_is_a_sample_a_size() -> None:
+    text = written("A", {"Device to Host": 5000.0}).replace("PINNED", "PAGEABLE").replace("Quick", "Range")
+    text = text.replace("   33554432\t\t\t5000.0", "   1024\t\t\t500.0\n   2048\t\t\t\t900.5")
+    _, bandwidth = read(text)
+    assert [(s.bytes, s.pinned, s.median_gb_per_s) for s in bandwidth.samples] == [
+        (1024, False, 0.5),
+        (2048, False, 0.9005),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("label", "kind", "pinned"),
+    [
+        ("H2D-Pinned", "h2d", True),
+        ("D2H-Paged", "d2h", False),
+        ("D2D", "d2d_local", None),
+        ("H2D-Pinned-WriteCombined", "h2d", True),
+    ],
+)
+@pytest.mark.parametrize(("unit", "rate"), [("GB", "12.4"), ("MB", "12400.0")])
+def test_a_line_of_csv_tells_all(label: str, kind: str, pinned: bool | None, unit: str, rate: str) -> None:
+    line = f"bandwidthTest-{label}, Bandwidth = {rate} {unit}/s, Time = 0.00355 s, Size = 44000 bytes, "
+    machine, bandwidth = read(f"{line}NumDevsUsed = 1\n")
+    (sample,) = bandwidth.samples
+    assert (sample.kind, sample.pinned, sample.bytes, sample.median_gb_per_s) == (kind, pinned, 44000, 12.4)
+    assert machine.gpus[0].index == 0
+
+
+def test_a_sum_over_several_devices_is_no_number_of_any() -> None:
+    text = written("A", {"Host to Device": 24000.0}).replace("1 Device(s)", "2 Device(s)")
+    machine, bandwidth = read(text.replace(" Device 0: A\n", " Device 0: A\n Device 1: B\n"))
+    assert bandwidth.samples == ()
+    assert [(g.index, g.name) for g in machine.gpus] == [(0, "A"), (1, "B")]
+    (missing,) = bandwidth.not_measured
+    assert "2 devices" in missing.what
+    assert "24 GB/s" in missing.reason
+
+
+def test_the_blogs_program_tells_pageable_and_pinned_and_the_prompt_tells_the_gpu() -> None:
+    text = (
+        "(keras) user@host:~/x$ CUDA_VISIBLE_DEVICES=6 ./bandwidthtest\n\nDevice: GeForce GTX 1080\n"
+        "Transfer size (MB): 16\n\nPageable transfers\n  Host to Device bandwidth (GB/s): 2.441729\n"
+        "\nPinned transfers\n  Device to Host bandwidth (GB/s): 2.477919\n"
+    )
+    machine, bandwidth = read(text)
+    assert [(s.kind, s.pinned, s.bytes, s.median_gb_per_s) for s in bandwidth.samples] == [
+        ("h2d", False, 16 * 2**20, 2.441729),
+        ("d2h", True, 16 * 2**20, 2.477919),
+    ]
+    assert [(g.index, g.name) for g in machine.gpus] == [(6, "GeForce GTX 1080")]
+    assert machine.unread == ()
+
+
+def test_outputs_below_one_another_are_numbered_by_what_each_was_told_to_see() -> None:
+    text = "".join(
+        f"$ CUDA_VISIBLE_DEVICES={i} ./bandwidthTest\n{written('A', {'Host to Device': 1000.0 + i})}"
+        for i in (4, 2)
+    )
+    _, bandwidth = read(text)
+    assert {s.destination: s.median_gb_per_s for s in bandwidth.samples} == {"gpu:4": 1.004, "gpu:2": 1.002}
+
+
+def test_what_a_run_was_told_to_see_holds_for_that_run_unless_exported() -> None:
+    run = written("A", {"Host to Device": 1000.0})
+    for word, last in (("", "gpu:0"), ("export ", "gpu:5")):
+        text = f"$ {word}CUDA_VISIBLE_DEVICES=5 ./bandwidthTest\n{run}$ ./bandwidthTest\n{run}"
+        assert [s.destination for s in read(text)[1].samples] == ["gpu:5", last]
+
+
+def test_outputs_below_one_another_are_numbered_by_the_file_names_between_them() -> None:
+    text = "".join(
+        f"==> results/bandwidthTest_gpu_{i}.txt <==\n{written('A', {'Host to Device': 1000.0 + i})}"
+        for i in (3, 1)
+    )
+    _, bandwidth = read(text)
+    assert {s.destination: s.median_gb_per_s for s in bandwidth.samples} == {"gpu:3": 1.003, "gpu:1": 1.001}
+    assert any("numbered as the lines above" in note for note in bandwidth.notes)
+
+
+def test_outputs_without_any_number_are_taken_in_their_order_and_a_note_says_so() -> None:
+    machine, bandwidth = read("".join(written("A", {"Host to Device": 1000.0 + i}) for i in range(7)))
+    assert [s.destination for s in bandwidth.samples] == [f"gpu:{i}" for i in range(7)]
+    assert len(machine.gpus) == 7
+    assert any("GPUs 0 to 6 in their order" in note for note in bandwidth.notes)
+
+
+def test_their_own_numbers_count_where_one_is_above_0() -> None:
+    text = "".join(written("A", {"Host to Device": 1000.0 + i}, index=i) for i in (0, 1, 0))
+    _, bandwidth = read(text)
+    assert [s.destination for s in bandwidth.samples] == ["gpu:0", "gpu:1", "gpu:0"]
+
+
+def test_a_pinned_and_a_pageable_run_are_of_one_gpu() -> None:
+    pinned = written("A", {"Host to Device": 12000.0})
+    machine, bandwidth = read(pinned + pinned.replace("PINNED", "PAGEABLE").replace("12000", "6000"))
+    assert [(s.destination, s.pinned) for s in bandwidth.samples] == [("gpu:0", True), ("gpu:0", False)]
+    assert len(machine.gpus) == 1
+
+
+def test_a_run_that_failed_is_not_measured_and_keeps_its_words() -> None:
+    text = written("A", RATES).replace("Result = PASS", "Result = FAIL")
+    text += 'CUDA error at bandwidthTest.cu:686 code=2(cudaErrorMemoryAllocation) "cudaMalloc"\n'
+    _, bandwidth = read(text)
+    assert len(bandwidth.samples) == 3
+    assert [one.reason.partition("says: ")[2][:13] for one in bandwidth.not_measured] == [
+        "Result = FAIL",
+        "CUDA error at",
+    ]
+
+
+def test_a_run_that_failed_before_it_saw_a_gpu_tells_why_and_invents_none() -> None:
+    text = "[CUDA Bandwidth Test] - Starting...\nRunning on...\n\ncudaGetDeviceProperties returned 100\n"
+    text += '-> no CUDA-capable device is detected\nCUDA error at a.cu:2 code=100(cudaErrorNoDevice) "x"\n'
+    machine, bandwidth = read(text)
+    first, second = (one.reason.partition("says: ")[2] for one in bandwidth.not_measured)
+    assert first == "cudaGetDeviceProperties returned 100 -> no CUDA-capable device is detected"
+    assert "cudaErrorNoDevice" in second
+    assert (machine.gpus, machine.unread) == ((), ())
+
+
+@pytest.mark.parametrize("lost", ["Result", "Device to Device", "33554432\t\t\t799"])
+def test_a_run_without_its_last_line_ends_early(lost: str) -> None:
+    whole = written("A", RATES)
+    for text, complete in ((whole, True), (whole.partition(lost)[0], False)):
+        assert read(text)[1].complete == complete
+        assert read(whole + text)[1].complete == complete
+    assert not read(whole + whole.partition(" Device 0")[0])[1].complete
+
+
+def test_a_part_of_a_run_that_was_pasted_ends_early_where_a_heading_has_no_number() -> None:
+    part = written("A", RATES).partition(" Device 0")[2].partition("Result")[0]
+    assert read(f" Device 0{part}")[1].complete
+    assert not read(f" Device 0{part}".replace("84983.9", "").rstrip())[1].complete
+
+
+def test_a_run_of_the_blogs_program_ends_with_pinned_memory_to_the_host() -> None:
+    ways = "  Host to Device bandwidth (GB/s): 2.4\n  Device to Host bandwidth (GB/s): 2.5\n"
+    pageable = f"Device: A\nTransfer size (MB): 16\n\nPageable transfers\n{ways}"
+    assert not read(pageable)[1].complete
+    assert read(f"{pageable}\nPinned transfers\n{ways}")[1].complete
+
+
+@pytest.mark.parametrize(("ending", "complete"), [("Result = FAIL\n", True), ("", False)])
+def test_a_run_that_cuda_ended_lacks_what_it_would_have_printed(ending: str, complete: bool) -> None:
+    begun = written("A", RATES).partition("Result")[0]
+    error = 'CUDA error at bandwidthTest.cu:686 code=2(cudaErrorMemoryAllocation) "cudaMalloc"\n'
+    assert read(begun + error + ending)[1].complete == complete
+
+
+@pytest.mark.parametrize(("count", "samples"), [(1, 3), (2, 0)])
+def test_of_all_devices_together_only_one_alone_has_speeds(count: int, samples: int) -> None:
+    told = written("A", RATES).replace("1 Device(s)", f"{count} Device(s)")
+    start, _, rest = told.partition("\n")
+    all_of_them = "!!!!!Cumulative Bandwidth to be computed from all the devices !!!!!!"
+    machine, bandwidth = read(f"{start}\n{all_of_them}\n{rest}")
+    assert len(bandwidth.samples) == samples
+    assert len(bandwidth.not_measured) == 3 - samples
+    assert machine.unread == ()
+
+
+@pytest.mark.parametrize("number", ["0.0", "-5.0", "nan", "inf", "1e30", "12,5", "abc"])
+def test_a_number_that_no_copy_has_is_reported_and_not_taken(number: str) -> None:
+    machine, bandwidth = read(written("A", RATES).replace("763.5", number))
+    assert len(bandwidth.samples) == 2
+    assert [number in line.text for line in machine.unread] == [True]
+
+
+def test_a_text_without_a_result_is_refused() -> None:
+    with pytest.raises(InputError, match="no result of a bandwidth test"):
+        read("[CUDA Bandwidth Test] - Starting...\nRunning on...\n\n Device 0: A\n Quick Mode\n")
+
+
+rates = st.integers(1, 99_999_9).map(lambda tenths: tenths / 10)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(RATES)), rates, min_size=1), st.sampled_from(["MB", "GB"]))
+@settings(max_examples=60, deadline=None)
+def test_any_run_that_is_written_is_read_back(told: dict[str, float], unit: str) -> None:
+    _, bandwidth = read(written("A", told, unit=unit))
+    scale = 1000 if unit == "MB" else 1
+    assert [s.median_gb_per_s for s in bandwidth.samples] == pytest.approx([v / scale for v in told.values()])
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.DataObject) -> None:
+    lines = (written("A", RATES) * 2).splitlines()
+    kept = data.draw(st.permutations(lines))[: data.draw(st.integers(0, len(lines)))]
+    try:
+        _, bandwidth = read("\n".join(kept))
+    except InputError:
+        return
+    assert {s.median_gb_per_s for s in bandwidth.samples} <= {0.7635, 0.7991, 84.9839}
+
+
+def test_a_parser_alone_gives_the_same_machine() -> None:
+    text = written("A", RATES)
+    assert bandwidth_test.read(text, origin="test").machine == read(text)[0]

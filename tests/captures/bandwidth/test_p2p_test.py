@@ -1,0 +1,288 @@
+import string
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.captures import detect
+from gputopo.captures.bandwidth import p2p_test
+from gputopo.values.bandwidth import Sample
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+from tests.captures.bandwidth.texts import p2p_head, p2p_matrix
+
+RATES = [[100.5, 11.25, 12.5], [13.0, 101.5, 14.0], [15.0, 16.0, 102.5]]
+ACCESS = [[True, True, False], [True, True, False], [False, False, True]]
+NAMES = ["GeForce GTX 1070", "GeForce GTX 1070", "GeForce GTX 1080 Ti"]
+ENABLED = "Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)"
+DISABLED = "Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)"
+
+
+def read(text: str) -> Machine:
+    return detect.read_text(text, origin="test")
+
+
+def samples(text: str) -> tuple[Sample, ...]:
+    bandwidth = read(text).bandwidth
+    assert bandwidth is not None
+    return bandwidth.samples
+
+
+def rates(found: tuple[Sample, ...], kind: str) -> dict[tuple[str, str], float | None]:
+    return {(s.source, s.destination): s.median_gb_per_s for s in found if s.kind == kind}
+
+
+def test_a_row_is_the_source_and_a_column_the_destination() -> None:
+    found = samples(p2p_head(NAMES, [[True] * 3] * 3) + p2p_matrix(ENABLED, RATES))
+    direct = rates(found, "p2p_direct")
+    assert direct["gpu:0", "gpu:1"] == 11.25
+    assert direct["gpu:1", "gpu:0"] == 13.0
+    assert len(direct) == 6
+
+
+def test_of_p2p_reads_the_row_fetches() -> None:
+    heading = "Unidirectional P2P=Enabled Bandwidth (P2P Reads) Matrix (GB/s)"
+    assert rates(samples(p2p_matrix(heading, RATES)), "p2p_direct")["gpu:1", "gpu:0"] == 11.25
+
+
+@pytest.mark.parametrize("words", ["Bandwidth Matrix (ACS disabled, all links x16)", "Matrix (GB/s)"])
+def test_what_else_a_heading_says_is_not_taken_for_the_state_of_p2p(words: str) -> None:
+    found = samples(p2p_matrix(f"Unidirectional P2P=Enabled {words}", RATES))
+    assert rates(found, "p2p_direct")["gpu:0", "gpu:1"] == 11.25
+    staged = samples(p2p_matrix(f"Unidirectional P2P=Disabled {words}", RATES))
+    assert rates(staged, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
+
+
+def test_without_access_a_pair_is_staged_even_where_p2p_is_enabled() -> None:
+    found = samples(p2p_head(NAMES, ACCESS) + p2p_matrix(ENABLED, RATES))
+    assert set(rates(found, "p2p_direct")) == {("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")}
+    assert rates(found, "p2p_staged")["gpu:2", "gpu:1"] == 16.0
+    assert len(rates(found, "p2p_staged")) == 4
+
+
+def test_access_is_known_from_the_list_alone_and_from_the_matrix_alone() -> None:
+    whole = p2p_head(NAMES, ACCESS)
+    listed, _, matrix = whole.partition("P2P Connectivity Matrix")
+    for part in (listed, "P2P Connectivity Matrix" + matrix):
+        links = read(part + p2p_matrix(DISABLED, RATES)).links
+        assert [(k.a, k.b, k.p2p_read, k.p2p_write) for k in links] == [
+            (0, 1, "OK", "OK"),
+            (0, 2, "NOT_SUPPORTED", "NOT_SUPPORTED"),
+            (1, 2, "NOT_SUPPORTED", "NOT_SUPPORTED"),
+        ]
+
+
+def test_a_list_and_a_matrix_that_differ_are_a_contradiction_and_no_status() -> None:
+    text = p2p_head(NAMES, ACCESS).replace(
+        "Device=0 CAN Access Peer Device=1", "Device=0 CANNOT Access Peer Device=1"
+    )
+    machine = read(text + p2p_matrix(DISABLED, RATES))
+    link = machine.link(0, 1)
+    assert link is not None
+    assert link.p2p_read is None
+    assert {c.fact for c in machine.contradictions} == {"links[0-1].p2p_read", "links[0-1].p2p_write"}
+    assert "links[0-1].p2p_read" in machine.missing
+
+
+def test_the_diagonal_is_the_local_copy_and_says_of_which_matrix_it_is() -> None:
+    both = "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)"
+    found = samples(p2p_matrix(DISABLED, RATES) + p2p_matrix(both, RATES))
+    local = [(s.source, s.group, s.median_gb_per_s) for s in found if s.kind == "d2d_local"]
+    assert local[:2] == [
+        ("gpu:0", "Unidirectional P2P=Disabled", 100.5),
+        ("gpu:1", "Unidirectional P2P=Disabled", 101.5),
+    ]
+    assert local[3] == ("gpu:0", "Bidirectional P2P=Enabled", 100.5)
+
+
+@pytest.mark.parametrize(("state", "path"), [("Disabled", "staged"), ("Enabled", "direct")])
+def test_both_directions_and_latency_tell_their_path(state: str, path: str) -> None:
+    text = p2p_matrix(f"Bidirectional P2P={state} Bandwidth Matrix (GB/s)", RATES)
+    text += p2p_matrix(f"P2P={state} Latency Matrix (us)", RATES)
+    pairs = [s for s in samples(text) if s.source != s.destination]
+    assert {(s.kind, s.path) for s in pairs} == {("bidirectional", path), ("latency", path)}
+    latency = next(s for s in pairs if s.kind == "latency")
+    assert (latency.median_us, latency.median_gb_per_s) == (11.25, None)
+
+
+def test_of_the_newer_latencies_the_gpus_are_taken_and_the_hosts_are_said_to_be_left_out() -> None:
+    text = p2p_matrix("P2P=Enabled Latency (P2P Writes) Matrix (us)", RATES, "GPU")
+    text += "\n" + p2p_matrix("", [[77.0] * 3] * 3, "CPU")
+    machine = read(text)
+    assert machine.bandwidth is not None
+    assert {s.median_us for s in machine.bandwidth.samples} == {v for row in RATES for v in row}
+    assert any("CPU latencies" in note for note in machine.bandwidth.notes)
+    assert machine.unread == ()
+
+
+def test_devices_have_their_names_and_addresses() -> None:
+    text = "Device: 0, Tesla M60, pciBusID: 0, pciDeviceID: 0, pciDomainID:d463\n"
+    text += "Device=0 CAN Access Peer Device=1\n"
+    gpu = read(text).gpus[0]
+    assert (gpu.index, gpu.name, gpu.pci_address) == (0, "Tesla M60", "d463:00:00.0")
+
+
+def test_gpus_are_numbered_by_address_where_cuda_put_the_fastest_first() -> None:
+    text = (
+        "Device: 0, Fast, pciBusID: 9, pciDeviceID: 0, pciDomainID:0\n"
+        "Device: 1, Slow, pciBusID: 5, pciDeviceID: 0, pciDomainID:0\n"
+    ) + p2p_matrix(DISABLED, [[900.0, 1.5], [2.5, 100.0]])
+    machine = read(text)
+    assert [(g.index, g.cuda_index, g.name) for g in machine.gpus] == [(0, 1, "Slow"), (1, 0, "Fast")]
+    assert machine.bandwidth is not None
+    assert rates(machine.bandwidth.samples, "p2p_staged") == {
+        ("gpu:1", "gpu:0"): 1.5,
+        ("gpu:0", "gpu:1"): 2.5,
+    }
+    assert any("PCI order" in note for note in machine.bandwidth.notes)
+
+
+def test_a_bare_matrix_faster_than_a_link_is_both_directions_and_a_note_says_so() -> None:
+    for scale, kind in ((10, "bidirectional"), (1, "p2p_direct")):
+        rows = [[None if a == b else scale * v for b, v in enumerate(r)] for a, r in enumerate(RATES)]
+        bandwidth = read(p2p_matrix("", rows)).bandwidth
+        assert bandwidth is not None
+        assert [s.kind for s in bandwidth.samples] == [kind] * 6
+        assert any("lost its heading" in note for note in bandwidth.notes)
+
+
+def test_markdown_prompts_and_dots_around_are_no_lines_to_report() -> None:
+    text = (
+        f"$ ./p2pBandwidthLatencyTest\n```text\n   ...\n{p2p_matrix('### ' + DISABLED, RATES)}   ...\n```\n"
+    )
+    machine = read(text.replace("\n", "\r\n"))
+    assert machine.bandwidth is not None
+    assert len(machine.bandwidth.samples) == 9
+    assert machine.unread == ()
+
+
+def test_what_stands_between_the_tables_is_reported_and_the_rest_is_read() -> None:
+    machine = read(
+        p2p_matrix(DISABLED, RATES) + "Xid 79: the GPU has fallen off\n" + p2p_matrix(ENABLED, RATES)
+    )
+    assert [(u.line, u.text) for u in machine.unread] == [(6, "Xid 79: the GPU has fallen off")]
+    assert machine.bandwidth is not None
+    assert len(machine.bandwidth.samples) == 18
+
+
+@pytest.mark.parametrize("cell", ["0.00", "-3.00", "nan", "inf", "1e99", "999999.9", "12,5", "٣", "0x10"])
+def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
+    machine = read(p2p_matrix(DISABLED, RATES).replace(" 11.25", f" {cell}"))
+    assert machine.bandwidth is not None
+    assert len(machine.bandwidth.samples) == 8
+    assert len(machine.unread) == 1
+
+
+def test_a_device_told_twice_and_differently_is_refused() -> None:
+    with pytest.raises(InputError, match=r"device 0 twice and differently \(line 2\)"):
+        read(
+            "Device: 0, A, pciBusID: 5, pciDeviceID: 0\nDevice: 0, B, pciBusID: 5, pciDeviceID: 0\n"
+            "P2P=Enabled\n"
+        )
+
+
+def test_a_row_too_short_is_left_out_and_no_cell_moves() -> None:
+    text = p2p_matrix(DISABLED, RATES).replace("101.50", "")
+    found = samples(text)
+    assert {s.median_gb_per_s for s in found} == {100.5, 11.25, 12.5, 15.0, 16.0, 102.5}
+
+
+def test_two_runs_in_one_text_are_both_read() -> None:
+    assert len(samples(p2p_matrix(DISABLED, RATES) * 2)) == 18
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> tuple[str, list[list[float]]]:
+    count = draw(st.integers(1, 9))
+    cell = st.integers(1, 90_000_00).map(lambda hundredths: hundredths / 100)
+    rows = draw(st.lists(st.lists(cell, min_size=count, max_size=count), min_size=count, max_size=count))
+    return draw(st.sampled_from([DISABLED, ENABLED])), rows
+
+
+@given(matrices(), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "    ", "> ", "| "]))
+@settings(max_examples=60, deadline=None)
+def test_any_matrix_that_is_written_is_read_back(
+    written: tuple[str, list[list[float]]], eol: str, quoting: str
+) -> None:
+    heading, rows = written
+    lines = p2p_matrix(heading, rows).splitlines()
+    found = samples(eol.join(quoting + line for line in lines))
+    read_back = {(s.source, s.destination): s.median_gb_per_s for s in found}
+    assert read_back == {(f"gpu:{a}", f"gpu:{b}"): rows[a][b] for a, b in product(range(len(rows)), repeat=2)}
+
+
+WHOLE = p2p_head(NAMES, ACCESS) + "".join(
+    p2p_matrix(heading, RATES) for heading in (DISABLED, ENABLED, "P2P=Disabled Latency Matrix (us)")
+)
+PRINTED = {v for row in RATES for v in row}
+CONNECTIVITY = {0.0, 1.0}  # shuffled, its rows may come to stand below another matrix's heading
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.DataObject) -> None:
+    lines = WHOLE.splitlines()
+    how = data.draw(st.sampled_from(["cut", "shuffle", "junk", "drop"]))
+    if how == "cut":
+        text = WHOLE[: data.draw(st.integers(0, len(WHOLE)))].rpartition("\n")[0]
+    elif how == "shuffle":
+        text = "\n".join(data.draw(st.permutations(lines)))
+    elif how == "junk":
+        junk = data.draw(st.lists(st.text(string.printable + "٣—", max_size=30), max_size=8))
+        at = data.draw(st.integers(0, len(lines)))
+        junk = [line for line in junk if not any(c.isdigit() for c in line)]
+        text = "\n".join([*lines[:at], *junk, *lines[at:]])
+    else:
+        text = "\n".join(line for line in lines if data.draw(st.booleans()))
+    try:
+        bandwidth = read(text).bandwidth
+    except InputError:
+        return
+    for sample in bandwidth.samples if bandwidth else ():
+        assert (sample.median_gb_per_s or sample.median_us) in PRINTED | CONNECTIVITY
+
+
+ERROR = "Cuda failure p2pBandwidthLatencyTest.cu:605: 'no CUDA-capable device is detected'\n"
+START = "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n"
+
+
+def test_of_a_text_that_holds_nothing_but_an_error_that_is_all_that_is_told() -> None:
+    machine = read(START + ERROR)
+    told = machine.bandwidth
+    assert told is not None
+    assert [one.what for one in told.not_measured] == ["p2pBandwidthLatencyTest: the whole run"]
+    assert "'no CUDA-capable device is detected'" in told.not_measured[0].reason
+    assert (machine.gpus, told.samples, told.complete, machine.unread) == ((), (), False, ())
+
+
+def test_an_error_after_a_matrix_is_told_and_the_matrix_kept() -> None:
+    machine = read(p2p_matrix(ENABLED, RATES) + ERROR)
+    told = machine.bandwidth
+    assert told is not None
+    assert len(told.samples) == 9
+    assert "no CUDA-capable device" in told.not_measured[0].reason
+    assert not told.complete
+    assert machine.unread == ()
+
+
+@pytest.mark.parametrize("cut", ["    2 ", "    2  15.00  16."])
+def test_a_capture_that_stops_within_a_matrix_ends_early(cut: str) -> None:
+    whole = p2p_matrix(DISABLED, RATES)
+    last = whole.splitlines()[-1]
+    for text, complete in ((whole, True), (whole.replace(last, cut).rstrip("\n"), False)):
+        told = read(text).bandwidth
+        assert told is not None
+        assert told.complete == complete
+
+
+def test_an_error_beside_the_output_of_another_program_does_not_hide_that() -> None:
+    other = "bandwidthTest-H2D-Pinned, Bandwidth = 25.0 GB/s, Time = 0.1 s, Size = 32 bytes, NumDevsUsed = 1"
+    told = read(f"[CUDA Bandwidth Test] - Starting...\n{other}\n{START}{ERROR}").bandwidth
+    assert told is not None
+    assert [sample.median_gb_per_s for sample in told.samples] == [25.0]
+    assert [one.what for one in told.not_measured] == ["p2pBandwidthLatencyTest: the whole run"]
+
+
+def test_a_parser_alone_gives_the_same_machine() -> None:
+    assert p2p_test.read(WHOLE, origin="test").machine == read(WHOLE)

@@ -1,0 +1,222 @@
+from pathlib import Path
+
+import pytest
+
+from gputopo.captures import detect
+from gputopo.captures.smi import csv_table as smi_csv
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+
+CAPTURES = Path(__file__).parents[4] / "shared" / "captures" / "other"
+
+HEAD = "index, name, pci.bus_id, memory.total [MiB], clocks.max.memory [MHz], pcie.link.gen.current, pstate\n"
+ROWS = (
+    "0, NVIDIA GeForce RTX 3080, 00000000:0A:00.0, 10240 MiB, 9501 MHz, 1, P8\n"
+    "1, NVIDIA GeForce RTX 3080, 00000000:0B:00.0, 10240 MiB, 9501 MHz, 4, P2\n"
+)
+
+
+def parse(text: str) -> Machine:
+    return smi_csv.parse(text, origin="box.csv")
+
+
+def refused(text: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    assert caught.value.what.startswith("box.csv")
+    return caught.value
+
+
+def test_each_line_is_a_card_and_each_column_a_fact() -> None:
+    machine = parse(HEAD + ROWS)
+    assert machine.source == "nvidia-smi --query-gpu"
+    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:0a:00.0", "0000:0b:00.0"]
+    assert [gpu.pcie.gen_now for gpu in machine.gpus] == [1, 4]
+    assert [gpu.clocks_mhz.memory.max for gpu in machine.gpus] == [9501, 9501]
+    assert machine.unread == ()
+    assert machine.missing["gpus[*].fan_percent"] == "not in the capture"
+    assert machine.driver.status == "not_read"
+
+
+def test_numbers_without_units_are_in_the_units_of_their_columns() -> None:
+    bare = ROWS.replace(" MiB", "").replace(" MHz", "")
+    assert parse(HEAD + bare) == parse(HEAD + ROWS)
+    assert parse(HEAD.replace(" [MiB]", "").replace(" [MHz]", "") + bare).gpus == parse(HEAD + ROWS).gpus
+
+
+def test_a_number_with_another_unit_is_not_read() -> None:
+    machine = parse(HEAD + ROWS.replace("10240 MiB", "10 GiB", 1))
+    assert [gpu.memory_mib.total for gpu in machine.gpus] == [None, 10240]
+    assert machine.missing["gpus[0].memory_mib.total"] == "not understood: 10 GiB"
+    assert [one.text for one in machine.unread] == ["memory.total: 10 GiB"]
+
+
+def test_the_short_and_the_older_names_of_columns_are_known() -> None:
+    machine = parse(
+        "gpu_name, gpu_bus_id, gpu_uuid, clocks.gr [MHz], clocks.mem [MHz], clocks.max.gr [MHz],"
+        " clocks_throttle_reasons.active, retired_pages.sbe\n"
+        "Tesla K80, 0000:05:00.0, GPU-1, 562, 2505, 875, 0x0000000000000844, 3\n"
+    )
+    (gpu,) = machine.gpus
+    assert (gpu.name, gpu.pci_address, gpu.uuid) == ("Tesla K80", "0000:05:00.0", "GPU-1")
+    assert (gpu.clocks_mhz.graphics.now, gpu.clocks_mhz.memory.now, gpu.clocks_mhz.graphics.max) == (
+        562,
+        2505,
+        875,
+    )
+    assert gpu.throttle.mask == 0x844
+    assert gpu.throttle.reasons == ("sw_power_cap", "hw_thermal_slowdown", "unknown_0x800")
+    assert gpu.retired_pages.single_bit == 3
+
+
+def test_several_queries_are_of_one_machine() -> None:
+    heat = "index, temperature.gpu, fan.speed [%]\n0, 41, 30 %\n1, 43, [N/A]\n"
+    command = "$ nvidia-smi --query-gpu=index,temperature.gpu,fan.speed --format=csv\n"
+    machine = parse(HEAD + ROWS + command + heat)
+    assert [(gpu.pstate, gpu.temperature_c.gpu) for gpu in machine.gpus] == [("P8", 41), ("P2", 43)]
+    assert (machine.unread, machine.contradictions) == ((), ())
+
+
+def test_queries_for_programs_and_retired_pages_are_passed_over() -> None:
+    programs = "gpu_name, gpu_bus_id, pid, used_gpu_memory [MiB]\nA, 00000000:0B:00.0, 4711, 300 MiB\n"
+    pages = "gpu_uuid, retired_pages.address, retired_pages.cause\nGPU-1, [N/A], Single Bit ECC\n"
+    assert parse(programs + HEAD + ROWS + pages) == parse(HEAD + ROWS)
+    assert not smi_csv.recognise(programs)
+
+
+def test_a_list_of_columns_is_no_list_of_cards() -> None:
+    columns = "".join(f"{name}\n" for name in ("index", "pci.bus_id", "pcie.link.gen.max", "power.limit"))
+    assert not smi_csv.recognise(columns)
+    assert parse(columns + "####\n" + HEAD + ROWS).gpus == parse(HEAD + ROWS).gpus
+    assert [gpu.temperature_c.gpu for gpu in parse("temperature.gpu\n41\n43\nThat is all\n").gpus] == [41, 43]
+
+
+def test_the_index_is_the_columns_and_not_the_lines() -> None:
+    assert [gpu.index for gpu in parse("index, name\n3, A\n1, B\n").gpus] == [1, 3]
+    assert [gpu.index for gpu in parse("name, pstate\nA, P0\nB, P8\n").gpus] == [0, 1]
+
+
+def test_two_cards_of_one_index_are_refused() -> None:
+    assert "another GPU has the index 0" in refused(HEAD + ROWS.replace("1, NV", "0, NV")).what
+
+
+def test_of_a_loop_the_first_reading_of_a_card_stands() -> None:
+    machine = parse(HEAD + ROWS + HEAD + ROWS.replace("P8", "P0"))
+    assert [gpu.pstate for gpu in machine.gpus] == ["P8", "P2"]
+    assert machine.contradictions == ()
+
+
+def test_a_line_that_does_not_fit_the_columns_is_listed() -> None:
+    machine = parse(HEAD + ROWS + "2, NVIDIA GeForce RTX 30\n")
+    assert len(machine.gpus) == 2
+    assert [(one.line, one.text) for one in machine.unread] == [(4, "2, NVIDIA GeForce RTX 30")]
+
+
+def test_an_unknown_column_is_listed_with_the_line_of_the_names() -> None:
+    machine = parse("index, name, flux.capacity [GW]\n0, A, 1.21\n")
+    assert [(one.line, one.text) for one in machine.unread] == [(1, "column flux.capacity [GW]")]
+    assert machine.gpus[0].name == "A"
+
+
+def test_reasons_in_brackets_are_reasons_and_a_lost_card_is_lost() -> None:
+    machine = parse(
+        "index, name, temperature.gpu, fan.speed [%]\n0, A, [GPU is lost], [N/A]\n1, B, 41, 30 %\n"
+    )
+    assert [gpu.lost for gpu in machine.gpus] == [True, False]
+    assert machine.missing["gpus[0].temperature_c.gpu"] == "GPU is lost"
+    assert machine.missing["gpus[0].fan_percent"] == "N/A"
+    assert machine.gpus[1].fan_percent == 30
+
+
+def test_a_card_that_answers_nothing_but_errors_is_lost_and_one_with_a_broken_fan_is_not() -> None:
+    machine = parse(
+        "index, name, pci.bus_id, temperature.gpu, power.draw [W], fan.speed [%]\n"
+        "0, A, 00000000:0A:00.0, [Unknown Error], [Unknown Error], ERR!\n"
+        "1, [Unknown Error], 00000000:0B:00.0, [Unknown Error], ERR!, [N/A]\n"
+        "2, A, 00000000:0C:00.0, 41, [Unknown Error], ERR!\n"
+        "3, A, 00000000:0D:00.0, [N/A], [N/A], [N/A]\n"
+    )
+    assert [gpu.lost for gpu in machine.gpus] == [True, True, False, False]
+    assert machine.missing["gpus[0]"] == "an error stands in the place of every reading"
+
+
+@pytest.mark.parametrize("era", ["throttle", "event"])
+def test_of_a_part_of_the_reasons_those_in_force_are_kept(era: str) -> None:
+    machine = parse(
+        f"index, clocks_{era}_reasons.hw_thermal_slowdown, clocks_{era}_reasons.sw_power_cap\n"
+        "0, Active, Not Active\n1, Not Active, Not Active\n2, Active, [N/A]\n3, [N/A], [N/A]\n"
+    )
+    thermal = ("hw_thermal_slowdown",)
+    assert [gpu.throttle.reasons for gpu in machine.gpus] == [thermal, None, thermal, None]
+    for index in range(3):
+        assert "only a part" in machine.missing[f"gpus[{index}].throttle.reasons"]
+    assert machine.missing["gpus[3].throttle.reasons"] == "N/A"
+
+
+def test_without_the_names_of_the_columns_only_what_shows_by_its_form_is_read() -> None:
+    text = "0, 8192 MiB, 7001 MHz, 3, 16, P2, 00000000:01:00.0\n"
+    text += "1, 8192 MiB, 7001 MHz, 3, 16, P8, 00000000:02:00.0\n"
+    assert smi_csv.recognise(text)
+    machine = parse(text)
+    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:01:00.0", "0000:02:00.0"]
+    assert [gpu.pstate for gpu in machine.gpus] == ["P2", "P8"]
+    assert machine.gpus[0].memory_mib.total is None
+    assert machine.gpus[0].clocks_mhz.memory.now is None
+    assert [one.line for one in machine.unread] == [1, 2]
+
+
+def test_three_cards_whose_first_line_was_cut_are_counted_and_their_lines_listed() -> None:
+    path = CAPTURES / "query-gpu-csv-3gpu-pcie-gen_id71281284488.txt"
+    if not path.is_file():
+        pytest.skip("the folder of public captures is not beside this checkout")
+    machine = detect.read_text(path.read_text(encoding="utf-8"), origin=path.name)
+    assert len(machine.gpus) == len(machine.unread) == 3
+    assert all(gpu.memory_mib.total is None and gpu.pcie.gen_now is None for gpu in machine.gpus)
+
+
+def test_a_bare_number_at_the_very_end_may_be_cut_and_is_not_read() -> None:
+    machine = parse("index, fan.speed [%], temperature.gpu\n0, 30 %, 41\n1, 30 %, 4")
+    assert [gpu.temperature_c.gpu for gpu in machine.gpus] == [41, None]
+    assert [one.line for one in machine.unread] == [3]
+    assert [gpu.fan_percent for gpu in parse("index, fan.speed [%]\n0, 30 %").gpus] == [30]
+
+
+def test_the_names_of_columns_alone_are_refused() -> None:
+    assert "no GPU below it" in refused(HEAD).what
+
+
+def test_a_message_between_or_below_the_rows_is_listed() -> None:
+    first, second = ROWS.splitlines(keepends=True)
+    machine = parse(HEAD + first + "Some cable is loose\n" + second + "Failed to read the rest\n")
+    assert machine.gpus == parse(HEAD + ROWS).gpus
+    assert [(one.line, one.text) for one in machine.unread] == [
+        (3, "Some cable is loose"),
+        (5, "Failed to read the rest"),
+    ]
+
+
+@pytest.mark.parametrize("prompt", ["$ date", "[me@box ~]$ date", "(base) me@box:~$ date", "PS C:\\me> date"])
+def test_prompts_and_talk_between_two_outputs_are_passed_over(prompt: str) -> None:
+    first, second = ROWS.splitlines(keepends=True)
+    assert parse(f"{HEAD}{first}{prompt}\n{second}And again:\n{HEAD}{ROWS}That is all\n").unread == ()
+
+
+def test_prompts_around_are_passed_over() -> None:
+    machine = parse("$ nvidia-smi --query-gpu=index --format=csv\n" + HEAD + ROWS + "$ exit\n")
+    assert machine.gpus == parse(HEAD + ROWS).gpus
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name, size\nbox, 3\n",
+        "a, b, c\n1, 2, 3\n",
+        "<!ELEMENT nvidia_smi_log        (timestamp, driver_version,\n",
+        "GPU0, PIX, SYS\n",
+        "10 W, and more\n",
+        '# HELP smi_info labeled by uuid, name, serial\nsmi_info{uuid="x",name="A"} 1\n',
+        "name\n",
+    ],
+)
+def test_other_tables_are_not_taken_for_a_query(text: str) -> None:
+    assert not smi_csv.recognise(text)

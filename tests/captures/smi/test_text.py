@@ -1,0 +1,394 @@
+from pathlib import Path
+
+import pytest
+
+from gputopo.captures import detect
+from gputopo.captures.smi import text as smi_text
+from gputopo.captures.topo import matrix as topo_matrix
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+
+CAPTURES = Path(__file__).parents[4] / "shared" / "captures" / "smi_text"
+
+TOP = """
+==============NVSMI LOG==============
+
+Timestamp                                 : Sat Jun  3 11:59:25 2023
+Driver Version                            : 525.105.17
+CUDA Version                              : 12.0
+
+Attached GPUs                             : 2
+"""
+CARD = """GPU 00000000:{bus}:00.0
+    Product Name                          : NVIDIA GeForce RTX 3080
+    Persistence Mode                      : Disabled
+    PCI
+        Device Id                         : 0x220610DE
+        GPU Link Info
+            PCIe Generation
+                Max                       : 4
+                Current                   : 1
+            Link Width
+                Max                       : 16x
+                Current                   : 8x
+    Performance State                     : P2
+    Clocks Throttle Reasons
+        Idle                              : Not Active
+        Applications Clocks Setting       : Not Active
+        SW Power Cap                      : Not Active
+        HW Slowdown                       : Active
+            HW Thermal Slowdown           : Active
+            HW Power Brake Slowdown       : Not Active
+        Sync Boost                        : Not Active
+        SW Thermal Slowdown               : Not Active
+    FB Memory Usage
+        Total                             : 10240 MiB
+        Used                              : 300 MiB
+        Free                              : 9940 MiB
+    Ecc Mode
+        Current                           : N/A
+        Pending                           : N/A
+    Temperature
+        GPU Current Temp                  : {heat} C
+        GPU Slowdown Temp                 : 95 C
+    Power Readings
+        Power Draw                        : 93.68 W
+        Power Limit                       : 300.00 W
+        Default Power Limit               : 320.00 W
+        Enforced Power Limit              : 290.00 W
+    Clocks
+        Graphics                          : 1695 MHz
+        Memory                            : 9251 MHz
+    Max Clocks
+        Graphics                          : 2100 MHz
+        Memory                            : 9501 MHz
+
+"""
+BOX = TOP + CARD.format(bus="0A", heat=49) + CARD.format(bus="0B", heat=51)
+
+
+def parse(text: str) -> Machine:
+    return smi_text.parse(text, origin="box.txt")
+
+
+def refused(text: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    assert caught.value.what.startswith("box.txt")
+    return caught.value
+
+
+def capture(name: str) -> Machine:
+    found = sorted(CAPTURES.glob(f"{name}*.txt"))
+    if not found:
+        pytest.skip("the folder of public captures is not beside this checkout")
+    return parse(found[0].read_text(encoding="utf-8"))
+
+
+def test_two_cards_of_driver_525_are_read() -> None:
+    machine = parse(BOX)
+    assert machine.unread == ()
+    assert (machine.driver.status, machine.driver.version, machine.driver.cuda_version) == (
+        "ok",
+        "525.105.17",
+        "12.0",
+    )
+    first, second = machine.gpus
+    assert (first.index, first.pci_address, second.pci_address) == (0, "0000:0a:00.0", "0000:0b:00.0")
+    assert (first.temperature_c.gpu, second.temperature_c.gpu) == (49, 51)
+    assert (first.pcie.gen_now, first.pcie.gen_max, first.pcie.width_now, first.pcie.width_max) == (
+        1,
+        4,
+        8,
+        16,
+    )
+    assert first.throttle.reasons == ("hw_slowdown", "hw_thermal_slowdown")
+    assert (first.power_w.limit, first.power_w.enforced_limit, first.power_w.default_limit) == (300, 290, 320)
+    assert (first.clocks_mhz.memory.now, first.clocks_mhz.memory.max) == (9251, 9501)
+    assert machine.missing["gpus[0].ecc.mode"] == "N/A"
+    assert machine.missing["gpus[*].fan_percent"] == "not in the capture"
+
+
+def indented(text: str) -> str:
+    return "".join(f"    {line}" for line in text.splitlines(keepends=True))
+
+
+def tabbed(text: str) -> str:
+    return text.replace("        ", "\t")
+
+
+def quoted(text: str) -> str:
+    return "".join(f"> {line}" for line in text.splitlines(keepends=True))
+
+
+def commented(text: str) -> str:
+    return "".join(f"# {line}" for line in text.splitlines(keepends=True))
+
+
+def of_matlab(text: str) -> str:
+    return "".join(f"% {line}" for line in text.splitlines(keepends=True))
+
+
+def prompted(text: str) -> str:
+    return f"me@box:~$ nvidia-smi -q\n{text}me@box:~$ exit\nlogout\n"
+
+
+def without_indentation(text: str) -> str:
+    return "".join(line.lstrip(" ") for line in text.splitlines(keepends=True))
+
+
+def squeezed(text: str) -> str:
+    return "\n".join(
+        line[: len(line) - len(line.lstrip())] + " ".join(line.split()) for line in text.splitlines()
+    ).replace(" : ", ": ")
+
+
+def coloured(text: str) -> str:
+    return text.replace("GPU 0000", "\x1b[1mGPU 0000").replace("00.0\n", "00.0\x1b[0m\n")
+
+
+@pytest.mark.parametrize(
+    "paste",
+    [
+        indented,
+        tabbed,
+        quoted,
+        commented,
+        of_matlab,
+        prompted,
+        without_indentation,
+        squeezed,
+        coloured,
+        str.upper,
+    ],
+)
+def test_a_paste_reads_the_same_whatever_was_done_to_it(paste) -> None:  # type: ignore[no-untyped-def]
+    machine = parse(paste(BOX))
+    if paste is str.upper:
+        assert machine.gpus[0].pci_address == "0000:0a:00.0"
+        return
+    assert machine.gpus == parse(BOX).gpus
+    assert machine.unread == ()
+
+
+def test_line_ends_of_windows_change_nothing() -> None:
+    assert parse(BOX.replace("\n", "\r\n")) == parse(BOX)
+
+
+def test_outputs_after_one_another_are_one_machine() -> None:
+    power = CARD.format(bus="0A", heat=49).split("    Temperature")[0]
+    heat = "GPU 00000000:0A:00.0\n    Temperature\n        GPU Current Temp                  : 77 C\n"
+    machine = parse(TOP + power + "\n$ nvidia-smi -q -d TEMPERATURE\n" + TOP + heat)
+    (gpu,) = machine.gpus
+    assert (gpu.memory_mib.total, gpu.temperature_c.gpu) == (10240, 77)
+    assert machine.contradictions == ()
+    assert machine.missing["gpus[*].index"].startswith("2 GPUs are attached and 1 ")
+
+
+def test_of_a_loop_the_first_reading_stands() -> None:
+    machine = parse(TOP + CARD.format(bus="0A", heat=49) + TOP + CARD.format(bus="0A", heat=80))
+    assert machine.gpus[0].temperature_c.gpu == 49
+    assert machine.contradictions == ()
+    assert machine.unread == ()
+
+
+def test_one_address_with_two_cards_is_a_contradiction() -> None:
+    other = CARD.format(bus="0A", heat=49).replace("RTX 3080", "RTX 3090").replace("10240 MiB", "24576 MiB")
+    machine = parse(TOP + CARD.format(bus="0A", heat=49) + other)
+    assert machine.gpus[0].name == "NVIDIA GeForce RTX 3080"
+    assert {found.fact: list(found.said.values()) for found in machine.contradictions} == {
+        "gpus[0].name": ["NVIDIA GeForce RTX 3080", "NVIDIA GeForce RTX 3090"],
+        "gpus[0].memory_mib.total": ["10240", "24576"],
+    }
+
+
+def test_a_section_whose_heading_was_lost_is_not_read_as_another() -> None:
+    machine = parse(BOX.replace("    Max Clocks\n", ""))
+    clocks = machine.gpus[0].clocks_mhz
+    assert (clocks.graphics.now, clocks.graphics.max) == (None, None)
+    assert machine.missing["gpus[0].clocks_mhz.graphics.now"] == "told twice, as 1695 and as 2100"
+    assert len(machine.unread) == 4
+
+
+def test_unknown_lines_of_a_card_are_listed_and_the_rest_is_read() -> None:
+    text = BOX.replace("    Max Clocks\n", "    Warp Core\n        Coil : 3 ohm\n    Max Clocks\n", 1)
+    machine = parse(text)
+    line = text[: text.index("Warp Core")].count("\n") + 1
+    assert [(one.line, one.text) for one in machine.unread] == [
+        (line, "Warp Core"),
+        (line + 1, "Coil : 3 ohm"),
+    ]
+    assert machine.gpus == parse(BOX).gpus
+
+
+@pytest.mark.parametrize(
+    "cut", ["Memory                            : 95", "Used                              : 300 M"]
+)
+def test_a_value_that_was_cut_is_not_a_smaller_one(cut: str) -> None:
+    machine = parse(BOX[: BOX.rindex(cut) + len(cut)])
+    last = machine.gpus[1]
+    assert last.clocks_mhz.memory.max is None
+    assert (last.memory_mib.used is None) == ("Used" in cut)
+    assert last.memory_mib.total == 10240
+    assert machine.unread[-1].text == " ".join(cut.split())
+
+
+def test_a_bare_number_at_the_very_end_may_be_cut_and_is_not_read() -> None:
+    at = BOX.rindex("Max                       : 16") + len("Max                       : 1")
+    machine = parse(BOX[:at])
+    assert machine.gpus[1].pcie.width_max is None
+    assert machine.gpus[1].pcie.gen_max == 4
+
+
+def test_a_part_without_any_card_named_is_one_card_of_unknown_place() -> None:
+    part = "    Clocks\n        Graphics    : 1695 MHz\n    Max Clocks\n        Graphics    : 2100 MHz\n"
+    assert smi_text.recognise(part)
+    (gpu,) = parse(part).gpus
+    assert (gpu.clocks_mhz.graphics.now, gpu.clocks_mhz.graphics.max, gpu.pci_address) == (1695, 2100, None)
+
+
+def test_a_card_that_did_not_answer_is_lost_and_keeps_its_place() -> None:
+    said = "Unable to determine the device handle for GPU0: 0000:09:00.0: Unknown Error\n"
+    machine = parse(said + BOX)
+    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:09:00.0", "0000:0a:00.0", "0000:0b:00.0"]
+    assert [gpu.lost for gpu in machine.gpus] == [True, False, False]
+
+
+def test_samples_over_time_are_known_and_are_not_the_clock() -> None:
+    samples = "    SM Clock Samples\n        Max    : 1227 MHz\n        Min    : 139 MHz\n"
+    machine = parse(BOX.replace("    Max Clocks\n", f"{samples}    Max Clocks\n"))
+    assert machine.gpus == parse(BOX).gpus
+    assert machine.unread == ()
+
+
+def test_words_of_the_oldest_and_the_newest_drivers_are_read() -> None:
+    old = "GPU 0000:01:00.0\n    Temperature\n        Gpu : 29 C\n    Compute Processes : None\n"
+    new = (
+        "KMD Version : 610.57.04\nGPU 00000000:01:00.0\n    Temperature\n        GPU Current Temp : 79 C\n"
+        "        GPU Current T.Limit Temp : 5 C\n        GPU Target Temperature Specification : 90 C\n"
+    )
+    assert parse(old).gpus[0].temperature_c.gpu == 29
+    assert parse(old).gpus[0].processes == ()
+    heat = parse(new).gpus[0].temperature_c
+    assert (heat.gpu, heat.margin, heat.target) == (79, 5, 90)
+    assert parse(new).driver.version == "610.57.04"
+    assert parse(old).unread == parse(new).unread == ()
+
+
+def test_the_power_limits_of_driver_610_are_read_in_their_section() -> None:
+    (card,) = parse(
+        "GPU 00000000:01:00.0\n    GPU Power Readings\n        Instantaneous Power Draw : 41.50 W\n"
+        "        GPU Ceiling Power Limit\n            Current Power Limit : 55.00 W\n"
+        "            Requested Power Limit : 100.00 W\n            Default Power Limit : 80.00 W\n"
+        "        GPU Base Power\n            Current Base Power : N/A\n        Max Power Limit : 115.00 W\n"
+    ).gpus
+    power = card.power_w
+    assert (power.enforced_limit, power.limit, power.default_limit, power.max) == (55, 100, 80, 115)
+
+
+@pytest.mark.parametrize("paste", [str, without_indentation])
+def test_the_product_of_a_license_is_not_that_of_the_card(paste) -> None:  # type: ignore[no-untyped-def]
+    machine = parse(
+        paste(
+            "==============NVSMI LOG==============\nvGPU Driver Capability\n"
+            "        Heterogenous Multi-vGPU : Supported\n"
+            "GPU 00000000:02:00.0\n    Product Name : GRID A100D-40C\n    GPU Virtualization Mode\n"
+            "        Virtualization Mode : VGPU\n    vGPU Software Licensed Product\n"
+            "        Product Name : NVIDIA Virtual Compute Server\n        License Status : Unlicensed\n"
+            "    Performance State : P0\n"
+        )
+    )
+    assert [(gpu.name, gpu.virtualization, gpu.pstate) for gpu in machine.gpus] == [
+        ("GRID A100D-40C", "vgpu", "P0")
+    ]
+    assert machine.unread == ()
+
+
+def test_only_the_retired_pages_of_eight_cards_in_their_own_pci_domains() -> None:
+    machine = capture("azure-nd-a100")
+    assert [gpu.pci_address for gpu in machine.gpus] == [f"000{n}:00:00.0" for n in range(1, 9)]
+    assert {gpu.retired_pages.double_bit for gpu in machine.gpus} == {0}
+    assert machine.gpus[0].retired_pages.pending is False
+    assert machine.missing["gpus[*].clocks_mhz"] == "not in the capture"
+
+
+def test_a_card_of_windows_has_processes_of_unknown_memory() -> None:
+    machine = capture("windows_geforce")
+    (gpu,) = machine.gpus
+    assert gpu.processes is not None
+    assert len(gpu.processes) == 10
+    assert (gpu.processes[0].name, gpu.processes[0].kind, gpu.processes[0].memory_mib) == (
+        "dwm.exe",
+        "compute+graphics",
+        None,
+    )
+    assert gpu.pcie.gen_max_host == 4
+    assert machine.missing["gpus[0].persistence_mode"] == "N/A"
+    assert machine.missing["gpus[0].remapped_rows.pending"] == "N/A"
+
+
+def test_a_split_card_has_four_instances_and_its_own_memory() -> None:
+    (gpu,) = capture("linux_h100-mig").gpus
+    assert (gpu.mig.mode, gpu.mig.instances, gpu.memory_mib.total, gpu.bar1_mib.total) == (
+        True,
+        4,
+        81559,
+        131072,
+    )
+    assert gpu.temperature_c.margin == 45
+    assert gpu.power_w.draw == 71.27
+
+
+def test_a_remapped_row_that_is_pending_is_seen() -> None:
+    machine = capture("a100sxmx4")
+    assert [gpu.remapped_rows.pending for gpu in machine.gpus].count(True) >= 1
+    assert sum(gpu.ecc.corrected_volatile or 0 for gpu in machine.gpus) == 353
+    assert [gpu.remapped_rows.correctable for gpu in machine.gpus].count(1) >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TOP, "no GPU is told of"),
+        (TOP + "GPU 00000000:0A:00", "no GPU is told of"),
+        ("==============NVSMI LOG==============\n", "no GPU is told of"),
+    ],
+)
+def test_an_output_without_a_card_is_refused(text: str, says: str) -> None:
+    assert says in refused(text).what
+
+
+def test_no_card_is_a_statement_where_the_output_says_so() -> None:
+    assert parse(TOP.replace(": 2\n", ": 0\n")).gpus == ()
+
+
+def test_the_serial_number_and_what_identifies_a_card_stay_out_of_the_list() -> None:
+    uuid = "GPU-8f6a3c1e-1234-4b1f-9d1c-2f3a4b5c6d7e"
+    text = BOX.replace("    PCI\n", f"    Serial Number : 1322621075384\n    Odd Id : {uuid}\n    PCI\n", 1)
+    machine = parse(text)
+    assert [one.text for one in machine.unread] == ["Odd Id : GPU-..."]
+
+
+def test_it_is_told_from_other_texts() -> None:
+    assert detect.read_text(BOX, origin="x").source == smi_text.SOURCE
+    assert not topo_matrix.recognise(BOX)
+    for other in (
+        "\tGPU0\tCPU Affinity\nGPU0\t X \t0-9\n",
+        "GPU 0: NVIDIA A10 (UUID: GPU-1)\n",
+        "{}",
+        "PCI : 5\n",
+    ):
+        assert not smi_text.recognise(other)
+
+
+def test_mig_instances_are_counted_only_where_their_list_is_whole() -> None:
+    head = (
+        "==============NVSMI LOG==============\n\nAttached GPUs                 : 1\n"
+        "GPU 00000000:05:00.0\n    MIG Mode\n        Current               : Enabled\n"
+    )
+    one = "    MIG Device\n        Index                 : 0\n        GPU Instance ID       : 2\n"
+    cut = smi_text.parse(head + one + one.replace(": 0", ": 1"), origin="x")
+    assert cut.gpus[0].mig.instances is None
+    assert cut.missing["gpus[0].mig.instances"] == "the text ends in the middle of their list"
+    whole = smi_text.parse(head + one + "    Accounting Mode           : Disabled\n", origin="x")
+    assert whole.gpus[0].mig.instances == 1

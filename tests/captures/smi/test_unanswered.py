@@ -1,0 +1,123 @@
+"""Lines of `nvidia-smi` about GPUs that it counted and got no handle of, in its CSV and its text."""
+
+import pytest
+
+from gputopo.captures.smi import csv_table as smi_csv
+from gputopo.captures.smi import text as smi_text
+from gputopo.captures.smi.unanswered import Unanswered, read
+from gputopo.values.machine import Machine
+
+NO_HANDLE = "Unable to determine the device handle for "
+HEAD = "index, pci.bus_id, name\n"
+ROWS = ("0, 00000000:01:00.0, A\n", "2, 00000000:C1:00.0, B\n")
+BARE = ("A, 41\n", "B, 42\n")
+TEXT = "GPU 00000000:{}:00.0\n    Clocks\n        Graphics    : 1695 MHz\n"
+
+
+def csv(*lines: str) -> Machine:
+    return smi_csv.parse("".join(lines), origin="box.csv")
+
+
+def text(*lines: str) -> Machine:
+    return smi_text.parse("".join(lines), origin="box.txt")
+
+
+def lost(machine: Machine) -> list[tuple[int, str | None]]:
+    return [(gpu.index, gpu.pci_address) for gpu in machine.gpus if gpu.lost]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("GPU3: 0000:04:00.0: Unknown Error", (3, "0000:04:00.0", "Unknown Error")),
+        ("GPU 12: 0000:04:00.0: Unknown Error", (12, "0000:04:00.0", "Unknown Error")),
+        ("GPU 00000000:C1:00.0: GPU is lost.  Reboot it", (None, "0000:c1:00.0", "GPU is lost. Reboot it")),
+        ("GPU0000:02:00.0: Unknown Error", (None, "0000:02:00.0", "Unknown Error")),
+        ("gpu 0000:02:00.0: Not enough power", (None, "0000:02:00.0", "Not enough power")),
+        ("GPU2: Unknown Error", (2, None, "Unknown Error")),
+        ("GPU: Unknown Error", (None, None, "Unknown Error")),
+        ("GPU2", (2, None, "no answer")),
+    ],
+)
+def test_a_line_tells_number_address_both_or_neither(
+    said: str, expected: tuple[int | None, str | None, str]
+) -> None:
+    assert read(f"  {NO_HANDLE}{said}") == Unanswered(*expected)
+
+
+@pytest.mark.parametrize("said", ["Unknown Error", f"{NO_HANDLE}the printer: 1", "0, A, 41", ""])
+def test_another_line_is_none(said: str) -> None:
+    assert read(said) is None
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("gpu", ["GPU0000:02:00.0", "GPU1: 0000:02:00.0"])
+def test_a_gpu_without_an_answer_is_lost_wherever_the_line_stands(gpu: str, place: int) -> None:
+    lines = [HEAD, *ROWS]
+    lines.insert(place, f"{NO_HANDLE}{gpu}: Unknown Error\n")
+    machine = csv(*lines)
+    assert [gpu.index for gpu in machine.gpus] == [0, 1, 2]
+    assert lost(machine) == [(1, "0000:02:00.0")]
+    assert machine.missing["gpus[1]"] == "Unknown Error"
+    assert machine.unread == ()
+
+
+def test_a_number_alone_is_the_index() -> None:
+    assert lost(csv(HEAD, *ROWS, f"{NO_HANDLE}GPU3: Unknown Error\n")) == [(3, None)]
+    assert lost(csv("name, temperature.gpu\n", *BARE, f"{NO_HANDLE}GPU1: Unknown Error\n")) == [(1, None)]
+
+
+def test_without_number_and_place_it_is_counted_last_and_the_reason_is_told() -> None:
+    machine = csv("name, temperature.gpu\n", *BARE, f"{NO_HANDLE}GPU0000:02:00.0: Unknown Error\n")
+    assert lost(machine) == [(2, "0000:02:00.0")]
+    assert "does not tell its number" in machine.missing["gpus[2].index"]
+
+
+def test_several_without_an_answer_have_a_place_each() -> None:
+    silent = (f"{NO_HANDLE}GPU0000:{bus}:00.0: Unknown Error\n" for bus in ("D1", "02", "D1"))
+    assert lost(csv(HEAD, *ROWS, *silent)) == [(1, "0000:02:00.0"), (3, "0000:d1:00.0")]
+
+
+def test_a_number_that_another_gpu_has_is_not_taken() -> None:
+    machine = csv(HEAD, *ROWS, f"{NO_HANDLE}GPU2: 0000:D1:00.0: Unknown Error\n")
+    assert lost(machine) == [(3, "0000:d1:00.0")]
+
+
+def test_only_gpus_without_an_answer_are_a_machine() -> None:
+    assert lost(csv(HEAD, f"{NO_HANDLE}GPU0: 0000:01:00.0: Unknown Error\n")) == [(0, "0000:01:00.0")]
+
+
+def test_a_gpu_that_answered_first_and_then_no_more_is_lost_and_keeps_its_facts() -> None:
+    machine = csv(HEAD, *ROWS, f"{NO_HANDLE}GPU 0000:C1:00.0: GPU is lost.\n", ROWS[0])
+    assert lost(machine) == [(2, "0000:c1:00.0")]
+    assert machine.gpus[1].name == "B"
+
+
+def test_a_gpu_that_answers_again_is_not_lost() -> None:
+    assert lost(csv(HEAD, f"{NO_HANDLE}GPU 0000:C1:00.0: GPU is lost.\n", *ROWS)) == []
+
+
+def test_without_the_names_of_the_columns_it_is_lost_too() -> None:
+    rows = [f"{n}, 8192 MiB, P2, 00000000:0{n}:00.0\n" for n in (1, 3)]
+    both = rows[0] + f"{NO_HANDLE}GPU0000:02:00.0: Unknown Error\n" + rows[1]
+    assert smi_csv.recognise(both)
+    machine = csv(both)
+    assert lost(machine) == [(1, "0000:02:00.0")]
+    assert [one.line for one in machine.unread] == [1, 3]
+
+
+def test_in_the_text_a_number_alone_leaves_its_trace() -> None:
+    machine = text(TEXT.format("05"), TEXT.format("06"), f"{NO_HANDLE}GPU2: Unknown Error\n")
+    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:05:00.0", "0000:06:00.0", None]
+    assert lost(machine) == [(2, None)]
+    assert machine.missing["gpus[2]"] == "Unknown Error"
+
+
+def test_in_the_text_an_address_stands_in_its_order() -> None:
+    machine = text(TEXT.format("05"), TEXT.format("C1"), f"{NO_HANDLE}GPU0000:81:00.0: Unknown Error\n")
+    assert lost(machine) == [(1, "0000:81:00.0")]
+
+
+def test_in_the_text_a_gpu_that_answered_before_is_lost() -> None:
+    machine = text(TEXT.format("05"), f"{NO_HANDLE}GPU0000:05:00.0: Unknown Error\n")
+    assert lost(machine) == [(0, "0000:05:00.0")]

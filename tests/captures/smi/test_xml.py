@@ -1,0 +1,318 @@
+from pathlib import Path
+
+import pytest
+
+from gputopo.captures import detect
+from gputopo.captures.smi import xml as smi_xml
+from gputopo.values.errors import InputError
+from gputopo.values.machine import GpuProcess, Machine
+
+CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
+
+HEAD = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n'
+
+
+def log(*gpus: str, top: str = "<driver_version>535.54.03</driver_version>") -> str:
+    cards = "\n".join(f'<gpu id="00000000:{17 + n}:00.0">\n{gpu}\n</gpu>' for n, gpu in enumerate(gpus))
+    top += f"\n<attached_gpus>{len(gpus)}</attached_gpus>"
+    return f"{HEAD}<nvidia_smi_log>\n{top}\n{cards}\n</nvidia_smi_log>\n"
+
+
+def parse(text: str) -> Machine:
+    return smi_xml.parse(text, origin="box.xml")
+
+
+def refused(text: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    assert caught.value.what.startswith("box.xml")
+    assert "\n" not in caught.value.what + caught.value.hint
+    return caught.value
+
+
+def capture(name: str) -> Machine:
+    found = sorted(CAPTURES.glob(f"smi_xml*/{name}*.xml"))
+    if not found:
+        pytest.skip("the folder of public captures is not beside this checkout")
+    return parse(found[0].read_text(encoding="utf-8"))
+
+
+def test_a_driver_that_gave_its_version_has_answered() -> None:
+    machine = parse(log("<product_name>NVIDIA A10G</product_name>"))
+    assert machine.source == "nvidia-smi -q -x"
+    assert (machine.driver.status, machine.driver.version) == ("ok", "535.54.03")
+    assert machine.gpus[0].pci_address == "0000:17:00.0"
+    assert parse(log("<fan_speed>30 %</fan_speed>", top="")).driver.status == "not_read"
+
+
+def test_the_renamed_versions_of_newer_drivers_are_read() -> None:
+    note = "[Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]"
+    top = f"<driver_version>610.57.04 {note}</driver_version><cuda_umd_version>13.3</cuda_umd_version>"
+    machine = parse(log("<fan_speed>30 %</fan_speed>", top=top))
+    assert (machine.driver.version, machine.driver.cuda_version) == ("610.57.04", "13.3")
+    assert machine.unread == ()
+
+
+@pytest.mark.parametrize("era", ["event", "throttle"])
+def test_the_reasons_have_one_name_under_both_names_of_the_section(era: str) -> None:
+    states = {
+        "gpu_idle": "Not Active",
+        "applications_clocks_setting": "Not Active",
+        "hw_thermal_slowdown": "Active",
+        "sw_power_cap": "Active",
+        "hw_slowdown": "Active",
+        "display_clocks_setting": "Not Active",
+    }
+    lines = "".join(f"<clocks_{era}_reason_{n}>{s}</clocks_{era}_reason_{n}>\n" for n, s in states.items())
+    machine = parse(log(f"<clocks_{era}_reasons>\n{lines}</clocks_{era}_reasons>"))
+    assert machine.gpus[0].throttle.reasons == ("sw_power_cap", "hw_slowdown", "hw_thermal_slowdown")
+    assert machine.gpus[0].throttle.mask is None
+    assert machine.missing["gpus[*].throttle.mask"] == "nvidia-smi -q -x tells the reasons, not the mask"
+
+
+def test_a_part_of_the_reasons_is_not_taken_for_all() -> None:
+    machine = parse(
+        log(
+            "<clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>"
+            "</clocks_event_reasons>"
+        )
+    )
+    assert machine.gpus[0].throttle.reasons == ("gpu_idle",)
+    assert machine.missing["gpus[0].throttle.reasons"] == "only a part of the reasons is told"
+
+
+def test_a_section_that_is_one_reason_gives_it_to_all_its_facts() -> None:
+    machine = parse(
+        log("<remapped_rows>N/A</remapped_rows><clocks_throttle_reasons>N/A</clocks_throttle_reasons>")
+    )
+    assert machine.missing["gpus[0].remapped_rows.pending"] == "N/A"
+    assert machine.missing["gpus[0].throttle.reasons"] == "N/A"
+    assert machine.unread == ()
+
+
+def test_an_unknown_element_is_listed_once_with_its_line_and_the_rest_is_read() -> None:
+    machine = parse(
+        log(
+            "<product_name>NVIDIA B300</product_name>\n"
+            "<flux>88 GW</flux>\n"
+            "<warp_core>\n<coil><ohm>3</ohm></coil>\n</warp_core>\n"
+            "<fan_speed>30 %</fan_speed>"
+        )
+    )
+    assert [(one.line, one.text) for one in machine.unread] == [(8, "<flux> 88 GW"), (9, "<warp_core>")]
+    assert machine.gpus[0].fan_percent == 30
+    assert machine.gpus[0].name == "NVIDIA B300"
+
+
+def test_a_value_of_another_unit_is_not_a_number_of_the_card() -> None:
+    machine = parse(
+        log("<clocks><graphics_clock>2.1 GHz</graphics_clock><sm_clock>2100 MHz</sm_clock></clocks>")
+    )
+    assert machine.gpus[0].clocks_mhz.graphics.now is None
+    assert machine.gpus[0].clocks_mhz.sm.now == 2100
+    assert machine.missing["gpus[0].clocks_mhz.graphics.now"] == "not understood: 2.1 GHz"
+    assert [one.text for one in machine.unread] == ["<graphics_clock> 2.1 GHz"]
+
+
+def test_the_draw_is_the_average_and_where_there_is_none_the_one_of_this_instant() -> None:
+    readings = "<average_power_draw>{}</average_power_draw><instant_power_draw>38.92 W</instant_power_draw>"
+    for average, draw in (("40.00 W", 40.0), ("N/A", 38.92)):
+        text = log(f"<gpu_power_readings>{readings.format(average)}</gpu_power_readings>")
+        assert parse(text).gpus[0].power_w.draw == draw
+
+
+def test_ecc_totals_are_summed_only_from_all_their_parts() -> None:
+    volatile = (
+        "<ecc_errors><volatile><sram_correctable>1</sram_correctable><dram_correctable>{}</dram_correctable>"
+        "<sram_uncorrectable>2</sram_uncorrectable></volatile></ecc_errors>"
+    )
+    ecc = parse(log(volatile.format("353"))).gpus[0].ecc
+    assert ecc.corrected_volatile == 354
+    assert ecc.uncorrected_volatile is None
+    assert ecc.counts == {
+        "volatile.sram_correctable": 1,
+        "volatile.dram_correctable": 353,
+        "volatile.sram_uncorrectable": 2,
+    }
+    lost = parse(log(volatile.format("Unknown Error")))
+    assert lost.gpus[0].ecc.corrected_volatile is None
+    assert lost.missing["gpus[0].ecc.corrected_volatile"] == "Unknown Error"
+
+
+def test_ecc_of_cards_before_turing_has_its_totals_and_places() -> None:
+    places = (
+        "<device_memory>3</device_memory><l2_cache>1</l2_cache><texture_shm>N/A</texture_shm><cbu>0</cbu>"
+    )
+    text = (
+        f"<ecc_errors><aggregate><double_bit>{places}<total>4</total></double_bit></aggregate></ecc_errors>"
+    )
+    machine = parse(log(text))
+    assert machine.gpus[0].ecc.uncorrected_aggregate == 4
+    assert machine.gpus[0].ecc.counts == {
+        "aggregate.double_bit.device_memory": 3,
+        "aggregate.double_bit.l2_cache": 1,
+        "aggregate.double_bit.cbu": 0,
+    }
+    assert machine.missing["gpus[0].ecc.counts.aggregate.double_bit.texture_shm"] == "N/A"
+
+
+def test_instances_of_a_split_card_are_counted_and_their_memory_is_not_the_cards() -> None:
+    instance = (
+        "<mig_device><index>0</index><fb_memory_usage><total>9984 MiB</total></fb_memory_usage></mig_device>"
+    )
+    machine = parse(
+        log(
+            "<mig_mode><current_mig>Enabled</current_mig></mig_mode>"
+            f"<mig_devices>{instance * 3}</mig_devices>"
+            "<fb_memory_usage><total>81559 MiB</total></fb_memory_usage>"
+        )
+    )
+    assert machine.gpus[0].mig.mode is True
+    assert machine.gpus[0].mig.instances == 3
+    assert machine.gpus[0].memory_mib.total == 81559
+    assert machine.unread == ()
+
+
+def test_processes_are_read_without_what_tells_about_the_person() -> None:
+    machine = parse(
+        log(
+            "<processes>"
+            "<process_info><pid>675</pid><type>G</type><process_name>/usr/lib/xorg/Xorg</process_name>"
+            "<used_memory>22 MiB</used_memory></process_info>"
+            "<process_info><pid>5762</pid><type>C</type>"
+            "<process_name>/home/me/env/bin/python a.py</process_name>"
+            "<used_memory>N/A</used_memory></process_info>"
+            "</processes>",
+            "<processes>\n</processes>",
+            "<processes>N/A</processes>",
+        )
+    )
+    assert machine.gpus[0].processes == (
+        GpuProcess(pid=675, kind="graphics", name="Xorg", memory_mib=22),
+        GpuProcess(pid=5762, kind="compute", name="python"),
+    )
+    assert machine.gpus[1].processes == ()
+    assert machine.gpus[2].processes is None
+    assert machine.missing["gpus[2].processes"] == "N/A"
+
+
+def test_a_process_without_its_number_does_not_lend_its_name_to_another() -> None:
+    machine = parse(
+        log(
+            "<processes><process_info><pid>1</pid><type>C</type></process_info>"
+            "<process_info><process_name>x</process_name></process_info></processes>"
+        )
+    )
+    assert machine.gpus[0].processes == (GpuProcess(pid=1, kind="compute"),)
+
+
+def test_a_lost_gpu_is_reported_and_the_rest_goes_on() -> None:
+    machine = capture("MOCK-gb200-lost")
+    healthy, lost = machine.gpus
+    assert (healthy.lost, lost.lost) == (False, True)
+    assert (healthy.ecc.uncorrected_volatile, healthy.remapped_rows.failure) == (5, True)
+    assert lost.clocks_mhz.memory.now is None
+    assert lost.clocks_mhz.memory.max == 2500
+    assert machine.missing["gpus[1].clocks_mhz.memory.now"] == "GPU is lost"
+    assert machine.missing["gpus[1].remapped_rows.failure"] == "GPU is lost"
+    assert machine.missing["gpus[0].pcie.gen_max_host"] == "the driver says 0"
+
+
+def test_a_card_of_2012_is_read_with_its_inline_dtd() -> None:
+    machine = capture("grid-k520")
+    (gpu,) = machine.gpus
+    assert (gpu.name, gpu.brand, gpu.pci_device_id) == ("GRID K520", "Grid", "118a")
+    assert gpu.power_w.enforced_limit == 125.0
+    assert gpu.throttle.reasons == ("gpu_idle",)
+    assert (gpu.pcie.gen_now, gpu.pcie.gen_max, gpu.pcie.width_now) == (1, 3, 16)
+    assert machine.missing["gpus[0].ecc.counts"] == "N/A"
+    assert machine.driver.cuda_version is None
+
+
+def test_a_card_with_margins_has_no_thresholds() -> None:
+    (gpu,) = capture("l40s").gpus
+    assert gpu.temperature_c.slowdown is None
+    assert (gpu.temperature_c.margin_slowdown, gpu.temperature_c.margin_shutdown) == (-2, -5)
+    assert gpu.virtualization is not None
+    assert gpu.bar1_mib.total == 65536
+
+
+def test_eight_cards_are_numbered_as_they_stand() -> None:
+    machine = capture("h100-8gpu")
+    assert [gpu.index for gpu in machine.gpus] == list(range(8))
+    assert [gpu.pci_address for gpu in machine.gpus][::7] == ["0000:53:00.0", "0000:ca:00.0"]
+    assert all((gpu.violation_ns or {})["sw_power_cap"] > 7 * 10**12 for gpu in machine.gpus)
+
+
+def test_what_a_terminal_left_around_the_log_is_passed_over() -> None:
+    text = log("<fan_speed>30 %</fan_speed>\n<flux>1</flux>")
+    around = parse(f"me@box:~$ nvidia-smi -q -x\n\n{text}me@box:~$ \n")
+    assert around.gpus == parse(text).gpus
+    assert [one.line for one in around.unread] == [one.line + 2 for one in parse(text).unread]
+
+
+def test_a_second_log_of_a_loop_is_named_and_not_read() -> None:
+    text = log("<fan_speed>30 %</fan_speed>")
+    machine = parse(text + text.replace("30 %", "40 %"))
+    assert machine.gpus[0].fan_percent == 30
+    assert [one.text for one in machine.unread] == ["a second nvidia-smi log begins; only the first is read"]
+
+
+def test_no_gpu_is_a_statement_where_the_log_says_so() -> None:
+    assert parse(log()).gpus == ()
+    assert parse(log()).driver.status == "ok"
+    assert "there is no <gpu>" in refused(log().replace("<attached_gpus>0", "<attached_gpus>4")).what
+
+
+def test_fewer_gpus_than_are_attached_is_said() -> None:
+    machine = parse(log("<fan_speed>1 %</fan_speed>").replace("<attached_gpus>1", "<attached_gpus>4"))
+    assert machine.missing["gpus[*].index"].startswith("4 GPUs are attached and 1 ")
+
+
+ENTITY = (
+    '<!DOCTYPE nvidia_smi_log [\n<!ENTITY a "aaaaaaaaaa">\n<!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">\n]>\n'
+)
+
+
+@pytest.mark.parametrize(
+    "doctype",
+    [
+        ENTITY,
+        '<!DOCTYPE nvidia_smi_log [<!ENTITY x SYSTEM "file:///etc/hostname">]>\n',
+        '<!DOCTYPE nvidia_smi_log [<!ENTITY % x SYSTEM "http://127.0.0.1:9/x.dtd"> %x;]>\n',
+    ],
+)
+def test_bombs_and_external_entities_are_refused(doctype: str) -> None:
+    text = f"{doctype}<nvidia_smi_log><gpu id='0000:01:00.0'></gpu></nvidia_smi_log>"
+    assert "declares XML entities" in refused(text).what
+
+
+def test_the_dtd_that_a_log_names_is_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvsmi_device_v12.dtd").write_text('<!ENTITY name "from the DTD">')
+    monkeypatch.chdir(tmp_path)
+    assert parse(log("<product_name>NVIDIA A2</product_name>")).gpus[0].name == "NVIDIA A2"
+    undeclared = log("<product_name>&name;</product_name>")
+    with pytest.raises(InputError):
+        parse(undeclared)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (log("<fan_speed>30 %</fan_speed>")[:-20], "is not complete XML: it has no </nvidia_smi_log>"),
+        (log("<fan_speed>30 %</fan>"), "is not complete XML: mismatched tag"),
+        (log("<fan_speed>\x01</fan_speed>"), "is not complete XML: not well-formed"),
+        (log("<a>" * 5000 + "</a>" * 5000), "nested too deep"),
+        ("<other><nvidia_smi_log></nvidia_smi_log></other>", "there is no <gpu>"),
+    ],
+)
+def test_xml_that_cannot_be_read_is_refused_in_words(text: str, says: str) -> None:
+    assert says in refused(text).what
+
+
+def test_the_log_is_recognised_whatever_stands_before_it() -> None:
+    text = log("<fan_speed>30 %</fan_speed>")
+    assert detect.read_text(text, origin="x").source == smi_xml.SOURCE
+    assert detect.read_text("$ nvidia-smi -q -x\n" + text, origin="x").source == smi_xml.SOURCE
+    assert smi_xml.recognise(text[:90])
+    assert not smi_xml.recognise("<system version='1'></system>")

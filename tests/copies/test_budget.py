@@ -1,0 +1,127 @@
+from itertools import pairwise, permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.copies.budget import (
+    FEWEST_REPEATS,
+    MIN_BYTES,
+    MOST_BYTES,
+    QUICK_EFFORTS,
+    QUICK_SECONDS,
+    Effort,
+    Pace,
+    Speeds,
+    choose_effort,
+    copy_seconds,
+    job_seconds,
+    repeats_of,
+    sizes,
+)
+from gputopo.copies.copies import Job, Way
+from gputopo.copies.jobs import Setting, jobs
+
+UP = Way(kind="h2d", source="host", destination="gpu:0", pinned=True)
+OTHER = Way(kind="h2d", source="host", destination="gpu:1", pinned=True)
+ALONE = Job(kind="h2d", ways=(UP,))
+BOTH = Job(kind="h2d", ways=(UP, OTHER), group="h2d gpus:0,1")
+
+
+def speeds(**gb_per_s: float) -> Speeds:
+    known = Speeds()
+    known.see(UP, gb_per_s["up"])
+    known.see(OTHER, gb_per_s.get("other", gb_per_s["up"]))
+    return known
+
+
+def test_a_window_lasts_as_long_as_the_effort_says() -> None:
+    assert copy_seconds(ALONE, speeds(up=25.0), Effort(0.02, 5)) == pytest.approx(0.02, rel=0.01)
+
+
+def test_a_slow_link_still_copies_what_a_judged_number_needs() -> None:
+    assert sizes(ALONE, speeds(up=0.8), Effort(0.0, 3)) == (MIN_BYTES,)
+    assert sizes(ALONE, speeds(up=0.8), Effort(0.008, 5)) == (MIN_BYTES,)
+
+
+@given(st.floats(0.05, 60), st.floats(0.05, 60), st.sampled_from(QUICK_EFFORTS))
+def test_ways_that_run_at_once_take_equally_long(a: float, b: float, effort: Effort) -> None:
+    first, second = sizes(BOTH, speeds(up=a, other=b), effort)
+    # Sizes are whole MiB, so a small one may be off by up to that.
+    assert abs(first / a - second / b) <= 2**20 / min(a, b)
+    assert max(first, second) <= MOST_BYTES
+    assert min(first, second) >= MIN_BYTES or max(first, second) > MOST_BYTES - 2**20
+
+
+def test_a_size_that_is_told_is_kept() -> None:
+    sweep = Job(kind="h2d", ways=(UP,), bytes=4096)
+    assert sizes(sweep, speeds(up=25.0), Effort(0.04, 9)) == (4096,)
+
+
+def test_a_way_between_gpus_is_guessed_from_its_parts() -> None:
+    known = Speeds()
+    known.see(UP, 0.8)
+    staged = Way(kind="p2p_staged", source="gpu:3", destination="gpu:0")
+    assert known.of(staged) == 0.8
+    known.see(staged, 0.5)
+    assert known.of(staged) == 0.5
+
+
+def test_what_a_copy_of_the_speeds_learns_stays_there() -> None:
+    known = speeds(up=12.0)
+    known.copy().see(UP, 3.0)
+    assert known.of(UP) == 12.0
+
+
+def test_long_copies_are_repeated_less_often_but_never_under_three_times() -> None:
+    sweep = Job(kind="h2d", ways=(UP,), bytes=512 * 2**20)
+    assert repeats_of(sweep, speeds(up=25.0), Effort(0.04, 9)) == 9
+    assert repeats_of(sweep, speeds(up=0.1), Effort(0.04, 9)) == FEWEST_REPEATS
+
+
+@given(st.floats(0.01, 500))
+def test_less_time_means_first_fewer_bytes_then_fewer_repeats(left_s: float) -> None:
+    setting = Setting(gpus=tuple(range(8)), peers=frozenset(permutations(range(8), 2)))
+    known = Speeds()
+    for gpu in range(8):
+        known.see(Way(kind="h2d", source="host", destination=f"gpu:{gpu}", pinned=True), 0.8)
+    effort, seconds = choose_effort(jobs(setting), known, "quick", left_s, 1.0)
+    richer, seconds_richer = choose_effort(jobs(setting), known, "quick", 2 * left_s, 1.0)
+    assert QUICK_EFFORTS.index(richer) <= QUICK_EFFORTS.index(effort)
+    assert seconds <= left_s or effort == QUICK_EFFORTS[-1]
+    assert seconds_richer >= seconds
+    assert effort.repeats >= FEWEST_REPEATS
+
+
+def test_the_efforts_take_bytes_away_before_repeats() -> None:
+    steps = list(pairwise(QUICK_EFFORTS))
+    assert all(
+        (before.window_s > after.window_s) != (before.repeats > after.repeats) for before, after in steps
+    )
+    fewer = [after.repeats < before.repeats for before, after in steps]
+    assert fewer == sorted(fewer)
+
+
+def test_eight_gpus_on_one_lane_fit_into_a_quick_session() -> None:
+    known = Speeds()
+    for gpu in range(8):
+        for kind, source, destination in (("h2d", "host", f"gpu:{gpu}"), ("d2h", f"gpu:{gpu}", "host")):
+            known.see(Way(kind=kind, source=source, destination=destination, pinned=True), 0.8)  # type: ignore[arg-type]
+    effort, seconds = choose_effort(jobs(Setting(gpus=tuple(range(8)))), known, "quick", QUICK_SECONDS, 1.0)
+    assert seconds <= QUICK_SECONDS
+    assert effort.repeats >= FEWEST_REPEATS
+
+
+def test_the_pace_is_learnt_and_one_odd_job_does_not_upset_it() -> None:
+    pace = Pace()
+    assert pace.factor == 1.0
+    pace.learn(0.01, 1.0)
+    assert pace.factor < 3.0
+    for _ in range(100):
+        pace.learn(0.1, 0.2)
+    assert pace.factor == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_job_takes_longer_with_more_repeats() -> None:
+    known = speeds(up=1.0)
+    assert job_seconds(ALONE, known, Effort(0.0, 3)) < job_seconds(ALONE, known, Effort(0.0, 5))

@@ -1,0 +1,170 @@
+"""A saved session against one of now: changes beyond noise, and nothing within it."""
+
+import random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gputopo.copies.difference import BandwidthDifference, bandwidth_difference
+from gputopo.values.bandwidth import Bandwidth, Failure, Sample
+from gputopo.values.schema import encode
+from tests.findings.boxes import driver, sound
+from tests.findings.measured.machines import sample, seen
+
+
+def session(*samples: Sample, **more: Any) -> Bandwidth:
+    return Bandwidth(source="live", samples=samples, **more)
+
+
+def h2d(gb_per_s: float, index: int = 0, **more: Any) -> Sample:
+    return sample("h2d", "host", f"gpu:{index}", gb_per_s, **({"pinned": True} | more))
+
+
+def compared(old: Sample, new: Sample) -> BandwidthDifference:
+    return bandwidth_difference(session(old), session(new))
+
+
+def test_a_loss_is_told_with_the_number_it_was_and_what_noise_would_be() -> None:
+    (change,) = compared(h2d(12.2), h2d(6.1)).changes
+    assert (change.was, change.is_, change.percent, change.better) == (12.2, 6.1, -50.0, False)
+    assert change.noise_percent == 3.0
+    assert "gpu:0" in change.what
+
+
+def test_steady_numbers_two_percent_apart_are_the_same() -> None:
+    found = compared(h2d(12.2), h2d(11.96))
+    assert (found.changes, found.compared) == ((), 1)
+
+
+def test_noisy_repeats_hide_what_steady_ones_show() -> None:
+    noisy = h2d(12.0, repeats_gb_per_s=(10.5, 11.2, 12.0, 12.9, 13.4))
+    assert compared(h2d(13.2), noisy).changes == ()
+    assert len(compared(h2d(13.2), h2d(12.0)).changes) == 1
+
+
+def test_what_the_link_did_otherwise_stands_beside_the_change() -> None:
+    (change,) = compared(
+        h2d(12.2, conditions=(seen(0),)), h2d(3.1, conditions=(seen(0, pcie_gen=1),))
+    ).changes
+    assert change.conditions == ("GPU 0: PCIe generation 1, was 3",)
+
+
+def test_a_lower_latency_is_better_and_small_changes_of_it_are_none() -> None:
+    def latency(us: float) -> Sample:
+        return Sample(kind="latency", source="gpu:0", destination="gpu:1", bytes=4, median_us=us)
+
+    (change,) = compared(latency(15.0), latency(7.0)).changes
+    assert (change.better, change.microseconds) == (True, True)
+    assert compared(latency(15.0), latency(14.0)).changes == ()
+
+
+def test_numbers_that_only_one_session_has_are_no_change() -> None:
+    found = bandwidth_difference(session(h2d(12.0), h2d(12.0, 1)), session(h2d(12.0), h2d(12.0, 2)))
+    assert (found.changes, found.compared) == ((), 1)
+    assert "gpu:2" in found.appeared[0]
+    assert "gpu:1" in found.gone[0]
+
+
+def test_pinned_and_pageable_alone_and_at_once_are_different_numbers() -> None:
+    old = session(h2d(12.0), h2d(4.0, pinned=False), h2d(3.0, group="h2d gpus:0,1"))
+    assert bandwidth_difference(old, old).compared == 3
+
+
+def test_quick_and_full_sessions_are_compared_by_their_large_copies() -> None:
+    found = compared(h2d(12.2, bytes=1 << 26), h2d(6.1, bytes=1 << 29))
+    assert len(found.changes) == 1
+    assert compared(h2d(12.2, bytes=4096), h2d(6.1, bytes=8192)).compared == 0
+
+
+def test_failures_that_came_and_went_are_told() -> None:
+    failure = Failure(kind="p2p_direct", source="gpu:0", destination="gpu:1", reason="WRONG_DATA", says="")
+    good, bad = session(), session(failures=(failure,))
+    assert "WRONG_DATA" in bandwidth_difference(good, bad).failing[0]
+    assert "gpu:0 to gpu:1" in bandwidth_difference(bad, good).working[0]
+    same = bandwidth_difference(bad, bad)
+    assert (same.failing, same.working) == ((), ())
+
+
+def test_what_else_changed_in_the_machine_is_told() -> None:
+    found = bandwidth_difference(session(), session(), sound(), driver(version="580.1")(sound()))
+    assert found.machine is not None
+    assert any(change.fact == "driver.version" for change in found.machine.changes)
+
+
+def test_cards_that_are_numbered_anew_are_compared_with_themselves() -> None:
+    before = sound(2)
+    swapped = (replace(before.gpus[1], index=0), replace(before.gpus[0], index=1))
+    after = replace(before, gpus=swapped)
+    together = {"group": "h2d gpus:0,1"}
+    old = session(h2d(12.0, 0), h2d(3.0, 1), h2d(7.0, 0, **together), h2d(2.0, 1, **together))
+    new = session(h2d(12.0, 1), h2d(3.0, 0), h2d(7.0, 1, **together), h2d(2.0, 0, **together))
+    found = bandwidth_difference(old, new, before, after)
+    assert (found.changes, found.compared, found.gone) == ((), 4, ())
+    assert len(bandwidth_difference(old, new).changes) == 4
+    assert found.machine is not None
+
+
+def test_a_gpu_that_is_gone_is_compared_with_none_that_has_its_number_now() -> None:
+    before = sound(3)
+    left = (before.gpus[0], replace(before.gpus[2], index=1))
+    after = replace(before, gpus=left, links=())
+    all_three, two = {"group": "h2d gpus:0,1,2"}, {"group": "h2d gpus:0,1"}
+    failure = Failure(kind="h2d", source="host", destination="gpu:1", reason="WRONG_DATA", says="")
+    old = session(
+        *(h2d(10.0 + index, index) for index in range(3)),
+        h2d(5.0, 0, **all_three),
+        h2d(6.0, 0, group="all_to_host"),
+        failures=(failure,),
+    )
+    new = session(h2d(10.0, 0), h2d(6.0, 1), h2d(7.0, 0, **two), h2d(9.0, 0, group="all_to_host"))
+    found = bandwidth_difference(old, new, before, after)
+    assert [(change.was, change.is_) for change in found.changes] == [(12.0, 6.0)]
+    assert (found.missing_gpus, found.new_gpus) == ((1,), ())
+    assert (found.compared, found.not_compared, found.gone, found.working) == (2, 4, (), ())
+    assert len(found.appeared) == 1
+    back = bandwidth_difference(new, old, after, before)
+    assert (back.missing_gpus, back.new_gpus, back.appeared) == ((), (1,), ())
+    assert [change.is_ for change in back.changes] == [12.0]
+
+
+def test_a_gpu_that_does_not_answer_is_missing_and_one_that_answers_again_is_new() -> None:
+    lost = replace(sound(2), gpus=(sound(2).gpus[0], replace(sound(2).gpus[1], lost=True, name=None)))
+    both, one = session(h2d(9.0, 0), h2d(9.0, 1)), session(h2d(9.0, 0))
+    found = bandwidth_difference(both, one, sound(2), lost)
+    assert (found.missing_gpus, found.gone, found.not_compared) == ((1,), (), 1)
+    assert bandwidth_difference(one, both, lost, sound(2)).new_gpus == (1,)
+    assert bandwidth_difference(one, one, lost, lost).missing_gpus == ()
+
+
+def test_losses_stand_before_gains_and_the_largest_first() -> None:
+    old = session(*(h2d(10.0, index) for index in range(3)))
+    found = bandwidth_difference(old, session(h2d(20.0, 0), h2d(8.0, 1), h2d(2.0, 2)))
+    assert [change.is_ for change in found.changes] == [2.0, 8.0, 20.0]
+    assert b"gputopo.bandwidth_diff/1" in encode(found)
+
+
+@given(seed=st.integers(0, 10**6), spread=st.floats(0, 0.05))
+def test_two_runs_of_one_machine_differ_in_nothing_and_a_fifth_less_is_always_seen(
+    seed: int, spread: float
+) -> None:
+    chance = random.Random(seed)
+
+    def run(rate: float) -> Sample:
+        repeats = tuple(rate * (1 + chance.uniform(-spread, spread) / 5) for _ in range(7))
+        return h2d(sorted(repeats)[3], repeats_gb_per_s=repeats)
+
+    assert compared(run(12.0), run(12.0)).changes == ()
+    assert len(compared(run(12.0), run(9.6)).changes) == 1
+
+
+@given(st.floats(0.1, 100), st.floats(0.1, 100))
+def test_a_change_is_seen_in_both_directions_of_time(was: float, now: float) -> None:
+    there, back = compared(h2d(was), h2d(now)).changes, compared(h2d(now), h2d(was)).changes
+    assert len(there) == len(back)
+    assert all(one.better is not other.better for one, other in zip(there, back, strict=True))
+
+
+def test_a_machine_that_is_not_known_leaves_that_part_out() -> None:
+    assert bandwidth_difference(session(), session(), sound(), None).machine is None

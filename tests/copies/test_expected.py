@@ -1,0 +1,215 @@
+"""What is expected beside each number, and where it says that from."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputopo.copies.expected import link_name, links_for, with_expectations
+from gputopo.reference.expectations import expected_link, expected_nvlink
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.machine import Ecc, Gpu, Machine, Mig, Pcie
+from tests.findings.boxes import UP, every_gpu, gpu, node, pair, sound
+from tests.findings.measured.machines import sample, seen
+
+
+def expected(machine: Machine, *samples: Sample) -> tuple[Sample, ...]:
+    return with_expectations(Bandwidth(source="live", samples=samples), machine).samples
+
+
+def one(machine: Machine, kind: Any, source: str, destination: str, **more: Any) -> Sample:
+    return expected(machine, sample(kind, source, destination, 5.0, **more))[0]
+
+
+def h2d(machine: Machine, **more: Any) -> Sample:
+    return one(machine, "h2d", "host", "gpu:1", **({"pinned": True} | more))
+
+
+def row(generation: int, width: int) -> Any:
+    found = expected_link(generation, width)
+    assert found is not None
+    return found
+
+
+def test_the_link_seen_under_load_counts_and_is_named() -> None:
+    found = h2d(sound(), conditions=(seen(1, pcie_gen=2, pcie_width=8),))
+    assert found.expected_gb_per_s == row(2, 8).copy_to_device_gb_per_s
+    assert found.expected_low_gb_per_s == row(2, 8).copy_low_gb_per_s
+    assert found.expected_source is not None
+    assert "Gen2 x8 seen under load" in found.expected_source
+
+
+def test_without_a_reading_under_load_the_card_and_its_slot_count_and_never_the_idle_link() -> None:
+    machine = gpu(1, pcie={"gen_now": 1})(sound())
+    for conditions in ((), (seen(1, readings=0, pcie_gen=1),), (seen(0, pcie_gen=1),)):
+        found = h2d(machine, conditions=conditions)
+        assert found.expected_gb_per_s == row(3, 16).copy_to_device_gb_per_s
+
+
+def test_a_slower_bridge_above_the_slot_limits() -> None:
+    machine = gpu(1, pcie={"limiting_hop": UP})(node(UP, max_speed_gt_per_s=8.0, max_width=4)(sound()))
+    found = h2d(machine, conditions=(seen(1),))
+    assert found.expected_gb_per_s == row(3, 4).copy_to_device_gb_per_s
+    assert UP in (found.expected_source or "")
+
+
+def test_copies_to_the_host_have_their_own_figure_and_both_ways_their_sum() -> None:
+    to_host = one(sound(), "d2h", "gpu:1", "host", pinned=True)
+    assert to_host.expected_gb_per_s == row(3, 16).copy_to_host_gb_per_s
+    both = one(sound(), "bidirectional", "host", "gpu:1", pinned=True)
+    link = row(3, 16)
+    whole = link.copy_to_device_gb_per_s + link.copy_to_host_gb_per_s
+    assert both.expected_gb_per_s == pytest.approx(0.9 * whole, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"pinned": False},
+        {"group": "h2d gpus:0,1"},
+        {"bytes": 4096},
+        {"method": "kernel_read"},
+        {"numa_node": 1},
+    ],
+)
+def test_what_no_source_tells_has_no_expectation(more: dict[str, Any]) -> None:
+    assert h2d(sound(), **more).expected_gb_per_s is None
+
+
+def test_host_memory_and_latency_have_none() -> None:
+    memory = one(sound(), "host_memory", "node:0", "node:0")
+    latency = Sample(kind="latency", source="gpu:0", destination="gpu:1", median_us=7.0)
+    assert memory.expected_gb_per_s is None
+    assert expected(sound(), latency) == (latency,)
+
+
+def capture(name: str) -> Machine:
+    return Machine(source="bandwidthTest", gpus=(Gpu(index=0, name=name),))
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "first"),
+    [
+        ("GeForce GTX 1070", 0.7635, "Gen3 x1"),
+        ("GeForce GTX 1070", 0.3529, "Gen2 x1"),
+        ("GeForce GTX 1080", 6.2345, "Gen3 x8"),
+        ("Tesla M60", 6.069, "Gen3 x8"),
+        ("GeForce GTX 1080 Ti", 11.7269, "Gen3 x16"),
+        ("H200", 55.3, "Gen5 x16"),
+    ],
+)
+def test_an_untold_link_is_inferred_from_the_number_and_marked_so(name: str, rate: float, first: str) -> None:
+    (found,) = expected(capture(name), sample("h2d", "host", "gpu:0", rate, pinned=True))
+    assert found.expected_gb_per_s is None  # a number is no expectation of itself
+    assert found.expected_source is not None
+    assert "inferred" in found.expected_source
+    assert f"what {first} carries" in found.expected_source
+
+
+def test_the_other_links_that_fit_are_told_and_none_that_the_card_cannot_have() -> None:
+    names = [link_name(link) for link in links_for(0.7635, Gpu(index=0, name="GeForce GTX 1070"))]
+    assert names == ["Gen3 x1", "Gen2 x2", "Gen1 x4"]
+    assert link_name(links_for(3.3, None)[0]) == "Gen5 x1"
+    assert all(link.generation <= 3 for link in links_for(3.3, Gpu(index=0, name="GeForce GTX 1070")))
+    assert links_for(359.0, None) == ()  # NVLink-C2C of a GH200 is no PCIe
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "ecc", "share"),
+    [
+        ("Tesla K80", 240, None, 0.7 * 0.8),
+        ("Tesla K80", 240, True, 0.7 * 0.8),
+        ("Tesla K80", 240, False, 0.7),
+        ("GeForce GTX 1080 Ti", 484, None, 0.7),
+        ("Tesla V100-SXM2-16GB", 900, True, 0.7),  # HBM
+    ],
+)
+def test_where_error_correction_may_take_some_of_gddr_less_is_no_fault(
+    name: str, rate: float, ecc: bool | None, share: float
+) -> None:
+    machine = Machine(source="a test", gpus=(Gpu(index=0, name=name, ecc=Ecc(mode=ecc)),))
+    (found,) = expected(machine, sample("d2d_local", "gpu:0", "gpu:0", 100.0))
+    assert found.expected_low_gb_per_s == pytest.approx(share * rate, rel=0.01)
+    assert ("error correction" in (found.expected_source or "")) == (share < 0.7)
+
+
+def test_local_copies_are_held_against_the_memory_of_the_model() -> None:
+    (found,) = expected(capture("GeForce GTX 1080 Ti"), sample("d2d_local", "gpu:0", "gpu:0", 353.5))
+    assert found.expected_gb_per_s == pytest.approx(0.8 * 484, rel=0.01)
+    assert found.expected_low_gb_per_s is not None
+    assert found.expected_low_gb_per_s < 353.5
+    (unknown,) = expected(capture("Unheard Of"), sample("d2d_local", "gpu:0", "gpu:0", 353.5))
+    assert unknown.expected_gb_per_s is None
+
+
+def test_an_instance_of_a_card_is_not_held_against_the_whole_card() -> None:
+    whole = capture("GeForce GTX 1080 Ti")
+    split = replace(whole, gpus=tuple(replace(gpu, mig=Mig(mode=True)) for gpu in whole.gpus))
+    (found,) = expected(split, sample("d2d_local", "gpu:0", "gpu:0", 50.0))
+    assert (found.expected_gb_per_s, found.expected_low_gb_per_s) == (None, None)
+    assert "MIG" in (found.expected_source or "")
+
+
+def test_pairs_over_pcie_expect_the_slower_of_what_both_cards_were_measured_at() -> None:
+    samples = (
+        sample("d2h", "gpu:0", "host", 12.7, pinned=True),
+        sample("h2d", "host", "gpu:1", 6.1, pinned=True),
+        sample("p2p_staged", "gpu:0", "gpu:1", 5.8),
+        sample("p2p_direct", "gpu:0", "gpu:1", 5.8),
+    )
+    found = expected(every_gpu(pcie=Pcie())(sound()), *samples)
+    assert [one.expected_gb_per_s for one in found[2:]] == [6.1, 6.1]
+    assert "host to GPU 1, measured alone" in (found[2].expected_source or "")
+
+
+def test_pairs_over_pcie_expect_what_their_links_should_carry_where_nothing_was_measured() -> None:
+    machine = gpu(1, pcie={"width_now": 8})(sound())
+    found = one(machine, "p2p_staged", "gpu:0", "gpu:1")
+    assert found.expected_gb_per_s == row(3, 8).copy_to_device_gb_per_s
+    assert one(every_gpu(pcie=Pcie())(sound()), "p2p_staged", "gpu:0", "gpu:1").expected_gb_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "direct"),
+    [
+        # Measured: NVIDIA/nvbandwidth README (A100), stas00/ml-engineering (H200), a DGX Station (V100).
+        ("A100-SXM4-80GB", 12, 275.0),
+        ("H200", 18, 396.4),
+        ("Tesla V100-SXM2-16GB", 2, 48.44),
+    ],
+)
+def test_nvlinks_expect_what_was_measured_of_that_version_and_count(
+    name: str, links: int, direct: float
+) -> None:
+    machine = pair(0, 1, nvlinks=links)(sound(2, name))
+    found = one(machine, "p2p_direct", "gpu:0", "gpu:1")
+    assert found.expected_gb_per_s == pytest.approx(direct, rel=0.02)
+    both = one(machine, "bidirectional", "gpu:0", "gpu:1", path="direct")
+    assert both.expected_gb_per_s is not None
+    assert found.expected_gb_per_s is not None
+    assert found.expected_gb_per_s < both.expected_gb_per_s <= 2 * found.expected_gb_per_s
+    staged = one(machine, "p2p_staged", "gpu:0", "gpu:1")
+    assert (staged.expected_gb_per_s or 0) < 13  # over PCIe
+
+
+def test_a_bridge_of_the_smaller_ampere_chip_has_its_own_row() -> None:
+    small, large = expected_nvlink(3, 4), expected_nvlink(3, 12)
+    assert small is not None
+    assert large is not None
+    assert small.link_gb_per_s < large.link_gb_per_s
+    assert expected_nvlink(9) is None
+
+
+def test_an_expectation_that_a_session_wrote_stays() -> None:
+    written = replace(sample("h2d", "host", "gpu:1", 5.0, pinned=True), expected_gb_per_s=4.0)
+    assert expected(sound(), written) == (written,)
+
+
+def test_a_slow_bridge_above_both_cards_does_not_slow_what_they_copy_directly() -> None:
+    narrow = node(UP, max_speed_gt_per_s=8.0, max_width=4)(sound())
+    machine = every_gpu(pcie={"limiting_hop": UP})(narrow)
+    conditions = (seen(0), seen(1))
+    direct = one(machine, "p2p_direct", "gpu:0", "gpu:1", conditions=conditions)
+    assert direct.expected_gb_per_s == row(3, 16).copy_to_device_gb_per_s
+    staged = one(machine, "p2p_staged", "gpu:0", "gpu:1", conditions=conditions)
+    assert staged.expected_gb_per_s == row(3, 4).copy_to_device_gb_per_s

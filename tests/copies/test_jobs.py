@@ -1,0 +1,182 @@
+from collections import Counter
+from itertools import combinations, permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.copies.copies import Job, Way
+from gputopo.copies.jobs import (
+    Setting,
+    describe,
+    gpus_of,
+    group_name,
+    jobs,
+    next_jobs,
+    not_possible,
+    path_of,
+    without,
+)
+from gputopo.copies.sharing import _Shared, fair_rates, uplink_groups
+from gputopo.values.bandwidth import Sample
+from gputopo.values.machine import Machine
+
+EIGHT = Setting(gpus=tuple(range(8)), peers=frozenset(permutations(range(8), 2)))
+
+
+def at_once(kind: str, rates: dict[int, float]) -> list[Sample]:
+    """Gives samples of a group, or of GPUs alone where there is one of them."""
+    group = group_name(kind, list(rates)) if len(rates) > 1 else None
+    return [
+        Sample(
+            kind=kind,  # type: ignore[arg-type]
+            source="host" if kind == "h2d" else f"gpu:{gpu}",
+            destination=f"gpu:{gpu}" if kind == "h2d" else "host",
+            pinned=True,
+            group=group,
+            median_gb_per_s=rate,
+        )
+        for gpu, rate in rates.items()
+    ]
+
+
+def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: float = 12.0) -> list[Sample]:
+    """Gives what a session would have in the end on a machine with these uplinks."""
+    uplinks = [_Shared(frozenset(gpus), carries) for gpus, carries in groups]
+
+    def of(gpus: tuple[int, ...]) -> list[Sample]:
+        return at_once("h2d", fair_rates(dict.fromkeys(gpus, alone), uplinks))
+
+    done = [sample for gpu in setting.gpus for sample in at_once("h2d", {gpu: alone})]
+    done += of(setting.gpus)
+    tried: set[str] = set()
+    while wanted := [job for job in next_jobs(done, setting, frozenset(tried)) if job.kind == "h2d"]:
+        for job in wanted:
+            assert job.group is not None
+            assert job.group not in tried
+            tried.add(job.group)
+            done += of(tuple(gpu for way in job.ways for gpu in gpus_of(way)))
+    return done
+
+
+def test_every_direction_of_every_pair_is_a_job_of_its_own() -> None:
+    found = Counter(
+        (job.ways[0].source, job.ways[0].destination) for job in jobs(EIGHT) if job.kind == "p2p_staged"
+    )
+    assert found == Counter((f"gpu:{a}", f"gpu:{b}") for a, b in permutations(range(8), 2))
+
+
+def test_no_job_is_given_twice() -> None:
+    for level in ("quick", "full"):
+        every = jobs(Setting(gpus=(0, 1, 2), level=level, peers=frozenset(permutations(range(3), 2))))
+        assert len(set(every)) == len(every)
+
+
+def test_what_counts_most_comes_first() -> None:
+    order = [describe(job).partition(" ")[0] for job in jobs(EIGHT)]
+    assert order.index("p2p_staged") < order.index("p2p_direct") < order.index("latency")
+    assert jobs(EIGHT)[-1].ways[0].method == "kernel_write"
+
+
+def test_one_gpu_has_no_groups_and_no_pairs() -> None:
+    alone = jobs(Setting(gpus=(3,)))
+    assert {gpus_of(way) for job in alone for way in job.ways} == {(3,)}
+    assert all(job.group is None for job in alone)
+
+
+def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() -> None:
+    one_way = jobs(Setting(gpus=(0, 1), peers=frozenset({(0, 1)})))
+    direct = {
+        (job.ways[0].source, job.ways[0].destination, job.ways[0].method)
+        for job in one_way
+        if job.kind == "p2p_direct"
+    }
+    assert direct == {
+        ("gpu:0", "gpu:1", "copy_engine"),
+        ("gpu:0", "gpu:1", "kernel_write"),
+        ("gpu:1", "gpu:0", "kernel_read"),
+    }
+    assert "1->0" in not_possible(Setting(gpus=(0, 1), peers=frozenset({(0, 1)})))[0].what
+
+
+def test_both_ways_of_a_pair_are_one_job_with_its_path() -> None:
+    found = [job for job in jobs(EIGHT) if job.kind == "bidirectional" and path_of(job) == "direct"]
+    assert [gpus_of(job.ways[0]) for job in found] == list(combinations(range(8), 2))
+    assert all(gpus_of(job.ways[1]) == gpus_of(job.ways[0])[::-1] for job in found)
+
+
+def test_full_has_all_of_quick() -> None:
+    full = set(jobs(Setting(gpus=(0, 1), level="full", nodes={0: 0, 1: 1}, far_nodes={0: 1, 1: 0})))
+    quick = set(jobs(Setting(gpus=(0, 1), nodes={0: 0, 1: 1}, far_nodes={0: 1, 1: 0})))
+    assert quick < full
+    sizes = {job.bytes for job in full - quick if job.bytes is not None}
+    assert (min(sizes), max(sizes)) == (4096, 512 * 2**20)
+    far = {(way.destination, way.numa_node) for job in full - quick for way in job.ways if job.bytes is None}
+    assert ("gpu:0", 1) in far
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [({0, 1, 2, 3}, 12.3), ({4, 5, 6, 7}, 12.3)],
+        [({0, 1}, 12.3), ({2, 3}, 12.3), ({4, 5}, 12.3), ({6, 7}, 12.3)],
+        [({2, 3}, 3.0)],
+        [(set(range(8)), 40.0)],
+        [({0, 1, 2, 3, 4}, 30.0)],
+        [({0, 1, 2, 3, 4}, 52.0)],
+        [],
+    ],
+)
+def test_what_is_asked_for_finds_the_shared_uplinks(groups: list[tuple[set[int], float]]) -> None:
+    found = uplink_groups(measured(EIGHT, groups), Machine(source="live"))
+    assert {frozenset(group.gpus) for group in found} == {frozenset(gpus) for gpus, _ in groups}
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.floats(0.3, 5.0))
+def test_the_questions_come_to_an_end_and_are_bounded(uplink_of: list[int], width: float) -> None:
+    setting = Setting(gpus=tuple(range(len(uplink_of))))
+    groups = [
+        ({gpu for gpu, up in enumerate(uplink_of) if up == one}, 12.0 * width) for one in set(uplink_of)
+    ]
+    done = measured(setting, groups)
+    count = len(setting.gpus)
+    names = {sample.group for sample in done} - {None}
+    assert len(names) <= 1 + count * (count - 1) // 2 + count
+
+
+def test_nothing_is_asked_where_all_at_once_are_as_fast_as_alone() -> None:
+    done = [sample for gpu in range(8) for sample in at_once("h2d", {gpu: 12.0})]
+    assert next_jobs([*done, *at_once("h2d", dict.fromkeys(range(8), 11.8))], EIGHT) == ()
+    assert next_jobs([], EIGHT) == ()
+
+
+def test_a_group_that_was_tried_and_failed_is_not_asked_for_again() -> None:
+    done = [sample for gpu in range(3) for sample in at_once("h2d", {gpu: 12.0})]
+    done += at_once("h2d", dict.fromkeys(range(3), 4.0))
+    three = Setting(gpus=(0, 1, 2))
+    asked = next_jobs(done, three)
+    assert [job.group for job in asked] == ["h2d gpus:0,1", "h2d gpus:0,2", "h2d gpus:1,2"]
+    assert next_jobs(done, three, frozenset(job.group or "" for job in asked)) == ()
+
+
+def test_a_group_without_a_gpu_has_the_name_of_the_others() -> None:
+    whole = next(job for job in jobs(EIGHT) if job.group is not None)
+    left = without(whole, {"gpu:2", "gpu:5"})
+    assert left is not None
+    assert left.group == "h2d gpus:0,1,3,4,6,7"
+    assert without(whole, {f"gpu:{gpu}" for gpu in range(7)}) is None
+    assert without(whole, set()) == whole
+
+
+def test_one_of_two_directions_is_no_longer_both() -> None:
+    both = next(job for job in jobs(EIGHT) if job.kind == "bidirectional")
+    assert without(both, set(), [both.ways[0]]) is None
+
+
+def test_a_job_is_described_so_that_no_two_are_alike() -> None:
+    for level in ("quick", "full"):
+        every = jobs(Setting(gpus=(0, 1, 2), level=level, peers=EIGHT.peers))
+        words = [describe(job) for job in every]
+        assert len(set(words)) == len(words)
+    way = Way(kind="h2d", source="host", destination="gpu:0", pinned=False)
+    assert describe(Job(kind="h2d", ways=(way,))) == "h2d host -> gpu:0 pageable"

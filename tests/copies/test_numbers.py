@@ -1,0 +1,48 @@
+"""Which samples are judged, and how much of a number is noise."""
+
+from typing import Any
+
+import pytest
+
+from gputopo.copies.numbers import host_copies, host_gpu, judged, noise_share, pair_copies, rate
+from gputopo.values.bandwidth import Sample
+from tests.findings.boxes import sound
+from tests.findings.measured.machines import sample
+
+
+def h2d(gb_per_s: float, **more: Any) -> Sample:
+    return sample("h2d", "host", "gpu:0", gb_per_s, **({"pinned": True} | more))
+
+
+@pytest.mark.parametrize("more", [{"bytes": 1 << 20}, {"group": "h2d gpus:0,1"}, {"median_gb_per_s": None}])
+def test_small_copies_those_at_once_and_those_without_a_rate_are_not_judged(more: dict[str, Any]) -> None:
+    assert list(judged([h2d(12.0, **more)])) == []
+
+
+def test_the_fastest_pinned_copy_with_near_memory_stands_for_a_link() -> None:
+    samples = [h2d(11.0), h2d(12.0), h2d(30.0, pinned=False), h2d(20.0, numa_node=1), h2d(9.0, numa_node=0)]
+    assert rate(host_copies(samples, "h2d", sound())[0]) == 12.0
+
+
+def test_the_node_in_a_place_counts_as_the_memorys_node() -> None:
+    far = sample("h2d", "node:1", "gpu:0", 20.0, pinned=True)
+    assert host_copies([far], "h2d", sound()) == {}
+    assert host_gpu(far) == 0
+
+
+def test_both_ways_of_different_paths_are_not_mixed() -> None:
+    direct = sample("bidirectional", "gpu:0", "gpu:1", 20.0, path="direct")
+    staged = sample("bidirectional", "gpu:0", "gpu:1", 15.0, path="staged")
+    assert pair_copies([direct, staged], "bidirectional", "staged") == {(0, 1): staged}
+    assert host_gpu(direct) is None
+
+
+def test_copies_by_kernels_do_not_stand_for_those_of_the_copy_engine() -> None:
+    kernel = sample("p2p_direct", "gpu:0", "gpu:1", 20.0, method="kernel_read")
+    assert pair_copies([kernel], "p2p_direct") == {}
+
+
+def test_one_odd_repeat_is_no_noise_and_two_repeats_tell_none() -> None:
+    assert noise_share((12.0, 12.0, 12.0, 5.0)) == 0.0
+    assert noise_share((12.0, 6.0)) == 0.0
+    assert noise_share((11.0, 12.0, 13.0)) == pytest.approx(1.4826 / 12)

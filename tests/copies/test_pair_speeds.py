@@ -1,0 +1,102 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.copies.pair_speeds import SAME_SPEED, PairSpeed, gb, pair_speeds, speed_classes, unmeasured
+from gputopo.values.bandwidth import Bandwidth, Sample
+from tests.invented_bandwidths import pair
+
+
+def speeds(*samples: Sample) -> dict[tuple[int, int], PairSpeed]:
+    return pair_speeds(Bandwidth(source="test", samples=samples))
+
+
+def test_the_better_way_of_the_worse_direction_counts() -> None:
+    found = speeds(
+        pair(0, 1, 11.0), pair(0, 1, 5.0, staged=True), pair(1, 0, 0.73), pair(1, 0, 0.77, staged=True)
+    )
+    assert found == {(0, 1): PairSpeed(0.77, "staged", 0.73, 0.77)}
+    assert found[0, 1].says == "measured 0.77 GB/s, staged; direct is slower: 0.73 GB/s"
+    assert found[0, 1].direct_is_slower
+
+
+def test_a_pair_known_in_one_direction_only_counts_as_not_measured() -> None:
+    found = speeds(pair(0, 1, 11.0), pair(1, 2, 11.0), pair(2, 1, 11.0))
+    assert set(found) == {(1, 2)}
+    assert unmeasured(found, (2, 0, 1)) == [(0, 1), (0, 2)]
+
+
+def test_copies_in_a_group_by_kernels_of_few_bytes_or_without_a_number_do_not_stand_for_a_pair() -> None:
+    replace = msgspec.structs.replace
+    engine = replace(pair(0, 1, 10.0), bytes=2**25)
+    others = [
+        replace(engine, median_gb_per_s=99.0, method="kernel_read"),
+        replace(engine, median_gb_per_s=99.0, group="all"),
+        replace(engine, median_gb_per_s=99.0, bytes=2**14),
+        replace(engine, median_gb_per_s=None),
+        replace(engine, median_gb_per_s=float("nan")),
+    ]
+    back = pair(1, 0, 10.0)
+    assert speeds(engine, *others, back)[0, 1].gb_per_s == 10.0
+    assert speeds(*others[::-1], engine, back)[0, 1].gb_per_s == 10.0
+
+
+def test_of_several_large_copies_the_fastest_stands_and_a_kernel_where_there_is_nothing_else() -> None:
+    assert speeds(pair(0, 1, 9.0), pair(0, 1, 10.0), pair(1, 0, 12.0))[0, 1].gb_per_s == 10.0
+    kernel = msgspec.structs.replace(pair(0, 1, 7.0), method="kernel_write")
+    assert speeds(kernel, pair(1, 0, 12.0))[0, 1].gb_per_s == 7.0
+
+
+def test_nothing_was_measured_without_a_bandwidth() -> None:
+    assert pair_speeds(None) == {}
+
+
+def classes(*rates: float) -> list[int]:
+    by_pair = {(0, place + 1): PairSpeed(rate, "direct", rate, None) for place, rate in enumerate(rates)}
+    return [speed_classes(by_pair)[0, place + 1] for place in range(len(rates))]
+
+
+def test_noise_makes_no_classes_and_another_kind_of_link_does() -> None:
+    assert classes(13.2, 12.9, 13.0, 6.5, 6.6, 0.77) == [0, 0, 0, 1, 1, 2]
+    assert classes(10.0, 9.2) == [0, 0]
+    assert classes(10.0, 9.0) == [0, 1]
+
+
+def test_a_long_row_of_small_steps_is_cut_before_its_ends_are_called_equal() -> None:
+    row = [10.0 * 0.93**step for step in range(12)]  # 10 down to 4.5, each step within noise
+    found = classes(*row)
+    assert found == sorted(found)
+    assert found[-1] > 0
+
+
+@given(st.lists(st.floats(0.01, 1000.0), min_size=1, max_size=30))
+def test_classes_follow_the_speeds_and_equals_share_one(rates: list[float]) -> None:
+    found = classes(*rates)
+    for one, its_class in zip(rates, found, strict=True):
+        for other, other_class in zip(rates, found, strict=True):
+            if one == other:
+                assert its_class == other_class
+            if one > other * 1.5 + 1e-9:
+                assert its_class < other_class
+            if its_class < other_class:
+                assert one > other
+    assert set(found) == set(range(max(found) + 1))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.734, "0.73"), (9.996, "10.0"), (11.26, "11.3"), (194.6, "195")]
+)
+def test_speeds_are_written_with_three_figures(value: float, words: str) -> None:
+    assert gb(value) == words
+
+
+def test_a_difference_within_noise_does_not_make_direct_the_slower_way() -> None:
+    assert not PairSpeed(0.78, "staged", 0.77, 0.78).direct_is_slower
+    assert not PairSpeed(0.78, "staged", None, 0.78).direct_is_slower
+    assert SAME_SPEED > 1.0
+
+
+def test_a_way_that_is_slower_by_noise_only_is_not_called_slower() -> None:
+    assert PairSpeed(0.82, "staged", 0.815, 0.82).says == "measured 0.82 GB/s, staged"
+    assert PairSpeed(0.82, "staged", 0.73, 0.82).says.endswith("direct is slower: 0.73 GB/s")

@@ -1,0 +1,233 @@
+"""Sound measured copies of the box of `boxes`, and changes that break one thing in them."""
+
+from collections.abc import Callable, Iterable
+from itertools import permutations
+from typing import Any
+
+from msgspec.structs import replace
+
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Kind, Sample, UplinkGroup
+from gputopo.values.machine import Machine, NumaNode
+from tests.findings.boxes import every_gpu, host, pair, sound
+
+LARGE = 1 << 28
+Measure = Callable[[Machine], Machine]
+
+
+def sample(kind: Kind, source: str, destination: str, gb_per_s: float, **more: Any) -> Sample:
+    fields: dict[str, Any] = {
+        "bytes": LARGE,
+        "method": "copy_engine",
+        "repeats_gb_per_s": (gb_per_s * 0.999, gb_per_s, gb_per_s * 1.001),
+        "spread_percent": 0.2,
+        "median_gb_per_s": gb_per_s,
+    }
+    return Sample(kind=kind, source=source, destination=destination, **(fields | more))
+
+
+def seen(gpu: int, **more: Any) -> Conditions:
+    fields: dict[str, Any] = {
+        "readings": 3,
+        "pstate": "P0",
+        "pcie_gen": 3,
+        "pcie_width": 16,
+        "throttle_mask": 0,
+        "throttle_reasons": (),
+    }
+    return Conditions(gpu=gpu, **(fields | more))
+
+
+def sound_copies(count: int) -> tuple[Sample, ...]:
+    """Generation 3 with 16 lanes, V100s, peers over PCIe: what sound machines of that kind gave."""
+    samples = [sample("host_memory", "node:0", "node:0", 500.0, bytes=None)]
+    for gpu in range(count):
+        place, conditions = f"gpu:{gpu}", (seen(gpu),)
+        samples += [
+            sample("h2d", "host", place, 12.2, pinned=True, conditions=conditions),
+            sample("d2h", place, "host", 12.8, pinned=True, conditions=conditions),
+            sample("bidirectional", "host", place, 22.5, pinned=True, conditions=conditions),
+            sample("d2d_local", place, place, 783.0, conditions=(seen(gpu),)),
+        ]
+    for a, b in permutations(range(count), 2):
+        both = (seen(a), seen(b))
+        samples.append(sample("p2p_direct", f"gpu:{a}", f"gpu:{b}", 12.0, conditions=both))
+        samples.append(sample("p2p_staged", f"gpu:{a}", f"gpu:{b}", 11.0, conditions=both))
+    return tuple(samples)
+
+
+def measured(count: int = 4, **more: Any) -> Machine:
+    machine = sound(count)
+    return replace(machine, bandwidth=Bandwidth(source="live", samples=sound_copies(count), **more))
+
+
+def copies(machine: Machine) -> tuple[Sample, ...]:
+    assert machine.bandwidth is not None
+    return machine.bandwidth.samples
+
+
+def with_copies(machine: Machine, samples: Iterable[Sample], **more: Any) -> Machine:
+    assert machine.bandwidth is not None
+    return replace(machine, bandwidth=replace(machine.bandwidth, samples=tuple(samples), **more))
+
+
+def changed(wanted: Callable[[Sample], bool], change: Callable[[Sample], Sample]) -> Measure:
+    return lambda machine: with_copies(
+        machine, (change(one) if wanted(one) else one for one in copies(machine))
+    )
+
+
+def at(gb_per_s: float) -> Callable[[Sample], Sample]:
+    return lambda one: replace(
+        one,
+        median_gb_per_s=gb_per_s,
+        repeats_gb_per_s=(gb_per_s * 0.999, gb_per_s, gb_per_s * 1.001),
+    )
+
+
+def is_of(kind: Kind, *ways: tuple[int | None, int | None]) -> Callable[[Sample], bool]:
+    """Copies of a kind by their GPUs; None stands for the host."""
+    places = {tuple("host" if one is None else f"gpu:{one}" for one in way) for way in ways}
+    return lambda one: one.kind == kind and (not places or (one.source, one.destination) in places)
+
+
+def conditions(gpu: int, **more: Any) -> Measure:
+    """Other conditions of all copies of a GPU over its link."""
+
+    def change(one: Sample) -> Sample:
+        told = tuple(replace(each, **more) if each.gpu == gpu else each for each in one.conditions)
+        return replace(one, conditions=told)
+
+    return changed(lambda one: one.kind != "d2d_local", change)
+
+
+def added(*samples: Sample, **more: Any) -> Measure:
+    return lambda machine: with_copies(machine, (*copies(machine), *samples), **more)
+
+
+def failed(reason: str, *ways: tuple[str, str]) -> Measure:
+    failures = tuple(
+        Failure(kind="p2p_direct", source=a, destination=b, reason=reason, says="it did") for a, b in ways
+    )
+    return added(failures=failures)
+
+
+def far(gpu: int, gb_per_s: float) -> Sample:
+    return sample("h2d", "node:1", f"gpu:{gpu}", gb_per_s, pinned=True, numa_node=1)
+
+
+def memory(near: float, far_rate: float | None = None) -> Measure:
+    def change(machine: Machine) -> Machine:
+        machine = host(numa_nodes=(NumaNode(index=0), NumaNode(index=1)))(machine)
+        rest = [one for one in copies(machine) if one.kind != "host_memory"]
+        rest.append(sample("host_memory", "node:0", "node:0", near, bytes=None))
+        if far_rate is not None:
+            rest.append(sample("host_memory", "node:0", "node:1", far_rate, bytes=None))
+        return with_copies(machine, rest)
+
+    return change
+
+
+def unsteady(one: Sample) -> Sample:
+    return replace(one, repeats_gb_per_s=(12.2, 9.0, 12.3, 12.2), spread_percent=27.0)
+
+
+def shares(*gpus: int) -> Measure:
+    group = UplinkGroup(
+        gpus=gpus, from_kind="h2d", alone_gb_per_s=12.2 * len(gpus), together_gb_per_s=12.0, bridge=None
+    )
+    return added(uplink_groups=(group,))
+
+
+def unknown_links(machine: Machine) -> Machine:
+    """A published output: nothing but names and numbers."""
+    from gputopo.values.machine import Pcie
+
+    machine = every_gpu(pcie=Pcie(), numa_node=None)(machine)
+    return with_copies(machine, (replace(one, conditions=()) for one in copies(machine)))
+
+
+def then(*changes: Measure) -> Measure:
+    def change(machine: Machine) -> Machine:
+        for one in changes:
+            machine = one(machine)
+        return machine
+
+    return change
+
+
+MEASURED: dict[str, tuple[Measure, set[str]]] = {
+    "nothing": (lambda machine: machine, set()),
+    "generation falls under load": (
+        then(
+            conditions(1, pcie_gen=1),
+            changed(is_of("h2d", (None, 1)), at(3.1)),
+            changed(is_of("d2h", (1, None)), at(3.2)),
+            changed(is_of("bidirectional", (None, 1)), at(5.6)),
+            changed(lambda one: "gpu:1" in (one.source, one.destination) and one.kind[:3] == "p2p", at(3.0)),
+        ),
+        {"pcie.generation_degraded"},
+    ),
+    "lanes lost under load": (
+        then(
+            conditions(2, pcie_width=8),
+            changed(is_of("h2d", (None, 2)), at(6.2)),
+            changed(is_of("d2h", (2, None)), at(6.4)),
+            changed(is_of("bidirectional", (None, 2)), at(11.3)),
+            changed(lambda one: "gpu:2" in (one.source, one.destination) and one.kind[:3] == "p2p", at(6.0)),
+        ),
+        {"pcie.width_degraded"},
+    ),
+    "link flaps": (conditions(0, link_changes=4), {"pcie.link_flapping"}),
+    "narrow link of a published output": (
+        then(
+            unknown_links,
+            changed(is_of("h2d", (None, 3)), at(0.7635)),
+            changed(is_of("d2h", (3, None)), at(0.7991)),
+            changed(is_of("bidirectional", (None, 3)), at(1.4)),
+            changed(lambda one: "gpu:3" in (one.source, one.destination) and one.kind[:3] == "p2p", at(0.76)),
+        ),
+        {"pcie.slot_narrow"},
+    ),
+    "slow both directions": (
+        then(changed(is_of("h2d", (None, 0)), at(9.5)), changed(is_of("d2h", (0, None)), at(9.8))),
+        {"bandwidth.below_expected"},
+    ),
+    "one direction": (
+        changed(is_of("h2d", (None, 1)), at(6.0)),
+        {"bandwidth.below_expected", "bandwidth.direction_differs"},
+    ),
+    "slow memory of a card": (changed(is_of("d2d_local", (2, 2)), at(500.0)), {"bandwidth.below_expected"}),
+    "direct slower": (changed(is_of("p2p_direct"), at(10.4)), {"p2p.direct_slower_than_staged"}),
+    "one pair slow": (
+        changed(is_of("p2p_direct", (0, 3), (3, 0)), at(10.6)),
+        {"p2p.direct_slower_than_staged"},
+    ),
+    "one pair slow both ways of copying": (
+        then(
+            changed(is_of("p2p_direct", (0, 3), (3, 0)), at(10.0)),
+            changed(is_of("p2p_staged", (0, 3), (3, 0)), at(9.8)),
+        ),
+        {"bandwidth.pair_slower"},
+    ),
+    "NVLink slow": (
+        then(*(pair(a, b, nvlinks=1) for a in range(4) for b in range(a + 1, 4))),
+        {"bandwidth.below_expected"},
+    ),
+    "pageable": (added(sample("h2d", "host", "gpu:0", 4.0, pinned=False)), {"bandwidth.pageable_slow"}),
+    "far node": (added(far(0, 5.0), far(1, 5.0)), {"numa.far_slow"}),
+    "far memory": (memory(500.0, 200.0), {"numa.far_slow"}),
+    "slow host memory": (memory(40.0), {"host.memory_slow"}),
+    "shared uplink": (shares(0, 1, 2, 3), {"pcie.shared_uplink"}),
+    "wrong data": (failed("WRONG_DATA", ("gpu:0", "gpu:1")), {"bandwidth.wrong_data"}),
+    "refused": (failed("CUDA_ERROR_OUT_OF_MEMORY", ("gpu:0", "gpu:1")), {"bandwidth.copy_failed"}),
+    "hung": (failed("TIMED_OUT", ("gpu:0", "gpu:1")), {"bandwidth.hung"}),
+    "held down": (
+        conditions(1, throttle_mask=0x40, throttle_reasons=("hw_thermal_slowdown",)),
+        {"bandwidth.throttled"},
+    ),
+    "waking": (
+        changed(is_of("d2d_local", (1, 1)), lambda one: replace(one, discarded_gb_per_s=(300.0, 320.0))),
+        {"bandwidth.woke_up"},
+    ),
+    "unsteady": (changed(is_of("h2d", (None, 2)), unsteady), {"bandwidth.unsteady"}),
+}

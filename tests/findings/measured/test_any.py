@@ -1,0 +1,85 @@
+"""Whatever samples there are, the verdict is made without a fault of its own."""
+
+from typing import get_args
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gputopo.copies.difference import bandwidth_difference
+from gputopo.copies.expected import with_expectations
+from gputopo.findings import IDS, find_bandwidth
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Kind, Method, Path, Sample, UplinkGroup
+from gputopo.values.machine import Gpu, Hop, Link, Machine
+from tests.findings.boxes import sound
+
+PLACES = st.sampled_from(["host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:9", "somewhere"])
+RATES = st.one_of(st.none(), st.just(0.0), st.floats(1e-3, 1e4))
+SMALL = st.one_of(st.none(), st.integers(0, 20))
+CONDITIONS = st.builds(
+    Conditions,
+    gpu=st.integers(0, 3),
+    readings=st.integers(0, 3),
+    pcie_gen=SMALL,
+    pcie_width=SMALL,
+    link_changes=st.integers(0, 3),
+    throttle_mask=st.one_of(st.none(), st.integers(-1, 0xFFF)),
+)
+SAMPLES = st.builds(
+    Sample,
+    kind=st.sampled_from(get_args(Kind)),
+    source=PLACES,
+    destination=PLACES,
+    bytes=st.sampled_from([None, 0, 4096, 1 << 25, 1 << 28]),
+    pinned=st.sampled_from([None, True, False]),
+    method=st.sampled_from([None, *get_args(Method)]),
+    path=st.sampled_from([None, *get_args(Path)]),
+    group=st.sampled_from([None, None, "a gpus:0,1", "b gpus:0,1,2", "c"]),
+    numa_node=st.sampled_from([None, 0, 1]),
+    median_gb_per_s=RATES,
+    repeats_gb_per_s=st.lists(st.floats(0, 1e4), max_size=4).map(tuple),
+    median_us=st.one_of(st.none(), st.floats(0.1, 100)),
+    discarded_gb_per_s=st.lists(st.floats(0, 10), max_size=1).map(tuple),
+    conditions=st.lists(CONDITIONS, max_size=2).map(tuple),
+)
+FAILURES = st.builds(
+    Failure,
+    kind=st.sampled_from(get_args(Kind)),
+    source=PLACES,
+    destination=PLACES,
+    reason=st.sampled_from(["WRONG_DATA", "TIMED_OUT", "CUDA_ERROR_UNKNOWN", ""]),
+    says=st.just("it did"),
+)
+SESSIONS = st.builds(
+    Bandwidth,
+    source=st.sampled_from(["live", "bandwidthTest", "nvbandwidth + p2pBandwidthLatencyTest"]),
+    samples=st.lists(SAMPLES, max_size=25).map(tuple),
+    failures=st.lists(FAILURES, max_size=3).map(tuple),
+    uplink_groups=st.sampled_from([(), (UplinkGroup(gpus=(0, 1), from_kind="h2d"),)]),
+)
+BARE = Machine(
+    source="a test",
+    gpus=tuple(Gpu(index=index, name="GeForce GTX 1070" if index else None) for index in range(3)),
+    links=(Link(a=0, b=1, hop=Hop.PHB), Link(a=0, b=2, nvlinks=2)),
+)
+
+
+@given(SESSIONS, st.sampled_from([BARE, sound(3), Machine(source="empty")]))
+@settings(max_examples=150)
+def test_any_samples_get_a_verdict_that_can_be_written_down(session: Bandwidth, machine: Machine) -> None:
+    found = find_bandwidth(replace(machine, bandwidth=session))
+    for finding in found:
+        assert finding.id in IDS
+        assert finding.says
+        assert finding.remedy
+        assert msgspec.json.encode(finding)
+    judged = with_expectations(session, machine)
+    assert [one.median_gb_per_s for one in judged.samples] == [one.median_gb_per_s for one in session.samples]
+
+
+@given(SESSIONS)
+@settings(max_examples=100)
+def test_a_session_does_not_differ_from_itself(session: Bandwidth) -> None:
+    found = bandwidth_difference(session, session)
+    assert (found.changes, found.appeared, found.gone, found.failing) == ((), (), (), ())

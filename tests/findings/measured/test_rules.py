@@ -1,0 +1,91 @@
+"""Measured copies with exactly one fault: what is said is that, and nothing else."""
+
+import pytest
+from msgspec.structs import replace
+
+from gputopo.findings import IDS, find, find_bandwidth
+from gputopo.values.bandwidth import Bandwidth, NotMeasured
+from gputopo.values.machine import Gpu, Machine
+from tests.findings.boxes import gpu, sound
+from tests.findings.measured.machines import MEASURED, conditions, measured, sample
+
+
+@pytest.mark.parametrize("fault", MEASURED)
+def test_one_fault_gives_its_finding_and_no_other(fault: str) -> None:
+    change, expected = MEASURED[fault]
+    found = find_bandwidth(change(measured()))
+    assert {finding.id for finding in found} == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_sound_copies_have_no_findings(count: int) -> None:
+    assert find_bandwidth(measured(count)) == ()
+
+
+def test_a_machine_without_measured_copies_has_none_of_these_findings() -> None:
+    assert find_bandwidth(sound()) == ()
+    assert find_bandwidth(replace(sound(), bandwidth=Bandwidth(source="live"))) == ()
+    assert find_bandwidth(Machine(source="a test", bandwidth=Bandwidth(source="live"))) == ()
+
+
+def test_every_finding_has_words_evidence_and_a_remedy() -> None:
+    for fault, (change, _) in MEASURED.items():
+        for finding in find_bandwidth(change(measured())):
+            assert finding.id in IDS
+            assert finding.evidence, fault
+            assert finding.remedy, fault
+            assert "\n" not in finding.says
+
+
+def test_all_findings_of_a_machine_include_those_of_its_copies() -> None:
+    machine = MEASURED["hung"][0](measured())
+    assert find(machine) == find_bandwidth(machine)
+
+
+def test_what_a_reading_and_the_copies_both_show_is_told_once() -> None:
+    machine = gpu(1, pcie={"width_now": 8})(conditions(1, pcie_width=8)(measured()))
+    told = [finding for finding in find(machine) if finding.id == "pcie.width_degraded"]
+    assert len(told) == 1
+    assert "while copies ran" in told[0].says
+
+
+@pytest.mark.parametrize(("read", "write", "differs"), [(40.0, 29.0, True), (400.0, 290.0, False)])
+def test_two_directions_are_compared_on_links_of_pcie_only(read: float, write: float, differs: bool) -> None:
+    copies = (sample("h2d", "host", "gpu:0", read), sample("d2h", "gpu:0", "host", write))
+    machine = Machine(
+        source="nvbandwidth", gpus=(Gpu(index=0),), bandwidth=Bandwidth(source="nvbandwidth", samples=copies)
+    )
+    told = [finding.id for finding in find_bandwidth(machine)]
+    assert ("bandwidth.direction_differs" in told) is differs
+
+
+def failed(source: str, *told: tuple[str, str]) -> Machine:
+    whole = tuple(NotMeasured(what=what, reason=reason) for what, reason in told)
+    return Machine(source="a test", bandwidth=Bandwidth(source=source, not_measured=whole))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "[CUDA_ERROR_NO_DEVICE] no CUDA-capable device is detected",
+        'tool says: CUDA error at tool.cu:256 code=3(cudaErrorInitializationError) "cudaSetDevice"',
+        "tool says: Cuda failure tool.cu:605: 'initialization error'",
+        "tool says: cudaGetDeviceCount returned 35 -> driver is insufficient",
+    ],
+)
+def test_a_program_that_cuda_failed_is_an_error_in_its_own_words(reason: str) -> None:
+    (finding,) = find_bandwidth(failed("other + tool", ("tool: the whole run", reason)))
+    assert (finding.id, finding.severity) == ("bandwidth.copy_failed", "error")
+    assert finding.says == f"tool failed: {reason.removeprefix('tool says: ')}"
+
+
+def test_errors_of_one_program_are_one_finding() -> None:
+    (finding,) = find_bandwidth(
+        failed("tool", ("tool: h2d", "NVML_ERROR: a"), ("tool: d2h", "NVML_ERROR: b"))
+    )
+    assert finding.says == "tool failed: NVML_ERROR: a; NVML_ERROR: b"
+
+
+def test_what_a_program_left_out_and_what_we_could_not_measure_are_no_failures() -> None:
+    assert find_bandwidth(failed("tool", ("tool d2h", "waived: needs 3 GPUs"))) == ()
+    assert find_bandwidth(failed("live", ("copies of GPU 0", "CUDA_ERROR_NO_DEVICE"))) == ()

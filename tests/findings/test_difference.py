@@ -1,0 +1,229 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.findings.difference import Change, Difference, difference
+from gputopo.values import schema
+from gputopo.values.machine import (
+    ClockMhz,
+    ClocksMhz,
+    Driver,
+    Ecc,
+    Gpu,
+    GpuProcess,
+    Hop,
+    Host,
+    Link,
+    Machine,
+    MemoryMib,
+    Nic,
+    NvLink,
+    Pcie,
+    PciNode,
+    PowerW,
+    TemperatureC,
+    Throttle,
+    UtilizationPercent,
+)
+
+
+def gpu(index: int = 0, **facts: Any) -> Gpu:
+    return Gpu(index=index, **{"pci_address": f"0000:0{index + 1}:00.0", "name": "card", **facts})
+
+
+def machine(*gpus: Gpu, **facts: Any) -> Machine:
+    return Machine(**{"source": "live", "gpus": gpus, "driver": Driver(status="ok"), **facts})
+
+
+def said(old: Machine, new: Machine) -> list[str]:
+    return [change.says for change in difference(old, new).changes]
+
+
+BUSY: dict[str, Any] = {
+    "pstate": "P2",
+    "throttle": Throttle(mask=0),
+    "utilization_percent": UtilizationPercent(gpu=90),
+}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "says"),
+    [
+        ({"power_w": PowerW(limit=180.0)}, {"power_w": PowerW(limit=151.0)}, "limit is 151 W, was 180 W"),
+        ({"pcie": Pcie(width_now=16)}, {"pcie": Pcie(width_now=8)}, "PCIe width now is x8, was x16"),
+        ({"pcie": Pcie(gen_max=4)}, {"pcie": Pcie(gen_max=3)}, "PCIe gen max is 3, was 4"),
+        (
+            {"clocks_mhz": ClocksMhz(memory=ClockMhz(max=5005))},
+            {"clocks_mhz": ClocksMhz(memory=ClockMhz(max=4004))},
+            "memory clock max is 4004 MHz, was 5005 MHz",
+        ),
+        (
+            {"clocks_mhz": ClocksMhz(graphics=ClockMhz(application=1095))},
+            {"clocks_mhz": ClocksMhz(graphics=ClockMhz(application=1000))},
+            "graphics clock application is 1000 MHz, was 1095 MHz",
+        ),
+        ({"persistence_mode": True}, {"persistence_mode": False}, "persistence mode is off, was on"),
+        ({"ecc": Ecc(corrected_volatile=3)}, {"ecc": Ecc(corrected_volatile=5)}, "rose by 2 to 5"),
+        ({"memory_mib": MemoryMib(total=8114)}, {"memory_mib": MemoryMib(total=4000)}, "total is 4000 MiB"),
+        ({"pcie": Pcie(gen_now=3), **BUSY}, {"pcie": Pcie(gen_now=1), **BUSY}, "PCIe gen now is 1, was 3"),
+        ({"name": "card"}, {"name": "other card"}, "name is other card, was card"),
+        ({"recovery_action": "none"}, {"recovery_action": "reset"}, "recovery action is reset, was none"),
+        (
+            {"nvlinks": (NvLink(link=2, active=True),)},
+            {"nvlinks": (NvLink(link=2, active=False),)},
+            "NVLink 2 active is off, was on",
+        ),
+    ],
+)  # fmt: skip
+def test_a_fact_that_is_not_what_it_was_is_one_line(was: Any, now: Any, says: str) -> None:
+    lines = said(machine(gpu(**was)), machine(gpu(**now)))
+    assert len(lines) == 1
+    assert lines[0].startswith("GPU 0: ")
+    assert says in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ({"clocks_mhz": ClocksMhz(sm=ClockMhz(now=300))}, {"clocks_mhz": ClocksMhz(sm=ClockMhz(now=1900))}),
+        ({"power_w": PowerW(draw=9.0)}, {"power_w": PowerW(draw=300.0)}),
+        ({"temperature_c": TemperatureC(gpu=30)}, {"temperature_c": TemperatureC(gpu=80)}),
+        ({"utilization_percent": UtilizationPercent(gpu=0)}, BUSY),
+        ({"memory_mib": MemoryMib(used=1)}, {"memory_mib": MemoryMib(used=8000)}),
+        ({"pstate": "P0"}, {"pstate": "P8"}),
+        ({"processes": ()}, {"processes": (GpuProcess(pid=1),)}),
+        ({"throttle": Throttle(mask=1)}, {"throttle": Throttle(mask=4)}),
+        ({"fan_percent": 20}, {"fan_percent": 90}),
+        ({"violation_ns": {"power": 1}}, {"violation_ns": {"power": 9}}),
+    ],
+)  # fmt: skip
+def test_a_reading_of_the_moment_is_no_change(was: Any, now: Any) -> None:
+    assert said(machine(gpu(**was)), machine(gpu(**now))) == []
+
+
+def test_the_generation_of_an_idle_link_is_no_change() -> None:
+    asleep = gpu(pcie=Pcie(gen_now=1), pstate="P8")
+    assert said(machine(gpu(pcie=Pcie(gen_now=3), **BUSY)), machine(asleep)) == []
+
+
+def test_a_counter_that_began_anew_is_no_change() -> None:
+    was, now = (gpu(ecc=Ecc(corrected_volatile=n), pcie=Pcie(replay_counter=n)) for n in (9, 0))
+    assert said(machine(was), machine(now)) == []
+
+
+@pytest.mark.parametrize(("was", "now"), [(None, 3), (3, None)])
+def test_a_fact_that_only_one_of_them_tells_is_no_change_and_is_counted(was: Any, now: Any) -> None:
+    found = difference(machine(gpu(numa_node=was)), machine(gpu(numa_node=now)))
+    assert found.changes == ()
+    assert found.one_sided == 1
+
+
+def test_memory_that_differs_by_what_a_driver_keeps_is_the_same() -> None:
+    was, now = machine(gpu(memory_mib=MemoryMib(total=8119))), machine(gpu(memory_mib=MemoryMib(total=8114)))
+    assert said(was, now) == []
+
+
+def test_the_makers_name_before_the_product_is_no_change() -> None:
+    assert said(machine(gpu(name="GeForce GTX 1070")), machine(gpu(name="NVIDIA GeForce GTX 1070"))) == []
+
+
+def test_a_new_driver_is_one_line() -> None:
+    was = Driver(status="ok", version="535.1", nvml_version="12.535.1", kernel_module_version="535.1")
+    now = Driver(status="ok", version="550.2", nvml_version="12.550.2", kernel_module_version="550.2")
+    assert said(machine(driver=was), machine(driver=now)) == ["driver: version is 550.2, was 535.1"]
+
+
+def test_gpus_that_came_and_went_are_named() -> None:
+    old = machine(gpu(0), gpu(1), gpu(2))
+    new = machine(gpu(0), gpu(1, pci_address="0000:03:00.0"), gpu(2, pci_address="0000:09:00.0"))
+    lines = said(old, new)
+    assert "GPU 1 (card, 0000:02:00.0) is gone" in lines
+    assert "GPU 2 (card, 0000:09:00.0) is new" in lines
+    assert "GPU 1 was GPU 2: the GPUs are numbered anew" in lines
+    assert len(lines) == 3
+
+
+def test_a_card_that_moved_to_another_slot_is_known_by_its_uuid() -> None:
+    was = machine(gpu(0, uuid="GPU-a"))
+    now = machine(gpu(0, uuid="GPU-a", pci_address="0000:41:00.0"))
+    assert said(was, now) == ["GPU 0: PCI address is 0000:41:00.0, was 0000:01:00.0"]
+
+
+def test_another_card_in_the_same_slot_is_told_without_its_uuid() -> None:
+    found = difference(machine(gpu(0, uuid="GPU-a")), machine(gpu(0, uuid="GPU-b")))
+    assert [change.says for change in found.changes] == ["GPU 0 is another card than before"]
+    assert b"GPU-a" not in schema.encode(found)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_gpu_that_got_lost_or_came_back_is_said_once(lost: bool) -> None:
+    whole = gpu(pcie=Pcie(gen_max=3), power_w=PowerW(limit=150.0))
+    gone = Gpu(index=0, pci_address="0000:01:00.0", lost=True)
+    lines = said(machine(whole if lost else gone), machine(gone if lost else whole))
+    assert len(lines) == 1
+    assert ("is lost" if lost else "answers again") in lines[0]
+
+
+def test_links_are_compared_between_the_same_cards_whatever_their_numbers() -> None:
+    old = machine(gpu(0, uuid="a"), gpu(1, uuid="b"), links=(Link(a=0, b=1, hop=Hop.PIX, p2p_read="OK"),))
+    new = machine(
+        gpu(0, uuid="b", pci_address="0000:02:00.0"),
+        gpu(1, uuid="a", pci_address="0000:01:00.0"),
+        links=(Link(a=0, b=1, hop=Hop.SYS, p2p_read="OK"),),
+    )
+    found = [change for change in difference(old, new).changes if change.fact.startswith("links")]
+    assert found == [
+        Change(
+            fact="links[0-1].hop",
+            was="PIX",
+            is_="SYS",
+            says="GPUs 0 and 1: PCIe hop is SYS, was PIX",
+        )
+    ]
+
+
+def test_a_capture_that_lists_no_gpus_does_not_make_them_new() -> None:
+    assert said(Machine(source="lspci"), machine(gpu(0))) == []
+    assert said(machine(driver=Driver(status="no_device")), machine(gpu(0))) == [
+        "driver: status is ok, was no_device",
+        "GPU 0 (card, 0000:01:00.0) is new",
+    ]
+
+
+def test_network_cards_the_host_and_bridges_are_compared_too() -> None:
+    bridge = PciNode(address="0000:00:01.0", root="pci0000:00", kind="bridge", max_width=16, aer={"fatal": 0})
+    old = machine(
+        host=Host(kernel="6.1", acs="off"),
+        nics=(Nic(index=0, name="mlx5_0"), Nic(index=1, name="a")),
+        pci=(bridge,),
+    )
+    new = machine(
+        host=Host(kernel="6.2", acs="off"),
+        nics=(Nic(index=0, name="mlx5_0"),),
+        pci=(msgspec.structs.replace(bridge, max_width=8, aer={"fatal": 1}),),
+    )
+    assert said(old, new) == [
+        "host: kernel is 6.2, was 6.1",
+        "network card a is gone",
+        "PCI device 0000:00:01.0: max width is x8, was x16",
+        "PCI device 0000:00:01.0: AER errors fatal rose by 1 to 1",
+    ]
+
+
+def test_two_ports_in_one_slot_are_two_network_cards() -> None:
+    ports = tuple(Nic(index=n, name=f"mlx5_{n}", pci_address="0000:0c:00.0") for n in (0, 1))
+    assert said(machine(nics=ports), machine(nics=ports)) == []
+    assert said(machine(nics=ports), machine(nics=ports[1:])) == ["network card mlx5_0 is gone"]
+    renamed = (msgspec.structs.replace(ports[0], name="ib0"), ports[1])
+    assert said(machine(nics=ports), machine(nics=renamed)) == ["network card ib0: name is ib0, was mlx5_0"]
+
+
+def test_the_json_form_says_was_and_is() -> None:
+    found = difference(machine(gpu(numa_node=0)), machine(gpu(numa_node=1)))
+    document = schema.to_builtins(found)
+    assert document["schema"] == "gputopo.diff/1"
+    assert list(document["changes"]) == [
+        {"fact": "gpus[0].numa_node", "was": 0, "is": 1, "says": "GPU 0: NUMA node is 1, was 0"}
+    ]
+    assert schema.decode(schema.encode(found), Difference, origin="x") == found

@@ -1,0 +1,235 @@
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.findings import IDS
+from gputopo.findings.throttle_words import REASONS
+from gputopo.findings.watched import FLAPS, WORKING_MOMENTS, XID_KINDS, History, find_watched
+from gputopo.reference.clock_events import BITS
+from gputopo.reference.xids import XIDS, meaning
+from gputopo.values.events import GpuSample
+from gputopo.values.samples import Moment, Xid
+from tests.findings.boxes import every_gpu, gpu, sound
+from tests.findings.watched import IDLE, WORKING, found, samples, watched
+
+IDLING = GpuSample(gpu=1, **IDLE)
+
+
+def test_steady_work_and_idling_have_no_findings() -> None:
+    assert found([samples()] * 100) == ()
+    assert found([IDLING] * 100) == ()
+
+
+def test_a_history_without_moments_says_nothing() -> None:
+    assert find_watched(sound(2), History()) == ()
+    assert find_watched(sound(2), watched([IDLING])) == ()
+
+
+def test_a_link_that_changes_under_load_is_flapping_and_the_changes_are_counted() -> None:
+    (finding,) = found([samples(pcie_gen=3 if number % 2 else 2) for number in range(12)])
+    assert (finding.id, finding.subject, finding.severity) == ("pcie.link_flapping", "gpu:1", "warning")
+    assert finding.evidence["changes"] == 10  # 11 changes, the first is the waking up of the link
+    assert finding.evidence["generations"] == {"2": 6, "3": 6}
+
+
+def test_changing_lanes_under_load_are_flapping_too() -> None:
+    (finding,) = found([samples(pcie_width=16 if number % 2 else 8) for number in range(12)])
+    assert finding.id == "pcie.link_flapping"
+    assert finding.evidence["widths"] == {"8": 6, "16": 6}
+
+
+def test_power_saving_between_bursts_of_work_is_no_flapping() -> None:
+    # The link wakes up in the first working moment, or in the one after it.
+    burst = [IDLING, samples(pcie_gen=1), samples(), samples(), samples(), IDLING]
+    assert found(burst * 30) == ()
+
+
+def test_fewer_changes_than_the_threshold_are_no_flapping() -> None:
+    steady = [samples()] * 5
+    once = [*steady, samples(pcie_gen=2)]
+    assert FLAPS == 3
+    assert found(once + steady) == ()
+    assert [finding.id for finding in found(once + once + steady)] == ["pcie.link_flapping"]
+
+
+def test_a_link_that_never_reaches_its_generation_under_load_is_degraded() -> None:
+    (finding,) = found([samples(pcie_gen=1)] * 20)
+    assert (finding.id, finding.subject) == ("pcie.generation_degraded", "gpu:1")
+    assert (finding.evidence["best"], finding.evidence["due"]) == (1, 3)
+    low, due = finding.evidence["copy_gb_per_s"]
+    assert due / low > 3  # generation 1 against 3: 2.5 and 8 GT/s, and another line code
+
+
+def test_an_idle_slow_link_cannot_be_judged() -> None:
+    mostly_idle = [IDLING] * 20 + [samples(pcie_gen=1)] * WORKING_MOMENTS
+    assert found(mostly_idle) == ()
+    assert found([samples(pcie_gen=1)] * (WORKING_MOMENTS - 1)) == ()
+
+
+def test_a_link_that_reached_its_generation_once_is_not_degraded() -> None:
+    assert found([samples(pcie_gen=3), *[samples(pcie_gen=1)] * 30]) == ()
+
+
+@pytest.mark.parametrize("reason", [one for one in REASONS if one.severity])
+def test_every_slowdown_seen_while_watched_is_told_with_its_share(reason: object) -> None:
+    one = next(known for known in REASONS if known is reason)
+    (finding,) = found([samples()] * 31 + [samples(throttle_mask=BITS[one.name])] * 10)
+    assert finding.id == f"throttle.{one.name}"
+    assert finding.evidence["share"] == pytest.approx(10 / 40)  # 41 moments, 40 seconds
+    assert finding.evidence["seconds"] == pytest.approx(10)
+    assert finding.severity == one.severity
+    assert "25%" in finding.says
+
+
+def test_a_bit_without_a_name_is_told_by_its_number() -> None:
+    (finding,) = found([samples(throttle_mask=0x4000)] * 10)
+    assert finding.id == "throttle.unknown"
+    assert "0x4000" in finding.says
+
+
+def test_the_general_slowdown_is_not_told_beside_its_cause() -> None:
+    (finding,) = found([samples(throttle_mask=0x48)] * 10)
+    assert finding.id == "throttle.hw_thermal_slowdown"
+    both = found([*[samples(throttle_mask=0x48)] * 10, samples(throttle_mask=0x8)])
+    assert {finding.id for finding in both} == {"throttle.hw_thermal_slowdown", "throttle.hw_slowdown"}
+
+
+def test_time_that_was_not_watched_is_in_no_share() -> None:
+    history = History()
+    for time_s, mask in ((0.0, 0), (1.0, 4), (90_000.0, 0), (89_000.0, 0), (89_001.0, 0)):
+        history.add(Moment(time_s=time_s, gpus=(samples(throttle_mask=mask),)))
+    (finding,) = find_watched(sound(2), history)
+    assert finding.evidence["share"] == pytest.approx(1 / 2)
+
+
+def test_a_clock_that_sinks_under_work_is_sagging() -> None:
+    (finding,) = found([samples()] * 30 + [samples(graphics_mhz=1200)] * 50)
+    assert (finding.id, finding.subject) == ("clocks.sagging", "gpu:1")
+    assert finding.evidence["before_mhz"] == 1530
+    assert finding.evidence["mhz"] == pytest.approx(1200, abs=5)
+
+
+def test_a_clock_that_sinks_for_a_told_reason_is_told_by_that_reason() -> None:
+    sinking = [samples()] * 30 + [samples(graphics_mhz=1200, throttle_mask=0x20)] * 50
+    assert {finding.id for finding in found(sinking)} == {"throttle.sw_thermal_slowdown"}
+
+
+def test_small_drift_and_one_short_dip_are_no_sagging() -> None:
+    assert found([samples(graphics_mhz=1530 - number) for number in range(100)]) == ()
+    assert found([samples()] * 40 + [samples(graphics_mhz=600)] + [samples()] * 20) == ()
+
+
+@pytest.mark.parametrize("code", XIDS)
+def test_a_known_xid_is_told_in_words_with_a_remedy(code: int) -> None:
+    (finding,) = found([samples()] * 3, xids=[Xid(code=code, gpu=1)])
+    assert finding.id == "driver.xid"
+    assert finding.subject == "gpu:1"
+    assert XIDS[code].says in finding.says
+    assert f"Xid {code} once" in finding.says
+    assert (finding.severity, finding.remedy) == (XIDS[code].severity, XIDS[code].remedy)
+
+
+def test_an_unknown_xid_is_told_as_a_number_and_one_without_a_gpu_names_none() -> None:
+    (finding,) = found([samples()] * 3, xids=[Xid(code=999), Xid(code=999)])
+    assert "Xid 999 2 times" in finding.says
+    assert (finding.subject, finding.severity) == ("driver", "warning")
+    assert meaning(999).remedy
+
+
+def test_a_gpu_that_fell_off_the_bus_is_an_error_and_comes_first() -> None:
+    findings = found(
+        [samples(throttle_mask=4)] * 5, xids=[Xid(code=45, gpu=0), Xid(code=79, gpu=1), Xid(code=13, gpu=0)]
+    )
+    assert findings[0].evidence["xid"] == 79
+    assert findings[0].severity == "error"
+    assert [finding.severity for finding in findings] == ["error", "warning", "info", "info"]
+
+
+def test_a_flood_of_xids_is_counted_without_end() -> None:
+    history = watched([samples()], xids=[Xid(code=code, gpu=1) for code in range(1000)])
+    findings = find_watched(sound(2), history)
+    assert len(findings) == XID_KINDS + 1
+    assert any(finding.evidence == {"count": 1000 - XID_KINDS} for finding in findings)
+
+
+def test_the_same_slowdown_of_all_gpus_is_said_once() -> None:
+    history = History()
+    for second in range(10):
+        masked = {**WORKING, "throttle_mask": 4}
+        history.add(
+            Moment(time_s=float(second), gpus=(GpuSample(gpu=0, **masked), GpuSample(gpu=1, **masked)))
+        )
+    (finding,) = find_watched(sound(2), history)
+    assert finding.subject == "gpus:0-1"
+
+
+def test_a_long_watch_needs_no_more_memory_than_a_short_one() -> None:
+    def size(moments: int) -> int:
+        changing = [samples(pcie_gen=1 + number % 3, throttle_mask=number % 8) for number in range(100)]
+        history = watched(changing * (moments // 100))
+        seen = history.gpus[1]
+        return sum(sys.getsizeof(value) for value in vars(seen).values()) + sys.getsizeof(history.xids)
+
+    assert size(4000) <= size(200) + 200  # numbers grow by some bytes, nothing by the moment
+
+
+def test_a_gpu_that_is_lost_or_not_in_the_machine_is_left_out() -> None:
+    slow = watched([samples(pcie_gen=1)] * 20)
+    assert find_watched(gpu(1, lost=True)(sound(2)), slow) == ()
+    assert find_watched(sound(1), slow) == ()
+
+
+def test_a_gpu_that_stops_answering_while_it_is_watched_is_lost() -> None:
+    (finding,) = found([samples()] * 6 + [GpuSample(gpu=1)] * 4)
+    assert (finding.id, finding.severity, finding.subject) == ("gpu.lost", "error", "gpu:1")
+    assert "did not answer at 4 of 10 moments" in finding.says
+    assert finding.evidence == {"silent_moments": 4, "moments": 10}
+
+
+def test_a_gpu_that_was_lost_before_the_watch_is_told_too() -> None:
+    (finding,) = found([GpuSample(gpu=1)] * 3, gpu(1, lost=True)(sound(2)))
+    assert (finding.id, finding.evidence["silent_moments"]) == ("gpu.lost", 3)
+
+
+def test_a_gpu_that_tells_only_some_facts_is_not_lost() -> None:
+    assert found([GpuSample(gpu=1, temperature_c=40)] * 3) == ()
+
+
+@given(
+    st.lists(
+        st.builds(
+            Moment,
+            time_s=st.floats(0, 1e9),
+            gpus=st.lists(
+                st.builds(
+                    GpuSample,
+                    gpu=st.integers(0, 3),
+                    graphics_mhz=st.none() | st.integers(0, 3000),
+                    memory_mhz=st.none(),
+                    power_w=st.none() | st.floats(0, 700),
+                    temperature_c=st.none() | st.integers(0, 120),
+                    throttle_mask=st.none() | st.integers(0, 2**20),
+                    gpu_utilization_percent=st.none() | st.integers(0, 100),
+                    pcie_gen=st.none() | st.integers(0, 6),
+                    pcie_width=st.none() | st.sampled_from([1, 4, 8, 16]),
+                ),
+                max_size=4,
+            ).map(tuple),
+            xids=st.lists(
+                st.builds(Xid, code=st.integers(0, 200), gpu=st.none() | st.integers(0, 9)), max_size=3
+            ).map(tuple),
+        ),
+        max_size=30,
+    )
+)
+def test_no_history_raises_and_every_id_is_in_the_table(moments: list[Moment]) -> None:
+    history = History()
+    for moment in moments:
+        history.add(moment)
+    for machine in (sound(4), every_gpu(pcie={"gen_max": None})(sound(2))):
+        for finding in find_watched(machine, history):
+            assert finding.id in IDS
+            assert finding.remedy
+            assert 0 <= finding.evidence.get("share", 0) <= 1

@@ -1,0 +1,179 @@
+"""Train parallel Keras models by `fit` in a process of its own; FOLDER/found.json tells what came out.
+
+The batch of 15 rows does not divide by 2 or 4. Every case starts from the same serial model.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+ROWS = 15
+TOWERS = 4
+METHODS = ("kuza55", "avolkov1", "fchollet")
+
+
+def main(folder: str) -> None:
+    tf.config.set_soft_device_placement(False)
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * TOWERS)
+    found: dict[str, Any] = {"serial": _fit(_serial(), None, 1)}
+    for method in METHODS:
+        for towers in range(1, TOWERS + 1):
+            found[f"{method} {towers}"] = _fit(_serial(), method, towers)
+    found["any batch"] = _fit(_serial(), "kuza55", 2, batch=None)
+    found["too few"] = {
+        "serial": _fit(_serial(), None, 1, rows=TOWERS - 1),
+        **{one: _fit(_serial(), one, TOWERS, batch=None, rows=TOWERS - 1) for one in METHODS},
+    }
+    found["too few, normed"] = _fit(_serial(norm=True), "fchollet", TOWERS, batch=None, rows=TOWERS - 1)
+    found["added"] = {
+        "serial": _fit(_serial(adds=True), None, 1),
+        **{one: _fit(_serial(adds=True), one, 2) for one in METHODS},
+    }
+    found["placed"] = _placed()
+    found["statistics"] = _statistics()
+    found["dropped"] = _dropped()
+    found["saved"] = _saved(Path(folder))
+    (Path(folder) / "found.json").write_text(json.dumps(found))
+
+
+def _serial(*, norm: bool = False, adds: bool = False) -> Any:
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(3)
+    inner = [layers.BatchNormalization(momentum=0.5)] if norm else []
+    with tf.device("/CPU:0"):
+        return keras.Sequential(
+            [
+                keras.Input((6, 5, 2)),
+                layers.Conv2D(
+                    3, 3, **({"activity_regularizer": "l2", "kernel_regularizer": "l2"} if adds else {})
+                ),
+                *inner,
+                layers.ReLU(),
+                layers.Flatten(),
+                layers.Dense(4),
+            ]
+        )
+
+
+def _parallel(serial: Any, method: Any, towers: int, batch: int | None = ROWS) -> Any:
+    from gputopo.launch.compare.keras_methods.parallel import make_parallel
+
+    return make_parallel(serial, method, [f"/CPU:{tower}" for tower in range(towers)], batch=batch)
+
+
+def _rows() -> tuple[Any, Any]:
+    draw = np.random.default_rng(5)
+    return draw.normal(size=(ROWS, 6, 5, 2)).astype("float32"), draw.integers(0, 4, ROWS)
+
+
+def _fit(
+    serial: Any, method: str | None, towers: int, batch: int | None = ROWS, rows: int = ROWS
+) -> dict[str, Any]:
+    import keras
+
+    model = serial if method is None else _parallel(serial, method, towers, batch)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, 0.9), loss, jit_compile=False)
+    images, labels = (one[:rows] for one in _rows())
+    told = model.fit(images, labels, batch_size=ROWS, epochs=4, shuffle=False, verbose=0)
+    return {
+        "losses": told.history["loss"],
+        "weights": [value.ravel().tolist() for value in serial.get_weights()],
+        "count": len(model.weights),
+    }
+
+
+def _placed() -> dict[str, Any]:
+    """Devices of matrix products of both passes as built, by method and tower."""
+    found: dict[str, Any] = {}
+    for method in METHODS:
+        model = _parallel(_serial(), method, 3)
+
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+        def gradients(images: Any, model: Any = model) -> Any:
+            with tf.GradientTape() as tape, tf.device("/CPU:0"):
+                loss = tf.reduce_sum(model(images, training=True) ** 2)
+            return tape.gradient(loss, model.trainable_variables)
+
+        graph = gradients.get_concrete_function(tf.TensorSpec((ROWS, 6, 5, 2))).graph
+        ops = [op for op in graph.get_operations() if op.type.startswith(("MatMul", "Conv2D"))]
+        assert ops
+        found[method] = sorted(
+            {(_tower_of(op.name), op.type, op.device.rpartition("device:")[2]) for op in ops}
+        )
+    return found
+
+
+def _tower_of(name: str) -> str:
+    return next(part for part in name.split("/") if part.startswith("tower_"))
+
+
+def _statistics() -> dict[str, Any]:
+    """The moving mean after a step of two towers, and what tower 0's rows alone give."""
+    images, _ = _rows()
+    serial = _serial(norm=True)
+    model = _parallel(serial, "kuza55", 2)
+    tf.function(lambda: model(images, training=True), autograph=False)()
+    alone = _serial(norm=True)
+    alone(images[:8], training=True)
+    kept = dict(zip([one.name for one in serial.weights], serial.get_weights(), strict=True))
+    wanted = dict(zip([one.name for one in alone.weights], alone.get_weights(), strict=True))
+    return {"found": kept["moving_mean"].tolist(), "wanted": wanted["moving_mean"].tolist()}
+
+
+def _dropped() -> list[list[list[int]]]:
+    """Which of 64 ones are kept: [step][tower][kept]."""
+    import keras
+
+    with tf.device("/CPU:0"):
+        serial = keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5, seed=1)])
+    model = _parallel(serial, "kuza55", 2, batch=2)
+    step = tf.function(lambda: model(tf.ones((2, 64)), training=True), autograph=False)
+    return [[np.flatnonzero(row).tolist() for row in step().numpy()] for _ in range(2)]
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    """How far outputs are apart after weights went from a parallel model to a serial one, and back."""
+    return {method: _saved_by(method, folder) for method in METHODS}
+
+
+def _saved_by(method: str, folder: Path) -> dict[str, float]:
+    import keras
+
+    from gputopo.launch.compare.keras_methods.parallel import serial_model
+
+    images, _ = _rows()
+    weights, whole = folder / f"{method}.weights.h5", folder / f"{method}.keras"
+
+    def apart(one: Any, other: Any) -> float:
+        return float(abs(one(images).numpy() - other(images).numpy()).max())
+
+    parallel = _parallel(_serial(norm=True), method, 3)
+    serial_model(parallel).set_weights([value + 0.25 for value in serial_model(parallel).get_weights()])
+    serial_model(parallel).save_weights(weights)
+    serial_model(parallel).save(whole)
+    fresh = _serial(norm=True)
+    found = {"before": apart(fresh, parallel)}
+    fresh.load_weights(weights)
+    found["into serial"] = apart(fresh, parallel)
+    found["whole"] = apart(keras.models.load_model(whole), parallel)
+    fresh.set_weights([value - 0.5 for value in fresh.get_weights()])
+    fresh.save_weights(weights)
+    found["changed"] = apart(fresh, parallel)
+    serial_model(parallel).load_weights(weights)
+    found["from serial"] = apart(fresh, parallel)
+    parallel.set_weights([value * 2.0 for value in fresh.get_weights()])  # the list itself is the same
+    fresh.set_weights(parallel.get_weights())
+    found["as a list"] = apart(fresh, parallel)
+    return found
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,95 @@
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch.forks import run_program
+
+pytestmark = pytest.mark.tensorflow
+
+METHODS = ("kuza55", "avolkov1", "fchollet")
+TOLERANCE = 1e-5  # float32: sums over 15 rows in another order, four steps
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("parallel")
+    done = run_program("-m", "tests.launch.compare.keras_methods.parallel_process", str(folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    read: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return read
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("towers", [1, 2, 3, 4])
+def test_15_rows_on_any_number_of_towers_train_like_the_serial_model(
+    found: dict[str, Any], method: str, towers: int
+) -> None:
+    serial, parallel = found["serial"], found[f"{method} {towers}"]
+    assert serial["losses"][-1] < serial["losses"][0] - 0.1
+    assert parallel["losses"] == pytest.approx(serial["losses"], rel=TOLERANCE)
+    for got, expected in zip(parallel["weights"], serial["weights"], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_towers_share_one_set_of_weights(found: dict[str, Any]) -> None:
+    assert found["kuza55 4"]["count"] == found["serial"]["count"]
+
+
+def test_a_batch_of_unknown_size_is_cut_the_same_way(found: dict[str, Any]) -> None:
+    assert found["any batch"]["losses"] == pytest.approx(found["serial"]["losses"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_both_passes_of_each_tower_are_built_on_its_device(found: dict[str, Any], method: str) -> None:
+    placed = found["placed"][method]
+    for tower in range(3):
+        own = [(op, device) for of_tower, op, device in placed if of_tower == f"tower_{tower}"]
+        assert {"MatMul", "Conv2D", "Conv2DBackpropFilter"} <= {op for op, _ in own}
+        assert {device for _, device in own} == {f"CPU:{tower}"}
+
+
+def test_moving_statistics_are_those_of_tower_0(found: dict[str, Any]) -> None:
+    told = found["statistics"]
+    assert told["found"] == pytest.approx(told["wanted"], rel=1e-5)
+    assert max(map(abs, told["found"])) > 1e-3
+
+
+def test_dropout_differs_between_towers_and_between_steps(found: dict[str, Any]) -> None:
+    (first, second), (third, fourth) = found["dropped"]
+    masks = [first, second, third, fourth]
+    assert all(10 < len(mask) < 54 for mask in masks)
+    assert len({tuple(mask) for mask in masks}) == 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_serial_models_weights_load_from_and_into_a_parallel_one(
+    found: dict[str, Any], method: str
+) -> None:
+    told = found["saved"][method]
+    assert told["before"] > 0.1
+    assert told["changed"] > 0.1
+    for way in ("into serial", "whole", "from serial", "as a list"):
+        assert told[way] == pytest.approx(0.0, abs=TOLERANCE), way
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fewer_rows_than_towers_train_like_the_serial_model(found: dict[str, Any], method: str) -> None:
+    serial, parallel = found["too few"]["serial"], found["too few"][method]
+    assert parallel["losses"] == pytest.approx(serial["losses"], rel=TOLERANCE)
+    for got, expected in zip(parallel["weights"], serial["weights"], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_a_norm_without_a_row_of_its_own_keeps_finite_statistics(found: dict[str, Any]) -> None:
+    told = found["too few, normed"]
+    assert np.isfinite(told["losses"]).all()
+    assert all(np.isfinite(weights).all() for weights in told["weights"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_regularisers_of_weights_and_activations_count_once(found: dict[str, Any], method: str) -> None:
+    serial, parallel = found["added"]["serial"], found["added"][method]
+    assert parallel["losses"] == pytest.approx(serial["losses"], rel=TOLERANCE)
+    assert serial["losses"][0] > found["serial"]["losses"][0] + 0.1

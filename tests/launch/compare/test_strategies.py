@@ -1,0 +1,113 @@
+"""Strategies of tf.distribute against our own towers. TensorFlow's collectives: one strategy a process."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch.train.trained import USER, trained
+
+pytestmark = pytest.mark.tensorflow
+
+# float32 keeps 7 digits; reductions add in another order.
+TOLERANCE = 2e-6
+OPTIMIZATION = {"optimizer": "momentum", "weight_decay": 0.001, "gradient_clip_norm": 1.0}
+# 2^19 times the loss leaves the range of float16 at first.
+SHORT = {"compute": "fp16", "xla": True, "auto_loss_scale": True, "loss_scale": 2.0**19}
+MODELS = {"plain": "small", "normed": f"{USER}:normed"}
+REPLICATED = {"variable_update": "replicated", "all_reduce": "copy"}
+
+
+def cases(model: str) -> dict[str, dict[str, Any]]:
+    common = {"model": model, "optimization": OPTIMIZATION}
+    mirrored = {**common, "variable_update": "replicated"}
+    return {
+        "own": {**common, **REPLICATED},
+        "mirrored:one": {**mirrored, "strategy": "mirrored:one"},
+        "mirrored:hierarchical": {**mirrored, "strategy": "mirrored:hierarchical"},
+        "central": {**common, "strategy": "central", "ps_device": "/CPU:1"},
+        "own short": {**common, **REPLICATED, "precision": SHORT},
+        "mirrored:one short": {**mirrored, "strategy": "mirrored:one", "precision": SHORT},
+        "central short": {**common, "strategy": "central", "ps_device": "/CPU:1", "precision": SHORT},
+        "one-device": {**mirrored, "strategy": "one-device"},
+        "mirrored:nccl": {**mirrored, "strategy": "mirrored:nccl"},
+        "mirrored": {**mirrored, "strategy": "mirrored"},  # last: no second collective fits into a process
+    }
+
+
+@pytest.fixture(scope="module", params=[(2, "plain"), (3, "normed")])
+def ran(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, dict[str, Any]]:
+    towers, model = request.param
+    return towers, trained(tmp_path_factory.mktemp("strategies"), towers, cases(MODELS[model]))
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "mirrored:one", "mirrored:hierarchical", "central"])
+def test_a_strategy_trains_as_our_own_towers_do(ran: tuple[int, dict[str, Any]], strategy: str) -> None:
+    towers, found = ran
+    if strategy == "mirrored:hierarchical" and towers % 2:
+        assert "loses the gradients" in found[strategy]["error"]
+        assert found[strategy]["exit"] == 2
+        return
+    own, other = found["own"], found[strategy]
+    assert other["losses"] == pytest.approx(own["losses"], rel=TOLERANCE)
+    assert abs(own["losses"][0] - own["losses"][-1]) > 0.01, "training changes something"
+    places = 1 if strategy == "central" else towers
+    for name, value in own["arrays"].items():
+        if name.startswith("s") or int(name[1]) < places:
+            np.testing.assert_allclose(other["arrays"][name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_variables_and_both_passes_are_where_the_strategy_says(ran: tuple[int, dict[str, Any]]) -> None:
+    towers, found = ran
+    everywhere = {f"/CPU:{tower}" for tower in range(towers)}
+    assert set(found["mirrored"]["variables"]) == everywhere
+    assert set(found["central"]["variables"]) == {"/CPU:1"}
+    for strategy in ("mirrored", "mirrored:one", "central"):
+        assert set(found[strategy]["ops"]) == everywhere
+        for tower, passes in found[strategy]["nodes"].items():
+            assert set(passes["forward"]) == set(passes["backward"]) == {f"CPU:{tower}"}
+
+
+def test_it_is_told_what_was_asked_and_what_ran(ran: tuple[int, dict[str, Any]]) -> None:
+    _, found = ran
+    assert "Strategy mirrored: tf.distribute MirroredStrategy" in found["mirrored"]["says"][-1]
+    assert "CollectiveReduceV2 (ring)" in found["mirrored"]["says"][-1]
+    assert "ReductionToOneDevice: copies" in found["mirrored:one"]["says"][-1]
+
+
+def test_towers_are_marked_under_a_strategy_too(ran: tuple[int, dict[str, Any]]) -> None:
+    towers, found = ran
+    marks = np.array(found["mirrored"]["marks"])
+    assert marks.shape[1:] == (towers, 3)
+    assert (marks >= 0).all()
+    assert (marks[:, :, 2] > 0).all()
+
+
+def test_what_cannot_run_here_is_refused_in_words(ran: tuple[int, dict[str, Any]]) -> None:
+    towers, found = ran
+    assert "needs GPUs" in found["mirrored:nccl"]["error"]
+    assert found["one-device"]["error"] == f"--strategy one-device takes one device, this run has {towers}"
+
+
+def test_one_device_trains_as_our_own_single_tower(tmp_path: Path) -> None:
+    case = {"model": "small", **REPLICATED}
+    alone = {"model": "small", "variable_update": "replicated", "strategy": "one-device"}
+    found = trained(tmp_path, 1, {"own": case, "one-device": alone})
+    assert found["one-device"]["losses"] == pytest.approx(found["own"]["losses"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("strategy", ["mirrored:one", "central"])
+def test_xla_and_an_automatic_loss_scale_do_under_a_strategy_what_they_do_without(
+    ran: tuple[int, dict[str, Any]], strategy: str
+) -> None:
+    _, found = ran
+    own, other = found["own short"], found[f"{strategy} short"]
+    assert other["losses"] == pytest.approx(own["losses"], rel=1e-4)
+    assert other["scale"] == own["scale"]
+    assert 0 < other["scale"]["skipped"][0] < len(other["losses"])
+    np.testing.assert_allclose(other["arrays"]["w0_0"], own["arrays"]["w0_0"], rtol=0, atol=1e-3)
+    if "s0" in own["arrays"]:
+        np.testing.assert_allclose(other["arrays"]["s0"], own["arrays"]["s0"], rtol=0, atol=1e-3)

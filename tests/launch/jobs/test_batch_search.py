@@ -1,0 +1,93 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.jobs import batch_search
+from gputopo.launch.spec.run_spec import Lifecycle
+from tests.launch.specs import cpu_spec
+
+
+def halved(asked: int) -> list[int]:
+    return [asked >> times for times in range(1, asked.bit_length())]
+
+
+@given(asked=st.integers(1, 2**31 - 1), room=st.integers(0, 2**31 - 1))
+def test_the_largest_half_that_fits_is_found_and_none_is_tried_twice(asked: int, room: int) -> None:
+    tried: list[int] = []
+
+    def fits(batch_size: int) -> bool:
+        tried.append(batch_size)
+        return batch_size <= room
+
+    found, failed = batch_search.search(asked, fits)
+    sizes = halved(asked)
+    assert found == next((size for size in sizes if size <= room), None)
+    assert failed == next((size for size in reversed(sizes) if size > room), None)
+    assert set(tried) <= set(sizes)
+    assert len(tried) == len(set(tried)) <= 10
+
+
+@pytest.mark.parametrize(
+    ("room", "tried"),
+    [
+        (256, [256]),
+        (128, [256, 128]),
+        (64, [256, 128, 32, 64]),
+        (8, [256, 128, 32, 2, 8, 16]),
+        (0, [256, 128, 32, 2, 1]),
+    ],
+)
+def test_sizes_are_passed_over_further_and_further_until_one_fits(room: int, tried: list[int]) -> None:
+    asked: list[int] = []
+
+    def fits(batch_size: int) -> bool:
+        asked.append(batch_size)
+        return batch_size <= room
+
+    batch_search.search(512, fits)  # 256 128 64 32 16 8 4 2 1
+    assert asked == tried
+
+
+@pytest.mark.parametrize(
+    ("answers", "found", "failed"),
+    [
+        ([None], None, None),
+        ([False, None], None, 32),
+        ([False, False, True, None], 4, 16),
+        ([True], 32, None),
+    ],
+)
+def test_a_trial_that_tells_nothing_ends_the_search_with_what_is_known(
+    answers: list[bool | None], found: int | None, failed: int | None
+) -> None:
+    assert batch_search.search(64, lambda _: answers.pop(0)) == (found, failed)
+    assert answers == []
+
+
+def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
+    spec = cpu_spec(
+        lifecycle=Lifecycle(checkpoints="/c", export="/e", training_accuracy=True),
+        num_batches=500,
+        num_warmup_batches=20,
+        detect_warmup=True,
+    )
+    trial = batch_search.trial_of(spec, 2)
+    assert (trial.batch_size, trial.num_batches, trial.num_warmup_batches) == (2, 1, 0)
+    assert trial.lifecycle == Lifecycle(training_accuracy=True)
+    assert batch_search.trial_of(msgspec.structs.replace(spec, task="eval"), 2).task == "forward"
+
+
+@pytest.mark.parametrize(
+    ("found", "failed", "said"),
+    [
+        (50, None, "use --batch-size 50: the largest, by halving, that takes a step here"),
+        (25, 50, "use --batch-size 25: the largest, by halving, that takes a step here"),
+        (6, 50, "use --batch-size 6, which takes a step here; larger ones were not all tried"),
+        (None, 1, "even --batch-size 1 does not fit: use fewer devices (--num-gpus) or a smaller model"),
+        (None, 25, "use a --batch-size below 25, which does not fit; smaller ones were not tried"),
+        (None, None, "use a smaller --batch-size (now 100 per device)"),
+    ],
+)
+def test_the_remedy_names_what_fits(found: int | None, failed: int | None, said: str) -> None:
+    assert batch_search.remedy(cpu_spec(batch_size=100), found, failed) == said

@@ -1,0 +1,195 @@
+"""The user's own program. Each test starts a launcher in a process of its own, as a shell would."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from gputopo.launch.jobs.program import check_program
+from gputopo.values.errors import UsageError
+
+LAUNCHER = (
+    "import os, sys; from gputopo.launch.jobs.program import run_program; "
+    "sys.exit(run_program(sys.argv[1:], {**os.environ, 'CUDA_VISIBLE_DEVICES': 'GPU-a'}))"
+)
+SAFETY_S = 60  # of tests that hang; nothing waits for it
+
+
+def start(*program: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, *program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(*program: str, typed: str = "") -> tuple[int, str, str]:
+    with start(*program) as launcher:
+        out, err = launcher.communicate(typed, timeout=SAFETY_S)
+    return launcher.returncode, out, err
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 77])
+def test_the_exit_code_of_the_program_is_passed_through(code: int) -> None:
+    assert finish("sh", "-c", f"exit {code}")[0] == code
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGPIPE])
+def test_a_program_ended_by_a_signal_gives_128_and_its_number(signum: int) -> None:
+    assert finish("sh", "-c", f"ulimit -c 0; kill -{signum} $$")[0] == 128 + signum
+
+
+def test_stdin_stdout_and_stderr_are_the_programs() -> None:
+    assert finish("sh", "-c", "cat; echo err >&2", typed="typed\n") == (0, "typed\n", "err\n")
+
+
+def test_the_program_gets_its_environment_and_arguments_as_they_are() -> None:
+    script = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES'], sys.argv[1:])"
+    out = finish(sys.executable, "-c", script, "--model", "a b", "", "--")[1]
+    assert out == "GPU-a ['--model', 'a b', '', '--']\n"
+
+
+TELLS = """
+import signal, sys
+def told(signum, frame):
+    print(signal.Signals(signum).name, flush=True)
+    sys.exit(9)
+for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
+    signal.signal(signum, told)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT"])
+def test_a_signal_to_the_launcher_reaches_the_program(name: str) -> None:
+    with start(sys.executable, "-c", TELLS) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        launcher.send_signal(signal.Signals[name])
+        out, _ = launcher.communicate(timeout=SAFETY_S)
+    assert (launcher.returncode, out) == (9, f"{name}\n")
+
+
+def test_the_program_starts_with_no_signal_blocked_or_ignored() -> None:
+    look = ["grep", "-E", "SigBlk|SigIgn", "/proc/self/status"]
+    plain = subprocess.run(look, capture_output=True, text=True, check=True).stdout
+    assert finish(*look)[1] == plain
+
+
+def test_a_program_does_not_outlive_a_launcher_that_is_killed() -> None:
+    with start(sys.executable, "-c", TELLS) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        launcher.kill()
+        assert launcher.stdout.read() == "SIGTERM\n"  # and then the end: nobody holds the pipe any more
+
+
+STOPS_ITS_LAUNCHER_AND_ENDS = """
+import os, signal
+launcher, own = os.getppid(), os.getpid()
+os.kill(launcher, signal.SIGSTOP)
+os.kill(launcher, signal.SIGTERM)
+if os.fork() == 0:
+    while os.getppid() == own:
+        pass
+    os.kill(launcher, signal.SIGCONT)
+os._exit(7)
+"""
+
+
+def test_a_signal_that_comes_when_the_program_has_just_ended_is_none_of_its_business() -> None:
+    code, _, err = finish(sys.executable, "-c", STOPS_ITS_LAUNCHER_AND_ENDS)
+    assert (code, err) == (7, "")
+
+
+COUNTS = """
+import signal
+def told(signum, frame):
+    print("told", flush=True)
+def end(signum, frame):
+    print("end", flush=True)
+    raise SystemExit
+signal.signal(signal.SIGINT, told)
+signal.signal(signal.SIGUSR2, end)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_ctrl_c_on_a_terminal_reaches_the_program_once() -> None:
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", LAUNCHER, sys.executable, "-c", COUNTS])
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        shown = _read_until(b"ready", screen)
+        os.write(terminal, b"\x03")
+        shown += _read_until(b"told", screen)
+        # The launcher has its SIGINT by now too; were it passed on, it would come before this one.
+        os.kill(pid, signal.SIGUSR2)
+        shown += _read_until(b"end", screen)
+        os.waitpid(pid, 0)
+    assert shown.count(b"told") == 1
+
+
+def _read_until(word: bytes, screen: IO[bytes]) -> bytes:
+    shown = b""
+    while word not in shown:
+        shown += screen.read(1)
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (["no-such-program-here"], "there is no program no-such-program-here"),
+        (["./nothing"], "there is no program"),
+    ],
+)
+def test_a_program_that_is_not_there_is_bad_usage(program: Sequence[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_program(program, os.environ)
+
+
+def test_a_script_that_may_not_be_run_is_told_how_to_run_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    with pytest.raises(UsageError, match="is not executable") as error:
+        check_program([str(script)], os.environ)
+    assert "-- python" in error.value.hint
+
+
+def test_a_program_is_looked_for_in_the_path_it_will_have() -> None:
+    check_program(["sh"], {"PATH": "/bin:/usr/bin"})
+    with pytest.raises(UsageError):
+        check_program(["sh"], {"PATH": "/proc"})
+
+
+def test_a_file_that_the_system_cannot_run_ends_with_126_and_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "no-shebang"
+    script.write_bytes(b"\x7fELFbroken")
+    script.chmod(0o755)
+    code, _, err = finish(str(script))
+    assert (code, err) == (126, f"cannot run {script}: Exec format error\n")
+
+
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+def test_that_line_may_be_lost_and_the_exit_code_stays(tmp_path: Path, stderr: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    script = tmp_path / "nothing"
+    script.write_bytes(b"\0")
+    script.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    line = f"exec {sys.executable} -c '{LAUNCHER.replace(chr(39), chr(34))}' {script} {stderr}"
+    assert subprocess.run(["sh", "-c", line], env=environment, timeout=SAFETY_S).returncode == 126

@@ -1,0 +1,298 @@
+"""Models of keras.applications and of users: built in processes of their own, trained in every mode."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch.train.asked import answer_of
+from tests.launch.train.trained import USER, trained
+from tests.launch.train.worker_process import run_worker, trivial_spec
+
+pytestmark = pytest.mark.tensorflow
+
+TOLERANCE = 2e-6
+REPLICATED = {"variable_update": "replicated", "all_reduce": "copy"}
+GOOD = {
+    "plain": "softmax cross-entropy; the model's last layer gives logits",
+    "normed": "softmax cross-entropy; the model's last activation is softmax",
+    "dropping": "softmax cross-entropy",
+    "yes_or_no": "binary_crossentropy, as the model was compiled",
+    "squares": "MeanSquaredError, as the model was compiled",
+    "transducer": "softmax cross-entropy",
+    "own_function": "softmax cross-entropy",
+    "many_labels": "sigmoid cross-entropy of every class",
+    "by_class": "softmax cross-entropy; the model's last activation is softmax",
+    "activity": "softmax cross-entropy",
+    "looping": "softmax cross-entropy",
+    "turned": "softmax cross-entropy",
+    "fits": "SparseCategoricalCrossentropy, as the model was compiled, on class numbers",
+    "READY": "softmax cross-entropy",
+}
+BAD = {
+    "raises": ("failed: KeyError: 'weights.h5'", "python -c"),
+    "leaves": ("failed: SystemExit: 1", "python -c"),
+    "nothing": ("gives nothing (None)", "return the model"),
+    "gives_its_class": ("gives the class Own, no model", "return one"),
+    "hidden": ("reads variables that Keras does not list: Variable", "add_weight"),
+    "constrained": ("has constraints on weights (", "--method kuza55"),
+    "joined": ("has norms over the batches of all devices (batch_normalization", "--strategy mirrored"),
+    "wide": ("keeps weights in float64 (", "--precision"),
+    "named_outputs": ("gives a dict of outputs: logits", "one input and one output"),
+    "two_by_class": ("has 2 inputs", "one input and one output"),
+    "gives_a_number": ("gives an object of type int, no keras.Model", "return the model"),
+    "NUMBER": ("is a int, no function", "name one"),
+    "wants": ("without arguments: missing a required argument: 'size'", "needs none"),
+    "two_inputs": ("has 2 inputs", "one input and one output"),
+    "two_outputs": ("has 2 outputs", "one input and one output"),
+    "any_size": ("no fixed input shape: (?, ?, ?, 3)", "keras.Input("),
+    "unbuilt": ("no fixed input shape", "keras.Input("),
+    "words": ("takes int32 of shape (?, 4)", "float32"),
+    "pictures": ("gives (?, 4, 4, 2), not one row of classes", "Flatten"),
+    "one_softmax": ("softmax of one number", "sigmoid"),
+    "nothing_to_train": ("nothing to train", "trainable"),
+    "batch_of_three": ("takes batches of 3 alone, this run has 4", "--batch-size 3"),
+    "of_keras_2": ("gives a model of tf_keras", "import keras"),
+    "breaks": (
+        "forward pass: RuntimeError: Exception encountered when calling Breaks.call(). a layer",
+        "alone",
+    ),
+    "plan": ("has no 'plan'", "did you mean tests.launch.train.user_models:plain?"),
+}
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    made: dict[str, dict[str, Any]] = {
+        name: {"model": f"{USER}:{name}", "ps_device": "/CPU:0"} for name in (*GOOD, *BAD)
+    }
+    normed = made["normed"]
+    made["replicated"] = {"model": normed["model"], **REPLICATED}
+    made["independent"] = {"model": normed["model"], "variable_update": "independent"}
+    made["nchw"] = {**normed, "data_format": "NCHW"}
+    made["bf16"] = {**normed, "precision": {"compute": "bf16"}}
+    for name in ("short_layers", "long_layers", "long_last_layer"):
+        made[name] = {**normed, "model": f"{USER}:{name}"}
+        made[f"{name} bf16"] = {**made[name], "precision": {"compute": "bf16"}}
+    for name in ("plain", "dropping"):
+        made[f"{name} xla"] = {**made[name], "precision": {"xla": True}}
+    made["no module"] = {**normed, "model": "tests.launch.train.nowhere:build"}
+    made["needy"] = {**normed, "model": "tests.launch.train.user_models_needy:build"}
+    made["application"] = {**normed, "model": "keras:mobilenetv2", "batch_size": 1, "learning_rate": 0.001}
+    made["no application"] = {**normed, "model": "keras:ResNet5"}
+    made["another seed"] = {**normed, "seed": 7}
+    return made
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return trained(tmp_path_factory.mktemp("keras"), 2, cases())
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_users_model_trains_and_its_loss_is_told(found: dict[str, Any], name: str) -> None:
+    told = found[name]
+    assert GOOD[name] in told["says"][0]
+    assert np.isfinite(told["losses"]).all()
+    assert len(set(told["losses"])) == len(told["losses"])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_told_in_one_line_with_what_to_do(found: dict[str, Any], name: str) -> None:
+    if name == "of_keras_2" and importlib.util.find_spec("tf_keras") is None:
+        pytest.skip("tf_keras, which is no part of this environment, would have to be there")
+    what, hint = BAD[name]
+    told = found[name]
+    assert what in told["error"]
+    assert hint in told["hint"]
+    assert told["exit"] == 2
+    assert "\n" not in told["error"] + told["hint"]
+
+
+@pytest.mark.parametrize(
+    ("case", "what", "hint"),
+    [
+        ("no module", "there is no module tests.launch.train.nowhere", "PYTHONPATH"),
+        ("needy", "ModuleNotFoundError: No module named 'nothing_of_that_name'", "python -c"),
+        ("no application", "no model 'ResNet5'", "keras:ResNet50"),
+    ],
+)
+def test_what_cannot_be_found_is_told_by_its_name(
+    found: dict[str, Any], case: str, what: str, hint: str
+) -> None:
+    assert what in found[case]["error"]
+    assert hint in found[case]["hint"]
+
+
+def test_every_synchronous_mode_trains_alike(found: dict[str, Any]) -> None:
+    server, copies = found["normed"], found["replicated"]
+    assert copies["losses"] == pytest.approx(server["losses"], rel=TOLERANCE)
+    assert server["losses"][-1] < server["losses"][0] - 0.1
+    for name in ("s0", "s1", "w0_0", "w0_4"):
+        np.testing.assert_allclose(copies["arrays"][name], server["arrays"][name], rtol=0, atol=1e-5)
+    assert abs(server["arrays"]["s0"]).max() > 1e-3, "moving statistics move"
+
+
+def test_independent_towers_start_alike_and_drift_apart(found: dict[str, Any]) -> None:
+    told = found["independent"]
+    assert told["losses"][0] == pytest.approx(found["normed"]["losses"][0], rel=TOLERANCE)
+    assert abs(told["arrays"]["w0_0"] - told["arrays"]["w1_0"]).max() > 1e-3
+
+
+def test_first_values_follow_the_seed(found: dict[str, Any]) -> None:
+    assert found["another seed"]["losses"][0] != pytest.approx(found["normed"]["losses"][0], rel=1e-3)
+
+
+def test_a_users_model_keeps_its_layout_and_its_losses_in_nchw(found: dict[str, Any]) -> None:
+    assert found["nchw"]["losses"] == pytest.approx(found["normed"]["losses"], rel=TOLERANCE)
+    assert any("compute in NHWC" in says for says in found["nchw"]["says"])
+
+
+def test_bf16_rounds_but_trains_the_same_model(found: dict[str, Any]) -> None:
+    exact, short = found["normed"]["losses"], found["bf16"]["losses"]
+    assert short == pytest.approx(exact, rel=0.05)  # bfloat16 keeps 3 digits
+    assert short != pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("short_layers", "compute in bfloat16, as they were made, whatever --precision (fp32 here) says"),
+        ("short_layers bf16", None),
+        ("long_layers", None),
+        ("long_layers bf16", "compute in float32, as they were made, whatever --precision (bf16 here) says"),
+        ("long_last_layer bf16", None),
+    ],
+)
+def test_layers_that_keep_their_own_type_are_told(found: dict[str, Any], name: str, said: str | None) -> None:
+    told = [says for says in found[name]["says"] if "as they were made" in says]
+    assert len(told) == (said is not None)
+    assert said is None or said in told[0]
+
+
+def test_layers_of_a_short_type_train_alike_under_any_precision(found: dict[str, Any]) -> None:
+    one, other = found["short_layers"]["losses"], found["short_layers bf16"]["losses"]
+    assert one == pytest.approx(other, rel=TOLERANCE)
+
+
+def test_a_models_regularisers_count_as_in_keras(found: dict[str, Any], answer: dict[str, Any]) -> None:
+    assert any("regularisers, add_loss: 1" in says for says in found["squares"]["says"])
+    assert any("regularisers, add_loss: 2" in says for says in found["activity"]["says"])
+    first, of_keras, without = answer["regularised"]
+    assert first == pytest.approx(of_keras, rel=TOLERANCE)
+    assert first > without + 1e-3
+
+
+def test_what_is_left_out_is_said(found: dict[str, Any]) -> None:
+    assert any("(CTC) does not take classes" in says for says in found["transducer"]["says"])
+    assert any("a function, which does not tell whether" in says for says in found["own_function"]["says"])
+    assert any("towers drop different things" in says for says in found["dropping"]["says"])
+    told = " ".join(found["fits"]["says"])
+    assert "compiled loss is a sum over the batch: the mean is taken" in told
+    assert "compiled optimizer (Adam) is left out" in told
+    assert "own train_step is for Keras's fit" in told
+
+
+def test_random_layers_are_said_to_draw_other_numbers_under_xla(found: dict[str, Any]) -> None:
+    told = "draw other numbers under --xla"
+    assert any(told in says for says in found["dropping xla"]["says"])
+    assert not any(told in says for says in [*found["dropping"]["says"], *found["plain xla"]["says"]])
+    assert found["plain xla"]["losses"] == pytest.approx(found["plain"]["losses"], rel=1e-5)
+    assert found["dropping xla"]["losses"][0] != pytest.approx(found["dropping"]["losses"][0], rel=1e-4)
+
+
+def test_an_application_trains_under_its_name_in_any_case(found: dict[str, Any]) -> None:
+    told = found["application"]
+    assert told["parameters"] == 3_504_872  # 3,538,984 with the moving statistics
+    assert set(told["ops"]) == {"/CPU:0", "/CPU:1"}
+
+
+ASK = """
+import json, sys
+import keras
+import numpy as np
+import tensorflow as tf
+from gputopo.launch import model_names
+from gputopo.launch.train import models
+from gputopo.launch.models.keras.building import build_keras, seeds
+from gputopo.launch.models.keras.outputs import Head
+from gputopo.launch.models.layers import Rows
+from gputopo.launch.train.randomness import Stream
+
+answer = {}
+for name in ("ResNet50", "inceptionv3", "MobileNetV3Small"):
+    built = models.build(f"keras:{name}")
+    counted = sum(int(np.prod(one.shape)) for one in (*built.variables, *built.state))
+    answer[name] = [counted, models.parameter_count(built), built.input_shape, built.classes]
+from gputopo.values.events import Device
+from gputopo.launch.spec.run_spec import RunSpec
+one = RunSpec(model="keras:DenseNet121", backend="gpu", batch_size=1, data_format="NCHW",
+    devices=(Device(tower=0, device="/GPU:0"),))
+built = models.build(one.model, one)
+answer["turned"] = [built.layout, built.says[-1], keras.config.image_data_format()]
+rows = [Rows(first, 4, Stream(1, 4, step)) for first in (0, 4) for step in (0, 1)]
+drawn = [next(seeds(one)).numpy().tolist() for one in rows]
+more = seeds(rows[0])
+drawn += [next(more).numpy().tolist() for _ in range(3)][1:]
+answer["seeds"] = drawn
+logits = tf.constant([[2.0, -1.0, 0.5], [-3.0, 4.0, 60.0]])
+labels = tf.constant([0, 2], tf.int64)
+exact = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+head = Head(3, "softmax")
+answer["from probabilities"] = [exact.numpy().tolist(),
+    head.losses(head.logits(tf.nn.softmax(logits)), labels).numpy().tolist()]
+graph = tf.function(lambda x: head.logits(tf.nn.softmax(x)), autograph=False)
+answer["from the graph"] = bool((graph(logits) == logits).numpy().all())
+
+from gputopo.launch.train import trainers
+from gputopo.launch.train.inputs.synthetic import examples
+one = RunSpec(model="tests.launch.train.user_models:squares", backend="cpu", ps_device="/CPU:0", batch_size=6,
+    devices=(Device(tower=0, device="/CPU:0"),))
+model = models.build(one.model, one)
+first = float(trainers.stepper_of(model, one)(0).losses[0])
+images, labels = examples(model, Rows(0, 6, Stream(one.seed, 0)), seed=one.seed, data_format="NHWC")
+images, wanted = model.own_layout(images, "NHWC"), tf.one_hot(labels, 3)
+answer["regularised"] = [first, float(model.keras.test_on_batch(images, wanted)),
+    float(tf.reduce_mean((model.keras(images) - wanted) ** 2))]
+json.dump(answer, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, Any]:
+    return answer_of(ASK)
+
+
+def test_applications_have_the_published_parameter_counts(answer: dict[str, Any]) -> None:
+    assert answer["ResNet50"] == [25_636_712, 25_583_592, [224, 224, 3], 1000]
+    assert answer["inceptionv3"] == [23_851_784, 23_817_352, [299, 299, 3], 1000]
+    assert answer["MobileNetV3Small"] == [2_554_968, 2_542_856, [224, 224, 3], 1000]
+
+
+def test_an_application_that_knows_channels_last_alone_is_built_so(answer: dict[str, Any]) -> None:
+    # NCHW is the default on GPUs, so nobody may have asked for it.
+    assert answer["turned"] == [
+        "NHWC",
+        "The model's own layers compute in NHWC: NCHW is turned for it.",
+        "channels_last",
+    ]
+
+
+def test_seeds_of_random_layers_differ_by_tower_step_and_layer(answer: dict[str, Any]) -> None:
+    drawn = [tuple(seed) for seed in answer["seeds"]]
+    assert len(set(drawn)) == len(drawn) == 6
+
+
+def test_probabilities_give_the_loss_of_their_logits(answer: dict[str, Any]) -> None:
+    exact, found = answer["from probabilities"]
+    assert found == pytest.approx(exact, rel=1e-5, abs=1e-6)
+    assert answer["from the graph"] is True
+
+
+def test_a_worker_with_a_bad_model_ends_with_2_and_no_traceback(tmp_path: Path) -> None:
+    spec = trivial_spec(model=f"{USER}:raises")
+    code, events, stderr = run_worker(tmp_path, spec, PYTHONPATH=str(Path(__file__).parents[4]))
+    assert code == 2
+    assert "KeyError: 'weights.h5'" in events[-1].cause  # type: ignore[union-attr]
+    assert "Traceback" not in stderr

@@ -1,0 +1,93 @@
+"""What a user's module path leads to. Modules are written for each test; no model is built."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.launch.train.worker_process import environment
+
+pytestmark = pytest.mark.tensorflow
+
+ENTER = "import os, sys; os.chdir(sys.argv[1])"
+REMOVE = "os.rmdir(sys.argv[1])"
+ASK = """
+from gputopo.values.errors import UsageError
+from gputopo.launch import model_names
+from gputopo.launch.models.keras.sources import own_model
+for name in sys.argv[2:]:
+    try:
+        own_model(model_names.read(name), 1)
+    except UsageError as error:
+        print(f"{error.what} | {error.hint}")
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("modules")
+    for name, text in {
+        "broken.py": "def build(:",
+        "binary.py": "\udcff",
+        "stops.py": "raise SystemExit(4)",
+        "random.py": "def build(): pass",
+        "holder.py": "class Maker:\n    def build(self): pass\n",
+        "graphs.py": "import tensorflow as tf\ntf.compat.v1.disable_v2_behavior()\nbuild = 1",
+    }.items():
+        (folder / name).write_bytes(text.encode(errors="surrogateescape"))
+    names = [
+        "broken:build",
+        "binary:build",
+        "stops:build",
+        "random:build",
+        "holder:Maker.build",
+        "nowhere:build",
+        "graphs:build",  # the last one: it changes TensorFlow for whatever follows
+    ]
+    return ask(names, ENTER, ASK, folder=folder)
+
+
+def ask(names: list[str], *programs: str, folder: Path, path: Sequence[Path] = ()) -> dict[str, str]:
+    """Give what is said of each name, by programs run in a row with `path` on PYTHONPATH."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "\n".join(programs), str(folder), *names],
+        env=environment() | {"PYTHONPATH": ":".join(map(str, [Path(__file__).parents[4], *path]))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return dict(zip(names, done.stdout.splitlines(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("broken:build", ["cannot be imported: SyntaxError", "broken.py, line 1)", "python -c"]),
+        ("binary:build", ["cannot be imported: SyntaxError", "utf-8", "python -c"]),
+        ("stops:build", ["cannot be imported: SystemExit: 4", "python -c"]),
+        ("random:build", ["random has no 'build'", "Python has another module 'random'", "rename random.py"]),
+        ("holder:Maker.build", ["missing a required argument: 'self'", "needs none"]),
+        ("nowhere:build", ["there is no module nowhere", "PYTHONPATH"]),
+        ("graphs:build", ["graphs switches off TensorFlow's eager execution", "disable_v2_behavior()"]),
+    ],
+)
+def test_a_module_that_does_not_do_is_told_with_what_to_do(
+    told: dict[str, str], name: str, words: list[str]
+) -> None:
+    for word in words:
+        assert word in told[name]
+
+
+def test_in_a_folder_that_was_removed_the_modules_of_pythonpath_are_found(tmp_path: Path) -> None:
+    folder, path = tmp_path / "gone", tmp_path / "path"
+    folder.mkdir()
+    path.mkdir()
+    (path / "holder.py").write_text("NUMBER = 5")
+    names = ["holder:NUMBER", "holder:build", "nowhere:build"]
+    told = ask(names, ENTER, REMOVE, ASK, folder=folder, path=[path])
+    assert "holder:NUMBER is a int, no function" in told["holder:NUMBER"]
+    assert "holder has no 'build'" in told["holder:build"]
+    assert "there is no module nowhere" in told["nowhere:build"]

@@ -1,0 +1,54 @@
+"""Layers with tensors, asked of TensorFlow in a process of its own."""
+
+import json
+
+import pytest
+
+from tests.launch.forks import run_program
+
+pytestmark = pytest.mark.tensorflow
+
+# Sums of up to 128 products, in another order: a few units of the last place of 24 and of 8 bits.
+FLOAT32, BFLOAT16 = 8 * 2.0**-24, 8 * 2.0**-8
+LONG_SUMS = 64 * 2.0**-24  # of 4096 products, twice in a row: the root of 4096 such units
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, object]:
+    done = run_program("-m", "tests.launch.train.layers_process")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_pointwise_convolutions_of_every_stride_are_those_of_tensorflow(answer: dict[str, object]) -> None:
+    differences = answer["differences"]
+    assert isinstance(differences, dict)
+    assert len(differences) == 9
+    assert {case: apart for case, apart in differences.items() if max(apart.values()) > FLOAT32} == {}
+
+
+def test_a_strided_pointwise_convolution_works_in_a_short_type(answer: dict[str, object]) -> None:
+    half = answer["half"]
+    assert isinstance(half, dict)
+    assert max(half.values()) < BFLOAT16
+
+
+def test_branches_that_begin_alike_share_one_sampling(answer: dict[str, object]) -> None:
+    assert answer["samplings"] == 2
+
+
+def test_a_sample_is_taken_again_in_the_backward_pass_rather_than_kept(answer: dict[str, object]) -> None:
+    assert answer["samplings run"] == 2
+
+
+def test_dense_layers_of_every_number_of_rows_are_those_of_tensorflow(answer: dict[str, object]) -> None:
+    differences = answer["dense"]
+    assert isinstance(differences, dict)
+    assert len(differences) == 4
+    assert {rows: apart for rows, apart in differences.items() if max(apart.values()) > LONG_SUMS} == {}
+
+
+def test_the_batched_product_is_taken_where_it_was_found_faster(answer: dict[str, object]) -> None:
+    assert answer["batched"] == {"4": 0, "8": 1, "64": 1, "65": 0}
+    assert answer["batched small"] == 0

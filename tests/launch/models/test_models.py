@@ -1,0 +1,100 @@
+"""Shapes, sizes and random numbers, asked of TensorFlow in a process of its own."""
+
+import json
+
+import pytest
+
+from gputopo.values.errors import UsageError
+from gputopo.workload import models as workload
+from tests.launch.forks import run_program
+
+pytestmark = pytest.mark.tensorflow
+
+ASK = """
+import json, sys
+import numpy as np
+from gputopo import workload
+from gputopo.launch.train import layers, models
+from gputopo.launch.train.inputs.synthetic import examples
+from gputopo.launch.models.layers import Rows
+from gputopo.launch.train.randomness import Stream, cut_normal, integers, normal, uniform
+
+answer = {"parameters": {name: models.parameter_count(models.build(name)) for name in workload.names()}}
+answer["shapes"] = {name: models.build(name).input_shape for name in workload.names()}
+stream = Stream(7, 3)
+for name, draw in (("uniform", uniform), ("normal", normal)):
+    whole = draw(stream, (8, 3, 5)).numpy()
+    cut = np.concatenate([draw(stream, (3, 3, 5)).numpy(), draw(stream, (5, 3, 5), first_row=3).numpy()])
+    answer[name] = bool((whole == cut).all())
+many = normal(Stream(1, 1), (400, 100)).numpy()
+answer["moments"] = [float(many.mean()), float(many.std())]
+answer["seeds differ"] = bool((uniform(Stream(7, 3), (2, 4)) != uniform(Stream(8, 3), (2, 4))).numpy().all())
+answer["steps differ"] = bool(
+    (uniform(Stream(7, 3), (2, 4)) != uniform(Stream(7, 3, 1), (2, 4))).numpy().all())
+cut = np.clip(many, -2.0, 2.0) * np.float32(0.3)
+answer["first values"] = bool((cut_normal(Stream(1, 1), (400, 100), 0.3).numpy() == cut).all())
+odd = np.clip(normal(Stream(1, 1), (9, 1, 7)).numpy(), -2.0, 2.0)
+answer["odd rows"] = bool((cut_normal(Stream(1, 1), (9, 1, 7), 1.0).numpy() == odd).all())
+labels = integers(stream, 5000, 11).numpy()
+answer["labels"] = [int(labels.min()), int(labels.max()), len(set(labels.tolist()))]
+model = models.build("trivial")
+nhwc = examples(model, Rows(0, 2, stream), seed=1, data_format="NHWC")[0].numpy()
+nchw = examples(model, Rows(0, 2, stream), seed=1, data_format="NCHW")[0].numpy()
+answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())
+answer["dropped"] = float((layers.dropout(np.ones((64, 4096), np.float32), 0.5, Rows(0, 64, stream), 0) == 0)
+    .numpy().mean())
+json.dump(answer, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, object]:
+    done = run_program("-c", ASK)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_models_have_exactly_the_listed_parameters_and_shapes(answer: dict[str, object]) -> None:
+    listed = {name: workload.require(name).parameters for name in workload.names()}
+    assert answer["parameters"] == listed
+    assert listed["alexnet"] == 61_842_345
+    assert answer["shapes"] == {name: list(workload.require(name).input_shape) for name in workload.names()}
+
+
+@pytest.mark.parametrize("draw", ["uniform", "normal"])
+def test_rows_are_the_same_however_the_batch_is_cut(answer: dict[str, object], draw: str) -> None:
+    assert answer[draw] is True
+
+
+def test_normal_numbers_have_mean_0_and_deviation_1(answer: dict[str, object]) -> None:
+    # 40,000 numbers: the standard errors are 0.005 and 0.0035.
+    assert answer["moments"] == pytest.approx([0.0, 1.0], abs=0.025)
+
+
+def test_first_values_are_the_normal_numbers_cut_at_two_deviations(answer: dict[str, object]) -> None:
+    assert answer["first values"] is True
+    assert answer["odd rows"] is True
+
+
+def test_other_seeds_and_other_steps_give_other_numbers(answer: dict[str, object]) -> None:
+    assert answer["seeds differ"] is True
+    assert answer["steps differ"] is True
+
+
+def test_labels_cover_all_classes_and_no_more(answer: dict[str, object]) -> None:
+    assert answer["labels"] == [0, 10, 11]
+
+
+def test_both_data_formats_hold_the_same_images(answer: dict[str, object]) -> None:
+    assert answer["formats"] is True
+
+
+def test_dropout_drops_its_share(answer: dict[str, object]) -> None:
+    assert answer["dropped"] == pytest.approx(0.5, abs=0.01)  # 262,144 draws: 10 standard errors
+
+
+def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError) as refused:
+        workload.require("alexnt")
+    assert "alexnet" in refused.value.hint

@@ -1,0 +1,183 @@
+"""What lies in a data folder."""
+
+from pathlib import Path
+
+import pytest
+
+from gputopo.launch.spec import data_folder
+from gputopo.launch.spec.data_folder import check, count, find
+from gputopo.launch.train.inputs.tfrecords import frame
+from gputopo.values.errors import InputError
+
+
+def shard(folder: Path, name: str, *records: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(b"".join(map(frame, records)))
+    return path
+
+
+def test_imagenet_is_known_by_its_files_names(tmp_path: Path) -> None:
+    paths = [shard(tmp_path, f"train-0000{number}-of-00002", b"a", b"b") for number in range(2)]
+    shard(tmp_path, "validation-00000-of-00001", b"c")
+    (tmp_path / "notes.txt").write_text("other files are no matter")
+    found = find(tmp_path)
+    assert (found.name, found.form, found.of("train")) == ("imagenet", "tfrecord", tuple(paths))
+    assert (count(found, "train"), count(found, "validation")) == (4, 1)
+    assert found.says == ()
+
+
+def test_missing_files_of_a_set_are_told(tmp_path: Path) -> None:
+    shard(tmp_path, "train-00000-of-01024", b"a")
+    (says,) = find(tmp_path).says
+    assert "has 1 of 1024 train files" in says
+
+
+def test_a_subset_without_files_is_an_error_when_it_is_wanted(tmp_path: Path) -> None:
+    shard(tmp_path, "train-00000-of-00001", b"a")
+    with pytest.raises(InputError, match="has no validation files"):
+        find(tmp_path).of("validation")
+
+
+@pytest.mark.parametrize(("suffix", "form"), [(".bin", "binary"), ("", "python")])
+@pytest.mark.parametrize("inner", ["", "cifar-10-batches-bin", "cifar-10-batches-py"])
+def test_cifar_is_known_in_both_versions_and_as_it_unpacks(
+    tmp_path: Path, suffix: str, form: str, inner: str
+) -> None:
+    folder = tmp_path / inner
+    folder.mkdir(exist_ok=True)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        (folder / f"{name}{suffix}").write_bytes(bytes(3073))
+    found = find(tmp_path)
+    assert (found.name, found.form) == ("cifar10", form)
+    assert [len(found.of("train")), len(found.of("validation"))] == [5, 1]
+    assert count(found, "train") == (5 if form == "binary" else None)
+
+
+@pytest.mark.parametrize(
+    ("binary", "python", "form"),
+    [
+        (("data_batch_1.bin",), ("data_batch_1", "data_batch_2", "test_batch"), "python"),
+        (("test_batch.bin",), ("data_batch_1", "data_batch_2"), "python"),
+        (("data_batch_1.bin",), ("data_batch_1",), "binary"),
+    ],
+)
+def test_of_both_versions_of_cifar_in_one_folder_the_one_with_more_files_is_read_and_it_is_said(
+    tmp_path: Path, binary: tuple[str, ...], python: tuple[str, ...], form: str
+) -> None:
+    for name in (*binary, *python):
+        (tmp_path / name).write_bytes(bytes(3073))
+    found = find(tmp_path)
+    assert found.form == form
+    assert f"has CIFAR-10 in both versions: the {form} files are read." in found.says[0]
+    held = binary if form == "binary" else python
+    assert [path.name for path in found.of("train")] == [name for name in held if name.startswith("data")]
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "ILSVRC2012_img_train.tar", "cifar.tgz"])
+def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(InputError, match=f"holds no data set but {name}") as error:
+        find(tmp_path)
+    assert error.value.hint == f"unpack it there: tar xf {name}"
+
+
+@pytest.mark.parametrize("inner", ["", "cifar-100-python"])
+def test_cifar_100_is_told_as_what_it_is(tmp_path: Path, inner: str) -> None:
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name in ("meta", "train", "test"):
+        (folder / name).write_bytes(b"")
+    with pytest.raises(InputError, match="holds CIFAR-100"):
+        find(tmp_path / inner)
+
+
+@pytest.mark.parametrize("name", [None, "imagenet", "cifar10"])
+def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path, name: str | None) -> None:
+    (tmp_path / "images.tfrecord").write_bytes(frame(b"a"))
+    with pytest.raises(InputError, match=r"holds no data set under names that are known: images\.tfrecord"):
+        find(tmp_path, name)
+
+
+def test_no_folder_an_empty_one_and_a_file_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no folder"):
+        find(tmp_path / "none")
+    with pytest.raises(InputError, match="is empty") as empty:
+        find(tmp_path)
+    assert "gputopo make-data" in empty.value.hint
+    (tmp_path / "file").write_text("a")
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        find(tmp_path / "file")
+
+
+def test_another_data_set_than_asked_for_is_refused(tmp_path: Path) -> None:
+    shard(tmp_path, "train-00000-of-00001", b"a")
+    assert find(tmp_path, "imagenet").name == "imagenet"
+    with pytest.raises(InputError, match="holds imagenet, not cifar10"):
+        find(tmp_path, "cifar10")
+
+
+def test_damage_is_seen_without_reading_the_data(tmp_path: Path) -> None:
+    cut = shard(tmp_path, "train-00000-of-00003", b"a" * 50, b"b" * 50)
+    cut.write_bytes(cut.read_bytes()[:-1])
+    other = shard(tmp_path, "train-00001-of-00003")
+    shard(tmp_path, "train-00002-of-00003", b"a")
+    assert check(find(tmp_path), "train") == [
+        (cut, 1, "the file ends within record 1"),
+        (other, 0, "the file is empty"),
+    ]
+
+
+def test_of_a_large_folder_only_the_beginnings_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = shard(tmp_path, "train-00000-of-00002", b"a" * 50, b"b" * 50)
+    cut.write_bytes(cut.read_bytes()[:-1])
+    text = tmp_path / "train-00001-of-00002"
+    text.write_text("this is a text of some length")
+    monkeypatch.setattr(data_folder, "WALKED_BYTES", 10)
+    found = find(tmp_path)
+    assert check(found, "train") == [(text, 0, "the file is no TFRecord file")]
+    assert count(found, "train") is None
+
+
+def test_a_binary_cifar_file_that_is_cut_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(2 * 3073 + 5))
+    (tmp_path / "data_batch_2.bin").write_bytes(b"")
+    assert [(path.name, record, why) for path, record, why in check(find(tmp_path), "train")] == [
+        ("data_batch_1.bin", 2, "the file ends within record 2"),
+        ("data_batch_2.bin", 0, "the file is empty"),
+    ]
+
+
+def test_a_folder_of_both_data_sets_is_read_as_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    shard(tmp_path, "train-00000-of-00001", b"a")
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073))
+    assert find(tmp_path, "cifar10").name == "cifar10"
+    assert find(tmp_path, "imagenet").name == find(tmp_path).name == "imagenet"
+
+
+def test_files_of_two_sets_in_one_folder_are_told(tmp_path: Path) -> None:
+    for name in ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"):
+        shard(tmp_path, name, b"a")
+    (says,) = find(tmp_path).says
+    assert "files of several sets (-of-00001 and -of-00002)" in says
+
+
+@pytest.mark.parametrize(
+    "name", ["train-0-of-1\n", "train-\u0663-of-\u0664", "train-00000-of-00001.gz", "Train-0-of-1"]
+)
+def test_names_that_only_look_like_a_shards_are_none(tmp_path: Path, name: str) -> None:
+    shard(tmp_path, name, b"a")
+    with pytest.raises(InputError, match="holds no data set"):
+        find(tmp_path)
+
+
+def test_a_folder_in_a_files_place_and_a_link_to_nowhere_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train-00000-of-00002").mkdir()
+    with pytest.raises(InputError, match="train-00000-of-00002 cannot be read: Is a directory"):
+        check(find(tmp_path), "train")
+    (tmp_path / "train-00000-of-00002").rmdir()
+    (tmp_path / "train-00001-of-00002").symlink_to("nowhere")
+    with pytest.raises(InputError, match="train-00001-of-00002 cannot be read: No such file"):
+        check(find(tmp_path), "train")

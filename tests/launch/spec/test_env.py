@@ -1,0 +1,164 @@
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.spec.env import changes, gpu_threads, narrowed, program_env, visible_gpus, worker_env
+from gputopo.launch.spec.run_spec import Runtime
+from tests.launch.specs import cpu_spec, machine
+
+PLAN = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-00-aa,GPU-11-aa"}
+
+
+def test_a_gpu_worker_sees_the_gpus_of_the_plan_by_uuid_and_keeps_the_parents_environment() -> None:
+    environment = worker_env({"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "7"}, cpu_spec(backend="gpu"), PLAN)
+    assert environment["PATH"] == "/bin"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-00-aa,GPU-11-aa"
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert environment["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert environment["PYTHONUNBUFFERED"] == "1"
+
+
+def test_a_worker_on_cpu_devices_sees_no_gpu_whatever_was_planned() -> None:
+    environment = worker_env({"CUDA_VISIBLE_DEVICES": "0"}, cpu_spec(rehearsal_of="7gforce"), PLAN)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+HUGE = "glibc.malloc.hugetlb"
+
+
+@pytest.mark.parametrize(
+    ("of_user", "of_worker"),
+    [
+        ({}, f"{HUGE}=1"),
+        ({"GLIBC_TUNABLES": ""}, f"{HUGE}=1"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}, f"glibc.malloc.arena_max=2:{HUGE}=1"),
+        ({"GLIBC_TUNABLES": f"{HUGE}=0:glibc.cpu.x=1"}, f"{HUGE}=0:glibc.cpu.x=1"),
+    ],
+)
+def test_a_worker_on_cpu_devices_asks_for_huge_pages_unless_the_user_decided(
+    of_user: dict[str, str], of_worker: str
+) -> None:
+    assert worker_env(of_user, cpu_spec(), PLAN)["GLIBC_TUNABLES"] == of_worker
+    on_gpus = worker_env(of_user, cpu_spec(backend="gpu"), PLAN)
+    assert on_gpus.get("GLIBC_TUNABLES") == of_user.get("GLIBC_TUNABLES")
+
+
+def test_what_the_user_set_for_tensorflow_stands() -> None:
+    parent = {"TF_FORCE_GPU_ALLOW_GROWTH": "false", "TF_CPP_MIN_LOG_LEVEL": "0"}
+    environment = worker_env(parent, cpu_spec(backend="gpu"), PLAN)
+    assert {name: environment[name] for name in parent} == parent
+
+
+def gpu_env(parent: dict[str, str], **runtime: Any) -> dict[str, str]:
+    return worker_env(parent, cpu_spec(backend="gpu", runtime=Runtime(**runtime)), PLAN)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "mode", "count"),
+    [
+        ({}, "gpu_private", "2"),
+        ({"per_gpu_threads": 4}, "gpu_private", "4"),
+        ({"gpu_thread_mode": "gpu_shared", "per_gpu_threads": 4}, "gpu_shared", "8"),
+        ({"gpu_thread_mode": "global", "per_gpu_threads": 4}, "global", None),
+    ],
+)
+def test_threads_that_start_kernels_are_private_to_a_gpu_or_shared_by_all(
+    runtime: dict[str, Any], mode: str, count: str | None
+) -> None:
+    environment = gpu_env({}, **runtime)
+    assert environment["TF_GPU_THREAD_MODE"] == mode
+    assert environment.get("TF_GPU_THREAD_COUNT") == count
+
+
+def test_threads_of_the_users_environment_stand_unless_others_are_asked_for() -> None:
+    parent = {"TF_GPU_THREAD_MODE": "gpu_shared", "TF_GPU_THREAD_COUNT": "7"}
+    assert {name: gpu_env(parent)[name] for name in parent} == parent
+    assert "TF_GPU_THREAD_COUNT" not in gpu_env({"TF_GPU_THREAD_MODE": "global"})
+    asked = gpu_env(parent, gpu_thread_mode="gpu_private", per_gpu_threads=1)
+    assert {name: asked[name] for name in parent} == gpu_threads(Runtime(per_gpu_threads=1), 2)
+
+
+def test_memory_is_limited_or_grows_but_never_both() -> None:
+    assert gpu_env({})["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    for parent in ({}, {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}):
+        assert gpu_env(parent, memory_limit_mib=1024)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
+
+
+def test_a_worker_on_cpu_devices_gets_no_gpu_threads() -> None:
+    environment = worker_env({}, cpu_spec(runtime=Runtime(memory_limit_mib=99, per_gpu_threads=3)), {})
+    assert not [name for name in environment if name.startswith("TF_GPU_THREAD")]
+
+
+def test_the_parents_environment_is_not_changed() -> None:
+    before = dict(os.environ)
+    parent = {"A": "1"}
+    worker_env(parent, cpu_spec(), PLAN)
+    program_env(parent, PLAN)
+    assert parent == {"A": "1"}
+    assert dict(os.environ) == before
+
+
+def test_a_program_gets_the_plan_or_no_gpu() -> None:
+    assert program_env({"A": "1"}, PLAN) == {"A": "1", **PLAN}
+    assert program_env({"A": "1"}, None) == {"A": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def test_changes_are_what_is_new_or_other() -> None:
+    assert changes({"A": "1", "B": "2"}, {"A": "1", "B": "3", "C": "4"}) == {"B": "3", "C": "4"}
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        ("0,2", (0, 2)),
+        (" 3 , 1 ", (3, 1)),
+        ("", ()),
+        ("-1", ()),
+        ("NoDevFiles", ()),
+        ("1,-1,2", (1,)),  # CUDA ends at the first entry that is none
+        ("1,9,2", (1,)),
+        ("1,1,2", (1,)),
+        ("GPU-22-aa,GPU-0", (2, 0)),  # a UUID may be cut short
+        ("GPU-", ()),  # of several it names none
+        ("MIG-aa", None),
+    ],
+)
+def test_visible_gpus_follow_the_rules_of_cuda(value: str, seen: tuple[int, ...] | None) -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": value}, machine()) == seen
+
+
+def test_without_the_variable_nothing_is_narrowed() -> None:
+    assert visible_gpus({}, machine()) is None
+    assert narrowed({}, machine()) is not None
+    assert narrowed({}, machine()).gpus == machine().gpus
+
+
+def test_uuids_cannot_be_matched_where_the_machine_does_not_know_its_own() -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-11-aa"}, machine(uuids=False)) is None
+
+
+def test_numbers_count_in_cudas_order_unless_the_pci_order_is_asked_for() -> None:
+    import msgspec
+
+    plain = machine()
+    backwards = msgspec.structs.replace(
+        plain, gpus=tuple(msgspec.structs.replace(gpu, cuda_index=3 - gpu.index) for gpu in plain.gpus)
+    )
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, backwards) == (3,)
+    by_bus = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert visible_gpus(by_bus, backwards) == (0,)
+
+
+def test_a_narrowed_machine_keeps_the_links_between_what_is_left() -> None:
+    left = narrowed({"CUDA_VISIBLE_DEVICES": "1,2"}, machine())
+    assert [gpu.index for gpu in left.gpus] == [1, 2]
+    assert [(link.a, link.b) for link in left.links] == [(1, 2)]
+
+
+@given(st.text(alphabet="0123456789,- GPUMIxa", max_size=30))
+def test_any_text_gives_gpus_that_are_there_each_once(value: str) -> None:
+    seen = visible_gpus({"CUDA_VISIBLE_DEVICES": value}, machine())
+    assert seen is None or (set(seen) <= {0, 1, 2, 3} and len(set(seen)) == len(seen))

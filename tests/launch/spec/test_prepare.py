@@ -1,0 +1,285 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.launch.spec.cpu_plan import cpu_plan
+from gputopo.launch.spec.prepare import (
+    CPU_MAX_BATCHES,
+    CPU_TIME_BUDGET_S,
+    RunOptions,
+    reduced_by_strategy,
+    spec_of,
+)
+from gputopo.launch.spec.run_spec import Backend, Data, Exchange, Lifecycle, RunSpec
+from gputopo.values.errors import UsageError
+from gputopo.values.machine import ClockMhz, ClocksMhz
+from gputopo.workload.models import require
+from tests.launch.specs import machine, plan_for
+
+
+def spec(gpus: tuple[int, ...] = (), ps: str | None = "cpu", backend: str = "gpu", **options: Any) -> RunSpec:
+    plan = (
+        plan_for(gpus, ps)
+        if gpus
+        else cpu_plan("alexnet", devices=options.get("cpu_devices", 2), ps=ps or "auto")
+    )
+    asked = RunOptions(model="alexnet", backend=backend, **options)  # type: ignore[arg-type]
+    return spec_of(plan, machine() if gpus else None, asked)
+
+
+def hops(one: RunSpec) -> list[str | None]:
+    return [device.hop_to_variables for device in one.devices]
+
+
+def test_towers_are_the_gpus_of_the_plan_in_its_order() -> None:
+    made = spec((3, 1), "gpu:1")
+    assert [(device.device, device.gpu, device.gpu_name) for device in made.devices] == [
+        ("/GPU:0", 3, "Card 3"),
+        ("/GPU:1", 1, "Card 1"),
+    ]
+    assert made.ps_device == "/GPU:1"
+    assert made.says == ("Training on 2 GPUs: 3, 1.",)
+
+
+def test_the_way_to_the_variables_is_the_link_between_the_gpus() -> None:
+    assert hops(spec((0, 1, 2), "gpu:0")) == ["local", "PIX", "PHB"]
+
+
+def test_nvlinks_go_before_the_pcie_hop() -> None:
+    assert hops(spec((2, 3), "gpu:3")) == ["NV2", "local"]
+
+
+def test_variables_on_the_cpu_are_the_hosts_and_own_copies_are_nowhere() -> None:
+    assert hops(spec((0, 1), "cpu")) == ["host", "host"]
+    assert spec((0, 1), "cpu").ps_device == "/CPU:0"
+    own = spec_of(
+        plan_for((0, 1), None, variable_update="replicated", all_reduce="copy"),
+        machine(),
+        RunOptions(model="alexnet", backend="gpu"),
+    )
+    assert hops(own) == [None, None]
+    assert (own.ps_device, own.variable_update, own.all_reduce) == (None, "replicated", "copy")
+
+
+@pytest.mark.parametrize(("backend", "gpus"), [("gpu", (0, 1)), ("cpu", ())])
+def test_a_strategy_with_copies_on_every_device_reduces_in_its_own_way(
+    backend: Backend, gpus: tuple[int, ...]
+) -> None:
+    copies = plan_for(gpus, None, variable_update="replicated", all_reduce="copy")
+    plan = reduced_by_strategy(copies if gpus else cpu_plan("alexnet", variable_update="replicated"))
+    assert {one.all_reduce for one in (plan.choice, *plan.candidates)} == {None}
+    asked = RunOptions(model="alexnet", backend=backend, strategy="mirrored")
+    made = spec_of(plan, machine() if gpus else None, asked)
+    assert (made.variable_update, made.ps_device, made.all_reduce) == ("replicated", None, None)
+    assert hops(made) == [None, None]
+
+
+def test_a_link_that_is_not_known_is_called_unknown() -> None:
+    bare = msgspec.structs.replace(machine(), links=())
+    made = spec_of(plan_for((0, 1), "gpu:0"), bare, RunOptions(model="alexnet", backend="gpu"))
+    assert hops(made) == ["local", "unknown"]
+
+
+def test_variables_on_a_gpu_that_is_not_chosen_are_refused() -> None:
+    with pytest.raises(UsageError, match="cannot be on GPU 2: the run takes GPUs 0, 1"):
+        spec((0, 1), "gpu:2")
+
+
+def test_a_rehearsal_puts_cpu_devices_in_the_place_of_the_gpus_and_says_so() -> None:
+    made = spec((2, 3), "gpu:3", backend="cpu", rehearsal_of="7gforce")
+    assert [(device.device, device.gpu) for device in made.devices] == [("/CPU:0", 2), ("/CPU:1", 3)]
+    assert made.ps_device == "/CPU:1"
+    assert hops(made) == ["NV2", "local"]
+    assert made.rehearsal_of == "7gforce"
+    assert made.says == ("Rehearsal of 7gforce (GPUs 2, 3) on 2 CPU devices: speeds are this CPU's.",)
+
+
+def test_without_gpus_there_are_two_cpu_devices_and_the_first_line_says_it() -> None:
+    made = spec(backend="cpu")
+    assert [device.device for device in made.devices] == ["/CPU:0", "/CPU:1"]
+    assert [device.gpu for device in made.devices] == [None, None]
+    assert made.says == ("No NVIDIA device: training on 2 logical CPU devices.",)
+    assert made.ps_device == "/CPU:0"
+    assert hops(made) == ["local", "host"]
+
+
+def test_without_gpus_ps_gpu_n_is_the_device_of_tower_n() -> None:
+    made = spec(ps="gpu:2", backend="cpu", cpu_devices=3)
+    assert made.ps_device == "/CPU:2"
+    assert hops(made) == ["host", "host", "local"]
+
+
+def test_one_device_is_not_called_devices() -> None:
+    assert spec(backend="cpu", cpu_devices=1).says[0].endswith("training on 1 logical CPU device.")
+
+
+@pytest.mark.parametrize(("devices", "ps"), [(0, "auto"), (65, "auto"), (2, "gpu:2")])
+def test_cpu_devices_that_cannot_be_are_refused(devices: int, ps: str) -> None:
+    with pytest.raises(UsageError):
+        cpu_plan("alexnet", devices=devices, ps=ps)
+
+
+def test_a_place_for_copies_that_have_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="every device has its own copy"):
+        cpu_plan("alexnet", ps="gpu:0", variable_update="replicated")
+
+
+def test_replicated_without_gpus_reduces_by_copy_and_independent_reduces_nothing() -> None:
+    assert cpu_plan("alexnet", variable_update="replicated").choice.all_reduce == "copy"
+    assert cpu_plan("alexnet", variable_update="independent").choice.all_reduce is None
+
+
+def test_the_cpu_defaults_end_by_the_clock_and_the_gpu_defaults_by_count() -> None:
+    load = require("alexnet")
+    on_cpu = spec(backend="cpu")
+    assert (on_cpu.num_batches, on_cpu.time_budget_s, on_cpu.max_batches) == (
+        None,
+        CPU_TIME_BUDGET_S,
+        CPU_MAX_BATCHES,
+    )
+    assert (on_cpu.batch_size, on_cpu.num_warmup_batches, on_cpu.data_format) == (load.cpu_batch, 3, "NHWC")
+    on_gpu = spec((0, 1))
+    assert (on_gpu.num_batches, on_gpu.time_budget_s) == (100, None)
+    assert (on_gpu.batch_size, on_gpu.num_warmup_batches, on_gpu.data_format) == (load.gpu_batch, 10, "NCHW")
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_an_evaluation_of_a_folder_goes_over_all_of_it_unless_told_otherwise(backend: str) -> None:
+    gpus = () if backend == "cpu" else (0, 1)
+    judge: dict[str, Any] = {"backend": backend, "task": "eval", "lifecycle": Lifecycle(checkpoints="/c")}
+    folder = Data(folder="/data")
+    whole = spec(gpus, **judge, data=folder)
+    assert (whole.num_batches, whole.time_budget_s, whole.most_batches) == (None, None, None)
+    assert spec(gpus, **judge, data=folder, num_batches=7).most_batches == 7
+    assert spec(gpus, **judge).most_batches is not None, "examples that are made have no end"
+
+
+def test_more_cpu_devices_share_the_default_batch_and_never_get_none() -> None:
+    load = require("alexnet")
+    assert spec(backend="cpu", cpu_devices=4).batch_size == load.cpu_batch // 2
+    assert spec(backend="cpu", cpu_devices=64).batch_size >= 1
+
+
+def test_what_was_asked_for_wins() -> None:
+    made = spec(
+        backend="cpu",
+        batch_size=3,
+        num_batches=7,
+        num_warmup_batches=0,
+        data_format="NCHW",
+        grad_reduce="sum",
+        learning_rate=0.5,
+        seed=9,
+    )
+    assert (made.batch_size, made.num_batches, made.time_budget_s, made.num_warmup_batches) == (3, 7, None, 0)
+    assert (made.data_format, made.grad_reduce, made.learning_rate, made.seed) == ("NCHW", "sum", 0.5, 9)
+
+
+def test_what_was_not_asked_for_is_the_specs_own_default() -> None:
+    plain = RunSpec(model="alexnet", devices=(), backend="cpu", batch_size=1)
+    made = spec(backend="cpu")
+    assert (made.learning_rate, made.seed) == (plain.learning_rate, plain.seed)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 0}, "--batch-size cannot be 0"),
+        ({"num_batches": -1}, "--num-batches cannot be -1"),
+        ({"num_warmup_batches": -1}, "--num-warmup-batches cannot be -1"),
+        ({"learning_rate": float("nan")}, "--learning-rate"),
+        ({"add_work": {2: 1}}, "tower 2, this run has 2"),
+        ({"add_work": {0: 0}}, "--add-work"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        spec(backend="cpu", **options)
+
+
+def test_added_work_is_in_the_spec_and_is_said() -> None:
+    made = spec(backend="cpu", add_work={1: 2})
+    assert made.extra_forward == {1: 2}
+    assert made.says[1] == "Tower 1 makes 2 forward passes more in each step, as asked."
+
+
+def test_an_unknown_model_names_the_nearest() -> None:
+    with pytest.raises(UsageError) as error:
+        spec_of(cpu_plan("alexnt"), None, RunOptions(model="alexnt", backend="cpu"))
+    assert "alexnet" in error.value.hint
+
+
+def test_a_spec_comes_back_from_its_file_as_it_went() -> None:
+    made = spec((0, 1), "gpu:0", add_work={1: 2})
+    assert msgspec.json.decode(msgspec.json.encode(made), type=RunSpec) == made
+
+
+def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
+    box = machine()
+    clocked = msgspec.structs.replace(
+        box,
+        gpus=tuple(
+            msgspec.structs.replace(
+                gpu,
+                clocks_mhz=ClocksMhz(
+                    graphics=ClockMhz(max=1900 + gpu.index),
+                    memory=ClockMhz(max=None if gpu.index == 1 else 4004),
+                ),
+            )
+            for gpu in box.gpus
+        ),
+    )
+    options = RunOptions(model="alexnet", backend="gpu")
+    expected = {0: {"graphics": 1900, "memory": 4004}, 1: {"graphics": 1901}}
+    assert spec_of(plan_for((0, 1), "cpu"), clocked, options).max_clocks_mhz == expected
+    rehearsed = msgspec.structs.replace(options, backend="cpu", rehearsal_of="7gforce")
+    assert spec_of(plan_for((0, 1), "cpu"), clocked, rehearsed).max_clocks_mhz == {}
+
+
+def test_a_sum_where_nothing_is_reduced_is_refused() -> None:
+    plan = plan_for((0, 1), None, variable_update="independent")
+    with pytest.raises(UsageError, match="nothing is reduced"):
+        spec_of(plan, machine(), RunOptions(model="alexnet", backend="gpu", grad_reduce="sum"))
+
+
+def test_the_hierarchical_reduction_gets_groups_of_close_gpus_on_gpus_only() -> None:
+    plan = plan_for((0, 1, 2, 3), None, variable_update="replicated", all_reduce="hierarchical")
+    made = spec_of(plan, machine(), RunOptions(model="alexnet", backend="gpu"))
+    assert sorted(map(sorted, made.exchange.groups)) == [[0, 1], [2, 3]]
+    copied = plan_for((0, 1, 2, 3), None, variable_update="replicated", all_reduce="copy")
+    assert spec_of(copied, machine(), RunOptions(model="alexnet", backend="gpu")).exchange.groups == ()
+
+
+def test_variables_that_are_spread_have_no_single_place() -> None:
+    made = spec_of(plan_for((0, 1), "gpu:spread"), machine(), RunOptions(model="alexnet", backend="gpu"))
+    assert (made.ps_device, made.exchange.ps_spread, hops(made)) == (None, True, ["spread", "spread"])
+
+
+def test_the_rate_of_a_residual_network_follows_the_batch_of_all_devices() -> None:
+    plan = plan_for((0, 1), "cpu")
+    made = spec_of(plan, machine(), RunOptions(model="resnet50", backend="gpu", batch_size=64))
+    assert made.learning_rate == pytest.approx(0.128 * 128 / 256)
+    doubled = RunOptions(model="resnet50", backend="gpu", learning_rate=0.1, scale_learning_rate=True)
+    assert spec_of(plan, machine(), doubled).learning_rate == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [("forward", "Forward passes on 2 GPUs"), ("input", "Measuring the input on 2 GPUs")],
+)
+def test_the_first_line_tells_the_task(task: str, said: str) -> None:
+    options: dict[str, Any] = {"task": task, "data": Data(source="cpu")}
+    asked = RunOptions(model="alexnet", backend="gpu", **options)
+    assert spec_of(plan_for((0, 1), "cpu"), machine(), asked).says[0].startswith(said)
+
+
+def test_stale_weights_are_said_with_every_output() -> None:
+    asked = RunOptions(model="alexnet", backend="gpu", exchange=Exchange(staged=True))
+    assert any("one step old" in said for said in spec_of(plan_for((0, 1), "cpu"), machine(), asked).says)
+
+
+def test_models_of_keras_and_of_the_user_have_defaults_too() -> None:
+    made = spec_of(cpu_plan(None), None, RunOptions(model="keras:ResNet50", backend="cpu"))
+    assert made.batch_size >= 1
+    assert made.learning_rate > 0

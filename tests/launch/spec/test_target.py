@@ -1,0 +1,102 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.launch.spec.target import Target, rehearsal_name, target_of
+from gputopo.planner import Request
+from gputopo.values.errors import HardwareError, NoPlanError, UsageError
+from gputopo.values.machine import Driver, Machine
+from tests.launch.specs import machine
+
+NOTHING = Machine(source="live", driver=Driver(status="no_device"))
+
+
+def target(of: Machine, environ: dict[str, str] | None = None, **more: object) -> Target:
+    rehearsal_of = more.pop("rehearsal_of", None)
+    require_gpu = bool(more.pop("require_gpu", False))
+    assert rehearsal_of is None or isinstance(rehearsal_of, str)
+    request = Request(model="alexnet", **more)  # type: ignore[arg-type]
+    return target_of(of, request, environ=environ or {}, rehearsal_of=rehearsal_of, require_gpu=require_gpu)
+
+
+def test_a_machine_with_gpus_is_planned_for_and_trained_on() -> None:
+    chosen = target(machine(), num_gpus=2)
+    assert (chosen.backend, chosen.plan.choice.gpus, chosen.why_cpu) == ("gpu", (2, 3), None)
+    assert chosen.plan.environment["CUDA_VISIBLE_DEVICES"] == "GPU-22-aa,GPU-33-aa"
+
+
+def test_without_a_device_it_is_cpu_devices_and_the_reason() -> None:
+    chosen = target(NOTHING, num_gpus=3, prefer_pix=True)
+    assert (chosen.backend, chosen.machine, chosen.why_cpu) == ("cpu", None, "No NVIDIA device")
+    assert chosen.plan.environment == {"CUDA_VISIBLE_DEVICES": "-1"}
+
+
+@pytest.mark.parametrize(
+    "status",
+    ["not_loaded", "library_missing", "version_mismatch", "no_permission", "other_driver", "failed"],
+)
+def test_a_broken_driver_never_falls_back_to_the_cpu(status: str) -> None:
+    broken = Machine(source="live", driver=Driver(status=status))  # type: ignore[arg-type]
+    with pytest.raises(HardwareError) as error:
+        target(broken)
+    assert error.value.exit_code == 3
+    assert "no GPU of this machine can be used" in error.value.what
+
+
+def test_a_gpu_that_is_required_and_absent_is_exit_code_3() -> None:
+    with pytest.raises(HardwareError) as error:
+        target(NOTHING, require_gpu=True)
+    assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize("option", ["gpus", "exclude"])
+def test_naming_gpus_where_there_are_none_is_bad_usage(option: str) -> None:
+    named: dict[str, Any] = {option: (0,)}
+    with pytest.raises(UsageError, match=f"--{option} names GPUs, and there is none"):
+        target(NOTHING, **named)
+
+
+def test_a_capture_is_rehearsed_on_cpu_devices_and_keeps_its_machine() -> None:
+    captured = msgspec.structs.replace(machine(), source="nvidia-smi topo")
+    chosen = target(captured, rehearsal_of="7gforce", num_gpus=2, environ={"CUDA_VISIBLE_DEVICES": "-1"})
+    assert (chosen.backend, chosen.rehearsal_of, chosen.plan.choice.gpus) == ("cpu", "7gforce", (2, 3))
+    assert chosen.machine == captured
+
+
+def test_a_rehearsal_cannot_require_a_gpu() -> None:
+    with pytest.raises(UsageError, match="contradict"):
+        target(machine(), rehearsal_of="7gforce", require_gpu=True)
+
+
+def test_only_gpus_that_the_caller_may_see_are_chosen() -> None:
+    chosen = target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert chosen.plan.choice.gpus == (0, 1)
+    with pytest.raises(NoPlanError):
+        target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"}, num_gpus=3)
+
+
+@pytest.mark.parametrize("request_of", [{"gpus": (0, 3)}, {"ps": "gpu:3"}])
+def test_a_hidden_gpu_that_is_named_is_told_as_hidden(request_of: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="GPU 3 is not visible here: CUDA_VISIBLE_DEVICES=0,1") as error:
+        target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"}, **request_of)
+    assert "use 0, 1" in error.value.hint
+
+
+def test_a_gpu_that_is_not_there_is_not_called_hidden() -> None:
+    with pytest.raises(UsageError, match="does not have"):
+        target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"}, gpus=(9,))
+
+
+def test_hiding_all_gpus_trains_on_the_cpu_and_says_why() -> None:
+    chosen = target(machine(), {"CUDA_VISIBLE_DEVICES": ""})
+    assert (chosen.backend, chosen.why_cpu) == ("cpu", "CUDA_VISIBLE_DEVICES hides all GPUs")
+    with pytest.raises(HardwareError, match="hides all GPUs"):
+        target(machine(), {"CUDA_VISIBLE_DEVICES": ""}, require_gpu=True)
+
+
+def test_a_rehearsal_has_the_name_of_what_was_given() -> None:
+    assert rehearsal_name([]) is None
+    assert rehearsal_name(["7gforce"]) == "7gforce"
+    assert rehearsal_name(["/tmp/box.txt", "-"]) == "box + a capture from stdin"
+    assert rehearsal_name(["/tmp/b\udcff.json"]) == "b?"

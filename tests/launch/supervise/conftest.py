@@ -1,0 +1,26 @@
+"""A run of the supervisor in a folder of its own, that may not hang."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.supervise.supervised import Run
+
+
+@pytest.fixture
+def ends_in_time() -> Iterator[None]:
+    def too_long(*_: object) -> None:
+        raise TimeoutError("a run did not end")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def run(tmp_path: Path, ends_in_time: None) -> Run:
+    return Run(tmp_path)

@@ -1,0 +1,83 @@
+"""Runs a worker that misbehaves in one way at a time. Waiting is on pipes and processes only."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.run_folder import RunFolder
+from gputopo.launch.supervise.supervisor import Outcome, supervise
+from gputopo.launch.supervise.worker_life import Limits
+from gputopo.values.events import (
+    Event,
+    RankFailed,
+    Step,
+    read_events,
+)
+from tests.kit_workers import misbehave
+from tests.launch.specs import cpu_spec
+
+SHORT = Limits(after_term=0.2, after_last_event=0.2, after_kill=20)  # of workers that never end by themselves
+LONG = Limits(after_term=60, after_last_event=60, after_kill=60)  # that a test fails by, never waits for
+
+
+class Run:
+    """One run of a misbehaving worker in a folder of its own, and what is left of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = RunFolder(path)
+        self.pid = 0
+        self.on_step: Callable[[], None] = lambda: None
+        self._others = set(psutil.Process().children(recursive=True))  # that tests before have started
+
+    def __call__(
+        self,
+        behaviour: str,
+        *,
+        spec: RunSpec | None = None,
+        limits: Limits = LONG,
+        environment: dict[str, str] | None = None,
+        **more: object,
+    ) -> Outcome:
+        def command(file: Path, events_fd: int) -> Sequence[str]:
+            return (sys.executable, "-I", misbehave.__file__, behaviour, str(file), str(events_fd))
+
+        def on_event(event: Event) -> None:
+            for child in self.children():
+                self.pid = child.pid
+            if isinstance(event, Step):
+                self.on_step()
+
+        parent = dict(os.environ) if environment is None else environment
+        outcome = supervise(
+            spec or cpu_spec(),
+            self.folder,
+            on_event,
+            environment=parent,
+            command=command,
+            limits=limits,
+            **more,  # type: ignore[arg-type]
+        )
+        assert self.children() == []
+        return outcome
+
+    def children(self) -> list[psutil.Process]:
+        """Give the processes of this run that are still there."""
+        return [child for child in psutil.Process().children(recursive=True) if child not in self._others]
+
+    def written(self) -> list[Event]:
+        with self.folder.events.open("rb") as lines:
+            return list(read_events(lines, origin="events.jsonl"))
+
+
+def once(act: Callable[[], None]) -> Callable[[], None]:
+    left = [act]
+    return lambda: left.pop()() if left else None
+
+
+def failure(outcome: Outcome) -> RankFailed:
+    (found,) = (event for event in outcome.events if isinstance(event, RankFailed))
+    return found

@@ -1,0 +1,110 @@
+import signal
+from pathlib import Path
+
+import pytest
+
+from gputopo.launch.supervise import failure
+from gputopo.values.events import RankFailed
+from tests.launch.specs import cpu_spec
+
+
+@pytest.mark.parametrize(
+    ("signum", "kind", "code"),
+    [
+        (signal.SIGINT, "interrupted", 130),
+        (signal.SIGTERM, "terminated", 143),
+        (signal.SIGHUP, "terminated", 129),
+    ],
+)
+def test_a_signal_to_the_launcher_has_its_kind_and_code(signum: int, kind: str, code: int) -> None:
+    told = failure.asked_to_end(signum, cpu_spec(), time_s=1.0)
+    assert (told.kind, told.exit_code, told.signal) == (kind, code, signal.Signals(signum).name)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_ended_by_a_signal_gives_128_and_its_number(signum: int) -> None:
+    told = failure.of_exit(-signum, cpu_spec(), time_s=1.0)
+    assert (told.kind, told.exit_code) == ("killed", 128 + signum)
+    assert signal.Signals(signum).name in told.cause
+    assert told.remedy
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    assert failure.of_exit(-40, cpu_spec(), time_s=1.0).signal == "signal 40"
+
+
+def test_a_crash_is_not_called_out_of_memory_because_something_else_was_killed() -> None:
+    assert "memory" not in failure.of_exit(-signal.SIGSEGV, cpu_spec(), time_s=1.0, oom_kills=1).cause
+
+
+GIB = 2**30
+
+
+def crashed(held: int, backend: str = "cpu", signum: int = signal.SIGSEGV) -> RankFailed:
+    spec = cpu_spec(batch_size=64, backend=backend)
+    return failure.of_exit(-signum, spec, time_s=1.0, peak_bytes=held, memory_bytes=32 * GIB)
+
+
+@pytest.mark.parametrize("held", [8 * GIB, 31 * GIB])
+def test_a_crash_on_cpus_with_much_of_the_memory_held_is_told_as_out_of_memory(held: int) -> None:
+    told = crashed(held)
+    assert (told.kind, told.exit_code, told.signal) == ("out_of_memory", 3, "SIGSEGV")
+    assert f"it held {held / GIB:.1f} of the host's 32.0 GiB" in told.cause
+    assert told.remedy == "use a smaller --batch-size (now 64 per device)"
+
+
+def test_other_crashes_are_not() -> None:
+    for told in (crashed(7 * GIB), crashed(31 * GIB, "gpu"), crashed(31 * GIB, signum=signal.SIGILL)):
+        assert told.kind == "killed"
+        assert "memory" not in told.cause
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution error:",
+        "2026-01-01 W bfc_allocator.cc:500 Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB",
+        "E cuda_driver.cc failed to allocate: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "MemoryError",
+        "MemoryError: Unable to allocate 7.4 GiB for an array",
+    ],
+)
+def test_a_failed_allocation_is_known_by_any_of_its_words(line: str) -> None:
+    told = failure.of_exit(1, cpu_spec(batch_size=64), time_s=1.0, last_lines=["before", line])
+    assert (told.kind, told.exit_code) == ("out_of_memory", 3)
+    assert told.remedy == "use a smaller --batch-size (now 64 per device)"
+
+
+def test_a_batch_of_one_is_not_told_to_be_smaller() -> None:
+    told = failure.of_exit(1, cpu_spec(batch_size=1), time_s=1.0, last_lines=["MemoryError"])
+    assert "--batch-size" not in told.remedy
+
+
+def test_the_last_exception_is_the_cause_also_where_more_lines_follow_it() -> None:
+    lines = [
+        "KeyError: 'a'",
+        "During handling of the above exception, another exception occurred:",
+        "  File 'x.py', line 1, in f",
+        "keras.src.errors.ShapeError: no",
+        "",
+        "Detected at node",
+    ]
+    assert failure.last_words(lines) == "keras.src.errors.ShapeError: no"
+
+
+def test_without_an_exception_the_last_line_is_the_cause_and_without_lines_the_code() -> None:
+    assert failure.last_words(["one", "two", " "]) == "two"
+    assert failure.of_exit(9, cpu_spec(), time_s=1.0).cause == "the worker ended with exit code 9"
+
+
+@pytest.mark.parametrize("module", ["tensorflow", "tensorflow.python", "keras"])
+def test_a_missing_tensorflow_is_told_how_to_install(module: str) -> None:
+    line = f"ModuleNotFoundError: No module named '{module}'"
+    assert "pip install" in failure.of_exit(1, cpu_spec(), time_s=1.0, last_lines=[line]).remedy
+
+
+def test_a_full_disk_names_the_file_and_the_reason() -> None:
+    told = failure.unwritable(Path("a/events.jsonl"), OSError(28, "No space left on device"), time_s=1.0)
+    assert told.cause == "cannot write a/events.jsonl: No space left on device"
+    assert (told.kind, told.exit_code) == ("disk_full", 3)

@@ -1,0 +1,59 @@
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.supervise.output import LINE_BYTES, LINES, WorkerOutput
+
+
+def taken(path: Path, *pieces: bytes) -> tuple[str, ...]:
+    output = WorkerOutput(path)
+    for piece in pieces:
+        output.take(piece)
+    output.close()
+    return output.last_lines
+
+
+def test_all_goes_to_the_log_and_the_last_lines_are_kept(tmp_path: Path) -> None:
+    lines = [b"%d\n" % number for number in range(100)]
+    assert taken(tmp_path / "log", *lines) == tuple(str(number) for number in range(100 - LINES, 100))
+    assert (tmp_path / "log").read_bytes() == b"".join(lines)
+
+
+def test_a_line_that_is_not_ended_is_a_last_line(tmp_path: Path) -> None:
+    assert taken(tmp_path / "log", b"one\ntw", b"o") == ("one", "two")
+
+
+def test_of_a_line_that_is_rewritten_its_last_form_is_kept(tmp_path: Path) -> None:
+    assert taken(tmp_path / "log", b"10 %\r20 %\r30 %\nwindows\r\n") == ("30 %", "windows")
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    output = WorkerOutput(tmp_path / "log")
+    for _ in range(100):
+        output.take(b"x" * 65536)
+    output.close()
+    assert output.last_lines == ("x" * LINE_BYTES,)
+    assert (tmp_path / "log").stat().st_size == 100 * 65536
+
+
+def test_what_tensorflow_prints_at_every_start_is_in_the_log_and_not_among_the_last_lines(
+    tmp_path: Path,
+) -> None:
+    start = b"I0000 port.cc:153] oneDNN custom operations are on. You may see slightly ...\n"
+    assert taken(tmp_path / "log", start, b"it broke\n") == ("it broke",)
+    assert (tmp_path / "log").read_bytes() == start + b"it broke\n"
+
+
+def test_bytes_that_are_no_text_are_kept_as_well_as_can_be(tmp_path: Path) -> None:
+    assert taken(tmp_path / "log", b"\xff\xfe bad\n") == ("\ufffd\ufffd bad",)
+
+
+def test_a_log_that_cannot_be_written_costs_the_log_only() -> None:
+    assert taken(Path("/dev/full"), b"one\n", b"two\n") == ("one", "two")
+    assert taken(Path("/no/such/folder/log"), b"one\n") == ("one",)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_where_the_pieces_are_cut_makes_no_difference(pieces: list[bytes]) -> None:
+    assert taken(Path("/dev/null"), *pieces) == taken(Path("/dev/null"), b"".join(pieces))

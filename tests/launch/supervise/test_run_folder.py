@@ -1,0 +1,269 @@
+import errno
+import json
+import os
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise import run_folder as runs
+from gputopo.launch.supervise.lockfile import claimed
+from gputopo.values import schema
+from gputopo.values.errors import GputopoError, HardwareError, InputError
+from gputopo.values.events import WarmupDone, read_events
+from gputopo.values.plan import Plan
+from gputopo.values.result import Result
+from tests.launch.specs import cpu_spec, machine, plan_for
+
+NOW = datetime(2026, 3, 4, 5, 6, 7)
+RESULT = Result(status="complete", exit_code=0, spec={}, backend="cpu")
+
+
+def create(output: Path | None, home: Path) -> runs.RunFolder:
+    plan = plan_for((0, 1))
+    return runs.create(output, home=home, now=NOW, spec=cpu_spec(), plan=plan, machine=machine())
+
+
+def test_a_new_folder_is_named_by_time_and_model_and_counts_up(tmp_path: Path) -> None:
+    names = [create(None, tmp_path / "a" / "runs").path.name for _ in range(3)]
+    assert names == [f"20260304-050607-trivial-{number}" for number in (1, 2, 3)]
+
+
+def test_it_holds_spec_plan_and_machine_without_identities(tmp_path: Path) -> None:
+    folder = create(tmp_path / "out", tmp_path)
+    assert sorted(path.name for path in folder.path.iterdir()) == ["machine.json", "plan.json", "spec.json"]
+    assert schema.decode(folder.spec.read_bytes(), RunSpec, origin="spec") == cpu_spec()
+    assert "GPU-00-aa" not in "".join(path.read_text() for path in folder.path.iterdir())
+    plan = schema.decode((folder.path / "plan.json").read_bytes(), Plan, origin="plan")
+    assert plan.environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+def test_the_home_is_gputopos_unless_told_otherwise(tmp_path: Path) -> None:
+    assert runs.runs_home({"GPUTOPO_HOME": str(tmp_path)}) == tmp_path / "runs"
+    assert runs.runs_home({}).parts[-2:] == ("gputopo", "runs")
+
+
+def test_an_empty_folder_that_is_there_is_used(tmp_path: Path) -> None:
+    assert create(tmp_path, tmp_path / "unused").path == tmp_path
+    assert not (tmp_path / "unused").exists()
+
+
+@pytest.mark.parametrize(
+    "trace", ["spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json"]
+)
+def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(tmp_path: Path, trace: str) -> None:
+    (tmp_path / trace).write_text("before")
+    with pytest.raises(InputError, match="already holds a run"):
+        create(tmp_path, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [trace]
+    assert (tmp_path / trace).read_text() == "before"
+
+
+def test_of_two_runs_that_begin_at_once_in_one_folder_one_gets_it(tmp_path: Path) -> None:
+    begin = threading.Barrier(2)
+
+    def begun(output: Path) -> str | None:
+        """Give what the run was refused with, None where it got the folder."""
+        begin.wait(timeout=60)
+        try:
+            create(output, tmp_path)
+        except InputError as error:
+            return error.what
+        return None
+
+    with ThreadPoolExecutor(2) as both:
+        for number in range(100):
+            output = tmp_path / str(number)
+            first, second = both.map(begun, (output, output))
+            assert [first, second].count(None) == 1
+            assert "already holds a run" in (first or second or "")
+            assert len(list(output.iterdir())) == 3
+
+
+def test_a_run_that_comes_between_the_look_and_the_claim_of_another_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = create(tmp_path / "out", tmp_path)
+    before = {path: path.read_bytes() for path in first.path.iterdir()}
+    monkeypatch.setattr(runs, "check_output", lambda output: None)
+    with pytest.raises(InputError, match="already holds a run"):
+        create(tmp_path / "out", tmp_path)
+    assert {path: path.read_bytes() for path in first.path.iterdir()} == before
+
+
+def test_an_empty_spec_of_a_run_that_was_killed_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "spec.json").touch()
+    runs.check_output(tmp_path)
+    folder = create(tmp_path, tmp_path)
+    assert schema.decode(folder.spec.read_bytes(), RunSpec, origin="spec") == cpu_spec()
+
+
+def test_an_empty_spec_of_a_run_that_lives_is_in_the_way(tmp_path: Path) -> None:
+    with claimed(tmp_path / "spec.json"), pytest.raises(InputError, match="already holds a run"):
+        create(tmp_path, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
+
+
+@pytest.mark.parametrize("ended_by", [KeyboardInterrupt(), InputError("No space left on device", "x")])
+def test_a_run_that_came_to_nothing_leaves_the_folder_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: BaseException
+) -> None:
+    def refuse(path: Path, value: object) -> None:
+        raise ended_by
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "write", refuse)
+        with pytest.raises(type(ended_by)):
+            create(tmp_path / "out", tmp_path)
+    assert not (tmp_path / "out").exists()
+    assert create(tmp_path / "out", tmp_path).spec.stat().st_size
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="is not a folder"):
+        create(tmp_path / "file", tmp_path)
+    with pytest.raises(InputError, match="cannot make the run folder"):
+        create(tmp_path / "file" / "below", tmp_path)
+    with pytest.raises(InputError, match="cannot make the run folder"):
+        create(None, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_a_place_that_takes_no_folder_is_refused_and_nothing_stays(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        create(Path("/proc/gputopo/run"), tmp_path)
+    assert "--output" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "todo"),
+    [
+        (errno.ENOSPC, HardwareError, "free some space"),
+        (errno.EIO, HardwareError, "free some space"),
+        (errno.EACCES, InputError, "that you may write to"),
+    ],
+)
+@pytest.mark.parametrize("refused", ["the folder", "its files"])
+def test_a_full_disk_is_no_mistake_of_who_named_the_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[GputopoError],
+    todo: str,
+    refused: str,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    if refused == "the folder":
+        monkeypatch.setattr(Path, "mkdir", refuse)
+    else:
+        monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    with pytest.raises(kind) as error:
+        create(tmp_path / "out", tmp_path)
+    assert os.strerror(number) in error.value.what
+    assert todo in error.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_were_made_are_taken_back_when_the_files_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, value: object) -> None:
+        if path.name == "plan.json":
+            raise InputError(f"cannot write {path}: No space left on device", "x")
+        path.write_text("{}")
+
+    monkeypatch.setattr(schema, "write", full)
+    with pytest.raises(InputError, match="No space left"):
+        create(tmp_path / "a" / "b", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match="No space left"):
+        create(tmp_path, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_others_put_into_a_new_home_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "new" / "runs"
+
+    def full_after_another_run(path: Path, value: object) -> None:
+        (home / "another").mkdir()
+        raise InputError(f"cannot write {path}: No space left on device", "x")
+
+    monkeypatch.setattr(schema, "write", full_after_another_run)
+    with pytest.raises(InputError, match="No space left"):
+        create(None, home)
+    assert [path.name for path in home.iterdir()] == ["another"]
+
+
+def test_an_event_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    log = runs.EventLog(tmp_path / "events.jsonl")
+    event = WarmupDone(time_s=1.0, steps=3, seconds=0.5)
+    log.write(event)
+    with (tmp_path / "events.jsonl").open("rb") as lines:
+        assert list(read_events(lines, origin="x")) == [event]
+    log.close()
+
+
+def test_a_disk_that_refuses_raises_and_the_lines_before_stay_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = runs.EventLog(tmp_path / "events.jsonl")
+    event = WarmupDone(time_s=1.0, steps=3, seconds=0.5)
+    log.write(event)
+    real = os.write
+    room = iter([9])
+
+    def nearly_full(handle: int, data: memoryview) -> int:
+        left = next(room, None)
+        if left is None:
+            raise OSError(28, "No space left on device")
+        return real(handle, data[:left])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", nearly_full)
+        with pytest.raises(OSError, match="No space left"):
+            log.write(event)
+    log.close()
+    text = (tmp_path / "events.jsonl").read_text()
+    assert len(text.splitlines()) == 1
+    assert json.loads(text)["event"] == "warmup_done"
+
+
+def test_a_result_is_written_whole_and_given_back(tmp_path: Path) -> None:
+    folder = runs.RunFolder(tmp_path)
+    assert runs.save_result(folder, RESULT, time_s=1.0) == RESULT
+    assert schema.decode(folder.result.read_bytes(), Result, origin="r") == RESULT
+
+
+def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_path: Path) -> None:
+    folder = runs.RunFolder(tmp_path / "gone")
+    given = runs.save_result(folder, RESULT, time_s=1.0)
+    assert given.failure is not None
+    assert (given.status, given.exit_code, given.failure.kind) == ("failed", 3, "disk_full")
+    assert not folder.path.exists()
+
+
+def test_a_run_folder_that_was_removed_is_told_as_that_and_no_space_is_asked_for(tmp_path: Path) -> None:
+    given = runs.save_result(runs.RunFolder(tmp_path / "gone"), RESULT, time_s=1.0)
+    assert given.failure is not None
+    assert given.failure.remedy == (
+        "start it again, with a folder for --output that stays there while the run goes on"
+    )
+
+
+def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_path: Path) -> None:
+    import msgspec
+
+    from gputopo.launch.supervise import failure
+
+    first = failure.broken("the first", time_s=1.0)
+    failed = msgspec.structs.replace(RESULT, status="failed", exit_code=3, failure=first)
+    assert runs.save_result(runs.RunFolder(tmp_path / "gone"), failed, time_s=1.0) == failed

@@ -1,0 +1,128 @@
+"""The launcher and its worker: events as they come, and nothing that stays behind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gputopo.runs.summary import summarise
+from gputopo.values.events import (
+    Anomaly,
+    GpuSample,
+    ModelBuilt,
+    RunFinished,
+    RunStarted,
+    Sample,
+    Step,
+)
+from tests.kit_workers import misbehave
+from tests.launch.specs import cpu_spec
+from tests.launch.supervise.supervised import Run
+
+
+def test_a_worker_that_works_ends_in_a_complete_run_whose_events_are_all_in_the_file(run: Run) -> None:
+    outcome = run("works")
+    assert outcome.exit_code == 0
+    kinds = [type(event) for event in outcome.events]
+    assert kinds == [RunStarted, Step, Step, Step, RunFinished]
+    assert run.written() == list(outcome.events)
+    result = summarise(run.written())
+    assert (result.status, result.steps, result.says) == ("complete", 3, cpu_spec().says)
+
+
+def test_a_slow_tower_is_an_anomaly_among_the_events(run: Run) -> None:
+    outcome = run("slow_tower")
+    assert outcome.exit_code == 0
+    (anomaly,) = (event for event in outcome.events if isinstance(event, Anomaly))
+    assert (anomaly.tower, anomaly.part) == (1, "compute")
+    assert anomaly in run.written()
+
+
+def test_the_event_is_in_the_file_before_anybody_is_told(run: Run) -> None:
+    seen: list[int] = []
+    run.on_step = lambda: seen.append(sum(isinstance(event, Step) for event in run.written()))
+    run("works")
+    assert seen == [1, 2, 3]
+
+
+def test_a_line_that_comes_in_pieces_is_one_event(run: Run) -> None:
+    outcome = run("line_in_pieces")
+    assert [event.parameters for event in outcome.events if isinstance(event, ModelBuilt)] == [7]
+    assert outcome.exit_code == 0
+
+
+def test_a_flood_on_stderr_blocks_nobody_and_its_end_is_kept(run: Run) -> None:
+    outcome = run("floods_stderr")
+    assert outcome.exit_code == 0
+    assert run.folder.log.stat().st_size == 64 * 65536 + len("the last line\nand one on stdout")
+
+
+def test_what_a_worker_leaves_behind_in_its_group_is_killed_and_reaped(run: Run) -> None:
+    outcome = run("leaves_a_grandchild")
+    grandchild = int(run.folder.log.read_text())
+    assert outcome.exit_code == 0
+    assert not psutil.pid_exists(grandchild)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(run.pid, 0)
+
+
+def test_a_display_that_fails_leaves_no_worker_behind(run: Run) -> None:
+    def broken() -> None:
+        raise BrokenPipeError
+
+    run.on_step = broken
+    with pytest.raises(BrokenPipeError):
+        run("hangs")
+    assert run.children() == []
+    assert not psutil.pid_exists(run.pid)
+
+
+def test_samples_are_among_the_events(run: Run) -> None:
+    class Two:
+        def sample(self) -> tuple[GpuSample, ...]:
+            return (GpuSample(gpu=0, memory_mhz=810), GpuSample(gpu=1))
+
+    outcome = run("works", sampler=Two())
+    sample = next(event for event in outcome.events if isinstance(event, Sample))
+    assert [gpu.memory_mhz for gpu in sample.gpus] == [810, None]
+    assert sample in run.written()
+
+
+def test_the_worker_gets_the_environment_it_was_given_and_nothing_else(run: Run) -> None:
+    run("prints_its_environment", environment={"ONLY": "this"})
+    seen = json.loads(run.folder.log.read_text())
+    assert seen.pop("ONLY") == "this"
+    assert set(seen) <= {"LC_CTYPE"}  # Python's own, of a process without a locale
+
+
+@pytest.mark.usefixtures("ends_in_time")
+def test_a_worker_does_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    launcher = f"""
+import os, sys
+from pathlib import Path
+from gputopo.launch.supervise.run_folder import RunFolder
+from gputopo.launch.supervise.supervisor import supervise
+from tests.launch.specs import cpu_spec
+supervise(cpu_spec(), RunFolder(Path({str(tmp_path)!r})), print, environment=dict(os.environ),
+    command=lambda spec, fd: (sys.executable, "-I", {misbehave.__file__!r},
+        "tells_its_pid_to_a_fifo_and_hangs", str(spec), str(fd)))
+"""
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "FIFO": str(fifo), "PYTHONPATH": str(root)}
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", launcher], env=environment, stdout=subprocess.DEVNULL
+        ) as parent,
+        fifo.open() as lines,
+    ):
+        worker = int(lines.readline())
+        parent.kill()
+        # The end of the file: the worker, its only writer, is gone, though nobody may have reaped it yet.
+        assert lines.read() == ""
+    assert worker != parent.pid

@@ -1,0 +1,132 @@
+"""The launcher when it is told to end: what its worker may still do, and when it is killed."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.launch.supervise.watchdog import Patience
+from gputopo.launch.supervise.worker_life import Limits
+from gputopo.runs.summary import summarise
+from gputopo.values.events import (
+    CheckpointSaved,
+    Noticed,
+    RunFinished,
+)
+from tests.launch.specs import cpu_spec
+from tests.launch.supervise.supervised import Run, failure, once
+
+
+@pytest.mark.parametrize(
+    ("signum", "kind", "code"),
+    [
+        (signal.SIGINT, "interrupted", 130),
+        (signal.SIGTERM, "terminated", 143),
+        (signal.SIGHUP, "terminated", 129),
+    ],
+)
+def test_a_signal_to_the_launcher_ends_the_worker_and_reports(
+    run: Run, signum: signal.Signals, kind: str, code: int
+) -> None:
+    run.on_step = lambda: os.kill(os.getpid(), signum)
+    outcome = run("hangs")
+    assert (failure(outcome).kind, failure(outcome).signal, outcome.exit_code) == (kind, signum.name, code)
+    result = summarise(run.written())
+    assert (result.status, result.steps, result.exit_code) == ("interrupted", 1, code)
+
+
+SAVES = cpu_spec(lifecycle=Lifecycle(checkpoints="/c"))
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_worker_that_saves_is_asked_to_end_after_its_step_and_to_save(
+    run: Run, signum: signal.Signals, code: int
+) -> None:
+    run.on_step = once(lambda: os.kill(os.getpid(), signum))
+    outcome = run("ends_as_asked", spec=SAVES)
+    assert outcome.exit_code == code
+    assert failure(outcome).signal == signum.name
+    assert "--resume" in failure(outcome).remedy
+    result = summarise(run.written())
+    assert (result.status, result.steps, result.exit_code) == ("interrupted", 2, code)
+    assert [saved.steps for saved in result.checkpoints] == [3]
+
+
+def test_that_the_last_state_could_not_be_saved_is_said(run: Run) -> None:
+    run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    outcome = run("ends_as_asked_on_a_full_disk", spec=SAVES)
+    assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
+    (said,) = (event.says for event in outcome.events if isinstance(event, Noticed))
+    assert said == "The last state is lost: cannot write c: No space left on device"
+
+
+def both(first: signal.Signals, second: signal.Signals) -> Callable[[], None]:
+    def in_turn() -> None:
+        os.kill(os.getpid(), first)
+        os.kill(os.getpid(), second)
+
+    return in_turn
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_ctrl_c_ends_a_worker_that_is_still_saving(run: Run, first: signal.Signals) -> None:
+    run.on_step = both(first, signal.SIGINT)
+    outcome = run("does_not_end_as_asked", spec=SAVES)
+    assert outcome.exit_code == 128 + first
+    assert not any(isinstance(event, CheckpointSaved) for event in outcome.events)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_twice_for_one_wish_does_not_cut_the_last_step_short(
+    run: Run, second: signal.Signals
+) -> None:
+    run.on_step = once(both(signal.SIGTERM, second))
+    outcome = run("ends_as_asked", spec=SAVES)
+    assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
+    assert [event.steps for event in outcome.events if isinstance(event, CheckpointSaved)] == [3]
+
+
+def test_a_worker_that_hangs_while_it_saves_is_ended_and_it_is_said(run: Run) -> None:
+    run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGINT))
+    limits = Limits(after_term=60, patience=Patience(phase_s=0.2))
+    outcome = run("does_not_end_as_asked", spec=SAVES, limits=limits)
+    assert (failure(outcome).kind, outcome.exit_code) == ("interrupted", 130)
+    (said,) = (event.says for event in outcome.events if isinstance(event, Noticed))
+    assert said.startswith("The last state is lost: the worker hangs: nothing for 0 s in the phase 'checkp")
+
+
+@pytest.mark.parametrize("behaviour", ["ends_as_asked", "hangs"])
+def test_a_worker_with_nothing_to_keep_or_no_step_yet_is_ended_at_once(run: Run, behaviour: str) -> None:
+    spec = cpu_spec() if behaviour == "ends_as_asked" else SAVES  # "hangs" never tells its placement
+    run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGINT))
+    outcome = run(behaviour, spec=spec)
+    assert outcome.exit_code == 130
+    assert summarise(run.written()).steps == 1
+
+
+def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(run: Run) -> None:
+    run.on_step = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    outcome = run("ignores_sigterm", limits=Limits(after_term=0.05))
+    assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
+
+
+def test_a_second_ctrl_c_kills_at_once(run: Run) -> None:
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    run.on_step = twice
+    outcome = run("ignores_sigterm")  # with a grace of a minute: only the kill ends it in time
+    assert (failure(outcome).kind, outcome.exit_code) == ("interrupted", 130)
+    finished = outcome.events[-1]
+    assert isinstance(finished, RunFinished)
+    assert finished.wall_s < 30
+
+
+def test_the_handlers_that_were_set_before_are_set_again(run: Run) -> None:
+    before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    run("works")
+    after = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert before == after

@@ -1,0 +1,122 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.supervise.watchdog import LATE_S, LOOK_S, Patience, Watchdog
+from gputopo.values.events import (
+    CheckpointSaved,
+    Event,
+    ModelBuilt,
+    PhaseBegun,
+    PlacementChecked,
+    Step,
+    WarmupDone,
+)
+
+PATIENCE = Patience(factor=10, least_s=5, phase_s=100, start_s=1000)
+
+
+def step(seconds: float = 1.0, number: int = 1) -> Step:
+    return Step(time_s=0, step=number, seconds=seconds, images=8, loss=1.0, marks=())
+
+
+def after(*events: Event, now_s: float = 0.0) -> Watchdog:
+    watchdog = Watchdog(PATIENCE, now_s)
+    for event in events:
+        watchdog.heard(event, now_s)
+    return watchdog
+
+
+BUILT = ModelBuilt(time_s=0, parameters=1, parameter_bytes=4, import_s=1, build_s=1)
+CHECKED = PlacementChecked(time_s=0, variables={}, ops={}, first_step_s=1)
+SAVED = CheckpointSaved(time_s=0, path="c", steps=1, bytes=1, seconds=1)
+PHASE = PhaseBegun(time_s=0, phase="checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("events", "during"),
+    [
+        ([], "starting TensorFlow and building the model"),
+        ([BUILT], "the first step, with its compiling"),
+        ([BUILT, CHECKED], "the first step, with its compiling"),
+        ([BUILT, CHECKED, WarmupDone(time_s=0, steps=0, seconds=0)], "the first step, with its compiling"),
+        ([BUILT, PHASE], "the phase 'checkpoint'"),
+    ],
+)
+def test_until_the_first_step_a_worker_has_long_and_not_for_ever(events: list[Event], during: str) -> None:
+    watchdog = after(*events, now_s=50)
+    assert watchdog.verdict(1049) is None
+    assert watchdog.verdict(1051) == f"the worker hangs: nothing for 1001 s in {during}"
+
+
+def test_the_time_until_the_first_step_is_long_enough_to_compile_for_a_new_gpu() -> None:
+    assert Watchdog(Patience(), 0.0).deadline_s() >= 3600
+
+
+def test_after_a_step_silence_of_many_steps_is_a_hang_with_its_numbers() -> None:
+    watchdog = after(step(2.0), now_s=100)
+    assert watchdog.deadline_s() == 120
+    assert watchdog.verdict(119.9) is None
+    assert watchdog.verdict(121) == "the worker hangs: nothing for 21 s in a step; a step usually takes 2 s"
+
+
+def test_short_steps_have_a_least_time() -> None:
+    assert after(step(0.001), now_s=100).deadline_s() == 105
+
+
+def test_one_slow_step_does_not_make_the_usual_one() -> None:
+    watchdog = after(*[step(1.0)] * 5, step(60.0), now_s=0)
+    assert watchdog.deadline_s() == 10
+
+
+def test_a_phase_has_its_own_time_and_steps_are_awaited_after_it() -> None:
+    watchdog = after(step(), PHASE)
+    assert watchdog.deadline_s() == 100
+    assert watchdog.verdict(101) is not None
+    watchdog.heard(SAVED, 50.0)
+    assert watchdog.deadline_s() == 60
+
+
+def test_a_phase_before_any_step_leaves_the_time_for_compiling() -> None:
+    assert after(PHASE, SAVED).deadline_s() == 1000
+
+
+@given(st.lists(st.floats(1e-4, 100), min_size=1, max_size=50))
+def test_every_word_of_the_worker_moves_the_deadline_on(seconds: list[float]) -> None:
+    watchdog = Watchdog(PATIENCE, 0.0)
+    now = 0.0
+    for one in seconds:
+        now += one
+        watchdog.heard(step(one), now)
+        deadline = watchdog.deadline_s()
+        assert deadline >= now + PATIENCE.least_s
+        assert watchdog.verdict(now) is None
+
+
+def waited(watchdog: Watchdog, *, from_s: float, until_s: float) -> Watchdog:
+    watchdog.wait_s(from_s)
+    watchdog.woke(until_s)
+    return watchdog
+
+
+def test_a_launcher_looks_at_the_clock_every_few_seconds_and_at_the_deadline() -> None:
+    assert after(step(2.0), now_s=100).wait_s(100) == LOOK_S < 20
+    assert after(step(2.0), now_s=100).wait_s(118) == 2
+    assert after(step(2.0), now_s=100).wait_s(130) == 0
+
+
+def test_time_in_which_the_launcher_itself_stood_still_is_no_silence_of_the_worker() -> None:
+    watchdog = waited(after(step(2.0), now_s=100), from_s=110, until_s=110 + LOOK_S + 3600)
+    assert watchdog.deadline_s() == 120 + 3600
+    assert watchdog.verdict(119 + 3600) is None
+    assert watchdog.verdict(121 + 3600) == (
+        "the worker hangs: nothing for 21 s in a step; a step usually takes 2 s"
+    )
+
+
+@given(begins=st.floats(0, 30), late=st.floats(-LOOK_S, 0.99 * LATE_S))
+def test_a_wait_as_long_as_asked_for_or_a_little_longer_counts_in_full(begins: float, late: float) -> None:
+    watchdog = after(step(2.0), now_s=0)
+    wait = watchdog.wait_s(begins)
+    watchdog.woke(begins + max(0.0, wait + late))
+    assert watchdog.deadline_s() == 20

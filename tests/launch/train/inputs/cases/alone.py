@@ -1,0 +1,79 @@
+"""The input without a model."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from gputopo.values.events import Device, ModelBuilt, Noticed, Step, WarmupDone
+from gputopo.workload import models as workload
+from tests.launch.train.inputs import folders
+from tests.launch.train.inputs.cases.given import Picture, source, spec_of
+
+
+def input_only(root: Path) -> Any:
+    from gputopo.launch.train.inputs.input_only import measure_input
+
+    data = folders.damaged(root / "only", "checksum")
+    events: list[Any] = []
+    said = measure_input(Picture(), spec_of(data, bad_records="skip", batch=3), events.append)
+    short: list[Any] = []
+    measure_input(Picture(), spec_of(data, task="eval", bad_records="skip", batch=3), short.append)
+    known: list[Any] = []
+    measure_input(workload.require("resnet20"), spec_of(source="python", feed="queue"), known.append)
+    detected: list[Any] = []
+    until_steady = spec_of(source="cpu", detect_warmup=True)
+    measure_input(workload.require("resnet20"), until_steady, detected.append)
+    counted = [event for event in events if isinstance(event, Step)]
+    return {
+        "kinds": [type(event).__name__ for event in events],
+        "steps": [event.step for event in counted],
+        "losses": [event.loss for event in counted],
+        "images": [event.images for event in counted],
+        "marks": [
+            [
+                mark.tower,
+                mark.weights_s >= 0,
+                mark.compute_s > 0,
+                mark.weights_s + mark.compute_s <= event.seconds,
+            ]
+            for event in counted
+            for mark in event.marks
+        ],
+        "says": next(event.says for event in events if isinstance(event, ModelBuilt)),
+        "noticed": [event.says for event in events if isinstance(event, Noticed)],
+        "describes": dict(said),
+        "told": next(event.input for event in events if isinstance(event, ModelBuilt)),
+        "waited": [event.waited_s is not None and event.waited_s <= event.seconds for event in counted],
+        "short": Counter(type(event).__name__ for event in short),
+        "detected_steps": [event.step for event in detected if isinstance(event, Step)],
+        "detected": next(event.steps for event in detected if isinstance(event, WarmupDone)),
+        "known": Counter(type(event).__name__ for event in known if isinstance(event, Step | WarmupDone)),
+    }
+
+
+def gpu_kernels(root: Path) -> Any:
+    """Ops that reading puts on a tower's device (CPU 1 stands for a GPU) and that have no kernel there."""
+    import msgspec
+    from tensorflow.python.framework import kernels
+
+    from gputopo.launch.train.inputs.input_only import Arrival
+
+    def kinds(op: str) -> set[str]:
+        return {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel}
+
+    data = folders.coloured(root / "kernels")
+    device = (Device(tower=0, device="/CPU:1"),)
+    used = set()
+    ways: list[dict[str, Any]] = [{"folder": data}, {"source": "cpu"}, {"source": "gpu"}]
+    for fields in ways:
+        spec = msgspec.structs.replace(spec_of(**fields, data_format="NCHW", towers=1), devices=device)
+        with source(spec) as made:
+            arrival = Arrival(made, spec)
+            arrival(0)
+            nodes = arrival._graph.graph.as_graph_def().node
+            used |= {node.op for node in nodes if node.device.endswith("CPU:1")}
+    return {
+        "gpu_build": "GPU" in kinds("Conv2D"),
+        "used": sorted(used),
+        "without": sorted(op for op in used if not kinds(op) & {"GPU", "DEFAULT"}),
+    }

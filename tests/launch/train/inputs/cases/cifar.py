@@ -1,0 +1,45 @@
+"""CIFAR-10 as batches."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.launch.train.inputs import folders
+from tests.launch.train.inputs.cases.given import Picture, error_of, says_of, spec_of, steps, to_the_end
+
+
+def cifar(root: Path) -> Any:
+    binary, python, pixels, labels = folders.cifar(root / "cifar")
+    model = Picture((32, 32, 3), 11)
+
+    def of(folder: Path, numbers: Any = range(1), **fields: Any) -> tuple[Any, Any]:
+        return steps(spec_of(folder, batch=10, **fields), numbers, model)
+
+    def skipped(folder: Path) -> list[str]:
+        return list(says_of(spec_of(folder, batch=2, bad_records="skip"), model))
+
+    images, known = of(binary, range(2))
+    same, _ = of(python, range(2))
+    distorted, distorted_labels = of(binary, range(2), distortions=True)
+    tested, tested_labels = to_the_end(spec_of(binary, task="eval", batch=3), model)
+    matches = [folders.find(image, pixels["train"]) for image in images]
+    return {
+        "labels_fit": [
+            int(labels["train"][match]) == int(label) for match, label in zip(matches, known, strict=True)
+        ],
+        "rows": sorted(matches),
+        "formats_differ": float(np.abs(images - same).max()),
+        "windows": [
+            folders.is_window(image, pixels["train"][labels["train"] == label])
+            for image, label in zip(distorted, distorted_labels, strict=True)
+        ],
+        "moved": float(np.abs(distorted - images).max()),
+        "test": float(np.abs(tested - folders.normalised(pixels["test"])).max()),
+        "test_labels": [tested_labels.tolist(), labels["test"].tolist()],
+        "cut": error_of(lambda: of(folders.cut_cifar(root / "cut"))),
+        "skipped": skipped(folders.cut_cifar(root / "cut2")),
+        "broken": error_of(lambda: of(folders.broken_cifar(root / "broken"))),
+        "broken_skipped": skipped(folders.broken_cifar(root / "broken2")),
+        "label": error_of(lambda: of(folders.mislabelled_cifar(root / "label"))),
+    }

@@ -1,0 +1,89 @@
+"""Records that cannot be used, and data that do not fit their model."""
+
+import functools
+import gc
+from pathlib import Path
+from typing import Any
+
+from tests.launch.train.inputs import folders
+from tests.launch.train.inputs.cases.given import Picture, error_of, joint, source, spec_of, steps, to_the_end
+
+
+def damage(root: Path) -> Any:
+    told: dict[str, Any] = {}
+    for kind in folders.DAMAGE:
+        data = folders.damaged(root / kind, kind)
+        if kind in folders.SEEN_EACH_IN_ITS_OWN_WAY:
+            spec = spec_of(data, task="eval", batch=3)
+            told[f"{kind}-stop"] = error_of(functools.partial(to_the_end, spec))
+        for task in ("eval", "train") if kind in folders.SEEN_EACH_IN_ITS_OWN_WAY else ("eval",):
+            with source(spec_of(data, task=task, batch=3, bad_records="skip")) as made:
+                labels: list[int] = []
+                for step in range(12):
+                    try:
+                        labels += joint(made.feed(step))[1].tolist()
+                    except StopIteration:
+                        break
+                told[f"{kind}-{task}"] = {
+                    "labels": labels,
+                    "says": list(made.says),
+                    "images": made.images_per_epoch,
+                }
+    return told
+
+
+def nothing_good(root: Path) -> Any:
+    bad = {"example": b"junk", "picture": folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")}
+    told: dict[str, Any] = {}
+    for kind, record in bad.items():
+        data = folders.with_records(root / kind, [record] * 5)
+        with source(spec_of(data, bad_records="skip")) as made:
+            told[kind] = error_of(functools.partial(made.feed, 0))
+    return told
+
+
+def first_file(root: Path) -> Any:
+    """Labels of a training file that breaks off in its third record, and what is said of it."""
+    data = folders.with_records(root / "first", [folders.record(label) for label in (1, 2, 3)])
+    path = data / "train-00000-of-00001"
+    path.write_bytes(path.read_bytes()[:-100])
+    with source(spec_of(data, towers=1, batch=2, bad_records="skip")) as made:
+        return {"labels": joint(made.feed(0))[1].tolist(), "says": made.says[-1]}
+
+
+def unfit(root: Path) -> Any:
+    imagenet, tiny = folders.coloured(root / "unfit"), folders.cifar(root / "unfit-cifar")[0]
+
+    def of(folder: Path, shape: Any, **fields: Any) -> Any:
+        return error_of(lambda: steps(spec_of(folder, **fields), range(1), shape))
+
+    return {
+        "resnet20 on imagenet": of(imagenet, Picture((32, 32, 3), 11), model="resnet20"),
+        "resnet50 on cifar10": of(tiny, Picture(), model="resnet50"),
+        "own with few classes": of(tiny, Picture((32, 32, 3), 5)),
+        "own with small range": of(imagenet, Picture(classes=2)),
+        "name": of(imagenet, Picture(), name="cifar10"),
+    }
+
+
+def schemas(root: Path) -> Any:
+    """What is said of a folder whose records are sound, and of another kind."""
+    told: dict[str, Any] = {}
+    for kind, record in folders.schemas().items():
+        data = folders.with_records(root / kind, [record] * 3)
+        (data / "validation-00000-of-00001").write_bytes((data / "train-00000-of-00001").read_bytes())
+        for task in ("train", "eval"):
+            spec = spec_of(data, towers=1, batch=2, task=task)
+            told[f"{kind}-{task}"] = error_of(functools.partial(steps, spec, range(1)))
+    return told
+
+
+def let_go(root: Path) -> Any:
+    """Iterators of TensorFlow that are alive while a source is, which told of a bad record."""
+    from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+
+    data = folders.with_records(root / "let_go", [folders.record(3, encoded=b"\xff\xd8\xff\xe0 no picture")])
+    with source(spec_of(data)) as made:
+        told = error_of(functools.partial(made.feed, 0))
+        gc.collect()
+        return {"told": told, "alive": sum(isinstance(one, OwnedIterator) for one in gc.get_objects())}

@@ -1,0 +1,187 @@
+"""How batches come to the step: the feeds, their failures, threads and times."""
+
+import functools
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from gputopo.values.errors import GputopoError
+from gputopo.values.events import ModelBuilt, Step
+from tests.launch.train.inputs import folders
+from tests.launch.train.inputs.cases.given import FEEDS, Picture, error_of, joint, source, spec_of
+from tests.launch.train.small_model import SmallModel
+
+LONG_S = 0.2
+
+
+def feeds(root: Path) -> Any:
+    from gputopo.launch.train import training
+
+    losses: dict[str, Any] = {}
+    by_two = [("cpu", 2, "NHWC"), *((name, 2, "NHWC") for name in FEEDS)]
+    for name, towers, data_format in (
+        *by_two,
+        ("staged", 2, "NCHW"),
+        ("sync", 4, "NHWC"),
+        ("cpu", 1, "NHWC"),
+    ):
+        place: dict[str, Any] = {"source": "python", "feed": name} if name in FEEDS else {"source": name}
+        spec = spec_of(
+            towers=towers,
+            batch=8 // towers,
+            ps_device="/CPU:0",
+            learning_rate=0.3,
+            data_format=data_format,
+            **place,
+        )
+        events: list[Any] = []
+        training.train(SmallModel(), spec, events.append)
+        told = [event.loss for event in events if isinstance(event, Step)]
+        losses[f"{name}-{towers}-{data_format}"] = told
+    return losses
+
+
+def ways(root: Path) -> Any:
+    """Every source and feed on 1, 2 and 3 towers: losses, what it says of itself, where its batches are."""
+    from gputopo.launch.train import training
+    from gputopo.launch.train.placement.checking import short_name
+
+    told: dict[str, Any] = {}
+    for way in ("gpu", "cpu", *FEEDS):
+        for towers in (1, 2, 3):
+            fields: dict[str, Any] = {"source": "python", "feed": way} if way in FEEDS else {"source": way}
+            spec = spec_of(towers=towers, batch=6 // towers, ps_device="/CPU:0", learning_rate=0.3, **fields)
+            events: list[Any] = []
+            training.train(SmallModel(), spec, events.append)
+            with source(spec, SmallModel()) as made:
+                fed = [short_name(one.device) for one in made.feed(0)]
+            told[f"{way}-{towers}"] = {
+                "losses": [event.loss for event in events if isinstance(event, Step) and event.step > 0],
+                "told": next(event.input for event in events if isinstance(event, ModelBuilt)),
+                "fed": fed,
+            }
+    return told
+
+
+def failing(root: Path) -> Any:
+    """A maker that fails at step 2, behind each way of feeding from a thread."""
+    from gputopo.launch.train.inputs import feeds as fed
+    from gputopo.launch.train.inputs.python_made import Generated
+
+    class Failing:
+        def make(self, number: int) -> Any:
+            if number == 2:
+                raise OSError(28, "No space left on device")
+            if number == 5:
+                raise StopIteration
+            return [np.full((4, 24, 32, 3), number, np.float32), np.zeros(4, np.int64)] * 2
+
+        def close(self) -> None:
+            pass
+
+    told: dict[str, Any] = {}
+    spec = spec_of()
+    ways: dict[str, fed.Taken] = {
+        "sync": fed.AtOnce(Failing().make),
+        "queue": fed.Ahead(Failing().make, 3),
+        "dataset": Generated(Failing(), spec, Picture().input_shape, 1),
+        "staged": fed.staged(Failing(), spec, ahead=2),
+    }
+    for name, taken in ways.items():
+        with closing(fed.FedSource(Picture(), spec, Failing(), taken, {}, made_format="NHWC")) as made:
+            values = [float(joint(made.feed(number))[0].mean()) for number in (0, 1)]
+            error = error_of(functools.partial(made.feed, 2))
+            values += [float(joint(made.feed(number))[0].mean()) for number in (3, 4)]
+            try:
+                made.feed(5)
+                ended = None
+            except (StopIteration, GputopoError) as stop:
+                ended = type(stop).__name__
+            again = float(joint(made.feed(1))[0].mean())
+        told[name] = {"values": values, "error": error, "ended": ended, "again": again}
+    return told
+
+
+def threads(root: Path) -> Any:
+    """Threads of Python after each source was closed, some of them before their first step."""
+    data = folders.coloured(root / "threads")
+    left = []
+    ways: list[dict[str, Any]] = [{"source": "python", "feed": feed} for feed in FEEDS]
+    ways = [{"folder": data}, {"source": "cpu"}, *ways]
+    for fields in ways:
+        for taken in (0, 2):
+            spec = spec_of(**fields)
+            with source(spec) as made:
+                for number in range(taken):
+                    made.feed(number)
+            made.close()  # a second time does nothing
+            left += [one.name for one in threading.enumerate() if one is not threading.main_thread()]
+    return left
+
+
+def tuned(root: Path) -> Any:
+    """Whether the pipelines of each way that has one of TensorFlow's are tuned while they run."""
+    import tensorflow as tf
+
+    records, tiny = folders.coloured(root / "tuned"), folders.cifar(root / "tuned-cifar")[0]
+    ways: dict[str, dict[str, Any]] = {
+        "python": {"source": "python", "feed": "dataset"},
+        "imagenet": {"folder": records},
+        "imagenet with care": {"folder": records, "bad_records": "skip"},
+        "cifar10": {"folder": tiny},
+    }
+    begin, told = tf.data.Dataset.__iter__, {}
+    for way, fields in ways.items():
+        begun: list[bool] = []
+
+        def noted(made: Any, begun: list[bool] = begun) -> Any:
+            begun.append(made.options().autotune.enabled is not False)
+            return begin(made)
+
+        shape = Picture((32, 32, 3), 10) if way == "cifar10" else None
+        with mock.patch.object(tf.data.Dataset, "__iter__", noted), source(spec_of(**fields), shape) as made:
+            made.feed(0)
+        told[way] = begun
+    return told
+
+
+def marks(root: Path) -> Any:
+    """Times of a step, in seconds, whose batch takes `LONG_S` to make."""
+    from gputopo.launch.train import step as core
+    from gputopo.launch.train.inputs import feeds as fed
+    from gputopo.launch.train.inputs.python_made import Pool
+    from gputopo.launch.train.placement import placements
+
+    spec = spec_of(ps_device="/CPU:0")
+    model = SmallModel()
+    pool = Pool(model, spec)
+
+    def slowly(number: int) -> Any:
+        until = time.perf_counter() + LONG_S
+        batch = pool.make(number)
+        while time.perf_counter() < until:
+            batch = pool.make(number)
+        return batch
+
+    with closing(fed.FedSource(model, spec, pool, fed.AtOnce(slowly), {}, made_format="NHWC")) as made:
+        taken = core.TrainingStep(model, spec, placements.place(model, spec), made)
+        taken(0)
+        began = time.perf_counter()
+        outcome = taken(1)
+        of_slow_input = {
+            "step": time.perf_counter() - began,
+            "waited": made.waited_s,
+            "last_mark": float(outcome.marks.max()),
+        }
+    with closing(fed.FedSource(model, spec, pool, fed.Ahead(slowly, 1), {}, made_format="NHWC")) as made:
+        made.feed(0)
+        until = time.perf_counter() + 3 * LONG_S  # of a slow model
+        while time.perf_counter() < until:
+            pool.make(0)
+        made.feed(1)
+        return {**of_slow_input, "waited_of_slow_model": made.waited_s}

@@ -1,0 +1,113 @@
+"""Which examples come, in which order."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gputopo.launch.spec.run_spec import CacheForm, Lifecycle
+from tests.launch.train.inputs import folders
+from tests.launch.train.inputs.cases.given import Picture, error_of, joint, source, spec_of, steps
+
+
+def order(root: Path) -> Any:
+    from gputopo.launch.train.inputs import imagenet
+
+    data = folders.numbered(root / "numbered")  # 60 pictures to train with, each of a class of its own
+    two = spec_of(data, batch=5, towers=2)
+
+    def labels(spec: Any, numbers: Any) -> list[int]:
+        return [int(label) for label in steps(spec, numbers)[1]]
+
+    pixels_of_four, _ = steps(spec_of(data, batch=3, towers=4), range(3))
+    pixels_of_one, _ = steps(spec_of(data, batch=12, towers=1), range(3))
+    whole, imagenet.PASSED_BYTES = imagenet.PASSED_BYTES, 0
+    with source(two) as made:
+        far = [int(label) for label in joint(made.feed(3))[1]]
+        restarted = list(made.says)
+    imagenet.PASSED_BYTES = whole
+    ends = []
+    with source(spec_of(data, task="eval", batch=2)) as made:
+        for number in (1, 2, 3, 4, 1):
+            try:
+                ends.append(len(made.feed(number)) == 4)
+            except StopIteration:
+                ends.append(False)
+    return {
+        "far": far,
+        "restarted": restarted,
+        "ends": ends,
+        "first": labels(two, range(6)),
+        "again": labels(two, range(6)),
+        "second_pass": labels(two, range(12))[60:],
+        "other_seed": labels(spec_of(data, batch=5, towers=2, seed=7), range(6)),
+        "from_three": labels(two, range(3, 6)),
+        "careful": labels(spec_of(data, batch=5, towers=2, bad_records="skip"), range(6)),
+        "cached": labels(spec_of(data, batch=5, towers=2, cache="raw"), range(6)),
+        "decoded": labels(spec_of(data, batch=5, towers=2, cache="decoded"), range(6)),
+        "by_towers": float(np.abs(pixels_of_four - pixels_of_one).max()),
+    }
+
+
+def other_batches(root: Path) -> Any:
+    """Labels that runs take, each going on from the last with another joint batch, and the whole order."""
+    from gputopo.launch.models import models
+    from gputopo.launch.train import training
+    from gputopo.launch.train.inputs import feeds
+
+    data, name = folders.cifar(root / "cifar")[0], "trivial-cifar10"
+    kept = Lifecycle(checkpoints=str(root / "kept"), resume=True)
+    taken: list[int] = []
+    plain = feeds.FedSource.feed
+
+    def watched(self: feeds.FedSource, number: int) -> Sequence[Any]:
+        fed = plain(self, number)
+        taken.extend(joint(fed)[1].tolist())
+        return fed
+
+    feeds.FedSource.feed = watched  # type: ignore[method-assign]
+    for towers, batch in ((2, 10), (1, 10), (3, 2)):  # two steps each
+        spec = spec_of(data, towers=towers, batch=batch, model=name, num_batches=1, num_warmup_batches=0)
+        spec = msgspec.structs.replace(spec, ps_device="/CPU:0", lifecycle=kept)
+        training.train(models.build(name, spec), spec, lambda event: None)
+    feeds.FedSource.feed = plain  # type: ignore[method-assign]
+    whole = steps(spec_of(data, towers=1, batch=12), range(6), Picture((32, 32, 3), 11))[1].tolist()
+    return {"taken": taken, "whole": whole}
+
+
+def kept(root: Path) -> Any:
+    """What is said of records kept in memory, by the free bytes; files of 12 kB hold pictures of 58 kB."""
+    from gputopo.launch.train.inputs.caching import require_room
+
+    paths = sorted(folders.damaged(root / "kept", "checksum").glob("train-*"))
+    stored, decoded = sum(path.stat().st_size for path in paths), 9 * 40 * 40 * 3
+
+    def told(form: CacheForm, free: int) -> Any:
+        return error_of(lambda: require_room(paths, form, free=free))
+
+    return {
+        "raw fits": told("raw", stored),
+        "raw": told("raw", stored - 1),
+        "decoded fits": told("decoded", 2 * decoded),
+        "decoded": told("decoded", stored),
+        "neither": told("decoded", stored - 1),
+    }
+
+
+def gone_on(root: Path) -> Any:
+    """Labels of the steps from 4 on, of a run from 0 and of one that begins there, and what that one says."""
+    told: dict[str, Any] = {}
+    records = [folders.record(number + 1) for number in range(12)]
+    bad = {"label": folders.record(2000), "unlabelled": folders.record(None), "example": b"\x07 no example"}
+    bad |= {"empty": b"", "picture": folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")}
+    for kind, record in bad.items():
+        data = folders.with_records(root / kind, [*records[:2], record, *records[3:]])
+        spec = spec_of(data, batch=2, towers=2, bad_records="skip")
+        whole = steps(spec, range(9))[1].tolist()
+        with source(spec) as made:
+            rest = [int(label) for number in range(4, 9) for label in joint(made.feed(number))[1]]
+            says = made.says[-1]
+        told[kind] = {"whole": whole[16:], "rest": rest, "says": says}
+    return told

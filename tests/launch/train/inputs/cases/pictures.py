@@ -1,0 +1,101 @@
+"""What becomes of pictures and labels between the file and the tower."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gputopo.launch.train.inputs.examples_proto import Box, LabelledImage, example
+from gputopo.launch.train.inputs.tfrecords import frame
+from tests.launch.train.inputs import folders
+from tests.launch.train.inputs.cases.given import Picture, spec_of, steps, to_the_end
+
+RESIZES = ("crop", "nearest", "bilinear", "bicubic", "area", "round_robin")
+PICTURES = (
+    *((resize, False, "train") for resize in RESIZES),
+    *((resize, True, "train") for resize in ("bilinear", "round_robin")),
+    *((resize, False, "eval") for resize in ("crop", "bilinear")),
+    ("bilinear", True, "eval"),
+)
+
+
+def colours_and_labels(root: Path) -> Any:
+    data = folders.coloured(root / "coloured")
+    images, labels = to_the_end(spec_of(data, task="eval", batch=2))
+    colours = {int(label): image.mean((0, 1)).tolist() for image, label in zip(images, labels, strict=True)}
+    return {"colours": colours, "labels": labels.tolist(), "deviation": float(images.std((1, 2)).max())}
+
+
+def known_fields(root: Path) -> Any:
+    import tensorflow as tf
+
+    box = Box(ymin=0.25, xmin=0.0, ymax=1.0, xmax=0.5)
+    image = LabelledImage(
+        b"\xff\xd8" + bytes(300), 615, 462, 581, b"knee pad", "n03623198", b"a.JPEG", (box,)
+    )
+    path = root / "one"
+    path.write_bytes(frame(example(image)) * 3)
+    found = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(str(path))]
+    told: dict[str, Any] = {}
+    for name, feature in found[0].features.feature.items():
+        values = list(getattr(feature, feature.WhichOneof("kind")).value)
+        told[name] = [len(one) if name == "image/encoded" else one for one in values]
+    return {
+        "records": len(found),
+        "fields": {
+            name: [one.decode() if isinstance(one, bytes) else one for one in values]
+            for name, values in told.items()
+        },
+    }
+
+
+def pictures(root: Path) -> Any:
+    data = folders.photographs(root / "photos")
+    found: dict[str, Any] = {}
+    for resize, distortions, task in PICTURES:
+        spec = spec_of(data, batch=4, resize=resize, distortions=distortions, task=task)
+        images, _ = steps(spec, range(1))
+        name = f"{resize}-{distortions}-{task}"
+        np.save(root / f"{name}.npy", images)
+        found[name] = [list(images.shape), float(images.min()), float(images.max())]
+    kept, _ = steps(spec_of(data, batch=4, cache="decoded", distortions=True), range(1))
+    plain, _ = steps(spec_of(data, batch=4, distortions=True), range(1))
+    found["decoded"] = float(np.abs(kept - plain).mean())
+    turned, _ = steps(spec_of(data, batch=4, data_format="NCHW"), range(1))
+    found["NCHW"] = list(turned.shape)
+    return found
+
+
+def forms(root: Path) -> Any:
+    """Pictures of other forms than a JPEG of three colours: range of the pixels and labels, or the error."""
+    told: dict[str, Any] = {}
+    for name, encoded in folders.forms().items():
+        data = folders.with_records(root / name, [folders.record(3, encoded=encoded)] * 4)
+        (data / "validation-00000-of-00001").write_bytes((data / "train-00000-of-00001").read_bytes())
+        for task, resize in (("train", "bilinear"), ("train", "crop"), ("eval", "bilinear")):
+            spec = spec_of(data, towers=1, batch=2, task=task, resize=resize)
+            images, labels = steps(spec, range(1))
+            told[f"{name}-{task}-{resize}"] = [images.mean((0, 1, 2)).tolist(), labels.tolist()]
+    return told
+
+
+def far_too_long(root: Path) -> Any:
+    """What is taken of pictures that are a line: an evaluation's middle, and a window of training."""
+    import tensorflow as tf
+
+    from gputopo.launch.train.inputs.preprocessing import Recipe, decoded_picture
+
+    told = {}
+    for height, width in ((1, 60_000), (60_000, 1)):
+        pixels = tf.cast(tf.fill((height, width, 3), 255), tf.uint8)
+        for training in (False, True):
+            recipe = Recipe(224, 224, "crop" if training else "bilinear", False, training, seed=1)
+            made = decoded_picture(recipe, pixels, tf.zeros((0, 4)), tf.constant(0, tf.int64)).numpy()
+            told[f"{height}x{width} {training}"] = [list(made.shape), float(made.min())]
+    return told
+
+
+def without_background(root: Path) -> Any:
+    data = folders.coloured(root / "background")
+    _, labels = to_the_end(spec_of(data, task="eval", batch=2), Picture(classes=1000))
+    return sorted(labels.tolist())

@@ -1,0 +1,211 @@
+"""Data folders for the tests: sound ones, and ones that are damaged in one way each."""
+
+import io
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from gputopo.launch.train.inputs import cifar_files, examples_proto
+from gputopo.launch.train.inputs.examples_proto import Box, LabelledImage, example
+from gputopo.launch.train.inputs.make_data import Wish, make
+from gputopo.launch.train.inputs.tfrecords import FOOTER_BYTES, HEADER_BYTES, frame
+
+COLOURS = {"amber": (250, 190, 10), "blue": (20, 40, 230), "cyan": (10, 220, 220), "dark": (12, 12, 12)}
+EACH = 3
+# What is wrong, and the label of the record that it is in (the third of the second file: labels 4, 5, 6).
+DAMAGE = ("checksum", "truncated", "length", "picture", "label", "unlabelled", "example", "empty_record")
+# Seen by the reader, by the walk through the file, by decoding, by looking at labels.
+SEEN_EACH_IN_ITS_OWN_WAY = ("checksum", "truncated", "picture", "label")
+DAMAGED_FILE = "validation-00001-of-00003"
+DAMAGED_RECORD = 1
+RECORDS = 3  # of each file
+
+
+def coloured(folder: Path) -> Path:
+    """Write pictures of one colour, as PNG, a folder a colour, and a data set of them."""
+    for name, colour in COLOURS.items():
+        for number in range(EACH * 4):
+            path = folder / "images" / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40 + number, 50), colour).save(path)
+    return make(folder / "data", Wish(name="imagenet", images=folder / "images", files=3)).folder
+
+
+def numbered(folder: Path) -> Path:
+    """Write 60 drawn pictures to train with, each of its own class."""
+    for number in range(66):
+        path = folder / "images" / f"{number:03}" / "a.png"
+        path.parent.mkdir(parents=True)
+        Image.new("RGB", (48, 36), (number, 2 * number, 255 - number)).save(path)
+    return make(folder / "data", Wish(name="imagenet", images=folder / "images", files=4)).folder
+
+
+def photographs(folder: Path) -> Path:
+    """Write drawn pictures of many colours, larger and smaller than a model's input."""
+    return make(folder, Wish(name="imagenet", count=80, side=30, classes=1)).folder
+
+
+def record(label: int | None, *, encoded: bytes | None = None) -> bytes:
+    """Give an example whose picture's grey is ten times its label."""
+    image = LabelledImage(encoded or jpeg(label or 1), label or 0, 40, 40, b"", "", b"")
+    made = example(image)
+    if label is None:  # a field of another name
+        made = made.replace(b"image/class/label", b"image/class/lab-l")
+    return made
+
+
+def forms() -> dict[str, bytes]:
+    """Give pictures of one red that data sets hold beside usual JPEGs; grey ones of a grey."""
+
+    def encoded(image: Image.Image, form: str, **settings: Any) -> bytes:
+        out = io.BytesIO()
+        image.save(out, form, **settings)
+        return out.getvalue()
+
+    red = Image.new("RGB", (40, 50), (200, 10, 10))
+    return {
+        "progressive": encoded(red, "JPEG", progressive=True),
+        "grey": encoded(Image.new("L", (40, 50), 200), "JPEG"),
+        "cmyk": encoded(red.convert("CMYK"), "JPEG"),
+        "png": encoded(red, "PNG"),
+        "grey png": encoded(Image.new("L", (40, 50), 200), "PNG"),
+        "png with alpha": encoded(red.convert("RGBA"), "PNG"),
+        "gif": encoded(red.convert("P", palette=Image.Palette.ADAPTIVE), "GIF"),
+        "one pixel": encoded(Image.new("RGB", (1, 1), (200, 10, 10)), "JPEG"),
+        "a line": encoded(Image.new("RGB", (1, 3000), (200, 10, 10)), "JPEG"),
+    }
+
+
+def schemas() -> dict[str, bytes]:
+    """Give records of other schemas, each wrong in one way."""
+    sound, encoded = record(3), {"image/encoded": (bytes, [jpeg(3)])}
+    boxed = example(LabelledImage(jpeg(3), 3, 40, 40, b"", "", b"", (Box(0.1, 0.2, 0.8, 1.5),)))
+    return {
+        "no message": b"\x07 this is no example",
+        "no picture": sound.replace(b"image/encoded", b"image/encodes"),
+        "empty picture": of_fields({"image/encoded": (bytes, [b""]), "image/class/label": (int, [3])}),
+        "label of text": of_fields({**encoded, "image/class/label": (bytes, [b"3"])}),
+        "two labels": of_fields({**encoded, "image/class/label": (int, [3, 4])}),
+        "odd boxes": boxed.replace(b"image/object/bbox/xmax", b"image/object/bbox/XMAX"),
+        "boxes outside": boxed,
+    }
+
+
+def of_fields(fields: dict[str, Any]) -> bytes:
+    """Give an Example of any fields."""
+    return examples_proto._message(1, examples_proto._features(fields))
+
+
+def jpeg(label: int) -> bytes:
+    """Give a picture whose grey is ten times its label."""
+    out = io.BytesIO()
+    Image.new("RGB", (40, 40), (10 * label % 256,) * 3).save(out, "JPEG")
+    return out.getvalue()
+
+
+def with_records(folder: Path, records: Sequence[bytes]) -> Path:
+    """Write a data set of one training file."""
+    folder.mkdir(parents=True)
+    (folder / "train-00000-of-00001").write_bytes(b"".join(map(frame, records)))
+    return folder
+
+
+def damaged(folder: Path, kind: str) -> Path:
+    """Write files of labels 1 to 3, 4 to 6 and 7 to 9 for both subsets; the record of label 5 is damaged."""
+    folder.mkdir(parents=True)
+    for shard in range(3):
+        records = [record(RECORDS * shard + number + 1) for number in range(RECORDS)]
+        if shard == 1:
+            replaced = {
+                "picture": record(5, encoded=b"\xff\xd8\xff\xe0 this is no picture"),
+                "label": record(2000),
+                "unlabelled": record(None),
+                "example": b"\x07 this is no example",
+                "empty_record": b"",
+            }
+            records[DAMAGED_RECORD] = replaced.get(kind, records[DAMAGED_RECORD])
+        data = bytearray(b"".join(map(frame, records)))
+        if shard == 1:
+            begin = len(records[0]) + HEADER_BYTES + FOOTER_BYTES
+            if kind == "checksum":
+                data[begin + HEADER_BYTES + 100] ^= 1
+            if kind == "length":
+                data[begin + 9] ^= 1
+            if kind == "truncated":
+                del data[begin + 200 :]
+        for subset in ("train", "validation"):
+            (folder / f"{subset}-{shard:05d}-of-00003").write_bytes(data)
+    return folder
+
+
+def cifar(folder: Path) -> tuple[Path, Path, dict[str, Any], dict[str, Any]]:
+    """Write CIFAR-10 of 100 and 7 random pictures in both versions; give the pixels and labels too."""
+    rng = np.random.default_rng(3)
+    pixels = {"train": rng.integers(0, 256, (100, 32, 32, 3), np.uint8)}
+    pixels["test"] = rng.integers(0, 256, (7, 32, 32, 3), np.uint8)
+    labels = {name: np.arange(len(of)).astype(np.uint8) % 10 for name, of in pixels.items()}
+    binary, python = folder / "bin", folder / "cifar-10-batches-py"
+    for path in (binary, python):
+        path.mkdir(parents=True)
+    for number in range(6):
+        subset, rows = (
+            ("test", slice(None)) if number == 5 else ("train", slice(20 * number, 20 * number + 20))
+        )
+        planes = cifar_files.to_planes(pixels[subset][rows])
+        name = "test_batch" if number == 5 else f"data_batch_{number + 1}"
+        cifar_files.write_binary(binary / f"{name}.bin", planes, labels[subset][rows])
+        held = {b"data": planes, b"labels": labels[subset][rows].tolist(), b"batch_label": name.encode()}
+        (python / name).write_bytes(pickle.dumps(held, protocol=2))
+    return binary, folder, pixels, labels
+
+
+def cut_cifar(folder: Path) -> Path:
+    """Write a training file whose third record is cut short."""
+    folder.mkdir(parents=True)
+    path = folder / "data_batch_1.bin"
+    cifar_files.write_binary(path, np.zeros((3, cifar_files.PIXELS), np.uint8), np.zeros(3, np.uint8))
+    path.write_bytes(path.read_bytes()[:-1])
+    return folder
+
+
+def broken_cifar(folder: Path) -> Path:
+    """Write a sound training file of the Python version, one that ends in the middle, and an empty one."""
+    folder.mkdir(parents=True)
+    held = {b"data": np.zeros((3, cifar_files.PIXELS), np.uint8), b"labels": [0, 1, 2]}
+    data = pickle.dumps(held, protocol=2)
+    for number, size in ((1, len(data)), (2, 500), (3, 0)):
+        (folder / f"data_batch_{number}").write_bytes(data[:size])
+    return folder
+
+
+def mislabelled_cifar(folder: Path) -> Path:
+    """Write a training file whose second record has label 10."""
+    folder.mkdir(parents=True)
+    labels = np.array([0, 10, 1], np.uint8)
+    pixels = np.zeros((3, cifar_files.PIXELS), np.uint8)
+    cifar_files.write_binary(folder / "data_batch_1.bin", pixels, labels)
+    return folder
+
+
+def normalised(pixels: Any) -> Any:
+    return pixels.astype(np.float32) / 127.5 - 1
+
+
+def find(image: Any, pixels: Any) -> int:
+    """Give which of the pictures an image is; -1: none."""
+    far = np.abs(normalised(pixels) - image).max((1, 2, 3))
+    return int(far.argmin()) if far.min() < 1e-5 else -1
+
+
+def is_window(image: Any, pixels: Any) -> bool:
+    """Tell whether an image, or its mirror, is a window of a picture with four pixels of black around."""
+    wide = normalised(np.pad(pixels, [(0, 0), (4, 4), (4, 4), (0, 0)]))
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (32, 32), axis=(1, 2))  # [n, 9, 9, 3, 32, 32]
+    return any(
+        bool((np.abs(windows - one.transpose(2, 0, 1)).max((3, 4, 5)) < 1e-5).any())
+        for one in (image, image[:, ::-1])
+    )

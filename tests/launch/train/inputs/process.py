@@ -1,0 +1,66 @@
+"""Everything that needs TensorFlow, in one process: `python -m tests.launch.train.inputs.process FOLDER`.
+
+FOLDER/NAME.json holds what the case NAME gave.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.launch.train.inputs.cases import alone, changing, cifar, damage, feeding, order, pictures
+from tests.launch.train.inputs.cases.given import spec_of
+
+MOST_TOWERS = 4
+Case = Callable[[Path], Any]
+
+CASES: dict[str, Case] = {
+    case.__name__: case
+    for case in (
+        pictures.colours_and_labels,
+        pictures.known_fields,
+        feeding.feeds,
+        feeding.ways,
+        order.order,
+        order.gone_on,
+        order.kept,
+        order.other_batches,
+        damage.damage,
+        damage.schemas,
+        damage.nothing_good,
+        damage.let_go,
+        damage.first_file,
+        changing.changing,
+        changing.not_opened,
+        pictures.pictures,
+        pictures.forms,
+        pictures.far_too_long,
+        pictures.without_background,
+        cifar.cifar,
+        damage.unfit,
+        feeding.failing,
+        feeding.threads,
+        feeding.tuned,
+        feeding.marks,
+        alone.input_only,
+        alone.gpu_kernels,
+    )
+}
+
+
+def main(folder: str, *names: str) -> None:
+    from gputopo.launch.train.placement import devices
+
+    devices.set_up(spec_of(towers=MOST_TOWERS))
+    for name in names or CASES:
+        place = Path(folder) / name
+        place.mkdir()
+        began = time.perf_counter()
+        (Path(folder) / f"{name}.json").write_text(json.dumps(CASES[name](place)))
+        print(f"{name}: {time.perf_counter() - began:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,115 @@
+"""Records that cannot be used, and data that do not fit their model."""
+
+from typing import Any
+
+import pytest
+
+from tests.launch.train.inputs.folders import DAMAGE, DAMAGED_FILE, DAMAGED_RECORD, SEEN_EACH_IN_ITS_OWN_WAY
+
+pytestmark = pytest.mark.tensorflow
+
+# Labels of the three files of three records, 1 to 9, without the damaged one; a file is lost from there on
+# where nothing tells how long the damaged record is.
+LEFT = {kind: [1, 2, 3, 4, 6, 7, 8, 9] for kind in DAMAGE} | {
+    kind: [1, 2, 3, 4, 7, 8, 9] for kind in ("truncated", "length")
+}
+WHY = {
+    "checksum": "its checksum does not match its bytes",
+    "truncated": "the file ends within record 1",
+    "length": "the checksum of a length is wrong",
+    "picture": "it holds no picture that can be decoded",
+    "label": "its label 2000 is none of 1 to 1000",
+    "unlabelled": "it has no label",
+    "example": "it is no Example message",
+    "empty_record": "it is empty",
+}
+
+
+@pytest.mark.parametrize("kind", SEEN_EACH_IN_ITS_OWN_WAY)
+def test_damage_stops_a_run_with_the_file_and_the_record(given: dict[str, Any], kind: str) -> None:
+    what, hint = given["damage"][f"{kind}-stop"]
+    assert what.endswith(f"{DAMAGED_FILE}, record {DAMAGED_RECORD}: {WHY[kind]}")
+    assert "--bad-records skip" in hint
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, Any], kind: str) -> None:
+    found = given["damage"][f"{kind}-eval"]
+    assert sorted(label for label in found["labels"] if label >= 0) == LEFT[kind]
+    named = f"{DAMAGED_FILE} record {DAMAGED_RECORD} ({WHY[kind]})"
+    assert found["says"][-1] == f"1 bad record was left out: {named}."
+    assert found["images"] == len(LEFT[kind])  # of which an evaluation says whether it judged all
+
+
+@pytest.mark.parametrize("kind", SEEN_EACH_IN_ITS_OWN_WAY)
+def test_training_goes_round_without_the_damaged_record_and_counts_it_once(
+    given: dict[str, Any], kind: str
+) -> None:
+    found = given["damage"][f"{kind}-train"]
+    assert len(found["labels"]) == 72
+    assert set(found["labels"]) == set(LEFT[kind])
+    rounds = 72 // len(LEFT[kind])
+    assert all(abs(found["labels"].count(label) - rounds) <= 1 for label in LEFT[kind])
+    assert found["says"][-1].startswith("1 bad record was left out: train-00001-of-00003 record 1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("no message", "it is no Example message"),
+        ("no picture", "it has no image/encoded, but image/channels, image/class/label, "),
+        ("empty picture", "its image/encoded is empty"),
+        ("label of text", "its image/class/label is not one whole number"),
+        ("two labels", "its image/class/label is not one whole number"),
+    ],
+)
+def test_records_of_another_schema_are_told_by_what_is_other(
+    given: dict[str, Any], kind: str, why: str
+) -> None:
+    for task in ("train", "eval"):
+        what, _ = given["schemas"][f"{kind}-{task}"]
+        assert f", record 0: {why}" in what
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("odd boxes", "its boxes have not all four sides"),
+        ("boxes outside", "its boxes are not within its picture"),
+    ],
+)
+def test_wrong_boxes_are_told_where_boxes_are_used(given: dict[str, Any], kind: str, why: str) -> None:
+    assert why in given["schemas"][f"{kind}-train"][0]
+    assert given["schemas"][f"{kind}-eval"] is None
+
+
+def test_a_folder_without_one_good_record_ends_with_an_error_and_not_never(given: dict[str, Any]) -> None:
+    what, _ = given["nothing_good"]["example"]
+    assert what.startswith("there is not one good record: 5 bad records were left out: train-00000-of-00001")
+    what, _ = given["nothing_good"]["picture"]
+    assert "gives no batch: 5 bad records were left out" in what
+
+
+def test_a_first_file_that_breaks_off_early_gives_the_records_before(given: dict[str, Any]) -> None:
+    found = given["first_file"]
+    assert sorted(found["labels"]) == [1, 2]
+    assert found["says"].endswith("train-00000-of-00001 record 2 (the file ends within record 2).")
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("resnet20 on imagenet", "resnet20 is made for cifar10, "),
+        ("resnet50 on cifar10", "resnet50 is made for imagenet, "),
+        ("own with few classes", "own takes 3 colours and has 5 classes: cifar10 does not fit it"),
+        ("own with small range", "is none of 1 to 1"),
+        ("name", "holds imagenet, not cifar10"),
+    ],
+)
+def test_data_that_do_not_fit_the_model_are_refused(given: dict[str, Any], case: str, says: str) -> None:
+    assert says in given["unfit"][case][0]
+
+
+def test_an_error_of_a_record_holds_no_pipeline_that_the_worker_would_wait_for(given: dict[str, Any]) -> None:
+    assert given["let_go"]["told"] is not None
+    assert given["let_go"]["alive"] == 0

@@ -1,0 +1,148 @@
+"""The files of CIFAR-10, and pickles that are not what they say."""
+
+import contextlib
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.train.inputs import cifar_files
+from gputopo.launch.train.inputs.cifar_files import CifarFile, read, to_pixels, to_planes, write_binary
+from gputopo.values.errors import InputError
+
+
+def batch(rows: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(rows)
+    return rng.integers(0, 256, (rows, 3072), np.uint8), rng.integers(0, 10, rows).astype(np.uint8)
+
+
+def pickled(path: Path, held: Any, protocol: int = 2) -> Path:
+    path.write_bytes(pickle.dumps(held, protocol=protocol))
+    return path
+
+
+def test_a_binary_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    images, labels = batch(5)
+    write_binary(tmp_path / "a.bin", images, labels)
+    assert (tmp_path / "a.bin").stat().st_size == 5 * 3073
+    assert_holds(read(tmp_path / "a.bin"), images, labels)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_python_file_of_any_protocol_is_read(tmp_path: Path, protocol: int) -> None:
+    images, labels = batch(4)
+    held = {b"data": images, b"labels": labels.tolist(), b"filenames": [b"a.png"] * 4}
+    assert_holds(read(pickled(tmp_path / "data_batch_1", held, protocol)), images, labels)
+
+
+def test_a_file_that_was_pickled_anew_with_names_as_text_is_read(tmp_path: Path) -> None:
+    images, labels = batch(4)
+    held = {"data": images, "labels": labels.tolist()}
+    assert_holds(read(pickled(tmp_path / "data_batch_1", held)), images, labels)
+
+
+def test_a_file_of_cifar_100_has_no_labels(tmp_path: Path) -> None:
+    held = {b"data": batch(1)[0], b"fine_labels": [50], b"coarse_labels": [3]}
+    with pytest.raises(InputError, match="is no batch of CIFAR-10, or is damaged: it has no labels"):
+        read(pickled(tmp_path / "data_batch_1", held))
+
+
+def test_a_file_of_python_2_is_read(tmp_path: Path) -> None:
+    # As Python 2 wrote it: text, not bytes, under old names of numpy.
+    images, labels = batch(2)
+    raw = images.tobytes()
+    written = (
+        b"(dp0\nS'labels'\n(lp1\n" + b"".join(b"I%d\na" % label for label in labels) + b"sS'data'\n"
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
+        b"(I1\n(I2\nI3072\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntR(I3\nS'|'\nNNNI-1\nI-1\nI0\ntbI00\n"
+        b"T" + len(raw).to_bytes(4, "little") + raw + b"tbs."
+    )
+    (tmp_path / "data_batch_1").write_bytes(written)
+    assert_holds(read(tmp_path / "data_batch_1"), images, labels)
+
+
+class Trap:
+    """Would make a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_that_calls_something_is_refused_and_calls_nothing(tmp_path: Path) -> None:
+    images, labels = batch(2)
+    held = {b"data": images, b"labels": labels.tolist(), b"more": Trap(tmp_path / "sprung")}
+    with pytest.raises(InputError, match=r"asks for (posix|nt)\.mkdir, which no batch needs"):
+        read(pickled(tmp_path / "data_batch_1", held))
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [1, 2],
+        {b"labels": [1]},
+        {b"data": b"bytes", b"labels": [1]},
+        {b"data": np.zeros((1, 3072), np.float32), b"labels": [1]},
+        {b"data": np.zeros((1, 3071), np.uint8), b"labels": [1]},
+        {b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]},
+        {b"data": np.zeros((1, 3072), np.uint8), b"labels": ["cat"]},
+        {b"data": np.array([[None]]), b"labels": [1]},
+    ],
+)
+def test_a_pickle_of_something_else_is_an_error_that_names_the_file(tmp_path: Path, held: Any) -> None:
+    with pytest.raises(InputError, match="data_batch_1"):
+        read(pickled(tmp_path / "data_batch_1", held))
+
+
+@given(cut=st.integers(0, 400), byte=st.integers(0, 255))
+def test_a_damaged_pickle_is_an_error_and_no_crash(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, byte: int
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / "data_batch_1"
+    images, labels = batch(1)
+    data = bytearray(pickle.dumps({b"data": images, b"labels": labels.tolist()}, protocol=2))
+    head = min(cut, len(data) - 1)
+    data[head] = byte
+    path.write_bytes(data)
+    found = None
+    with contextlib.suppress(InputError):  # all else would be a fault of ours
+        found = read(path)
+    if found is not None:  # the byte was of a pixel or a label
+        assert found.images.shape == (1, 3072)
+
+
+def test_labels_that_no_byte_holds_are_out_of_range(tmp_path: Path) -> None:
+    images, _ = batch(4)
+    found = read(pickled(tmp_path / "data_batch_1", {b"data": images, b"labels": [3, -1, 300, 9]}))
+    assert cifar_files.bad_records(found.labels) == [1, 2]
+
+
+def test_a_binary_file_that_is_cut_holds_its_whole_records(tmp_path: Path) -> None:
+    images, labels = batch(3)
+    path = tmp_path / "a.bin"
+    write_binary(path, images, labels)
+    path.write_bytes(path.read_bytes()[:-5])
+    found = read(path)
+    assert_holds(found, images[:2], labels[:2], damage="the file ends within record 2")
+
+
+def test_planes_become_pixels_and_back() -> None:
+    planes = batch(3)[0]
+    pixels = to_pixels(planes)
+    assert pixels.shape == (3, 32, 32, 3)
+    assert pixels[1, 5, 7, 2] == planes[1, 2 * 1024 + 5 * 32 + 7]
+    np.testing.assert_array_equal(to_planes(pixels), planes)
+
+
+def assert_holds(found: CifarFile, images: Any, labels: Any, damage: str | None = None) -> None:
+    np.testing.assert_array_equal(found.images, images)
+    np.testing.assert_array_equal(found.labels, labels)
+    assert found.damage == damage

@@ -1,0 +1,89 @@
+"""How examples that are made up come to the towers, and what every way of feeding keeps."""
+
+from typing import Any
+
+import pytest
+
+from tests.launch.train.inputs.cases.feeding import LONG_S
+from tests.launch.train.inputs.cases.given import FEEDS
+
+pytestmark = pytest.mark.tensorflow
+
+# float32 sums of eight rows in another order
+SAME_LOSS = 1e-5
+
+
+@pytest.mark.parametrize("other", ["queue-2-NHWC", "dataset-2-NHWC", "staged-2-NHWC", "staged-2-NCHW"])
+def test_all_feeds_train_on_the_same_numbers(given: dict[str, Any], other: str) -> None:
+    assert given["feeds"][other] == pytest.approx(given["feeds"]["sync-2-NHWC"], rel=SAME_LOSS)
+
+
+@pytest.mark.parametrize(("one", "other"), [("sync-2-NHWC", "sync-4-NHWC"), ("cpu-1-NHWC", "cpu-2-NHWC")])
+def test_the_joint_batch_is_the_same_for_any_number_of_towers(
+    given: dict[str, Any], one: str, other: str
+) -> None:
+    assert given["feeds"][one] == pytest.approx(given["feeds"][other], rel=SAME_LOSS)
+
+
+@pytest.mark.parametrize("towers", [1, 2, 3])
+@pytest.mark.parametrize("way", ["gpu", "cpu", *FEEDS])
+def test_every_way_has_its_batches_where_it_says_and_gives_them_to_every_device(
+    given: dict[str, Any], way: str, towers: int
+) -> None:
+    found = given["ways"][f"{way}-{towers}"]
+    devices = [f"/CPU:{tower}" for tower in range(towers)]
+    on_devices = way in ("gpu", "cpu", "staged")
+    assert found["told"]["ready_on"] == (", ".join(devices) if on_devices else "/CPU:0")
+    assert found["told"].get("feed", way) == way
+    held = [device for device in devices for _ in ("images", "labels")]
+    assert found["fed"] == ([] if way == "gpu" else held if on_devices else ["/CPU:0"] * 2 * towers)
+    assert found["losses"] == pytest.approx(given["ways"][f"{way}-1"]["losses"], rel=SAME_LOSS)
+    assert len(set(found["losses"])) == 3
+
+
+def test_feeds_are_ways_of_the_same_batches_and_sources_are_not(given: dict[str, Any]) -> None:
+    losses = {way: given["ways"][f"{way}-3"]["losses"] for way in ("gpu", "cpu", *FEEDS)}
+    for feed in FEEDS:
+        assert losses[feed] == pytest.approx(losses["sync"], rel=SAME_LOSS)
+    assert len({losses["gpu"][0], losses["cpu"][1], losses["sync"][0]}) == 3
+
+
+def test_python_batches_let_the_model_learn_and_host_batches_are_new_each_step(given: dict[str, Any]) -> None:
+    python, host = given["feeds"]["sync-2-NHWC"], given["feeds"]["cpu-2-NHWC"]
+    assert python[-1] < python[0] / 2  # the same eight examples come again
+    assert min(host) > 1.0  # new examples with labels by chance cannot be learned
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_a_failure_while_a_batch_is_made_reaches_its_step_and_no_other(
+    given: dict[str, Any], feed: str
+) -> None:
+    found = given["failing"][feed]
+    what, _ = found["error"]
+    assert what == "the batch of step 2 cannot be made: OSError: [Errno 28] No space left on device"
+    assert found["values"] == [0.0, 1.0, 3.0, 4.0]
+    assert found["again"] == 1.0
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_the_end_of_the_data_is_told_as_the_end(given: dict[str, Any], feed: str) -> None:
+    assert given["failing"][feed]["ended"] == "StopIteration"
+
+
+def test_no_thread_is_left_after_close(given: dict[str, Any]) -> None:
+    assert given["threads"] == []
+
+
+@pytest.mark.parametrize("way", ["python", "imagenet", "imagenet with care", "cifar10"])
+def test_no_pipeline_has_a_tuner_whose_sleep_its_end_would_wait_for(given: dict[str, Any], way: str) -> None:
+    assert given["tuned"][way] == [False]
+
+
+def test_waiting_for_the_input_is_in_the_step_but_not_in_a_towers_marks(given: dict[str, Any]) -> None:
+    found = given["marks"]
+    assert found["step"] >= found["waited"] >= LONG_S
+    assert found["last_mark"] <= found["step"] - found["waited"]
+
+
+def test_a_slow_model_does_not_wait_for_a_batch_that_was_made_meanwhile(given: dict[str, Any]) -> None:
+    assert given["marks"]["waited_of_slow_model"] < LONG_S / 2

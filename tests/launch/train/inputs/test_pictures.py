@@ -1,0 +1,107 @@
+"""What becomes of pictures and labels between the file and the tower."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch.train.inputs.cases.pictures import PICTURES
+from tests.launch.train.inputs.folders import COLOURS, forms
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_written_pictures_are_read_back_with_their_colours_and_labels(given: dict[str, Any]) -> None:
+    found = given["colours_and_labels"]
+    for label, colour in enumerate(COLOURS.values(), 1):
+        # JPEG of quality 90, decoded fast, keeps a flat colour to within four steps of 255.
+        expected = [value / 127.5 - 1 for value in colour]
+        assert found["colours"][str(label)] == pytest.approx(expected, abs=4 / 127.5)
+    assert sorted(found["labels"]) == [1, 2, 3, 4]
+
+
+def test_tensorflow_reads_the_fields_of_a_written_example(given: dict[str, Any]) -> None:
+    assert given["known_fields"] == {
+        "records": 3,
+        "fields": {
+            "image/height": [462],
+            "image/width": [581],
+            "image/colorspace": ["RGB"],
+            "image/channels": [3],
+            "image/class/label": [615],
+            "image/class/synset": ["n03623198"],
+            "image/class/text": ["knee pad"],
+            "image/object/bbox/xmin": [0.0],
+            "image/object/bbox/xmax": [0.5],
+            "image/object/bbox/ymin": [0.25],
+            "image/object/bbox/ymax": [1.0],
+            "image/object/bbox/label": [615],
+            "image/format": ["JPEG"],
+            "image/filename": ["a.JPEG"],
+            "image/encoded": [302],
+        },
+    }
+
+
+@pytest.mark.parametrize("use", ["train-bilinear", "train-crop", "eval-bilinear"])
+@pytest.mark.parametrize("form", list(forms()))
+def test_pictures_of_other_forms_are_decoded_alike(given: dict[str, Any], form: str, use: str) -> None:
+    colour = (200, 200, 200) if form.startswith("grey") else (200, 10, 10)
+    found, labels = given["forms"][f"{form}-{use}"]
+    # CMYK and JPEG keep a flat colour to within four steps of 255.
+    assert found == pytest.approx([value / 127.5 - 1 for value in colour], abs=4 / 127.5)
+    assert labels == [3, 3]
+
+
+@pytest.mark.parametrize(("resize", "distortions", "task"), PICTURES)
+def test_pictures_of_every_resize_method_fill_the_stated_range(
+    given: dict[str, Any], folder: Path, resize: str, distortions: bool, task: str
+) -> None:
+    shape, low, high = given["pictures"][f"{resize}-{distortions}-{task}"]
+    assert shape == [8, 24, 32, 3]
+    assert -1 <= low < -0.5
+    assert 0.5 < high <= 1
+    images = load(folder, f"{resize}-{distortions}-{task}")
+    assert (images.std((1, 2, 3)) > 0.02).all()
+
+
+def test_resize_methods_differ_and_round_robin_takes_them_in_turn(folder: Path) -> None:
+    of = {name: load(folder, f"{name}-False-train") for name in ("nearest", "bilinear", "bicubic", "area")}
+    mixed = load(folder, "round_robin-False-train")
+    for number, name in enumerate(("nearest", "bilinear", "bicubic", "area") * 2):
+        np.testing.assert_array_equal(mixed[number], of[name][number])
+    for name in ("nearest", "bicubic", "area"):
+        assert np.abs(of[name] - of["bilinear"]).max() > 1e-3
+
+
+def test_distortions_change_colours_in_training_alone(folder: Path) -> None:
+    plain, distorted = load(folder, "bilinear-False-train"), load(folder, "bilinear-True-train")
+    assert (np.abs(plain - distorted).mean((1, 2, 3)) > 0.01).all()
+    np.testing.assert_array_equal(load(folder, "bilinear-False-eval"), load(folder, "bilinear-True-eval"))
+
+
+def test_training_cuts_another_part_than_the_middle(folder: Path) -> None:
+    assert np.abs(load(folder, "bilinear-False-train") - load(folder, "bilinear-False-eval")).mean() > 0.02
+
+
+def test_pictures_kept_decoded_are_those_decoded_anew(given: dict[str, Any]) -> None:
+    # Decoding a part of a JPEG may differ from a part of the decoded whole at the part's border.
+    assert given["pictures"]["decoded"] < 0.01
+
+
+def test_the_data_format_is_turned_on_the_device_and_not_on_the_host(given: dict[str, Any]) -> None:
+    assert given["pictures"]["NCHW"] == [8, 24, 32, 3]
+
+
+def test_a_picture_that_is_a_line_does_not_take_all_memory(given: dict[str, Any]) -> None:
+    assert len(given["far_too_long"]) == 4
+    assert all(made == [[224, 224, 3], 1.0] for made in given["far_too_long"].values())
+
+
+def test_labels_start_at_0_for_a_model_without_a_background_class(given: dict[str, Any]) -> None:
+    assert given["without_background"] == [0, 1, 2, 3]
+
+
+def load(folder: Path, name: str) -> Any:
+    return np.load(folder / "pictures" / f"{name}.npy")

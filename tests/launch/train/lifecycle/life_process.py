@@ -1,0 +1,79 @@
+"""Several runs in one process, in turn: `python -m tests.launch.train.lifecycle.life_process CASES OUT`.
+
+CASES is JSON: {"towers": 2, "runs": [{"name": ..., "model": {arguments of NormModel}, fields of RunSpec}]}.
+OUT/joint_batch.npz holds the synthetic examples of four rows a tower. OUT/name.json holds a run's events, and
+where it was refused {"error": ..., "hint": ..., "exit_code": ...}; OUT/name.npz the last weights and moving
+statistics of every place.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.errors import GputopoError
+from gputopo.values.events import Event, encode_line
+from tests.launch.train.norm_model import NormModel
+from tests.launch.train.small_disk import small_disk
+
+
+def main(cases_file: str, out: str) -> None:
+    told = json.loads(Path(cases_file).read_text())
+    from gputopo.launch.train.placement import devices
+
+    devices.set_up(_spec(told["towers"], {"batch_size": 1}))
+    _save_examples(Path(out), 4 * told["towers"])
+    for fields in told["runs"]:
+        _run(Path(out), fields.pop("name"), told["towers"], fields)
+
+
+def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
+    devices = [{"tower": tower, "device": f"/CPU:{tower}"} for tower in range(towers)]
+    named = {"schema": "gputopo.runspec/1", "model": "norm", "devices": devices, "backend": "cpu", **fields}
+    return msgspec.convert(named, RunSpec)
+
+
+def _save_examples(out: Path, rows: int) -> None:
+    from gputopo.launch.models.layers import Rows
+    from gputopo.launch.train.inputs.synthetic import examples
+    from gputopo.launch.train.randomness import Stream
+
+    seed = 1234
+    images, labels = examples(NormModel(), Rows(0, rows, Stream(seed, 0)), seed=seed, data_format="NHWC")
+    np.savez(out / "joint_batch.npz", images=images.numpy(), labels=labels.numpy())
+
+
+def _run(out: Path, name: str, towers: int, fields: dict[str, Any]) -> None:
+    from gputopo.launch.train.lifecycle.evaluating import evaluate, pass_forward
+    from gputopo.launch.train.training import train
+
+    model = NormModel(**fields.pop("model", {}))
+    disk_bytes = fields.pop("disk_bytes", None)
+    spec = _spec(towers, {"model": fields.pop("named", "norm"), **fields})
+    events: list[Event] = []
+    refused: dict[str, Any] = {}
+    work = {"train": train, "forward": pass_forward, "eval": evaluate}[spec.task]
+    try:
+        with small_disk(disk_bytes):
+            held = work(model, spec, events.append)
+    except GputopoError as error:
+        refused = {"error": error.what, "hint": error.hint, "exit_code": int(error.exit_code)}
+    else:
+        sets = {"variables": held.places, "state": held.states}
+        last = {
+            f"{kind}/{place}/{number}": variable.numpy()
+            for kind, places in sets.items()
+            for place, variables in enumerate(places)
+            for number, variable in enumerate(variables)
+        }
+        np.savez(out / f"{name}.npz", **last)
+    told = [json.loads(encode_line(event)) for event in events]
+    (out / f"{name}.json").write_text(json.dumps({"events": told, **refused}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,242 @@
+import errno
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.train.lifecycle import checkpoint_files as files
+from gputopo.values.errors import ExitCode, InputError
+from tests.launch.train.small_disk import small_disk
+
+HEADER = files.Header(
+    steps=0, model="resnet20", classes=11, optimizer="momentum", variable_update="replicated", seed=1
+)
+KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def header(**changes: Any) -> files.Header:
+    return msgspec.structs.replace(HEADER, **changes)
+
+
+def saved(folder: Path, steps: int, **changes: Any) -> files.Checkpoint:
+    arrays = [
+        ("variables/0/conv/kernel", KERNEL + steps),
+        ("slots/0/conv/kernel/0", KERNEL * steps),
+        ("scale/0", np.array(steps, np.float32)),
+    ]
+    return files.write(folder, header(steps=steps, **changes), arrays)
+
+
+def cut(path: Path, keep: float) -> None:
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+
+
+def test_what_was_written_is_read_back_to_the_last_bit(tmp_path: Path) -> None:
+    saved(tmp_path, 7)
+    found, says = files.newest(tmp_path)
+    assert found is not None
+    assert (found.header.steps, found.header.model, says) == (7, "resnet20", ())
+    arrays = dict(found.arrays())
+    np.testing.assert_array_equal(arrays["variables/0/conv/kernel"], KERNEL + 7)
+    np.testing.assert_array_equal(arrays["slots/0/conv/kernel/0"], KERNEL * 7)
+    assert arrays["scale/0"].shape == ()
+
+
+def test_numpy_alone_reads_a_checkpoint(tmp_path: Path) -> None:
+    with np.load(saved(tmp_path, 7).path) as arrays:
+        np.testing.assert_array_equal(arrays["variables/0/conv/kernel"], KERNEL + 7)
+        assert b'"resnet20"' in arrays[files.HEADER]
+
+
+def test_the_newest_is_the_one_trained_furthest_whatever_names_and_times_say(tmp_path: Path) -> None:
+    late = saved(tmp_path, 30).path.rename(tmp_path / "checkpoint-00000001.npz")
+    early = saved(tmp_path, 20).path.rename(tmp_path / "checkpoint-00000099.npz")
+    os.utime(late, (1, 1))
+    os.utime(early, (2_000_000_000, 2_000_000_000))
+    found, _ = files.newest(tmp_path)
+    assert found is not None
+    assert (found.path, found.header.steps) == (late, 30)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_after_a_truncated_checkpoint_the_one_before_is_taken_and_it_is_said(
+    tmp_path: Path, keep: float
+) -> None:
+    good = saved(tmp_path, 10)
+    cut(saved(tmp_path, 20).path, keep)
+    found, says = files.newest(tmp_path)
+    assert found == good
+    (said,) = says
+    assert "checkpoint-00000020.npz is damaged or cut short" in said
+    assert said.endswith("the one of step 10 is taken")
+
+
+def test_a_checkpoint_that_calls_itself_encrypted_is_damaged(tmp_path: Path) -> None:
+    good = saved(tmp_path, 10)
+    bad = saved(tmp_path, 20).path
+    data = bytearray(bad.read_bytes())
+    flags = data.index(b"PK\x01\x02") + 8  # of the first file in the central directory
+    data[flags] |= 1
+    bad.write_bytes(data)
+    found, (said,) = files.newest(tmp_path)
+    assert found == good
+    assert "checkpoint-00000020.npz is damaged or cut short" in said
+
+
+@given(where=st.floats(0.0, 1.0, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_never_gives_other_numbers(
+    tmp_path_factory: pytest.TempPathFactory, where: float, bit: int
+) -> None:
+    folder = tmp_path_factory.mktemp("flip")
+    good = saved(folder, 10)
+    bad = saved(folder, 20)
+    data = bytearray(bad.path.read_bytes())
+    data[int(where * len(data))] ^= 1 << bit
+    bad.path.write_bytes(data)
+    try:
+        found, _ = files.newest(folder)
+    except InputError:  # the flip made the header say another version
+        return
+    assert found is not None
+    if found.path == good.path:
+        return
+    for name, array in found.arrays():  # the bit did not matter: a time stamp, an attribute
+        np.testing.assert_array_equal(array, dict(bad.arrays())[name])
+    assert found.header == bad.header
+
+
+def test_no_checkpoint_is_none_and_all_damaged_is_said(tmp_path: Path) -> None:
+    assert files.newest(tmp_path / "absent") == (None, ())
+    np.savez(tmp_path / "other.npz", a=KERNEL)  # somebody else's file is none of ours
+    assert files.newest(tmp_path) == (None, ())
+    cut(saved(tmp_path, 5).path, 0.5)
+    found, says = files.newest(tmp_path)
+    assert found is None
+    assert len(says) == 1
+
+
+def test_the_oldest_go_and_strangers_stay(tmp_path: Path) -> None:
+    for steps in (10, 20, 30, 40):
+        saved(tmp_path, steps)
+    np.savez(tmp_path / "other.npz", a=KERNEL)
+    (tmp_path / ".checkpoint-00000050.npz.123").write_bytes(b"killed in the middle")
+    assert [path.name for path in files.prune(tmp_path, 2)] == [
+        "checkpoint-00000020.npz",
+        "checkpoint-00000010.npz",
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint-00000030.npz",
+        "checkpoint-00000040.npz",
+        "other.npz",
+    ]
+
+
+@pytest.mark.parametrize("free", [0, 100, 700, 900])
+def test_a_full_disk_is_a_clear_error_and_leaves_the_last_good_checkpoint(tmp_path: Path, free: int) -> None:
+    good = saved(tmp_path, 10)
+    with small_disk(free), pytest.raises(files.DiskError) as told:
+        saved(tmp_path, 20)
+    assert told.value.exit_code == ExitCode.HARDWARE
+    assert "checkpoint-00000020.npz" in told.value.what
+    assert "free some space" in told.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == [good.path.name]
+    assert files.newest(tmp_path) == (good, ())
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(files.DiskError, match="file/checkpoints"):
+        files.require_writable(tmp_path / "file" / "checkpoints")
+    files.require_writable(tmp_path / "new" / "checkpoints")
+    assert list((tmp_path / "new" / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "named_by", "kind", "what"),
+    [
+        ("--checkpoints", None, "checkpoint", "checkpoints"),
+        ("--export", None, "export", "the exported model"),
+        ("--tensorboard", None, "tensorboard", "TensorBoard's scalars"),
+        ("--trace", "--output", "trace", "the trace"),
+    ],
+)
+def test_what_cannot_be_written_is_named_with_the_option_of_its_folder(
+    tmp_path: Path, option: str, named_by: str | None, kind: str, what: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(files.FolderError, match=f"cannot write {what} in {tmp_path}") as told:
+        files.require_writable(tmp_path / "file" / "kept", option, named_by)
+    assert told.value.exit_code == ExitCode.USAGE
+    assert told.value.kind == kind
+    assert told.value.hint == f"name a folder that you may write to with {named_by or option}"
+
+
+def test_a_disk_that_has_no_room_for_a_folder_is_not_called_forbidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(files.DiskError, match="No space left on device") as told:
+        files.require_writable(tmp_path / "kept", "--export")
+    assert told.value.exit_code == ExitCode.HARDWARE
+    assert told.value.hint == "free some space, or name another folder with --export"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": "alexnet"}, "the model resnet20, not alexnet"),
+        ({"classes": 1001}, "the number of classes 11, not 1001"),
+        ({"optimizer": "adam"}, "the optimizer momentum, not adam"),
+        (
+            {"variable_update": "independent", "places": 2},
+            "one set of variables, not 2 independent towers",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        files.require_same(saved(tmp_path, 10), header(**changes))
+
+
+def test_modes_with_one_set_of_variables_go_on_from_one_another(tmp_path: Path) -> None:
+    files.require_same(saved(tmp_path, 10), header(variable_update="parameter_server", seed=5))
+    alone = saved(tmp_path, 20, variable_update="independent", places=2)
+    with pytest.raises(InputError, match="2 independent towers, not 3 independent towers"):
+        files.require_same(alone, header(variable_update="independent", places=3))
+
+
+def test_a_missing_or_reshaped_array_is_named(tmp_path: Path) -> None:
+    found = saved(tmp_path, 10)
+    files.require_shapes(found, {"variables/0/conv/kernel": (2, 3)})
+    with pytest.raises(InputError, match=r"for variables/0/dense of shape \[4\] it has nothing"):
+        files.require_shapes(found, {"variables/0/dense": (4,)})
+    with pytest.raises(InputError, match=r"of shape \[3, 3\] it has shape \[2, 3\]"):
+        files.require_shapes(found, {"variables/0/conv/kernel": (3, 3)})
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused_in_words(tmp_path: Path) -> None:
+    with zipfile.ZipFile(files.path_of(tmp_path, 3), "w") as file:
+        file.writestr(files.HEADER, '{"schema": "gputopo.checkpoint/2"}')
+    with pytest.raises(InputError, match=r"gputopo\.checkpoint/2"):
+        files.newest(tmp_path)
+
+
+def test_variables_of_one_name_get_names_of_their_own() -> None:
+    assert files.names_of(["a", "b", "a", "a"]) == ["a", "b", "a~2", "a~3"]
+
+
+def test_a_folder_that_was_removed_is_told_as_that_and_nothing_is_called_intact(tmp_path: Path) -> None:
+    with pytest.raises(files.DiskError, match="its folder was removed while the run went on") as told:
+        files.write(tmp_path / "gone", header(steps=3), [])
+    assert "intact" not in told.value.hint

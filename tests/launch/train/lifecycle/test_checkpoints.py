@@ -1,0 +1,262 @@
+"""A run that was interrupted and resumed is the run that was not, to the last bit."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gputopo.values.errors import ExitCode
+from gputopo.values.events import CheckpointSaved, Noticed, Resumed, Step
+from tests.launch.train.lifecycle.life import Fields, Ran, run_all
+
+pytestmark = pytest.mark.tensorflow
+
+STEPS = 9  # all that are taken, the first and the warm-up included
+PART = 4  # taken before the interruption
+MODES: dict[str, Fields] = {
+    "ps": {"variable_update": "parameter_server", "ps_device": "/CPU:0"},
+    "replicated": {"variable_update": "replicated", "all_reduce": "copy"},
+    "independent": {"variable_update": "independent"},
+    "relaxed": {"variable_update": "replicated", "exchange": {"relaxed": True}},
+    "staged": {"variable_update": "parameter_server", "exchange": {"staged": True}},
+    "mirrored": {"variable_update": "replicated", "strategy": "mirrored"},
+    "kuza55": {"variable_update": "parameter_server", "method": "kuza55"},
+}
+OPTIMIZERS = {"momentum": {"optimizer": "momentum"}, "adam": {"optimizer": "adam"}}
+SCHEDULE = {"schedule": {"kind": "cosine", "decay_steps": 8, "warmup_steps": 3}}
+FP16 = {"compute": "fp16", "auto_loss_scale": True, "loss_scale": 2.0**18, "loss_scale_steps": 2}
+CASES = {
+    1: [("ps", "momentum"), ("ps", "adam"), ("independent", "adam")],
+    2: [(mode, optimizer) for mode in ("ps", "replicated", "independent") for optimizer in OPTIMIZERS]
+    + [
+        ("relaxed", "momentum"),
+        ("staged", "adam"),
+        ("replicated", "fp16"),
+        ("mirrored", "adam"),
+        ("kuza55", "adam"),
+    ],
+}
+
+
+def case(mode: str, optimizer: str) -> Fields:
+    fields = {"batch_size": 4, "learning_rate": 0.05, **MODES[mode]}
+    if optimizer == "fp16":
+        return {**fields, "precision": FP16, "optimization": {**OPTIMIZERS["momentum"], **SCHEDULE}}
+    return {**fields, "optimization": {**OPTIMIZERS[optimizer], **SCHEDULE}}
+
+
+def whole_and_parts(folder: Path, towers: int, mode: str, optimizer: str) -> list[Fields]:
+    fields = case(mode, optimizer)
+    name = f"{mode}-{optimizer}"
+    kept = {"checkpoints": str(folder / f"{towers}-{name}")}
+    return [
+        {"name": f"{name}-whole", **fields, "num_warmup_batches": 2, "num_batches": STEPS - 3},
+        {
+            "name": f"{name}-first",
+            **fields,
+            "lifecycle": kept,
+            "num_warmup_batches": 0,
+            "num_batches": PART - 1,
+        },
+        {
+            "name": f"{name}-second",
+            **fields,
+            "lifecycle": {**kept, "resume": True},
+            "num_warmup_batches": 1,
+            "num_batches": STEPS - PART - 2,
+        },
+    ]
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def ran(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, dict[str, Ran]]:
+    towers: int = request.param
+    folder = tmp_path_factory.mktemp("resume")
+    runs = [one for names in CASES[towers] for one in whole_and_parts(folder, towers, *names)]
+    return towers, run_all(folder, towers, runs)
+
+
+def losses(run: Ran) -> dict[int, float]:
+    return {step.global_step: step.loss for step in run.told(Step)}
+
+
+def test_resumed_losses_equal_uninterrupted_ones_to_the_last_bit(ran: tuple[int, dict[str, Ran]]) -> None:
+    towers, runs = ran
+    for names in CASES[towers]:
+        name = "-".join(names)
+        whole = losses(runs[f"{name}-whole"])
+        assert set(whole) == set(range(2, STEPS + 1))
+        assert len(set(whole.values())) > STEPS / 2, "training changes the loss, or equal ones mean nothing"
+        for part in ("first", "second"):
+            for step, loss in losses(runs[f"{name}-{part}"]).items():
+                assert loss == whole[step], (name, part, step)
+        assert max(losses(runs[f"{name}-first"])) == PART
+        assert max(losses(runs[f"{name}-second"])) == STEPS
+
+
+def test_resumed_weights_and_statistics_equal_uninterrupted_ones_to_the_last_bit(
+    ran: tuple[int, dict[str, Ran]],
+) -> None:
+    towers, runs = ran
+    for names in CASES[towers]:
+        name = "-".join(names)
+        whole, second = runs[f"{name}-whole"].last, runs[f"{name}-second"].last
+        assert set(whole) == set(second)
+        sets = 1 if names[0] in ("ps", "staged", "kuza55") else towers
+        assert len({key.split("/")[1] for key in whole if key.startswith("variables")}) == sets
+        assert any(key.startswith("state") for key in whole)
+        for key, array in whole.items():
+            np.testing.assert_array_equal(array, second[key], err_msg=f"{name} {key}")
+        first = runs[f"{name}-first"].last
+        assert any((array != first[key]).any() for key, array in whole.items())
+
+
+def test_the_checkpoint_taken_and_its_step_are_told(ran: tuple[int, dict[str, Ran]]) -> None:
+    towers, runs = ran
+    for names in CASES[towers]:
+        (resumed,) = runs["-".join(names) + "-second"].told(Resumed)
+        assert resumed.steps == PART
+        said = [notice.says for notice in runs["-".join(names) + "-second"].told(Noticed)]
+        assert not any("checkpoint" in says for says in said), said
+
+
+def other(name: str, folder: Path, **fields: Any) -> Fields:
+    lifecycle = {"checkpoints": str(folder), "resume": True, **fields.pop("lifecycle", {})}
+    base = {"batch_size": 4, "num_warmup_batches": 0, "num_batches": 1, **MODES["ps"]}
+    optimization = fields.pop("optimization", {"optimizer": "momentum"})
+    return {"name": name, **base, "lifecycle": lifecycle, "optimization": optimization, **fields}
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]:
+    """What goes wrong, and the checkpoints that are kept."""
+    folder = tmp_path_factory.mktemp("odd")
+    kept, full, relaxed, adam = (folder / name for name in ("kept", "full", "relaxed", "adam"))
+    by_adam: Fields = {"optimization": {"optimizer": "adam"}}
+    spread: Fields = {"ps_device": None, "exchange": {"ps_spread": True}}
+    every = {"lifecycle": {"checkpoint_steps": 2, "keep_checkpoints": 2, "resume": False}}
+    runs = [
+        other("many", kept, num_batches=8, **every),  # nine steps: saved at 2, 4, 6, 8 and 9
+        other("again", kept, lifecycle={"resume": False}),
+        other("model", kept, named="another"),
+        other("classes", kept, model={"classes": 5}),
+        other("filters", kept, model={"filters": 6}),
+        other("optimizer", kept, optimization={"optimizer": "adam"}),
+        other("alone", kept, **MODES["independent"]),
+        other("seed", kept, seed=99),
+        other("anew", folder / "empty"),
+        other("before_full", full, lifecycle={"resume": False}),
+        other("full", full, disk_bytes=3000, num_batches=3, lifecycle={"checkpoint_steps": 2}),
+        other("after_full", full),
+        other("carried", relaxed, **MODES["replicated"], lifecycle={"resume": False}),
+        other("carries", relaxed, **MODES["relaxed"]),
+        other("one_server", adam, **by_adam, lifecycle={"resume": False}),
+        other("spread", adam, **by_adam, **spread),
+        other("gathered", adam, **by_adam),
+        other("method", adam, **by_adam, method="kuza55"),
+        other("scaled", relaxed, **MODES["replicated"], precision=FP16),
+        other("damaged", folder / "damaged"),
+    ]
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "checkpoint-00000007.npz").write_bytes(b"PK\x03\x04")
+    return folder, run_all(folder, 2, runs)
+
+
+def test_every_so_many_steps_and_the_end_are_saved_and_the_oldest_go(
+    odd: tuple[Path, dict[str, Ran]],
+) -> None:
+    folder, runs = odd
+    saved = runs["many"].told(CheckpointSaved)
+    assert [one.steps for one in saved] == [2, 4, 6, 8, 9]
+    assert [len(one.removed) for one in saved] == [0, 0, 1, 1, 1]
+    assert all(one.bytes > 0 for one in saved)
+    # "seed" went on from step 9 by two more steps.
+    names = sorted(path.name for path in (folder / "kept").iterdir())
+    assert names[-1] == "checkpoint-00000011.npz"
+
+
+def test_a_checkpoint_of_another_model_optimizer_or_mode_is_refused_by_name(
+    odd: tuple[Path, dict[str, Ran]],
+) -> None:
+    said = {name: odd[1][name].error or "" for name in ("model", "classes", "filters", "optimizer", "alone")}
+    assert "the model norm, not another" in said["model"]
+    assert "the number of classes 7, not 5" in said["classes"]
+    assert "variables/0/conv/kernel of shape [3, 3, 2, 6]" in said["filters"]
+    assert "the optimizer momentum, not adam" in said["optimizer"]
+    assert "one set of variables, not 2 independent towers" in said["alone"]
+    assert all(odd[1][name].exit_code == ExitCode.USAGE for name in said)
+    assert all(odd[1][name].told(Step) == [] for name in said)
+
+
+def test_a_new_run_does_not_write_among_the_checkpoints_of_another(odd: tuple[Path, dict[str, Ran]]) -> None:
+    again = odd[1]["again"]
+    assert again.error is not None
+    assert again.error.endswith("already holds a checkpoint of step 9")
+    assert again.hint is not None
+    assert "--resume" in again.hint
+
+
+def test_another_seed_and_an_empty_folder_are_said_and_training_goes_on(
+    odd: tuple[Path, dict[str, Ran]],
+) -> None:
+    (seed,) = odd[1]["seed"].told(Noticed)
+    assert "--seed 1234, this run goes on with 99" in seed.says
+    (anew,) = odd[1]["anew"].told(Noticed)
+    assert "There is no checkpoint" in anew.says
+    assert len(odd[1]["anew"].told(Step)) == 1
+
+
+def test_a_full_disk_ends_the_run_with_its_steps_told_and_the_last_checkpoint_intact(
+    odd: tuple[Path, dict[str, Ran]],
+) -> None:
+    full = odd[1]["full"]
+    assert full.exit_code == ExitCode.HARDWARE
+    assert full.error is not None
+    assert "checkpoint-00000004.npz" in full.error
+    assert [step.global_step for step in full.told(Step)] == [4]
+    (resumed,) = odd[1]["after_full"].told(Resumed)
+    assert resumed.steps == 2
+    assert not list((odd[0] / "full").glob(".*"))
+
+
+def test_devices_that_share_variables_may_be_others_after_a_resume(
+    odd: tuple[Path, dict[str, Ran]],
+) -> None:
+    resumed = [odd[1][name].told(Resumed)[0].steps for name in ("spread", "gathered")]
+    assert resumed == [2, 4]
+    files = [odd[0] / "adam" / f"checkpoint-0000000{steps}.npz" for steps in (2, 4)]
+    with np.load(files[0]) as one, np.load(files[1]) as two:
+        assert one.files == two.files
+        # Adam's powers, from 1 on: once for each step.
+        assert one["shared/0/0"] == pytest.approx(0.9**3)
+        assert two["shared/0/0"] == pytest.approx(0.9**5)
+
+
+def test_the_state_of_keras_optimizers_is_not_taken_for_that_of_ours(
+    odd: tuple[Path, dict[str, Ran]],
+) -> None:
+    said = odd[1]["method"].error or ""
+    assert "the state of gputopo's own optimizer, not of Keras's optimizer (--method)" in said
+    assert odd[1]["method"].exit_code == ExitCode.USAGE
+
+
+def test_a_loss_scale_that_was_not_there_before_starts_anew(odd: tuple[Path, dict[str, Ran]]) -> None:
+    assert odd[1]["scaled"].error is None
+    assert any("loss scale is not in the checkpoint" in one.says for one in odd[1]["scaled"].told(Noticed))
+
+
+def test_to_resume_where_all_are_damaged_is_refused(odd: tuple[Path, dict[str, Ran]]) -> None:
+    assert "checkpoint-00000007.npz is damaged or cut short" in (odd[1]["damaged"].error or "")
+    assert odd[1]["damaged"].exit_code == ExitCode.USAGE
+    assert odd[1]["damaged"].told(Step) == []
+
+
+def test_what_a_mode_carries_starts_anew_from_a_checkpoint_of_a_plain_one(
+    odd: tuple[Path, dict[str, Ran]],
+) -> None:
+    (said,) = odd[1]["carries"].told(Noticed)
+    assert "starts anew" in said.says
+    assert odd[1]["carries"].error is None

@@ -1,0 +1,277 @@
+"""What a run keeps and what is made of it: evaluation, forward passes, export, traces, scalars, accuracy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gputopo.runs.steadiness import FEWEST_STEPS, MOST_STEPS
+from gputopo.values.errors import ExitCode
+from gputopo.values.events import (
+    Evaluated,
+    Exported,
+    LossNotFinite,
+    Noticed,
+    PlacementChecked,
+    Resumed,
+    Step,
+    Traced,
+    WarmupDone,
+)
+from tests.launch.train.lifecycle.evaluated_runs import ROWS, STEPS, runs_in
+from tests.launch.train.lifecycle.life import Ran, run_all
+from tests.launch.train.worker_process import environment
+
+pytestmark = pytest.mark.tensorflow
+
+TOWERS = 2
+TOLERANCE = 1e-5  # float32 over sums of some tens of terms
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("life")
+
+
+@pytest.fixture(scope="module")
+def ran(folder: Path) -> dict[str, Ran]:
+    return run_all(folder, TOWERS, runs_in(folder))
+
+
+@pytest.fixture(scope="module")
+def examples(ran: dict[str, Ran], folder: Path) -> tuple[Any, Any]:
+    with np.load(folder / f"out{TOWERS}" / "joint_batch.npz") as joint:
+        return joint["images"], joint["labels"]
+
+
+def logits_by_hand(weights: list[Any], state: list[Any], images: Any) -> Any:
+    """The network of norm_model in float64, as it is used: with the moving statistics, nothing dropped."""
+    kernel, beta, gamma, dense, bias = (array.astype(np.float64) for array in weights)
+    mean, variance = (array.astype(np.float64) for array in state)
+    windows = np.lib.stride_tricks.sliding_window_view(images.astype(np.float64), (3, 3), axis=(1, 2))
+    x = np.einsum("bhwcij,ijcf->bhwf", windows, kernel)
+    x = (x - mean) / np.sqrt(variance + 0.001) * gamma + beta
+    return np.maximum(x, 0.0).reshape(len(images), -1) @ dense + bias
+
+
+def trained(run: Ran) -> tuple[list[Any], list[Any]]:
+    return (
+        [run.last[f"variables/0/{number}"] for number in range(5)],
+        [run.last[f"state/0/{number}"] for number in range(2)],
+    )
+
+
+def metrics(logits: Any, labels: Any) -> tuple[float, float, float]:
+    order = np.argsort(-logits, axis=1, kind="stable")
+    place = np.argmax(order == labels[:, None], axis=1)
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    loss = -log_p[np.arange(len(labels)), labels].mean()
+    return float((place < 1).mean()), float((place < 5).mean()), float(loss)
+
+
+@pytest.mark.parametrize(("name", "batches"), [("eval", 3), ("eval_replicated", 1)])
+def test_an_evaluation_agrees_with_numpy_on_the_trained_variables_and_moving_statistics(
+    ran: dict[str, Ran], examples: tuple[Any, Any], name: str, batches: int
+) -> None:
+    images, labels = examples
+    top1, top5, loss = metrics(logits_by_hand(*trained(ran["train"]), images), labels)
+    (told,) = ran[name].told(Evaluated)
+    assert told.examples == batches * TOWERS * ROWS
+    assert (told.top1, told.top5) == (top1, top5)
+    assert told.loss == pytest.approx(loss, rel=TOLERANCE)
+    assert told.steps == STEPS
+    assert len(ran[name].told(Step)) == batches
+    (resumed,) = ran[name].told(Resumed)
+    assert resumed.steps == STEPS
+
+
+def test_the_statistics_matter_or_the_evaluation_would_prove_little(
+    ran: dict[str, Ran], examples: tuple[Any, Any]
+) -> None:
+    weights, _ = trained(ran["train"])
+    fresh = [np.zeros(4, np.float32), np.ones(4, np.float32)]
+    _, _, wrong = metrics(logits_by_hand(weights, fresh, examples[0]), examples[1])
+    assert ran["eval"].told(Evaluated)[0].loss != pytest.approx(wrong, rel=1e-2)
+
+
+def test_an_evaluation_without_a_fitting_checkpoint_is_refused(ran: dict[str, Ran]) -> None:
+    assert "the number of classes 7, not 5" in (ran["eval_other"].error or "")
+    assert "no folder of checkpoints" in (ran["eval_nothing"].error or "")
+    assert "there is no checkpoint in" in (ran["eval_empty"].error or "")
+
+
+def test_forward_passes_train_nothing_and_have_marks(ran: dict[str, Ran]) -> None:
+    steps = ran["forward"].told(Step)
+    assert [step.step for step in steps] == [0, 1, 2, 3]
+    assert len({step.loss for step in steps}) == 1
+    for step in steps:
+        assert all(mark.compute_s > 0 for mark in step.marks)
+    (placed,) = ran["forward"].told(PlacementChecked)
+    assert set(placed.ops) == {"/CPU:0", "/CPU:1"}
+
+
+def test_training_accuracy_is_that_of_the_step_and_only_there_when_asked_for(ran: dict[str, Ran]) -> None:
+    steps = ran["train"].told(Step)
+    assert all(0 <= step.top1 <= step.top5 <= 1 for step in steps)
+    assert all((step.top1 * TOWERS * ROWS).is_integer() for step in steps)
+    assert steps[-1].top1 > 1 / 7, "it learns eight examples by heart"
+    assert all(step.top1 is None for step in ran["nan"].told(Step))
+
+
+def test_a_warm_up_ends_when_the_steps_are_steady_or_at_the_end_of_the_search(ran: dict[str, Ran]) -> None:
+    (done,) = ran["steady"].told(WarmupDone)
+    assert done.steps >= FEWEST_STEPS
+    assert done.steps <= MOST_STEPS
+    numbers = [step.step for step in ran["steady"].told(Step)]
+    assert numbers[-2:] == [1, 2]
+    assert all(number < 1 for number in numbers[:-2])
+    assert len(numbers) == done.steps + 2
+
+
+def test_a_loss_that_is_no_number_is_told_once_and_training_goes_on(ran: dict[str, Ran]) -> None:
+    (told,) = ran["nan"].told(LossNotFinite)
+    assert told.value in ("nan", "inf")
+    assert told.towers
+    assert len(ran["nan"].told(Step)) == 5
+    assert ran["nan"].told(Step)[-1].loss is None
+
+
+LOAD = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+folder, images = sys.argv[1], np.load(sys.argv[2])["images"]
+serve = tf.saved_model.load(folder + "/saved_model").signatures["serving_default"]
+found = {name: value.numpy().tolist() for name, value in serve(images=tf.constant(images)).items()}
+found["one"] = serve(images=tf.constant(images[:1]))["logits"].numpy().tolist()
+found["gputopo"] = any(name.split(".")[0] == "gputopo" for name in sys.modules)
+json.dump(found, sys.stdout)
+"""
+
+
+def test_the_exported_model_gives_the_same_logits_in_a_process_without_gputopo(
+    ran: dict[str, Ran], folder: Path, examples: tuple[Any, Any]
+) -> None:
+    joint = folder / f"out{TOWERS}" / "joint_batch.npz"
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(folder / "export"), str(joint)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    logits = logits_by_hand(*trained(ran["train"]), examples[0])
+    assert found["gputopo"] is False
+    np.testing.assert_allclose(found["logits"], logits, rtol=0, atol=TOLERANCE * 10)
+    np.testing.assert_allclose(found["one"], logits[:1], rtol=0, atol=TOLERANCE * 10)
+    likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found["probabilities"], likely, rtol=0, atol=TOLERANCE * 10)
+
+
+def test_the_exported_arrays_are_the_trained_ones_by_name(ran: dict[str, Ran], folder: Path) -> None:
+    told = json.loads((folder / "export" / "model.json").read_text())
+    assert (told["model"], told["classes"], told["steps"], told["input_shape"]) == ("norm", 7, 6, [6, 5, 2])
+    weights, state = trained(ran["train"])
+    with np.load(folder / "export" / "weights.npz") as arrays:
+        assert list(told["arrays"]) == arrays.files
+        for array, name in zip([*weights, *state], arrays.files, strict=True):
+            np.testing.assert_array_equal(arrays[name], array)
+        assert told["parameters"] == sum(array.size for array in weights)
+    assert ran["train"].told(Exported)[0].formats == ("saved_model", "npz")
+    assert sorted(path.name for path in (folder / "export").iterdir()) == [
+        "model.json",
+        "saved_model",
+        "weights.npz",
+    ]
+
+
+def test_a_full_disk_is_called_so_and_leaves_nothing_half_written(ran: dict[str, Ran], folder: Path) -> None:
+    board, export = ran["board_full"], ran["export_full"]
+    assert (board.error or "").startswith(f"cannot write TensorBoard's scalars in {folder / 'full'}: ")
+    assert (export.error or "").startswith(f"cannot write the exported model in {folder / 'small'}: ")
+    assert "{{" not in (export.error or ""), "names of TensorFlow's graph tell a user nothing"
+    assert (board.exit_code, export.exit_code) == (ExitCode.HARDWARE, ExitCode.HARDWARE)
+    assert list((folder / "small").iterdir()) == []
+
+
+def test_an_export_goes_into_the_folder_that_a_link_names(ran: dict[str, Ran], folder: Path) -> None:
+    assert ran["linked"].error is None
+    assert (folder / "link").is_symlink()
+    names = sorted(path.name for path in (folder / "real").iterdir())
+    assert names == ["model.json", "saved_model", "weights.npz"]
+
+
+def test_an_export_never_goes_where_something_is(ran: dict[str, Ran]) -> None:
+    assert "is not empty" in (ran["used"].error or "")
+    assert ran["used"].told(Step) == []
+
+
+def test_traces_of_chosen_steps_tell_what_each_device_did(ran: dict[str, Ran], folder: Path) -> None:
+    first, second = ran["train"].told(Traced)
+    assert (first.steps, second.steps) == ((2, 3), (5,))
+    for told in (first, second):
+        assert list(Path(told.path).rglob("*.xplane.pb"))
+        assert told.says == ()
+        assert [(times.device, times.tower) for times in told.devices] == [("/CPU:0", 0), ("/CPU:1", 1)]
+        for times in told.devices:
+            assert 0 < times.compute_s <= told.seconds
+            assert any("Conv2D" in op for op in times.ops_s), times.ops_s
+            assert times.to_device_s is None
+    said = [notice.says for notice in ran["train"].told(Noticed)]
+    assert said == ["Not traced, for the run did not come to it: step 90."]
+
+
+def test_a_trace_of_towers_that_xla_compiled_holds_what_they_computed(ran: dict[str, Ran]) -> None:
+    (told,) = ran["xla"].told(Traced)
+    steps = [step for step in ran["xla"].told(Step) if step.step in told.steps]
+    assert [times.device for times in told.devices] == ["/CPU:0", "/CPU:1"]
+    for times in told.devices:
+        marked = sum(step.marks[times.tower].compute_s for step in steps)
+        assert marked / 3 < times.compute_s < marked * 1.2
+        assert sum(times.ops_s.values()) > times.compute_s / 3, times.ops_s
+
+
+READ = """
+import json, sys
+import tensorflow as tf
+found = {}
+for path in sorted(tf.io.gfile.glob(sys.argv[1] + "/*/events*")):
+    points = {}
+    for event in tf.compat.v1.train.summary_iterator(path):
+        for value in event.summary.value:
+            assert value.metadata.plugin_data.plugin_name == "scalars"
+            points.setdefault(value.tag, []).append([event.step, float(tf.make_ndarray(value.tensor))])
+    found[path.split("/")[-2]] = points
+json.dump(found, sys.stdout)
+"""
+
+
+def test_scalars_of_each_device_and_of_all_are_what_the_events_say(ran: dict[str, Ran], folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(folder / "board")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    steps = ran["train"].told(Step)
+    assert set(found) == {"all", "tower_0", "tower_1"}
+    numbers = [step.global_step for step in steps]
+    assert found["all"]["loss"] == [
+        [number, pytest.approx(step.loss)] for number, step in zip(numbers, steps, strict=True)
+    ]
+    assert found["all"]["learning_rate"] == [[number, pytest.approx(0.1)] for number in numbers]
+    assert found["tower_1"]["images_per_sec"] == [
+        [step.global_step, pytest.approx(ROWS / (step.marks[1].weights_s + step.marks[1].compute_s))]
+        for step in steps
+    ]

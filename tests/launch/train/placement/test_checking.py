@@ -1,0 +1,122 @@
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.launch.spec.run_spec import Exchange, RunSpec
+from gputopo.launch.train.placement import checking
+from gputopo.values.errors import HardwareError
+from gputopo.values.events import Device
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    op: str
+    device: str
+
+
+def spec(*devices: str) -> RunSpec:
+    return RunSpec(
+        model="alexnet",
+        devices=tuple(Device(tower=tower, device=device) for tower, device in enumerate(devices)),
+        backend="gpu",
+        ps_device="/GPU:0",
+        batch_size=1,
+    )
+
+
+def on(device: str) -> str:
+    return f"/job:localhost/replica:0/task:0/device:{device}"
+
+
+def test_an_op_counts_for_the_tower_whose_scope_it_was_built_in_wherever_it_stands() -> None:
+    nodes = [
+        Node("tower_0/Conv2D", "Conv2D", on("GPU:0")),
+        Node("ConstantFolding/tower_1/gradient_tape/MatMul", "_FusedMatMul", on("CPU:0")),
+        Node("update/AddN", "AddN", on("CPU:0")),
+    ]
+    assert checking.count_tower_ops(nodes) == {(0, "/GPU:0"): 1, (1, "/CPU:0"): 1}
+
+
+def test_copies_between_devices_and_clock_readings_are_no_computing_ops() -> None:
+    ops = ("_Send", "_Recv", "Timestamp", "ReadVariableOp", "Identity", "Const")
+    nodes = [Node(f"tower_0/{op}", op, on("CPU:0")) for op in ops]
+    assert checking.count_tower_ops(nodes) == Counter()
+
+
+def test_an_op_on_another_device_than_its_tower_is_an_error_that_names_both() -> None:
+    counts = Counter({(0, "/GPU:0"): 60, (1, "/GPU:1"): 58, (1, "/CPU:0"): 2})
+    with pytest.raises(HardwareError, match=r"2 ops of tower 1 were placed on /CPU:0, not on /GPU:1"):
+        checking.check_ops(counts, spec("/GPU:0", "/GPU:1"))
+
+
+def test_a_device_without_any_op_is_an_error() -> None:
+    with pytest.raises(HardwareError, match="no op was placed on /GPU:1"):
+        checking.check_ops(Counter({(0, "/GPU:0"): 60}), spec("/GPU:0", "/GPU:1"))
+
+
+def test_right_placements_are_counted_by_device() -> None:
+    counts = Counter({(0, "/GPU:0"): 60, (1, "/GPU:1"): 61})
+    assert checking.check_ops(counts, spec("/GPU:0", "/GPU:1")) == {"/GPU:0": 60, "/GPU:1": 61}
+
+
+@dataclass(frozen=True)
+class Shape:
+    count: int
+
+    def num_elements(self) -> int:
+        return self.count
+
+
+@dataclass(frozen=True)
+class Type:
+    size: int = 4
+
+
+@dataclass(frozen=True)
+class Variable:
+    device: str
+    shape: Shape
+    name: str = "kernel:0"
+    dtype: Type = Type()
+
+
+@dataclass(frozen=True)
+class Held:
+    places: list[list[Variable]]
+
+
+def held(*devices: str) -> Any:
+    return Held([[Variable(on(device), Shape(10 * (number + 1))) for number, device in enumerate(devices)]])
+
+
+def test_every_set_of_variables_has_its_devices_by_the_spec() -> None:
+    two = spec("/GPU:0", "/GPU:1")
+    assert checking.wanted_places(two, [8, 2]) == [["/GPU:0"] * 2]
+    spread = msgspec.structs.replace(two, ps_device=None, exchange=Exchange(ps_spread=True))
+    assert checking.wanted_places(spread, [8, 2, 3]) == [["/GPU:0", "/GPU:1", "/GPU:1"]]
+    for update in ("replicated", "independent"):
+        own = msgspec.structs.replace(two, variable_update=update, ps_device=None)
+        assert checking.wanted_places(own, [8, 2]) == [["/GPU:0"] * 2, ["/GPU:1"] * 2]
+
+
+def test_bytes_of_variables_are_counted_by_device() -> None:
+    wanted = [["/GPU:0", "/GPU:1", "/GPU:0"]]
+    found = checking.check_variables(held("GPU:0", "GPU:1", "GPU:0"), wanted)
+    assert found == {"/GPU:0": 160, "/GPU:1": 80}
+
+
+def test_one_variable_on_another_device_is_an_error_that_names_both() -> None:
+    with pytest.raises(HardwareError, match=r"variable kernel:0 is on /CPU:0, not on /GPU:1"):
+        checking.check_variables(held("GPU:0", "CPU:0"), [["/GPU:0", "/GPU:1"]])
+
+
+@pytest.mark.parametrize(
+    ("long", "short"),
+    [("/job:localhost/replica:0/task:0/device:GPU:11", "/GPU:11"), ("/device:CPU:0", "/CPU:0")],
+)
+def test_device_names_are_shortened_to_what_a_spec_says(long: str, short: str) -> None:
+    assert checking.short_name(long) == short

@@ -1,0 +1,63 @@
+"""TensorFlow's runtime as the spec sets it, asked of TensorFlow in a process of its own."""
+
+import json
+
+import pytest
+
+from tests.launch.forks import run_program
+
+pytestmark = pytest.mark.tensorflow
+
+ASK = """
+import json, sys
+import tensorflow as tf
+from gputopo.launch.train.placement import devices
+from gputopo.launch.spec.run_spec import Runtime
+from tests.launch.specs import cpu_spec
+
+silent = devices.settings(cpu_spec())
+spec = cpu_spec(runtime=Runtime(**json.loads(sys.argv[1])))
+devices.set_up(spec)
+made = [devices.short_name(one.name) for one in tf.config.list_logical_devices()]
+told = devices.settings(spec)
+
+# GPUs that are not there: what is asked of TensorFlow for each of them.
+asked = []
+gpus = ["gpu a", "gpu b"]
+tf.config.list_physical_devices = lambda kind: gpus
+tf.config.experimental.set_memory_growth = lambda gpu, on: asked.append([gpu, "growth", on])
+tf.config.set_logical_device_configuration = lambda gpu, parts: asked.append(
+    [gpu, "limit", [part.memory_limit for part in parts]])
+devices.set_up(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))
+devices.set_up(cpu_spec(backend="gpu"))
+print(json.dumps({"silent": silent, "devices": made, "told": told, "asked": asked,
+    "gpu": devices.settings(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))}))
+"""
+
+
+def ask(runtime: dict[str, int], **more: str) -> dict[str, object]:
+    done = run_program("-c", ASK, json.dumps(runtime), more=more)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_threads_are_as_the_spec_says_and_are_told() -> None:
+    threads = {"TF_GPU_THREAD_MODE": "gpu_shared", "TF_GPU_THREAD_COUNT": "8"}
+    found = ask({"intra_threads": 3, "inter_threads": 5}, **threads)
+    assert found["silent"] == {}, "what TensorFlow chooses itself is not told"
+    assert found["devices"] == ["/CPU:0", "/CPU:1"]
+    assert found["told"] == {"intra_op_threads": "3", "inter_op_threads": "5"}
+    assert found["gpu"] == {
+        "intra_op_threads": "3",
+        "inter_op_threads": "5",
+        "gpu_threads": "gpu_shared 8",
+        "gpu_memory": "512 MiB",
+    }
+    # Each GPU gets a limit or may grow, never both.
+    assert found["asked"] == [
+        ["gpu a", "limit", [512]],
+        ["gpu b", "limit", [512]],
+        ["gpu a", "growth", True],
+        ["gpu b", "growth", True],
+    ]

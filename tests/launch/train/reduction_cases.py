@@ -1,0 +1,244 @@
+"""Runs reductions for the tests: `python -m tests.launch.train.reduction_cases DEVICES OUT_FOLDER TIMED`.
+
+For each method that has an algorithm for CPU devices, and for what can be put round one, OUT_FOLDER/name.npz
+holds what was added (`given{variable}`, [devices, ...]) and every device's sums (`got{variable}`).
+OUT_FOLDER/told.json holds what the checks said, and which ops that stand on the towers' devices have no
+kernel for GPUs. TIMED is 1 if the methods are timed as well, as `bandwidth --allreduce` does; then the
+kernels are looked up.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gputopo.launch.jobs.reduction.spec import METHODS, Method, ReductionJob
+from gputopo.launch.spec.run_spec import Exchange, RunSpec
+from gputopo.values.errors import GputopoError
+from gputopo.values.events import Device
+from tests.launch.train.small_model import SmallModel
+
+SHAPES = ((3, 5, 2), (1,), (), (401, 300), (40, 31), (7,), (7,))  # the large one is worth cutting
+ON_CPU = tuple(name for name in METHODS if not name.startswith("nccl"))
+WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
+    "copy in 1": ("copy", {"repacking": 1}),
+    "copy in 4": ("copy", {"repacking": 4}),
+    "ring#3 in 5": ("ring#3", {"repacking": 5}),
+    "collective joined": ("collective", {"small_bytes": 30, "small_group": 2}),
+    "ring joined": ("ring", {"small_bytes": 4000}),
+    "hierarchical all": ("hierarchical", {"small_bytes": 40, "repacking": 3, "transfer": "fp16"}),
+    "copy fp16": ("copy", {"transfer": "fp16"}),
+    "collective fp16": ("collective", {"transfer": "fp16"}),
+    "ring#2 fp16": ("ring#2", {"transfer": "fp16"}),
+    "psgpu#3": ("psgpu#3", {}),
+    "pscpu#4": ("pscpu#4", {}),
+    "hierarchical in rows": ("hierarchical", {"groups": "rows"}),
+    "hierarchical of one": ("hierarchical", {"groups": "one"}),
+}
+
+
+def wrapped(count: int) -> bool:
+    """Tell whether what is put round reductions is tried on so many devices."""
+    return count in (3, 5)
+
+
+def run_spec(count: int, model: str = "trivial") -> RunSpec:
+    towers = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(count))
+    return RunSpec(model=model, devices=towers, backend="cpu", batch_size=1)
+
+
+def exchange_of(fields: dict[str, Any], count: int) -> Exchange:
+    """Give the exchange of a case. Groups: `rows` of unequal sizes, not in order, or `one` for each tower."""
+    if "groups" not in fields:
+        return Exchange(**fields)
+    towers = list(range(count))
+    rows = (tuple(towers[1::3][::-1]), tuple(towers[0::3]), tuple(towers[2::3]))
+    one = tuple((tower,) for tower in towers)
+    chosen = one if fields["groups"] == "one" else tuple(row for row in rows if row)
+    return Exchange(**{**fields, "groups": chosen})
+
+
+def main(count: int, out: Path, *, timed: bool) -> None:
+    from gputopo.launch.train.placement import devices
+    from gputopo.launch.train.reductions.methods import ALGORITHMS, reducer_of
+
+    run = run_spec(count)
+    devices.set_up(run)
+    names = [device.device for device in run.devices]
+    told: dict[str, Any] = {"checks": {}, "sound": {}, "nodes": {}, "without_gpu_kernel": {}, "self_test": {}}
+    cases = {name: (name, Exchange()) for name in ON_CPU}
+    if wrapped(count):
+        cases |= {label: (name, exchange_of(fields, count)) for label, (name, fields) in WRAPPED.items()}
+    for label, (name, exchange) in cases.items():
+        reducer = reducer_of(name, names, exchange)
+        with _kept_graphs() as nodes:
+            np.savez(out / f"{label}.npz", **_reduce(reducer, names))
+            told["self_test"][label] = _self_tested(reducer, label, names, exchange)
+            if timed and label in METHODS:
+                told["sound"][label] = _checked(METHODS[label], run)
+        if timed:
+            told["nodes"][label] = len(nodes)
+            told["without_gpu_kernel"][label] = _without_gpu_kernel(nodes)
+    for name, broken in _broken(names).items() if timed else ():
+        ALGORITHMS[name] = broken
+        told["checks"][name] = _checked(Method(name=name, algorithm=name, says=""), run)
+    (out / "told.json").write_text(json.dumps(told))
+
+
+def _self_tested(reducer: Any, label: str, names: Sequence[str], exchange: Exchange) -> str:
+    from gputopo.launch.train.reductions.reducer import self_test
+
+    try:
+        self_test(reducer, label, names, exchange.transfer)
+    except GputopoError as error:
+        return error.what
+    return "right"
+
+
+def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Add numbers of any size and sign; give what was added, and the sums."""
+    import tensorflow as tf
+
+    random = np.random.default_rng(7)
+    given = [random.normal(0.0, 10.0, (len(names), *shape)).astype(np.float32) for shape in SHAPES]
+    sources = []
+    for of_towers in given:
+        row = []
+        for name, value in zip(names, of_towers, strict=True):
+            with tf.device(name):
+                row.append(tf.Variable(value))
+        sources.append(row)
+
+    def build() -> list[list[Any]]:
+        read = []
+        for row in sources:
+            values = []
+            for name, source in zip(names, row, strict=True):
+                with tf.device(name):
+                    values.append(source.read_value())
+            read.append(values)
+        return [list(row) for row in reducer(read)]
+
+    sums = tf.compat.v1.wrap_function(build, [])()
+    found: dict[str, Any] = {f"given{number}": value for number, value in enumerate(given)}
+    found |= {f"got{number}": np.stack([each.numpy() for each in row]) for number, row in enumerate(sums)}
+    return found
+
+
+def _checked(method: Method, run: RunSpec) -> list[Any]:
+    """Give the bytes and the number of times of a bench, or what it refused."""
+    from gputopo.launch.train.reductions.worker import time_reduction
+
+    job = ReductionJob(run=run, method=method, repeats=2, warm_up=1)
+    try:
+        timed = time_reduction(SmallModel(), job, lambda _: None)
+    except GputopoError as error:
+        return [error.what]
+    return [timed.bytes, len(timed.repeats_us), min(timed.repeats_us) > 0, timed.fixed_cost_us > 0]
+
+
+def _broken(names: Sequence[str]) -> dict[str, Any]:
+    """Give algorithms with one fault each; the right sums come from `copy`."""
+    import tensorflow as tf
+
+    from gputopo.launch.train.reductions.copies import copy
+
+    right = copy(names)
+
+    def loses_a_tower(_: Any) -> Any:
+        return lambda gradients: right([[*row[:-1], row[0] * 0] for row in gradients])
+
+    def doubles_the_last_variable(_: Any) -> Any:
+        def reduce(gradients: Any) -> Any:
+            *sums, last = right(gradients)
+            return [*sums, last if len(gradients) == 1 else [2 * total for total in last]]
+
+        return reduce
+
+    def spoils_one_number(_: Any) -> Any:
+        def reduce(gradients: Any) -> Any:
+            (first, *others), *rest = right(gradients)
+            if len(gradients) > 1:  # its last number, on the first device
+                with tf.device(names[0]):
+                    flat = tf.reshape(first, (-1,))
+                    first = tf.reshape(tf.concat([flat[:-1], flat[-1:] + 1], 0), first.shape)
+            return [[first, *others], *rest]
+
+        return reduce
+
+    def keeps_a_devices_own_gradient(_: Any) -> Any:
+        def reduce(gradients: Any) -> Any:
+            sums = right(gradients)
+            if len(gradients) > 1:
+                sums[1][-1] = gradients[1][-1]
+            return sums
+
+        return reduce
+
+    def wrong_from_the_second_graph_on(_: Any) -> Any:
+        graphs: list[int] = []
+
+        def reduce(gradients: Any) -> Any:
+            graphs.append(1)
+            return right(gradients) if len(graphs) <= 2 else [list(row) for row in gradients]
+
+        return reduce
+
+    faults = (
+        loses_a_tower,
+        doubles_the_last_variable,
+        spoils_one_number,
+        keeps_a_devices_own_gradient,
+        wrong_from_the_second_graph_on,
+    )
+    return {fault.__name__: fault for fault in faults}
+
+
+@contextmanager
+def _kept_graphs() -> Iterator[list[Any]]:
+    """Collect the nodes of all graphs that are built meanwhile, whole, before TensorFlow rewrites them.
+
+    Without those on the host, which is CPU 0; the other CPU devices stand for GPUs.
+    """
+    import tensorflow as tf
+
+    wrap = tf.compat.v1.wrap_function
+    nodes: list[Any] = []
+
+    def keep(*arguments: Any) -> Any:
+        graph = wrap(*arguments)
+        nodes.extend(
+            node
+            for node in graph.graph.as_graph_def().node
+            if node.device and not node.device.endswith("CPU:0")
+        )
+        return graph
+
+    tf.compat.v1.wrap_function = keep
+    try:
+        yield nodes
+    finally:
+        tf.compat.v1.wrap_function = wrap
+
+
+def _without_gpu_kernel(nodes: Sequence[Any]) -> list[str]:
+    """Name the ops for which TensorFlow has no GPU kernel of their types."""
+    from tensorflow.python.framework import kernels
+
+    def fits(kernel: Any, node: Any) -> bool:
+        for rule in kernel.constraint:
+            allowed, given = set(rule.allowed_values.list.type), node.attr[rule.name]
+            if allowed and not set(given.list.type or [given.type]) <= allowed:
+                return False
+        return kernel.device_type in ("GPU", "DEFAULT")
+
+    of_ops = {op: kernels.get_registered_kernels_for_op(op).kernel for op in {node.op for node in nodes}}
+    return sorted({node.op for node in nodes if not any(fits(each, node) for each in of_ops[node.op])})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), timed=sys.argv[3] == "1")

@@ -1,0 +1,204 @@
+"""Every reduction against a float64 numpy sum, on 2 to 7 logical CPU devices; and the real worker."""
+
+import json
+import math
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from gputopo.launch.jobs.reduction.bench import measure
+from gputopo.launch.jobs.reduction.process import worker_command
+from gputopo.launch.jobs.reduction.spec import METHODS, Message, ReductionJob, Refused
+from tests.launch.forks import run_program
+from tests.launch.train.reduction_cases import ON_CPU, SHAPES, WRAPPED, run_spec, wrapped
+from tests.launch.train.small_model import SHAPES as SMALL_MODEL
+from tests.launch.train.worker_process import environment
+
+pytestmark = pytest.mark.tensorflow
+
+TRIVIAL_BYTES = 4 * 4_263_877
+# The numbers are normal with deviation 10: a partial sum of at most 7 of them is below 200.
+LARGEST = 200.0
+# Each of at most 6 additions rounds by half a unit of the last place, 2^-24 of the number in float32 and
+# 2^-11 in float16; there the numbers were rounded before.
+TOLERANCE = 6 * LARGEST * 2.0**-24
+TOLERANCE_FP16 = (6 + 7) * LARGEST * 2.0**-11
+COUNTS = (7, 5, 4, 3, 2)  # the longest first
+TIMED = (2, 3)
+
+
+class Ran:
+    """What one process found for a number of devices."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        self.count = count
+        self.folder = folder
+        self.told: dict[str, Any] = json.loads((folder / "told.json").read_text())
+
+    def sums(self, method: str) -> dict[str, Any]:
+        return dict(np.load(self.folder / f"{method}.npz"))
+
+
+def run_cases(count: int, folder: Path) -> Ran:
+    timed = str(int(count in TIMED))
+    done = run_program("-m", "tests.launch.train.reduction_cases", str(count), str(folder), timed)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return Ran(count, folder)
+
+
+@pytest.fixture(scope="module")
+def all_ran(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Ran]:
+    """Building graphs takes one core: two processes at a time."""
+    folders = [tmp_path_factory.mktemp("reductions") for _ in COUNTS]
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(COUNTS, pool.map(run_cases, COUNTS, folders), strict=True))
+
+
+@pytest.fixture(params=COUNTS)
+def ran(request: pytest.FixtureRequest, all_ran: dict[int, Ran]) -> Ran:
+    count: int = request.param
+    return all_ran[count]
+
+
+EVERY = pytest.mark.parametrize(
+    ("count", "method"),
+    [(count, method) for count in COUNTS for method in (*ON_CPU, *(WRAPPED if wrapped(count) else ()))],
+)
+
+
+def wrong_on(method: str, count: int) -> bool:
+    """TensorFlow's hierarchical copy loses a device of an odd number."""
+    return method == "tf_hierarchical" and count % 2 == 1
+
+
+def is_right(ran: Ran, method: str) -> bool:
+    found = ran.sums(method)
+    tolerance = TOLERANCE_FP16 if "fp16" in method or method == "hierarchical all" else TOLERANCE
+    for number, shape in enumerate(SHAPES):
+        got, expected = found[f"got{number}"], found[f"given{number}"].astype(np.float64).sum(axis=0)
+        assert got.shape == (ran.count, *shape)
+        if not all(np.allclose(of_tower, expected, rtol=0, atol=tolerance) for of_tower in got):
+            return False
+    return True
+
+
+@EVERY
+def test_every_device_gets_the_sum_of_all_and_a_wrong_sum_is_noticed(
+    all_ran: dict[int, Ran], count: int, method: str
+) -> None:
+    ran = all_ran[count]
+    right = not wrong_on(method, ran.count)
+    assert is_right(ran, method) == right
+    assert (ran.told["self_test"][method] == "right") == right
+
+
+@EVERY
+def test_all_devices_get_the_same_bits(all_ran: dict[int, Ran], count: int, method: str) -> None:
+    found = all_ran[count].sums(method)
+    for number in range(len(SHAPES)):
+        for of_tower in found[f"got{number}"]:
+            np.testing.assert_array_equal(of_tower, found[f"got{number}"][0])
+
+
+@pytest.mark.parametrize("method", ON_CPU)
+def test_what_is_wrong_or_cannot_be_there_is_refused_before(ran: Ran, method: str) -> None:
+    refused = METHODS[method].why_not("cpu", ran.count) is not None
+    assert refused == wrong_on(method, ran.count)
+
+
+@pytest.mark.parametrize("method", ON_CPU)
+def test_a_sound_method_is_timed_and_an_unsound_one_caught_by_its_sum(ran: Ran, method: str) -> None:
+    if ran.count not in TIMED:
+        assert method not in ran.told["sound"]
+        return
+    told = ran.told["sound"][method]
+    if wrong_on(method, ran.count):
+        assert told == ["the reduction 'tf_hierarchical' is wrong on /CPU:0: it adds up to 11, not 111"]
+    else:
+        size = 4 * sum(math.prod(shape) for shape in SMALL_MODEL.values())
+        assert told == [size, 2, True, True]
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("loses_a_tower", "adds up to"),
+        ("doubles_the_last_variable", "in variable 3"),
+        ("spoils_one_number", "on /CPU:0, in variable 0"),
+        ("keeps_a_devices_own_gradient", "in variable 1"),
+        ("wrong_from_the_second_graph_on", "in a timed call"),
+    ],
+)
+def test_a_method_with_one_fault_is_refused_by_name(ran: Ran, fault: str, says: str) -> None:
+    if ran.count not in TIMED:
+        return
+    (refused,) = ran.told["checks"][fault]
+    assert f"'{fault}' is wrong" in refused
+    assert says in refused
+
+
+def test_every_op_on_a_towers_device_can_run_on_a_gpu(ran: Ran) -> None:
+    """Of the self-test, the check and the timed graph. Soft placement is off: one op would stop it all."""
+    if ran.count not in TIMED:
+        return
+    tried = (*ON_CPU, *(WRAPPED if wrapped(ran.count) else ()))
+    assert ran.told["without_gpu_kernel"] == {name: [] for name in tried}
+    assert min(ran.told["nodes"].values()) > 5
+
+
+def test_every_method_names_an_algorithm_that_there_is() -> None:
+    ask = "from gputopo.launch.train.reductions.methods import ALGORITHMS; print(*ALGORITHMS)"
+    done = run_program("-c", ask)
+    assert set(done.stdout.split()) == {method.algorithm for method in METHODS.values()}
+
+
+def test_the_real_worker_is_measured_on_cpu_devices() -> None:
+    times = measure("trivial", None, 3, methods=["copy", "ring"], repeats=4)
+    assert times.not_measured == ()
+    assert [sample.algorithm for sample in times.samples] == ["copy", "ring"]
+    for sample in times.samples:
+        assert (sample.source, sample.bytes, sample.model) == ("cpu:0,1,2", TRIVIAL_BYTES, "trivial")
+        assert len(sample.repeats_us) == 4
+        assert min(sample.repeats_us) > times.fixed_cost_us[sample.algorithm or ""] / 10
+        assert sample.bus_gb_per_s == pytest.approx((sample.median_gb_per_s or 0.0) * 4 / 3)
+
+
+def run_worker(job: ReductionJob) -> Message:
+    reading, writing = os.pipe()
+    done = subprocess.run(
+        worker_command(job, writing),
+        pass_fds=[writing],
+        env=environment(),
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        messages = [msgspec.json.decode(line, type=Message) for line in stream]
+    assert messages, done.stderr[-2000:]
+    last: Message = messages[-1]
+    return last
+
+
+def test_an_op_without_a_kernel_is_refused_in_tensorflows_words() -> None:
+    method = METHODS["nccl_op"]
+    told = run_worker(ReductionJob(run=run_spec(2), method=method, repeats=1, warm_up=1))
+    assert isinstance(told, Refused)
+    assert "NcclAllReduce" in told.says
+    assert not told.wrong_data
+    assert not told.for_all
+
+
+def test_gpus_that_tensorflow_does_not_see_are_refused_for_all_methods() -> None:
+    run = msgspec.structs.replace(run_spec(2), backend="gpu")
+    told = run_worker(ReductionJob(run=run, method=METHODS["copy"], repeats=1, warm_up=1))
+    assert isinstance(told, Refused)
+    assert told.for_all
+    assert "TensorFlow sees 0 of the 2 planned GPUs" in told.says

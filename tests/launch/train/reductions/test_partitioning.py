@@ -1,0 +1,98 @@
+import itertools
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.train.reductions.partitioning import leaders_of, pieces, small_runs, spread, starts_of
+from gputopo.topology.reduction_groups import halves
+
+
+@given(st.integers(0, 10**9), st.integers(1, 300), st.integers(1, 10**6))
+def test_pieces_are_all_of_it_nearly_equal_and_not_too_small(size: int, count: int, least: int) -> None:
+    cut = pieces(size, count, least)
+    assert sum(cut) == size
+    assert max(cut) - min(cut) <= 1
+    assert len(cut) == max(1, min(size // least, count))
+    assert min(cut) >= least or len(cut) == 1
+
+
+@given(st.integers(0, 10**9), st.integers(1, 300), st.integers(2, 64))
+def test_pieces_begin_at_whole_units_where_there_is_one_for_each(size: int, count: int, unit: int) -> None:
+    cut = pieces(size, count, unit=unit)
+    assert sum(cut) == size
+    assert len(cut) == max(1, min(size, count))
+    assert max(cut) - min(cut) < 2 * unit
+    if size >= count * unit:
+        assert all(start % unit == 0 for start in itertools.accumulate(cut[:-1]))
+
+
+def test_the_larger_pieces_come_first() -> None:
+    assert pieces(10, 4) == [3, 3, 2, 2]
+    assert pieces(2, 4) == [1, 1]
+    assert pieces(10, 4, 4) == [5, 5]
+
+
+def test_the_last_piece_has_what_is_no_whole_unit() -> None:
+    assert pieces(101, 3, unit=10) == [40, 30, 31]
+    assert pieces(29, 3, unit=10) == [10, 10, 9], "no unit for every piece: cut anywhere"
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=40),
+    st.integers(0, 30),
+    st.integers(1, 5),
+)
+def test_small_neighbours_are_joined_up_to_the_most_and_nothing_else_is(
+    sizes: list[int], small: int, most: int
+) -> None:
+    groups = small_runs(sizes, small, most)
+    assert [number for group in groups for number in group] == list(range(len(sizes)))
+    for group in groups:
+        assert len(group) <= most
+        assert len(group) == 1 or all(sizes[number] <= small for number in group)
+    for before, after in itertools.pairwise(groups):
+        could_join = sizes[before[-1]] <= small and sizes[after[0]] <= small
+        assert not could_join or len(before) == most
+
+
+def test_runs_end_at_a_large_one_and_at_the_most() -> None:
+    assert small_runs([1, 1, 9, 1, 1, 1], 4, 2) == [[0, 1], [2], [3, 4], [5]]
+
+
+@given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 6))
+def test_a_variable_goes_where_the_fewest_bytes_are(sizes: list[int], count: int) -> None:
+    places = [f"/GPU:{number}" for number in range(count)]
+    chosen = spread(sizes, places)
+    held = dict.fromkeys(places, 0)
+    for size, place in zip(sizes, chosen, strict=True):
+        assert held[place] == min(held.values())
+        held[place] += size
+
+
+def test_equal_places_are_taken_in_order() -> None:
+    assert spread([5, 5, 5, 1], ["a", "b"]) == ["a", "b", "a", "b"]
+
+
+@given(st.integers(2, 16), st.integers(1, 8), st.integers(1, 20), st.integers(0, 300))
+def test_in_every_tick_of_a_ring_each_tower_has_one_piece_for_each_ring(
+    towers: int, rings: int, tick: int, first: int
+) -> None:
+    starts = starts_of(towers * rings, towers, rings, first)
+    at = Counter((start + tick) % towers for start in starts)
+    assert at == dict.fromkeys(range(towers), rings)
+
+
+def test_rings_start_far_apart() -> None:
+    assert starts_of(8, 4, 2) == [0, 1, 2, 3, 2, 3, 0, 1]
+    assert starts_of(2, 4, 1, first=7) == [3, 0]
+
+
+@given(st.integers(1, 12), st.integers(0, 200))
+def test_every_tower_leads_and_totals_are_made_everywhere_in_turn(towers: int, first: int) -> None:
+    groups = halves(towers)
+    turns = [leaders_of(groups, first + number) for number in range(len(groups) * towers)]
+    for group in range(len(groups)):
+        assert {leaders[group] for leaders, _ in turns} == set(groups[group])
+    assert set(Counter(main for _, main in turns).values()) == {towers}
+    assert {leaders[main] for leaders, main in turns} == set(range(towers))

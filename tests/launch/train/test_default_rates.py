@@ -1,0 +1,40 @@
+"""Catalogue models on synthetic data at the rate that their authors train them with."""
+
+import numpy as np
+import pytest
+
+from gputopo.launch.spec.model_schedules import model_recipe
+from tests.launch.train.numerics_cases import Found, run_cases
+
+pytestmark = pytest.mark.tensorflow
+
+BATCH = 2  # the smallest that norms can work with, and the one whose gradients are the largest
+# One of each family that is small; the others take seconds a step.
+MODELS = (
+    "lenet",
+    "trivial",
+    "alexnet-cifar10",
+    "resnet20",
+    "cifar10-cnn",
+)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    cases = {}
+    for name in MODELS:
+        spec = {
+            "batch_size": BATCH,
+            "learning_rate": model_recipe(name, BATCH).learning_rate,
+            "variable_update": "parameter_server",
+            "ps_device": "/CPU:0",
+        }
+        cases[name] = {"model": name, "steps": 3, "spec": spec, "losses_only": True}
+    return run_cases(tmp_path_factory.mktemp("rates"), 1, cases)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_stay_finite_and_the_model_learns(ran: Found, name: str) -> None:
+    losses = ran[name]["losses"][:, 0]
+    assert np.isfinite(losses).all()
+    assert losses.min() < losses[0]

@@ -1,0 +1,313 @@
+"""Every way to hold and move variables against a float64 network with batch norm and momentum.
+
+On 1, 2, 3, 4 and 7 logical CPU devices, mean and sum. A tower normalises over its own rows, so that the sum
+over towers is not the gradient of the joint batch: the reference computes tower by tower.
+"""
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch.train import slope_model
+from tests.launch.train.normed_model import SHAPES, train
+from tests.launch.train.test_training import run_cases
+
+pytestmark = pytest.mark.tensorflow
+
+JOINT_BATCH = 24
+STEPS = 5  # the first, one of warm-up, three counted
+RATE, MOMENTUM = 0.05, 0.9
+# float32 keeps about 7 digits; sums over some hundred terms, a norm and five steps may lose three of them.
+TOLERANCE = 1e-4
+TOLERANCE_FP16 = 5e-3  # of gradients rounded to 11 bits
+TOWERS = (4, 3, 2, 1)  # the longest first
+BYTES = 4 * sum(math.prod(shape) for shape in SHAPES.values())
+
+SERVER = {"variable_update": "parameter_server"}
+COPIES = {"variable_update": "replicated"}
+MODES: dict[str, dict[str, Any]] = {
+    "server": {**SERVER, "ps_device": "/CPU:0"},
+    "server on the last": {**SERVER, "ps_device": "last"},
+    "server spread": {**SERVER, "exchange": {"ps_spread": True}},
+    "server staged": {**SERVER, "ps_device": "/CPU:0", "exchange": {"staged": True}},
+    "spread and staged": {**SERVER, "exchange": {"staged": True, "ps_spread": True}},
+    "copy": {"all_reduce": "copy"},
+    "ring": {"all_reduce": "ring"},
+    "ring#2": {"all_reduce": "ring#2"},
+    "hierarchical": {"all_reduce": "hierarchical"},
+    "pscpu#2": {"all_reduce": "pscpu#2"},
+    "psgpu": {"all_reduce": "psgpu"},
+    "collective": {"all_reduce": "collective"},
+    "relaxed": {"exchange": {"relaxed": True}},
+    "relaxed ring": {"all_reduce": "ring", "exchange": {"relaxed": True, "repacking": 2}},
+    "repacked": {"all_reduce": "copy", "exchange": {"repacking": 3}},
+    "joined": {"all_reduce": "ring", "exchange": {"small_bytes": 30}},
+    "fp16": {"all_reduce": "copy", "exchange": {"transfer": "fp16"}},
+    "fp16 repacked": {"all_reduce": "collective", "exchange": {"transfer": "fp16", "repacking": 2}},
+}
+INDEPENDENT = {"variable_update": "independent"}
+PACKED = ("spread and staged", "relaxed ring", "repacked", "joined", "fp16", "fp16 repacked")
+DELAYED = ("server staged", "spread and staged", "relaxed", "relaxed ring")
+REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" not in fields)
+
+
+def is_run(mode: str, towers: int, reduce: str) -> bool:
+    """What is put round a reduction is tried on 3 towers; for one tower mean and sum are the same graph."""
+    if mode in PACKED:
+        return towers == 3 and reduce == "mean"
+    return towers > 1 or reduce == "mean" or mode in ("server", "copy")
+
+
+def cases_for(towers: int) -> dict[str, dict[str, Any]]:
+    common = {
+        "model": "norm",
+        "batch_size": JOINT_BATCH // towers,
+        "num_batches": 3,
+        "num_warmup_batches": 1,
+        "learning_rate": RATE,
+        "optimization": {"optimizer": "momentum", "momentum": MOMENTUM},
+        "variable_update": "replicated",
+    }
+    cases = {}
+    others = {"asynchronous": asynchronous("norm"), "independent": INDEPENDENT}
+    for name, fields in {**MODES, **others}.items():
+        given = {key: f"/CPU:{towers - 1}" if value == "last" else value for key, value in fields.items()}
+        for reduce in ("mean", "sum"):
+            if is_run(name, towers, reduce):
+                cases[f"{name}-{reduce}"] = {**common, **given, "grad_reduce": reduce}
+    for reduce in ("mean", "sum"):
+        slope = {**common, **asynchronous("slope"), "optimization": {}, "grad_reduce": reduce}
+        cases[f"slope-{reduce}"] = {**slope, "num_batches": 20}
+    return cases
+
+
+def asynchronous(model: str) -> dict[str, Any]:
+    return {**SERVER, "model": model, "exchange": {"asynchronous": True}}
+
+
+@pytest.fixture(scope="module")
+def all_ran(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """Building graphs takes one core: two processes at a time."""
+    folders = [tmp_path_factory.mktemp("exchange") for _ in TOWERS]
+    with ThreadPoolExecutor(2) as pool:
+        ran = pool.map(run_cases, folders, TOWERS, map(cases_for, TOWERS))
+        return dict(zip(TOWERS, ran, strict=True))
+
+
+@pytest.fixture(params=TOWERS)
+def ran(request: pytest.FixtureRequest, all_ran: dict[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    towers: int = request.param
+    return towers, all_ran[towers]
+
+
+def slices(found: dict[str, Any], towers: int) -> list[tuple[Any, Any]]:
+    rows = len(found["images"]) // towers
+    cut = [slice(tower * rows, (tower + 1) * rows) for tower in range(towers)]
+    return [(found["images"][own], found["labels"][own]) for own in cut]
+
+
+def weights(found: dict[str, Any], place: int) -> list[Any]:
+    return [found[f"last{place}_{number}"] for number in range(len(SHAPES))]
+
+
+@pytest.mark.parametrize(
+    ("towers", "mode", "reduce"),
+    [
+        (towers, mode, reduce)
+        for towers in TOWERS
+        for mode in MODES
+        for reduce in ("mean", "sum")
+        if is_run(mode, towers, reduce)
+    ],
+)
+def test_every_synchronous_mode_trains_as_computed_by_hand(
+    all_ran: dict[int, dict[str, Any]], towers: int, mode: str, reduce: str
+) -> None:
+    cases = all_ran[towers]
+    found = cases[f"{mode}-{reduce}"]
+    losses, last, statistics = train(
+        [found[f"first{number}"] for number in range(len(SHAPES))],
+        slices(found, towers),
+        steps=STEPS,
+        rate=RATE,
+        momentum=MOMENTUM,
+        share=1 / towers if reduce == "mean" else 1.0,
+        delay=int(mode in DELAYED),
+    )
+    # The first step is not among the events: it is the one whose placements are checked.
+    tolerance = TOLERANCE_FP16 if "fp16" in mode and towers > 1 else TOLERANCE
+    assert found["losses"] == pytest.approx(losses[1:], rel=tolerance)
+    for place in range(towers if mode in REPLICATED else 1):
+        for got, expected in zip(weights(found, place), last, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+    for number, expected in enumerate(statistics):
+        np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reduce", "delay"),
+    [
+        (
+            {"all_reduce": "ring#3", "exchange": {"small_bytes": 40, "small_group": 3, "repacking": 7}},
+            "sum",
+            0,
+        ),
+        ({"all_reduce": "psgpu#5", "exchange": {"relaxed": True, "small_bytes": 100}}, "sum", 1),
+        ({**SERVER, "all_reduce": None, "exchange": {"staged": True, "ps_spread": True}}, "mean", 1),
+        (
+            {
+                "all_reduce": "hierarchical",
+                "exchange": {"groups": [[6, 3, 0], [1, 4], [2, 5]], "repacking": 1000},
+            },
+            "mean",
+            0,
+        ),
+    ],
+    ids=["packed twice", "relaxed in shards", "spread and staged", "groups of unequal size"],
+)
+def test_seven_towers_with_several_options_at_once_train_as_computed_by_hand(
+    tmp_path: Path, fields: dict[str, Any], reduce: str, delay: int
+) -> None:
+    case = {**cases_for(7)["copy-mean"], "batch_size": 5, **fields, "grad_reduce": reduce}
+    found = run_cases(tmp_path, 7, {"case": case})["case"]
+    first = [found[f"first{number}"] for number in range(len(SHAPES))]
+    share = 1 / 7 if reduce == "mean" else 1.0
+    told: dict[str, Any] = {
+        "steps": STEPS,
+        "rate": RATE,
+        "momentum": MOMENTUM,
+        "share": share,
+        "delay": delay,
+    }
+    losses, last, _ = train(first, slices(found, 7), **told)
+    assert found["losses"] == pytest.approx(losses[1:], rel=TOLERANCE)
+    for place in range(1 if "variable_update" in fields else 7):
+        for got, expected in zip(weights(found, place), last, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_independent_towers_train_on_their_own_rows_whatever_the_others_do(
+    ran: tuple[int, dict[str, Any]],
+) -> None:
+    towers, cases = ran
+    found = cases["independent-mean"]
+    first = [found[f"first{number}"] for number in range(len(SHAPES))]
+    for tower, own in enumerate(slices(found, towers)):
+        _, last, statistics = train(first, [own], steps=STEPS, rate=RATE, momentum=MOMENTUM, share=1.0)
+        for got, expected in zip(weights(found, tower), last, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
+        if tower == 0:
+            for number, expected in enumerate(statistics):
+                np.testing.assert_allclose(found[f"state{number}"], expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_the_reference_tells_towers_delay_and_sum_apart(ran: tuple[int, dict[str, Any]]) -> None:
+    towers, cases = ran
+    found = cases["server-mean"]
+    first = [found[f"first{number}"] for number in range(len(SHAPES))]
+    common: dict[str, Any] = {"steps": STEPS, "rate": RATE, "momentum": MOMENTUM}
+    joint = train(first, [(found["images"], found["labels"])], share=1.0, **common)
+    right = train(first, slices(found, towers), share=1 / towers, **common)
+    delayed = train(first, slices(found, towers), share=1 / towers, delay=1, **common)
+    assert right[0][-1] < right[0][0] - 0.02, "it learns"
+    assert delayed[0][:2] == pytest.approx([right[0][0]] * 2, rel=1e-12), "nothing to apply in the first step"
+    assert abs(delayed[0][-1] - right[0][-1]) > 100 * TOLERANCE
+    if towers > 1:
+        summed = train(first, slices(found, towers), share=1.0, **common)
+        assert abs(joint[0][-1] - right[0][-1]) > 10 * TOLERANCE
+        assert abs(summed[0][-1] - right[0][-1]) > 100 * TOLERANCE
+
+
+def test_replicas_stay_equal_to_the_last_bit(ran: tuple[int, dict[str, Any]]) -> None:
+    towers, cases = ran
+    for mode in REPLICATED:
+        for reduce in ("mean", "sum"):
+            if not is_run(mode, towers, reduce):
+                continue
+            found = cases[f"{mode}-{reduce}"]
+            for tower in range(1, towers):
+                for a, b in zip(weights(found, 0), weights(found, tower), strict=True):
+                    np.testing.assert_array_equal(a, b, err_msg=f"{mode}, {reduce}")
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_no_asynchronous_update_is_lost(ran: tuple[int, dict[str, Any]], reduce: str) -> None:
+    towers, cases = ran
+    found = cases[f"slope-{reduce}"]
+    share = 1 / towers if reduce == "mean" else 1.0
+    total = sum(share * slope_model.gradient(images, labels) for images, labels in slices(found, towers))
+    steps = 1 + 1 + 20
+    assert len(found["losses"]) == steps - 1
+    expected = found["first0"] - RATE * steps * total
+    np.testing.assert_allclose(found["last0_0"], expected, rtol=0, atol=1e-5)
+    one_update = RATE * share * np.abs(slope_model.gradient(*slices(found, towers)[0])).max()
+    assert one_update > 1e-3, "one update less would be seen"
+
+
+def test_asynchronous_training_learns_and_alone_it_is_the_synchronous_one(
+    ran: tuple[int, dict[str, Any]],
+) -> None:
+    towers, cases = ran
+    found = cases["asynchronous-mean"]
+    if towers == 1:
+        np.testing.assert_array_equal(found["losses"], cases["server-mean"]["losses"])
+    assert found["losses"][-1] < found["losses"][0]
+
+
+def test_marks_stay_in_order_in_every_mode(ran: tuple[int, dict[str, Any]]) -> None:
+    for found in ran[1].values():
+        assert (found["marks"] >= 0).all()
+        assert (found["marks"][:, :, 2] > 0).all(), "computing takes time"
+
+
+def test_variables_are_where_the_mode_says(ran: tuple[int, dict[str, Any]]) -> None:
+    towers, cases = ran
+    on = {name: json.loads(str(found["variables_on"])) for name, found in cases.items()}
+    assert on["server-mean"] == on["server staged-mean"] == on["asynchronous-mean"] == {"/CPU:0": BYTES}
+    assert on["server on the last-mean"] == {f"/CPU:{towers - 1}": BYTES}
+    assert on["ring-mean"] == on["relaxed-mean"] == {f"/CPU:{tower}": BYTES for tower in range(towers)}
+    spread = on["server spread-mean"]
+    assert sum(spread.values()) == BYTES
+    assert len(spread) == towers
+    assert towers == 1 or max(spread.values()) < BYTES
+    if towers == 3:
+        assert on["spread and staged-mean"] == spread
+
+
+def test_one_real_model_has_the_same_losses_in_every_synchronous_mode(tmp_path: Path) -> None:
+    common = {"model": "alexnet-cifar10", "batch_size": 4, "num_batches": 4, "num_warmup_batches": 0}
+    modes: dict[str, dict[str, Any]] = {
+        "server": {**SERVER, "ps_device": "/CPU:2"},
+        "spread": {**SERVER, "exchange": {"ps_spread": True}},
+        "staged": {**SERVER, "ps_device": "/CPU:0", "exchange": {"staged": True}},
+        "relaxed": {**COPIES, "exchange": {"relaxed": True}},
+        "copy": {**COPIES},
+        "ring#2": {**COPIES, "all_reduce": "ring#2"},
+        "hierarchical": {**COPIES, "all_reduce": "hierarchical", "exchange": {"groups": [[2, 0], [1]]}},
+        "psgpu#2": {**COPIES, "all_reduce": "psgpu#2"},
+        "collective": {**COPIES, "all_reduce": "collective", "exchange": {"repacking": 3}},
+    }
+    found = run_cases(tmp_path, 3, {name: {**common, **fields} for name, fields in modes.items()})
+    losses = {name: ran["losses"] for name, ran in found.items()}
+    server = losses["server"]
+    assert server[-1] < server[0] - 0.001, "it learns"
+    for name in ("spread", "copy", "ring#2", "hierarchical", "psgpu#2", "collective"):
+        assert losses[name] == pytest.approx(server, rel=1e-5), name
+    assert losses["staged"] == pytest.approx(losses["relaxed"], rel=1e-5)
+    assert losses["staged"][-1] != pytest.approx(server[-1], rel=1e-4)
+
+
+def test_what_does_not_go_together_is_refused_before_training(tmp_path: Path) -> None:
+    common = {"batch_size": 2, "num_batches": 1}
+    cases = {
+        "nccl": {**common, "variable_update": "replicated", "all_reduce": "nccl"},
+        "staged": {**common, "variable_update": "replicated", "exchange": {"staged": True}},
+    }
+    found = run_cases(tmp_path, 2, cases)
+    assert "NCCL reduces between GPUs only" in found["nccl"]
+    assert "staged weights" in found["staged"]

@@ -1,0 +1,100 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.train.op_errors import SEE_LOG, cause_and_remedy, disk_reason, first_line
+
+# As TensorFlow 2.21 wrote them, names and paths shortened.
+XLA = """Graph execution error:
+
+Detected at node AsString defined at (most recent call last):
+<stack traces unavailable>
+Detected at node AsString defined at (most recent call last):
+<stack traces unavailable>
+2 root error(s) found.
+  (0) INVALID_ARGUMENT:  Detected unsupported operations when trying to compile graph __inference_both_408[] \
+on XLA_CPU_JIT: AsString (No registered 'AsString' OpKernel for XLA_CPU_JIT devices compatible with node \
+{{node AsString}}){{node AsString}}
+The op is created at:
+File "train.py", line 31, in <module>
+\ttf2xla conversion failed while converting __inference_both_408[].
+\t [[tower_1/PartitionedCall]]
+  (1) INVALID_ARGUMENT:  Detected unsupported operations when trying to compile graph __inference_both_276[] \
+on XLA_CPU_JIT: AsString
+0 successful operations.
+"""
+STACK = """Graph execution error:
+
+Detected at node 'conv1/Conv2D' defined at (most recent call last):
+  File "train.py", line 31, in <module>
+    y = tf.nn.conv2d(x)
+Node: 'conv1/Conv2D'
+The Conv2D op currently only supports the NHWC tensor format on the CPU.
+\t [[{{node conv1/Conv2D}}]]
+"""
+
+
+def test_an_op_that_xla_does_not_know_is_named_with_the_way_out() -> None:
+    assert cause_and_remedy(XLA, "InvalidArgumentError") == (
+        "XLA has no kernel for the op AsString of this model",
+        "leave --xla out",
+    )
+
+
+def test_headings_and_stacks_are_passed_over() -> None:
+    assert cause_and_remedy(STACK, "InvalidArgumentError") == (
+        "The Conv2D op currently only supports the NHWC tensor format on the CPU.",
+        SEE_LOG,
+    )
+
+
+def test_the_first_of_several_causes_is_told_without_its_number() -> None:
+    assert first_line(
+        "Graph execution error:\n\n2 root error(s) found.\n  (0) ABORTED: gone\n  (1) ABORTED: x"
+    ) == ("ABORTED: gone")
+
+
+@pytest.mark.parametrize("text", ["OOM when allocating tensor with shape[1,2]", "  padded  ", "one\ntwo"])
+def test_a_plain_text_is_its_first_line(text: str) -> None:
+    assert first_line(text) == text.strip().splitlines()[0]
+
+
+def test_an_error_without_words_is_its_kind() -> None:
+    assert cause_and_remedy("", "InternalError") == ("InternalError", SEE_LOG)
+
+
+def test_only_headings_leave_the_first_of_them() -> None:
+    assert first_line("Graph execution error:\n\nNode: 'a'") == "Graph execution error:"
+
+
+@given(st.text())
+def test_any_text_gives_one_line_of_limited_length(text: str) -> None:
+    line = first_line(text)
+    assert len(line) <= 300
+    assert len(line.splitlines()) <= 1
+
+
+def test_the_graphs_own_name_of_the_place_is_left_out() -> None:
+    text = (
+        "{{function_node __wrapped__StridedSlice_device_/job:localhost/device:CPU:0}} "
+        "OOM when allocating tensor with shape[6000,154587] [Op:StridedSlice]"
+    )
+    assert first_line(text) == "OOM when allocating tensor with shape[6000,154587] [Op:StridedSlice]"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device", "/kept/weights.npz"), "No space left on device"),
+        (
+            Exception("{{function_node x}} /kept/.1/part-0; No space left on device [Op:SaveV2]"),
+            "No space left on device",
+        ),
+        (Exception("/kept/vm.xplane.pb; Permission denied"), "Permission denied"),
+        (Exception("/kept is not a directory"), "/kept is not a directory"),
+    ],
+)
+def test_why_a_file_could_not_be_written_is_told_without_its_temporary_name(
+    error: Exception, reason: str
+) -> None:
+    assert disk_reason(error) == reason

@@ -1,0 +1,135 @@
+"""Short types, loss scales and steps left out, on 1, 2 and 3 devices."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch.train.numerics_cases import Found, run_cases, same
+
+pytestmark = pytest.mark.tensorflow
+
+TOWERS = 3  # odd, and more than the two of other tests
+BATCH = 4
+SERVER = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
+REPLICATED = {"variable_update": "replicated", "all_reduce": "copy"}
+INDEPENDENT = {"variable_update": "independent"}
+MODES = {"server": SERVER, "replicated": REPLICATED, "independent": INDEPENDENT}
+AUTO = {"auto_loss_scale": True, "loss_scale": 64.0}
+# Scales are powers of two, so that scaling is exact and a run that left a step out is the shorter run to
+# the last bit. Adam counts its steps in the powers of its betas.
+OPTIMIZERS = {"server": "adam", "replicated": "momentum", "independent": "rmsprop"}
+
+
+def case(
+    mode: str, steps: int, precision: dict[str, Any], model: str = "tiny", **more: Any
+) -> dict[str, Any]:
+    overflow = {"overflow": more.pop("overflow")} if "overflow" in more else {}
+    spec = {
+        **MODES[mode],
+        "batch_size": BATCH,
+        "learning_rate": 0.05,
+        "precision": precision,
+        "optimization": {"optimizer": OPTIMIZERS[mode]},
+        **more,
+    }
+    return {"model": model, "steps": steps, "spec": spec} | overflow
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    found = {}
+    bad = {"tower": 1, "steps": [2]}
+    for mode in MODES:
+        # Dropout would differ by the number of the step, so the small network has the shorter run to compare.
+        for model in ("normed",) if mode == "independent" else ("small", "normed"):
+            found[f"{mode}-{model}-hit"] = case(mode, 5, AUTO, model, overflow=bad)
+            found[f"{mode}-{model}-short"] = case(mode, 4, AUTO, model)
+    for mode in ("server", "replicated"):
+        found[f"{mode}-plain"] = case(mode, 4, {})
+        for kind in ("fp16", "bf16"):
+            found[f"{mode}-{kind}"] = case(mode, 4, {"compute": kind, "loss_scale": 128.0})
+    never = {"tower": 0, "steps": list(range(100))}
+    found["grows"] = case("server", 5, {**AUTO, "loss_scale_steps": 2})
+    found["shrinks"] = case("server", 4, {**AUTO, "loss_scale": 4.0}, overflow=never)
+    found["fixed"] = case("server", 4, {"loss_scale": 128.0})
+    found["bounded"] = case("server", 3, {**AUTO, "loss_scale": 2.0**24, "loss_scale_steps": 1})
+    found["spread"] = case(
+        "server", 5, AUTO, "normed", overflow=bad, ps_device=None, exchange={"ps_spread": True}
+    )
+    found["bf16-nchw"] = case("server", 4, {"compute": "bf16"}, data_format="NCHW")
+    found["small-fp16-range"] = case("server", 2, {"compute": "fp16", "loss_scale": 2.0**20}, "small")
+    return found
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_cases(tmp_path_factory.mktemp("precision"), TOWERS, cases())
+
+
+@pytest.mark.parametrize("mode", ["server", "replicated"])
+@pytest.mark.parametrize("model", ["small", "normed"])
+def test_a_step_with_an_infinite_gradient_on_one_tower_is_left_out_whole(
+    ran: Found, mode: str, model: str
+) -> None:
+    hit, short = ran[f"{mode}-{model}-hit"], ran[f"{mode}-{model}-short"]
+    kinds = ("last", "slot", "state") if model == "normed" else ("last", "slot")
+    assert same(hit, short, *kinds)
+    assert not np.isfinite(hit["losses"][2, 1])
+    np.testing.assert_array_equal(np.delete(hit["losses"], 2, axis=0), short["losses"])
+    assert (hit["scales"].tolist(), hit["skipped"].tolist()) == ([32.0], [1])
+    assert (short["scales"].tolist(), short["skipped"].tolist()) == ([64.0], [0])
+
+
+def test_an_independent_tower_leaves_out_its_own_step_alone(ran: Found) -> None:
+    hit, short = ran["independent-normed-hit"], ran["independent-normed-short"]
+    assert same(hit, short, "last1_", "slot1_", "state1_")
+    for tower in (0, 2):
+        assert not same(hit, short, f"last{tower}_")
+    assert (hit["scales"].tolist(), hit["skipped"].tolist()) == ([64.0, 32.0, 64.0], [0, 1, 0])
+
+
+def test_the_step_left_out_counts_on_variables_spread_over_devices_too(ran: Found) -> None:
+    assert same(ran["spread"], ran["server-normed-short"], "last", "state")
+
+
+def test_the_scale_doubles_after_enough_good_steps(ran: Found) -> None:
+    assert ran["grows"]["scales"].tolist() == [256.0]  # after steps 2 and 4 of 5
+
+
+def test_the_scale_halves_down_to_one_and_nothing_is_ever_changed(ran: Found) -> None:
+    found = ran["shrinks"]
+    assert (found["scales"].tolist(), found["skipped"].tolist()) == ([1.0], [4])
+    for number in range(4):
+        np.testing.assert_array_equal(found[f"first{number}"], found[f"last0_{number}"])
+
+
+def test_the_scale_stays_within_its_bound(ran: Found) -> None:
+    assert ran["bounded"]["scales"].tolist() == [2.0**24]
+
+
+def test_a_power_of_two_changes_no_bit_in_float32(ran: Found) -> None:
+    assert same(ran["fixed"], ran["server-plain"], "last", "slot", "state", "losses")
+
+
+@pytest.mark.parametrize("mode", ["server", "replicated"])
+@pytest.mark.parametrize(("kind", "digits"), [("fp16", 11), ("bf16", 8)])
+def test_short_types_train_like_float32_within_their_digits(
+    ran: Found, mode: str, kind: str, digits: int
+) -> None:
+    found, plain = ran[f"{mode}-{kind}"], ran[f"{mode}-plain"]
+    # A loss near 2 of a few layers, each rounding to `digits` bits: a few units of the last place. Adam moves
+    # a weight by the whole rate whatever its gradient is, so a sign lost to rounding counts in later steps.
+    np.testing.assert_allclose(found["losses"][0], plain["losses"][0], rtol=8 * 2.0**-digits)
+    np.testing.assert_allclose(found["losses"], plain["losses"], rtol=24 * 2.0**-digits)
+    assert not same(found, plain, "losses"), "it really computes in the short type"
+    assert all(array.dtype == np.float32 for name, array in found.items() if name.startswith("last"))
+    # Statistics and parameters of the norm are not rounded to the short type.
+    assert (found["state0_0"] != found["state0_0"].astype(np.float16)).any()
+
+
+def test_channels_first_in_bf16_gives_the_losses_of_channels_last(ran: Found) -> None:
+    np.testing.assert_allclose(ran["bf16-nchw"]["losses"], ran["server-bf16"]["losses"], rtol=8 * 2.0**-8)
+
+
+def test_a_scale_beyond_float16_shows_as_gradients_that_are_not_finite(ran: Found) -> None:
+    assert not np.isfinite(ran["small-fp16-range"]["last0_2"]).all()

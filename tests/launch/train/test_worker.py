@@ -1,0 +1,197 @@
+"""The real worker in a process of its own, with the cheapest model."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from gputopo.launch.spec.run_spec import Data, Lifecycle
+from gputopo.values import schema
+from gputopo.values.events import (
+    CheckpointSaved,
+    Device,
+    Evaluated,
+    MemoryPeak,
+    ModelBuilt,
+    Noticed,
+    PhaseBegun,
+    PlacementChecked,
+    RankFailed,
+    Step,
+    Traced,
+    WarmupDone,
+)
+from tests.launch.train.inputs import folders
+from tests.launch.train.worker_process import asked_to_end, environment, run_worker, trivial_spec
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_the_worker_tells_model_placement_warm_up_and_every_step_in_this_order(tmp_path: Path) -> None:
+    code, events, stderr = run_worker(tmp_path, trivial_spec(towers=2))
+    assert code == 0, stderr
+    kinds = [type(event) for event in events if not isinstance(event, PhaseBegun)]
+    assert kinds == [ModelBuilt, PlacementChecked, Step, WarmupDone, *[Step] * 3, MemoryPeak]
+    built, placed, *rest, memory = events
+    assert isinstance(memory, MemoryPeak)
+    assert 4 * 4_263_877 < memory.host_bytes < psutil.virtual_memory().total
+    assert memory.devices == {}, "a CPU device has no memory of its own"
+    assert isinstance(built, ModelBuilt)
+    assert built.parameters == 4_263_877
+    assert isinstance(placed, PlacementChecked)
+    assert placed.variables == {"/CPU:0": 4 * 4_263_877}
+    steps = [event for event in rest if isinstance(event, Step)]
+    assert [step.step for step in steps] == [0, 1, 2, 3]
+    for step in steps:
+        assert step.images == 4
+        assert step.loss is not None
+        assert [mark.tower for mark in step.marks] == [0, 1]
+        assert all(mark.weights_s + mark.compute_s <= step.seconds for mark in step.marks)
+
+
+def test_added_work_makes_its_tower_slower_and_leaves_the_losses_alone(tmp_path: Path) -> None:
+    spec = trivial_spec(towers=2, batch_size=16, num_batches=8)
+    slowed = trivial_spec(towers=2, batch_size=16, num_batches=8, extra_forward={1: 40})
+    losses = []
+    for number, each in enumerate((spec, slowed)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        code, events, stderr = run_worker(folder, each)
+        assert code == 0, stderr
+        losses.append([event.loss for event in events if isinstance(event, Step)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    steps = [event for event in events if isinstance(event, Step)]
+    slower = sum(step.marks[1].compute_s > step.marks[0].compute_s for step in steps)
+    assert slower == len(steps)
+
+
+def test_a_time_budget_ends_the_steps_before_their_number(tmp_path: Path) -> None:
+    spec = trivial_spec(num_batches=None, time_budget_s=0.0, max_batches=50)
+    code, events, stderr = run_worker(tmp_path, spec)
+    assert code == 0, stderr
+    assert [event.step for event in events if isinstance(event, Step) and event.step > 0] == [1]
+
+
+def test_a_worker_that_is_asked_to_end_takes_its_step_saves_and_exports_nothing(tmp_path: Path) -> None:
+    kept = Lifecycle(checkpoints=str(tmp_path / "kept"), export=str(tmp_path / "export"))
+    spec = trivial_spec(num_batches=1_000_000, lifecycle=kept)
+    events = asked_to_end(tmp_path, spec, after=Step, code=130)
+    *_, last, saved, memory, failed = events
+    assert isinstance(last, PhaseBegun)
+    assert isinstance(saved, CheckpointSaved)
+    assert isinstance(memory, MemoryPeak)
+    assert isinstance(failed, RankFailed)
+    assert (failed.kind, failed.exit_code) == ("interrupted", 130)
+    steps = [event for event in events if isinstance(event, Step)]
+    assert saved.steps == steps[-1].global_step
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_a_worker_that_is_asked_to_end_in_its_warm_up_saves_as_well(tmp_path: Path) -> None:
+    spec = trivial_spec(num_warmup_batches=1_000_000, lifecycle=Lifecycle(checkpoints=str(tmp_path / "kept")))
+    events = asked_to_end(tmp_path, spec, after=PlacementChecked, code=130)
+    (saved,) = (event for event in events if isinstance(event, CheckpointSaved))
+    assert saved.steps >= 1
+    assert not any(isinstance(event, WarmupDone) for event in events)
+
+
+def test_without_gpus_a_gpu_spec_fails_with_a_cause_and_a_remedy(tmp_path: Path) -> None:
+    spec = trivial_spec(backend="gpu", devices=(Device(tower=0, device="/GPU:0"),), ps_device="/GPU:0")
+    code, events, _ = run_worker(tmp_path, spec)
+    (failed,) = events
+    assert isinstance(failed, RankFailed)
+    assert (code, failed.exit_code) == (3, 3)
+    assert "TensorFlow sees 0 of the 1 planned GPUs" in failed.cause
+    assert failed.remedy
+
+
+def test_memory_that_is_not_there_is_told_as_out_of_memory_with_the_batch_size(tmp_path: Path) -> None:
+    import resource
+
+    spec = trivial_spec(batch_size=40_000)  # 25 GB of images
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = 12 * 1024**3
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        code, events, stderr = run_worker(tmp_path, spec)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert events, stderr
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (failed.kind, code) == ("out_of_memory", 3)
+    assert "40000" in failed.remedy
+
+
+def test_a_worker_whose_parent_closed_the_pipe_ends_without_a_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "spec.json"
+    schema.write(file, trivial_spec())
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "gputopo.launch.train.worker", str(file), str(writer)],
+        pass_fds=[writer],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+
+
+def test_an_evaluation_of_a_folder_judges_every_example_once_or_says_how_many_it_left_out(
+    tmp_path: Path,
+) -> None:
+    data = Data(folder=str(folders.cifar(tmp_path / "data")[0]), name="cifar10")
+    kept = Lifecycle(checkpoints=str(tmp_path / "kept"))
+    trained = trivial_spec(model="trivial-cifar10", num_batches=1, num_warmup_batches=0, lifecycle=kept)
+    assert run_worker(tmp_path, trained)[0] == 0
+    judge = msgspec.structs.replace(trained, task="eval", data=data, batch_size=3)
+    found = []
+    for batches, most in ((None, None), (2, 2)):
+        spec = msgspec.structs.replace(judge, num_batches=batches, max_batches=most)
+        code, events, stderr = run_worker(tmp_path, spec)
+        assert code == 0, stderr
+        (evaluated,) = (event for event in events if isinstance(event, Evaluated))
+        found.append((evaluated.examples, [event.says for event in events if isinstance(event, Noticed)]))
+    assert found[0] == (7, [])
+    assert found[1] == (6, ["Judged by 6 of 7 examples, as --num-batches asks: without it, by all."])
+
+
+@pytest.mark.parametrize(
+    ("kept", "kind", "option"),
+    [
+        (Lifecycle(checkpoints="/proc/no/kept"), "checkpoint", "--checkpoints"),
+        (Lifecycle(export="/proc/no/kept"), "export", "--export"),
+        (Lifecycle(trace="/proc/no/kept", trace_steps=(1,)), "trace", "--output"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_told_before_training(
+    tmp_path: Path, kept: Lifecycle, kind: str, option: str
+) -> None:
+    code, events, _ = run_worker(tmp_path, trivial_spec(lifecycle=kept))
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (failed.kind, failed.exit_code, code) == (kind, 2, 2)
+    assert "/proc/no/kept" in failed.cause
+    assert option in failed.remedy
+    assert not any(isinstance(event, Step) for event in events)
+
+
+def test_a_trace_that_cannot_be_written_is_said_and_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "trace" / "step-1").write_text("no folder")
+    kept = Lifecycle(trace=str(tmp_path / "trace"), trace_steps=(1,))
+    code, events, stderr = run_worker(tmp_path, trivial_spec(lifecycle=kept))
+    assert code == 0, stderr[-2000:]
+    said = [event.says for event in events if isinstance(event, Noticed)]
+    begin = f"No trace of step 1, for it cannot be written in {tmp_path / 'trace' / 'step-1'}: "
+    assert any(one.startswith(begin) and "--output" in one for one in said), said
+    assert not any(event.says for event in events if isinstance(event, Traced))

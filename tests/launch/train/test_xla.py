@@ -1,0 +1,81 @@
+"""Towers compiled by XLA: the same losses and weights, on every device and in every mode."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch.train.numerics_cases import Found, run_cases
+
+pytestmark = pytest.mark.tensorflow
+
+TOWERS = 2
+STEPS = 3
+SERVER = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
+REPLICATED = {"variable_update": "replicated", "all_reduce": "copy"}
+# XLA adds in another order: float32 keeps 7 digits, a few steps lose two of them.
+TOLERANCE = 1e-5
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """Few, because XLA compiles each tower of each case for a second or more."""
+    scaled = {"xla": True, "auto_loss_scale": True, "loss_scale": 64.0}
+    specs: dict[str, dict[str, Any]] = {
+        "plain": SERVER,
+        "compiled": {
+            **REPLICATED,
+            "precision": {"xla": True},
+            "data_format": "NCHW",
+            "extra_forward": {1: 1},
+        },
+        "overflow": {**REPLICATED, "precision": scaled},
+        "fp16": {**SERVER, "precision": {"xla": True, "compute": "fp16"}, "data_format": "NCHW"},
+    }
+    found: dict[str, dict[str, Any]] = {
+        name: {"model": "tiny", "steps": STEPS, "spec": {"batch_size": 4, "learning_rate": 0.05, **spec}}
+        for name, spec in specs.items()
+    }
+    found["overflow"] |= {"model": "normed", "steps": STEPS + 1, "overflow": {"tower": 1, "steps": [1]}}
+    return found
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_cases(tmp_path_factory.mktemp("xla"), TOWERS, cases())
+
+
+def test_losses_weights_and_statistics_are_those_of_the_plain_towers(ran: Found) -> None:
+    # Another mode and another layout, which change nothing, so that few cases are compiled.
+    compiled, plain = ran["compiled"], ran["plain"]
+    np.testing.assert_allclose(compiled["losses"], plain["losses"], rtol=TOLERANCE)
+    for array in plain:
+        if array.startswith(("last", "state")):
+            np.testing.assert_allclose(compiled[array], plain[array], rtol=0, atol=10 * TOLERANCE)
+    # The network drops entries, so equal losses mean equal random numbers as well.
+    assert abs(plain["losses"][0] - plain["losses"][1]).min() > 1e-3
+
+
+def test_the_towers_are_calls_of_compiled_functions(ran: Found) -> None:
+    plain, compiled = set(ran["plain"]["ops"].tolist()), set(ran["compiled"]["ops"].tolist())
+    assert "Conv2D" in plain
+    assert "Conv2D" not in compiled
+    assert {"PartitionedCall", "StatefulPartitionedCall"} & compiled
+
+
+def test_marks_are_in_order_and_computing_takes_time(ran: Found) -> None:
+    marks = ran["compiled"]["marks"]  # [steps, towers, 3]
+    assert (np.diff(marks, axis=2) >= 0).all()
+    assert (marks[:, :, 2] > marks[:, :, 1]).all()
+
+
+def test_an_overflow_is_left_out_under_xla_too(ran: Found) -> None:
+    found = ran["overflow"]
+    assert (found["scales"].tolist(), found["skipped"].tolist()) == ([32.0], [1])
+    assert not np.isfinite(found["losses"][1, 1])
+    assert np.isfinite(found["losses"][2:]).all()
+    np.testing.assert_allclose(found["losses"][1, 0], found["losses"][2, 0], rtol=TOLERANCE)
+
+
+def test_float16_with_channels_first_trains_under_xla(ran: Found) -> None:
+    # Without XLA the CPU has no kernels for it. 11 bits, a few layers.
+    np.testing.assert_allclose(ran["fp16"]["losses"], ran["plain"]["losses"], rtol=16 * 2.0**-11)

@@ -1,0 +1,24 @@
+"""Starts trainer_process for the tests of trainers, and gives what it found."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.launch.forks import run_program
+
+USER = "tests.launch.train.user_models"
+
+
+def trained(folder: Path, towers: int, cases: dict[str, dict[str, Any]], *, steps: int = 4) -> dict[str, Any]:
+    """Run the cases in one process: {name: what trainer_process found, with the arrays it saved}."""
+    file = folder / "cases.json"
+    file.write_text(json.dumps({"towers": towers, "steps": steps, "cases": cases}))
+    done = run_program("-m", "tests.launch.train.trainer_process", str(file), str(folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    for name, one in found.items():
+        if "error" not in one:
+            one["arrays"] = dict(np.load(folder / f"{name}.npz"))
+    return found

@@ -1,0 +1,203 @@
+"""An engine in Python: rates of single ways, uplinks that are shared fairly, faults, a clock of its own."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gputopo.copies.copies import Job, Way
+from gputopo.copies.jobs import gpus_of
+from gputopo.copies.sharing import _Shared, fair_rates
+from gputopo.probes.session.host_memory import HostMemory
+from gputopo.probes.session.measuring import Doors
+from gputopo.values.bandwidth import Failure
+from gputopo.values.events import GpuSample
+from gputopo.values.machine import Gpu, Host, Machine, NumaNode
+
+LOST = "CUDA_ERROR_DEVICE_UNAVAILABLE"
+
+
+@dataclass(frozen=True)
+class Time:
+    bytes: int = 0
+    gb_per_s: float = 0.0
+    microseconds: float | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class OneWindow:
+    ways: tuple[Time, ...]
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class EngineDouble:
+    """`rate` gives GB/s of a way alone. `uplinks`: GPUs that share and what they carry, each direction.
+
+    `faults`: reason by (kind of the way, source, destination). `lost`: GPU -> the number of windows after
+    which it is gone. `wake`: windows until the cards reach their rates, a quarter of them before.
+    `each_s`: real seconds that a window takes beside its copies.
+    """
+
+    gpus: int = 2
+    rate: Callable[[Way], float] = lambda way: {"d2d_local": 400.0}.get(way.kind, 12.0)
+    uplinks: Sequence[tuple[frozenset[int], float]] = ()
+    peers: frozenset[tuple[int, int]] = frozenset()
+    faults: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    lost: Mapping[int, int] = field(default_factory=dict)
+    wake: int = 0
+    each_s: float = 0.001
+    free: int = 8 << 30
+    no_kernels: Mapping[int, str] = field(default_factory=dict)
+    interrupt_after: int | None = None
+    clock: Clock = field(default_factory=Clock)
+    asked: list[tuple[Job, tuple[int, ...]]] = field(default_factory=list)
+    hung: set[int] = field(default_factory=set)
+    hang_on: tuple[str, str] | None = None
+    unreturned: list[Failure] = field(default_factory=list)
+
+    def measure(
+        self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> OneWindow:
+        if self.interrupt_after is not None and len(self.asked) >= self.interrupt_after:
+            raise KeyboardInterrupt
+        self.asked.append((job, tuple(sizes)))
+        if while_running is not None:
+            while_running()
+        rates = self._rates(job)
+        times = [
+            self._time(job, way, size, rates[i])
+            for i, (way, size) in enumerate(zip(job.ways, sizes, strict=True))
+        ]
+        slowest = max(size / rate for size, rate in zip(sizes, rates, strict=True)) / 1e9
+        self.clock.now_s += self.each_s + slowest
+        return OneWindow(tuple(times))
+
+    def peer_access(self, a: int, b: int) -> bool:
+        return (a, b) in self.peers
+
+    def free_bytes(self, gpu: int) -> int:
+        return 0 if self._is_lost(gpu) else self.free
+
+    def supports(self, gpu: int, method: str) -> str | None:
+        if self._is_lost(gpu) or gpu in self.hung:
+            return "it answers no more"
+        return None if method == "copy_engine" else self.no_kernels.get(gpu)
+
+    def _is_lost(self, gpu: int) -> bool:
+        return gpu in self.lost and len(self.asked) > self.lost[gpu]
+
+    def _rates(self, job: Job) -> list[float]:
+        rates = [self.rate(way) * (0.25 if len(self.asked) <= self.wake else 1.0) for way in job.ways]
+        if job.group is None or job.kind not in ("h2d", "d2h"):
+            return rates
+        alone = {gpus_of(way)[0]: rate for way, rate in zip(job.ways, rates, strict=True)}
+        shares = fair_rates(alone, [_Shared(gpus, carries) for gpus, carries in self.uplinks])
+        return [shares[gpus_of(way)[0]] for way in job.ways]
+
+    def _time(self, job: Job, way: Way, size: int, rate: float) -> Time:
+        reason = self.faults.get((way.kind, way.source, way.destination))
+        if any(self._is_lost(gpu) for gpu in gpus_of(way)):
+            reason = LOST
+        if self.hang_on == (way.source, way.destination):
+            self.hung |= set(gpus_of(way))
+            reason = "TIMED_OUT"
+        if reason is not None:
+            failure = Failure(
+                kind=way.kind, source=way.source, destination=way.destination, reason=reason, says="it fails"
+            )
+            return Time(failure=failure)
+        if job.kind == "latency":
+            return Time(bytes=size, microseconds=2.5)
+        counted = 2 if way.kind == "d2d_local" else 1
+        return Time(bytes=size, gb_per_s=counted * rate)
+
+
+@dataclass(frozen=True)
+class DeviceDouble:
+    ordinal: int
+    pci_address: str
+
+
+@dataclass(frozen=True)
+class CudaDouble:
+    devices: tuple[DeviceDouble, ...]
+    driver_version: str = "12.4"
+
+
+@dataclass
+class SamplerDouble:
+    gpu: int
+    facts: Callable[[], dict[str, Any]]
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        return (GpuSample(gpu=self.gpu, **self.facts()),)
+
+    def close(self) -> None:
+        pass
+
+
+AWAKE: dict[str, Any] = {"pstate": "P0", "graphics_mhz": 1400, "memory_mhz": 1200, "pcie_gen": 3}
+ASLEEP: dict[str, Any] = {"pstate": "P8", "graphics_mhz": 139, "memory_mhz": 405, "pcie_gen": 1}
+
+
+def address(gpu: int) -> str:
+    return f"0000:{gpu + 1:02x}:00.0"
+
+
+def machine(gpus: int, *, nodes: int = 1) -> Machine:
+    """Gives a machine whose GPUs are spread over the memory nodes, the first ones on node 0."""
+    numa = tuple(
+        NumaNode(
+            index=node,
+            cpus=f"{4 * node}-{4 * node + 3}",
+            memory_mib=64_000,
+            distances=tuple(10 if other == node else 21 for other in range(nodes)),
+        )
+        for node in range(nodes)
+    )
+    cards = tuple(
+        Gpu(index=gpu, pci_address=address(gpu), numa_node=gpu * nodes // gpus) for gpu in range(gpus)
+    )
+    return Machine(source="live", host=Host(numa_nodes=numa), gpus=cards)
+
+
+def doors(
+    engine: EngineDouble,
+    *,
+    facts: Callable[[], dict[str, Any]] = lambda: AWAKE,
+    order: Sequence[int] | None = None,
+    host: HostMemory | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Doors:
+    """Gives the doors of a session to the double; `order`: GPUs in CUDA's order, those left out hidden."""
+    shown = range(engine.gpus) if order is None else order
+    devices = tuple(DeviceDouble(ordinal, address(gpu)) for ordinal, gpu in enumerate(shown))
+
+    @contextmanager
+    def open_cuda() -> Iterator[CudaDouble]:
+        yield CudaDouble(devices)
+
+    @contextmanager
+    def open_engine(
+        cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
+    ) -> Iterator[EngineDouble]:
+        yield engine
+
+    return Doors(
+        open_cuda=open_cuda,
+        open_engine=open_engine,
+        open_sampler=lambda gpu: SamplerDouble(gpu, facts),
+        host_memory=lambda _machine, _request: host or HostMemory(),
+        environment=environment or {},
+        now=engine.clock,
+        epoch=lambda: 1_700_000_000.0,
+    )

@@ -1,0 +1,116 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.probes.monitor import Monitor
+from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.session.conditions import Meter, Sampler, WindowReadings, conditions, still_rising
+from gputopo.values.events import GpuSample
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.telling import TELLING
+from tests.probes.session.double import ASLEEP, AWAKE, Clock, SamplerDouble
+
+
+def readings(*facts: dict[str, Any], gpu: int = 0) -> WindowReadings:
+    return WindowReadings({gpu: tuple(GpuSample(gpu=gpu, **one) for one in facts)})
+
+
+def test_conditions_are_medians_over_all_windows_that_count() -> None:
+    windows = [
+        readings({"graphics_mhz": 1400, "power_w": 60.0}, {"graphics_mhz": 1410, "power_w": 70.0}),
+        readings({"graphics_mhz": 1380, "power_w": 65.0}),
+    ]
+    (found,) = conditions([0], windows)
+    assert (found.readings, found.graphics_mhz, found.power_w) == (3, 1400, 65.0)
+    assert found.memory_mhz is None
+    assert found.throttle_reasons is None
+
+
+def test_every_reason_of_throttling_that_was_seen_is_told() -> None:
+    (found,) = conditions(
+        [0], [readings({"throttle_mask": 0}, {"throttle_mask": 4}), readings({"throttle_mask": 0x20})]
+    )
+    assert found.throttle_mask == 0x24
+    assert found.throttle_reasons == ("sw_power_cap", "sw_thermal_slowdown")
+
+
+def test_a_link_that_changes_counts_within_a_window_and_not_between_two() -> None:
+    slow, fast = {"pcie_gen": 1, "pcie_width": 16}, {"pcie_gen": 3, "pcie_width": 16}
+    assert conditions([0], [readings(slow, fast, slow), readings(fast, fast)])[0].link_changes == 2
+    assert conditions([0], [readings(slow), readings(fast)])[0].link_changes == 0
+
+
+def test_the_pstate_is_the_one_most_readings_show() -> None:
+    (found,) = conditions([0], [readings({"pstate": "P2"}, {"pstate": "P0"}, {"pstate": "P2"})])
+    assert found.pstate == "P2"
+
+
+def test_a_window_too_short_for_a_reading_is_told_as_none() -> None:
+    (found,) = conditions([3], [WindowReadings()])
+    assert (found.gpu, found.readings, found.pstate) == (3, 0, None)
+
+
+@pytest.mark.parametrize(
+    "change", [{"pstate": "P8"}, {"graphics_mhz": 700}, {"memory_mhz": 405}, {"pcie_gen": 1}]
+)
+def test_windows_that_began_lower_than_the_last_are_of_a_card_that_wakes_up(change: dict[str, Any]) -> None:
+    early, late = readings(AWAKE | change, AWAKE), readings(AWAKE)
+    assert still_rising([early, early, late, late]) == 2
+
+
+def test_clocks_that_fall_later_on_are_no_waking_up() -> None:
+    high, low = readings(AWAKE), readings(AWAKE | {"graphics_mhz": 900, "pstate": "P2"})
+    assert still_rising([high, high, low, low]) == 0
+    assert still_rising([high, low, high]) == 0
+
+
+def test_boost_steps_are_no_waking_up() -> None:
+    assert still_rising([readings(AWAKE | {"graphics_mhz": 1355}), readings(AWAKE)]) == 0
+
+
+def test_without_readings_nothing_is_thrown_away() -> None:
+    assert still_rising([WindowReadings(), WindowReadings()]) == 0
+    assert still_rising([]) == 0
+    assert still_rising([readings({}), readings({})]) == 0
+
+
+@given(st.lists(st.sampled_from([ASLEEP, AWAKE, {}]), max_size=8))
+def test_the_last_window_always_counts(facts: list[dict[str, Any]]) -> None:
+    found = still_rising([readings(one) for one in facts])
+    assert found == 0 or found < len(facts)
+
+
+def test_readings_are_taken_again_only_after_a_pause() -> None:
+    clock = Clock()
+    with Meter([0, 1], open_sampler=lambda gpu: SamplerDouble(gpu, lambda: AWAKE), now=clock) as meter:
+        window = meter.window([1])
+        window.take()
+        window.take()
+        clock.now_s += 0.01
+        window.take()
+    assert len(window.readings.of(1)) == 2
+    assert window.readings.of(0) == ()
+
+
+def test_nvml_that_cannot_be_used_is_told_and_nothing_is_read() -> None:
+    def refuse(gpu: int) -> Sampler:
+        raise NotReadError("DRIVER_NOT_LOADED")
+
+    with Meter([0], open_sampler=refuse) as meter:
+        assert meter.reason == "DRIVER_NOT_LOADED"
+        window = meter.window([0])
+        window.take()
+    assert window.readings.of(0) == ()
+
+
+def test_the_real_monitor_is_opened_and_closed() -> None:
+    with installed(FakeNvml(TELLING)) as fake:
+        with Meter([0, 2], open_sampler=lambda gpu: Monitor([gpu])) as meter:
+            window = meter.window([2])
+            window.take()
+        assert fake.open == 0
+        assert fake.writes == []
+    (found,) = conditions([2], [window.readings])
+    assert (found.readings, found.pstate, found.pcie_gen) == (1, "P0", 3)

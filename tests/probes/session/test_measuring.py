@@ -1,0 +1,378 @@
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import combinations, permutations
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.copies.budget import MIN_BYTES, QUICK_SECONDS
+from gputopo.copies.copies import Way
+from gputopo.copies.jobs import Request
+from gputopo.probes.cuda.calling import NoCudaError
+from gputopo.probes.session.host_memory import HostMemory
+from gputopo.probes.session.measuring import NoGpuMeasuredError, Progress, measure
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.errors import ExitCode, UsageError
+from gputopo.values.machine import Mig
+from tests.probes.session.double import ASLEEP, AWAKE, LOST, EngineDouble, doors, machine
+
+HOST = HostMemory(
+    samples=(Sample(kind="host_memory", source="node:0", destination="node:0", median_gb_per_s=30.0),)
+)
+ALL_PEERS = frozenset(permutations(range(8), 2))
+
+
+def run(engine: EngineDouble, request: Request | None = None, **options: Any) -> Bandwidth:
+    return measure(machine(engine.gpus), request or Request(), doors=doors(engine, host=HOST, **options))
+
+
+def number(bandwidth: Bandwidth, **facts: Any) -> float | None:
+    found = [
+        sample
+        for sample in bandwidth.samples
+        if all(getattr(sample, name) == value for name, value in ({"group": None} | facts).items())
+    ]
+    assert len(found) == 1, (facts, found)
+    return found[0].median_gb_per_s
+
+
+def test_each_kind_of_copy_gives_the_rate_that_was_set() -> None:
+    rates: dict[str, float] = {"h2d": 12.0, "d2h": 13.0, "p2p_direct": 10.0, "p2p_staged": 6.0}
+    rates["d2d_local"] = 200.0
+    engine = EngineDouble(
+        rate=lambda way: 4.0 if way.pinned is False else rates[way.kind], peers=frozenset({(0, 1), (1, 0)})
+    )
+    found = run(engine)
+    assert number(found, kind="h2d", destination="gpu:1", pinned=True) == pytest.approx(12.0)
+    assert number(found, kind="d2h", source="gpu:0", pinned=True) == pytest.approx(13.0)
+    assert number(found, kind="h2d", destination="gpu:0", pinned=False) == pytest.approx(4.0)
+    assert number(found, kind="bidirectional", source="host", destination="gpu:0") == pytest.approx(25.0)
+    assert number(found, kind="bidirectional", path="direct") == pytest.approx(20.0)
+    assert number(found, kind="bidirectional", path="staged") == pytest.approx(12.0)
+    assert number(found, kind="d2d_local", source="gpu:1") == pytest.approx(400.0)
+    for method in ("copy_engine", "kernel_read", "kernel_write"):
+        assert number(found, kind="p2p_direct", source="gpu:1", method=method) == pytest.approx(10.0)
+    assert number(found, kind="p2p_staged", source="gpu:0", destination="gpu:1") == pytest.approx(6.0)
+    latencies = Counter((one.path, one.source) for one in found.samples if one.kind == "latency")
+    assert latencies.pop((None, "host")) == 2
+    assert latencies == Counter((path, f"gpu:{gpu}") for path in ("direct", "staged") for gpu in (0, 1))
+    assert found.failures == ()
+    assert found.complete
+
+
+def test_a_direction_that_is_bad_is_not_hidden_behind_the_good_one() -> None:
+    def rate(way: Way) -> float:
+        return 1.5 if (way.source, way.destination) == ("gpu:1", "gpu:0") else 12.0
+
+    found = run(EngineDouble(rate=rate))
+    assert number(found, kind="p2p_staged", source="gpu:1") == pytest.approx(1.5)
+    assert number(found, kind="p2p_staged", source="gpu:0") == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize(
+    ("uplinks", "groups"),
+    [
+        ([({0, 1, 2, 3}, 13.0), ({4, 5, 6, 7}, 13.0)], {(0, 1, 2, 3), (4, 5, 6, 7)}),
+        ([({0, 1}, 13.0), ({2, 3}, 13.0), ({4, 5}, 13.0), ({6, 7}, 13.0)], {(0, 1), (2, 3), (4, 5), (6, 7)}),
+        ([({3, 5, 6}, 4.0)], {(3, 5, 6)}),
+        ([({0, 1, 2, 3}, 30.0)], {(0, 1, 2, 3)}),  # two of them do not fill it
+        ([], set()),
+    ],
+)
+def test_gpus_that_share_an_uplink_are_found(
+    uplinks: list[tuple[set[int], float]], groups: set[tuple[int, ...]]
+) -> None:
+    engine = EngineDouble(gpus=8, uplinks=[(frozenset(gpus), carries) for gpus, carries in uplinks])
+    found = run(engine)
+    assert {group.gpus for group in found.uplink_groups} == groups
+
+
+def test_uplinks_are_found_without_the_gpu_that_fails_in_the_group() -> None:
+    uplinks = [(frozenset({0, 1, 2, 3}), 13.0), (frozenset({4, 5}), 13.0)]
+    faults = {("h2d", "host", "gpu:3"): "WRONG_DATA", ("d2h", "gpu:3", "host"): "WRONG_DATA"}
+    found = run(EngineDouble(gpus=6, uplinks=uplinks, faults=faults))
+    assert {group.gpus for group in found.uplink_groups} == {(0, 1, 2), (4, 5)}
+
+
+def test_pairs_are_copied_to_at_once_only_where_all_together_are_slower() -> None:
+    quiet, busy = EngineDouble(gpus=4), EngineDouble(gpus=4, uplinks=[(frozenset({0, 1}), 12.0)])
+    run(quiet)
+    run(busy)
+
+    def groups(engine: EngineDouble) -> set[str | None]:
+        return {job.group for job, _ in engine.asked if job.kind == "h2d"} - {None}
+
+    assert groups(quiet) == {"h2d gpus:0,1,2,3"}
+    assert groups(busy) == {"h2d gpus:0,1,2,3", "h2d gpus:0,1"}
+
+
+def test_a_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
+    whole = run(EngineDouble(gpus=4, peers=ALL_PEERS))
+    broken = run(
+        EngineDouble(gpus=4, peers=ALL_PEERS, faults={("p2p_staged", "gpu:2", "gpu:0"): "WRONG_DATA"})
+    )
+    assert {(f.kind, f.source, f.destination, f.reason, f.path) for f in broken.failures} == {
+        ("p2p_staged", "gpu:2", "gpu:0", "WRONG_DATA", None),
+        ("latency", "gpu:2", "gpu:0", "WRONG_DATA", "staged"),
+        ("bidirectional", "gpu:2", "gpu:0", "WRONG_DATA", "staged"),
+    }
+    assert len(whole.samples) - len(broken.samples) == 3
+    assert broken.not_measured == whole.not_measured
+
+
+def test_no_kernel_follows_pointers_in_memory_where_wrong_data_arrived() -> None:
+    engine = EngineDouble(gpus=2, peers=ALL_PEERS, faults={("h2d", "host", "gpu:1"): "WRONG_DATA"})
+    found = run(engine)
+    chased = {(job.ways[0].source, job.ways[0].method) for job, _ in engine.asked if job.kind == "latency"}
+    assert ("gpu:0", "kernel_read") in chased
+    assert ("gpu:1", "kernel_read") not in chased
+    assert any("follows pointers" in one.reason for one in found.not_measured)
+
+
+def test_a_group_goes_on_without_the_gpu_that_fails_in_it() -> None:
+    found = run(EngineDouble(gpus=4, faults={("h2d", "host", "gpu:2"): "CUDA_ERROR_UNKNOWN"}))
+    groups = {sample.group for sample in found.samples if sample.kind == "h2d"} - {None}
+    assert groups == {"h2d gpus:0,1,3"}
+    assert ("h2d gpus:0,1,2,3", "gpu:2") in {(f.group, f.destination) for f in found.failures}
+
+
+def test_a_lost_gpu_is_reported_and_the_rest_goes_on() -> None:
+    engine = EngineDouble(gpus=3, lost={1: 40})
+    found = run(engine)
+    assert {failure.reason for failure in found.failures} == {LOST}
+    assert len(found.failures) == 1
+    skipped = [one for one in found.not_measured if "is not used any more" in one.reason]
+    assert skipped
+    assert all("1" in one.what for one in skipped)
+    assert number(found, kind="d2d_local", source="gpu:2") is not None
+    assert number(found, kind="p2p_staged", source="gpu:2", destination="gpu:0") is not None
+
+
+def test_a_gpu_that_refuses_its_memory_is_asked_no_further() -> None:
+    found = run(EngineDouble(gpus=3, faults={("h2d", "host", "gpu:0"): "CUDA_ERROR_OUT_OF_MEMORY"}))
+    assert [(f.kind, f.destination) for f in found.failures] == [("h2d", "gpu:0")]
+    assert all("refused the memory" in one.reason for one in found.not_measured if "gpu:0" in one.what[:9])
+    assert number(found, kind="p2p_staged", source="gpu:1", destination="gpu:2") is not None
+
+
+def test_gpus_whose_copy_does_not_come_back_are_used_no_more_and_the_rest_goes_on() -> None:
+    engine = EngineDouble(gpus=4, hang_on=("gpu:0", "gpu:2"))
+    found = run(engine)
+    assert [failure.reason for failure in found.failures] == ["TIMED_OUT"]
+    hung_at = next(
+        i
+        for i, (job, _) in enumerate(engine.asked)
+        if job.ways[0].destination == "gpu:2" and job.kind == "p2p_staged"
+    )
+    assert not {
+        place
+        for job, _ in engine.asked[hung_at + 1 :]
+        for way in job.ways
+        for place in (way.source, way.destination)
+    } & {"gpu:0", "gpu:2"}
+    pairs = {(one.source, one.destination) for one in found.samples if one.kind == "p2p_staged"}
+    assert {("gpu:1", "gpu:3"), ("gpu:3", "gpu:1")} < pairs
+    assert any("is not used any more" in one.reason for one in found.not_measured)
+
+
+def test_a_gpu_that_cuda_cannot_use_is_told_and_the_rest_measured() -> None:
+    found = run(EngineDouble(gpus=3, lost={1: -1}))
+    assert found.failures == ()
+    (told,) = [one for one in found.not_measured if one.what == "gpu:1"]
+    assert "CUDA cannot use gpu:1" in told.reason
+    assert number(found, kind="p2p_staged", source="gpu:0", destination="gpu:2") is not None
+
+
+def test_gpus_of_which_none_can_be_used_are_told_with_their_compute_mode() -> None:
+    engine = EngineDouble(gpus=2, lost={0: -1, 1: -1})
+    taken = machine(2)
+    exclusive = tuple(msgspec.structs.replace(gpu, compute_mode="exclusive_process") for gpu in taken.gpus)
+    with pytest.raises(NoGpuMeasuredError) as refused:
+        measure(msgspec.structs.replace(taken, gpus=exclusive), Request(), doors=doors(engine, host=HOST))
+    assert "none of the GPUs" in refused.value.what
+    assert refused.value.hint.count("exclusive_process") == 2
+    assert refused.value.bandwidth.samples == HOST.samples
+
+
+def test_repeats_of_a_card_that_wakes_up_are_thrown_away_and_counted() -> None:
+    engine = EngineDouble(gpus=1)
+
+    def facts() -> dict[str, Any]:
+        jobs = [job for job, _ in engine.asked if job.kind == "d2h" and job.group is None]
+        return ASLEEP if engine.asked[-1][0].kind == "d2h" and len(jobs) in (2, 3) else AWAKE
+
+    found = run(engine, facts=facts)
+    (sample,) = [one for one in found.samples if one.kind == "d2h" and one.pinned and one.group is None]
+    assert len(sample.discarded_gb_per_s) == 2
+    assert "waking up" in (sample.discarded_because or "")
+    assert sample.conditions[0].pstate == "P0"
+    assert sample.conditions[0].memory_mhz == 1200
+    assert len(sample.repeats_gb_per_s) >= 3
+    assert sum(len(one.discarded_gb_per_s) for one in found.samples) == 2
+
+
+def test_cards_are_woken_before_the_first_number_and_it_is_said() -> None:
+    found = run(EngineDouble(gpus=2, wake=7))
+    assert any("waking up before the measuring" in note for note in found.notes)
+    assert all(not sample.discarded_gb_per_s for sample in found.samples)
+
+
+def test_an_interrupt_keeps_what_was_measured() -> None:
+    whole = EngineDouble(gpus=2)
+    run(whole)
+    found = run(EngineDouble(gpus=2, interrupt_after=len(whole.asked) - 40))
+    assert not found.complete
+    assert number(found, kind="h2d", destination="gpu:0", pinned=True) == pytest.approx(12.0)
+    assert number(found, kind="host_memory") == 30.0
+    assert "interrupted" in {one.reason for one in found.not_measured}
+
+
+def test_without_cuda_the_host_is_measured_and_the_reason_told() -> None:
+    @contextmanager
+    def no_cuda() -> Iterator[Any]:
+        raise NoCudaError("LIBRARY_MISSING", "there is no libcuda.so.1", "install the driver")
+        yield
+
+    with pytest.raises(NoGpuMeasuredError, match=r"libcuda\.so\.1") as raised:
+        measure(machine(0), Request(), doors=replace(doors(EngineDouble(), host=HOST), open_cuda=no_cuda))
+    assert raised.value.exit_code is ExitCode.HARDWARE
+    assert raised.value.hint == "install the driver"
+    assert raised.value.bandwidth.samples == HOST.samples
+    assert raised.value.bandwidth.not_measured == (
+        NotMeasured(what="all copies of the GPUs", reason="there is no libcuda.so.1"),
+    )
+
+
+def test_cuda_devices_are_found_by_pci_address_and_hidden_ones_told() -> None:
+    engine = EngineDouble(gpus=3)
+    found = run(engine, order=[2, 0], environment={"CUDA_VISIBLE_DEVICES": "1,0"})
+    assert {sample.destination for sample in found.samples if sample.kind == "h2d"} == {"gpu:0", "gpu:2"}
+    (hidden,) = [one for one in found.not_measured if one.what == "gpu:1"]
+    assert "CUDA_VISIBLE_DEVICES is '1,0'" in hidden.reason
+
+
+def test_where_cuda_shows_none_of_them_it_is_an_error_with_the_host_numbers() -> None:
+    with pytest.raises(NoGpuMeasuredError, match="CUDA shows none") as raised:
+        run(EngineDouble(gpus=2), order=[])
+    assert raised.value.bandwidth.samples == HOST.samples
+
+
+def test_only_the_chosen_gpus_are_measured() -> None:
+    found = run(EngineDouble(gpus=4), Request(gpus=(3, 1)))
+    places = {place for one in found.samples for place in (one.source, one.destination)}
+    assert places == {"host", "gpu:1", "gpu:3", "node:0"}
+
+
+@pytest.mark.parametrize("request_", [Request(gpus=(0, 9)), Request(numa=4)])
+def test_a_gpu_or_node_that_is_not_there_is_bad_usage(request_: Request) -> None:
+    with pytest.raises(UsageError, match="there is no"):
+        run(EngineDouble(gpus=2), request_)
+
+
+def test_pairs_without_peer_access_are_told_and_measured_through_the_host() -> None:
+    found = run(EngineDouble(gpus=3, peers=frozenset({(0, 1), (1, 0)})))
+    (told,) = [one for one in found.not_measured if "direct copies" in one.what]
+    assert "0->2" in told.what
+    assert "0->1" not in told.what
+    staged = {(one.source, one.destination) for one in found.samples if one.kind == "p2p_staged"}
+    assert len(staged) == 6
+
+
+def test_little_free_memory_is_said() -> None:
+    found = run(EngineDouble(gpus=1, free=200 << 20))
+    assert any("only 200 MiB" in note for note in found.notes)
+
+
+def slow_risers(each_s: float) -> Bandwidth:
+    rate = {"d2d_local": 300.0}
+    return run(EngineDouble(gpus=8, rate=lambda way: rate.get(way.kind, 0.78), each_s=each_s))
+
+
+@pytest.mark.parametrize("each_s", [0.002, 0.03, 0.08])
+def test_eight_gpus_on_risers_end_within_their_time_with_at_least_three_repeats(each_s: float) -> None:
+    found = slow_risers(each_s)
+    assert found.duration_s is not None
+    assert found.duration_s < QUICK_SECONDS + 1
+    measured = found.samples[1:]
+    assert all(len(one.repeats_gb_per_s or one.repeats_us) >= 3 for one in measured)
+    assert all((one.bytes or 0) >= MIN_BYTES for one in measured if one.kind != "latency")
+    alone = Counter(one.kind for one in measured if one.pinned and one.group is None)
+    assert (alone["h2d"], alone["d2h"]) == (8, 8)
+
+
+def test_what_a_slow_machine_has_no_time_for_is_told_and_is_the_less_important() -> None:
+    assert not [one for one in slow_risers(0.002).not_measured if one.reason == "time"]
+    left_out = [one.what for one in slow_risers(0.08).not_measured if one.reason == "time"]
+    assert left_out
+    assert all(
+        what.startswith(("bidirectional gpu", "latency", "h2d host -> gpu:7 pageable")) or "pageable" in what
+        for what in left_out
+    )
+
+
+def test_progress_goes_up_to_the_end_and_estimates() -> None:
+    told: list[Progress] = []
+    engine = EngineDouble(gpus=4, uplinks=[(frozenset({0, 1}), 12.0)])
+    measure(machine(4), Request(), told.append, doors=doors(engine))
+    jobs = [one for one in told if one.total > 1]
+    assert [one.done for one in jobs] == sorted(one.done for one in jobs)
+    assert jobs[-1].done == jobs[-1].total - 1
+    assert all(one.seconds_left is not None and one.seconds_left >= 0 for one in jobs)
+    assert (jobs[0].seconds_left or 0) > (jobs[-1].seconds_left or 0)
+    assert told[0].now == "host memory"
+
+
+def test_full_sweeps_the_sizes_and_measures_the_far_node() -> None:
+    engine = EngineDouble(gpus=2)
+    found = measure(machine(2, nodes=2), Request(level="full"), doors=doors(engine))
+    far = {
+        (s.destination, s.numa_node) for s in found.samples if s.kind == "h2d" and s.pinned and not s.group
+    }
+    assert far == {("gpu:0", 0), ("gpu:0", 1), ("gpu:1", 0), ("gpu:1", 1)}
+    sizes = {s.bytes for s in found.samples if s.kind == "p2p_staged" and s.source == "gpu:0"}
+    assert {4096, 512 << 20} < sizes
+
+
+def test_the_node_of_the_host_memory_can_be_chosen() -> None:
+    found = measure(machine(2, nodes=2), Request(numa=1), doors=doors(EngineDouble(gpus=2)))
+    nodes = {sample.numa_node for sample in found.samples if sample.kind in ("h2d", "d2h", "p2p_staged")}
+    assert nodes == {1}
+
+
+def test_both_directions_of_a_pair_are_one_sample() -> None:
+    found = run(EngineDouble(gpus=3, peers=ALL_PEERS))
+    pairs = [
+        (s.source, s.destination) for s in found.samples if s.kind == "bidirectional" and s.path == "direct"
+    ]
+    assert pairs == [(f"gpu:{a}", f"gpu:{b}") for a, b in combinations(range(3), 2)]
+
+
+def test_a_gpu_that_cannot_run_kernels_is_told_and_copied_with_all_the_same() -> None:
+    found = run(EngineDouble(gpus=2, peers=ALL_PEERS, no_kernels={0: "compute capability 3.5"}))
+    assert (
+        NotMeasured(what="copies by a kernel on gpu:0", reason="compute capability 3.5") in found.not_measured
+    )
+    methods = Counter(s.method for s in found.samples if s.kind == "p2p_direct")
+    assert methods == {"copy_engine": 2, "kernel_read": 1, "kernel_write": 1}
+
+
+def test_a_card_that_is_split_is_said_to_be() -> None:
+    split = machine(2)
+    split = msgspec.structs.replace(
+        split, gpus=(split.gpus[0], msgspec.structs.replace(split.gpus[1], mig=Mig(mode=True)))
+    )
+    found = measure(split, Request(), doors=doors(EngineDouble(), host=HOST))
+    assert [note for note in found.notes if "MIG" in note] == [
+        "gpu:1 is split (MIG): its numbers are those of one instance"
+    ]
+
+
+def test_a_copy_that_does_not_come_back_after_an_interruption_is_a_failure() -> None:
+    hung = Failure(kind="h2d", source="host", destination="gpu:0", reason="TIMED_OUT", says="late")
+    for after in (0, 20):  # while the cards are woken, and while they are measured
+        found = run(EngineDouble(interrupt_after=after, unreturned=[hung]))
+        assert not found.complete
+        assert hung in found.failures

@@ -1,0 +1,180 @@
+"""Whole sessions with the real engine and the real cuda.bindings, on doubles of both libraries."""
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.values.bandwidth import Bandwidth, Sample, gpu_of
+from tests.kit.cuda.build import why_not
+from tests.kit.cuda.derive import from_scenario
+from tests.kit.cuda.layouts import named
+from tests.kit.cuda.scenario import CudaSpec, PathKind
+from tests.kit.cuda.session import environment
+from tests.kit.cuda.words import spoilt
+from tests.probes.session.worker import Outcome
+
+pytestmark = [
+    pytest.mark.sessions,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
+
+ROOT = Path(__file__).parents[3]
+WITHIN = 0.03  # what gputopo promises on the double
+ALL = "h2d,d2h,bidirectional,p2p_direct,p2p_staged,d2d_local,latency"
+# Cards are small, since the double keeps what is copied in memory; time is virtual.
+SMALL_CARDS = f"memory={96 * 2**20}"
+
+
+def spec(name: str, *words: str) -> CudaSpec:
+    return spoilt(from_scenario(named(name)), words)
+
+
+@cache
+def session(name: str, kinds: str, gpus: str = "", *words: str) -> Outcome:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.probes.session.worker", name, kinds, *filter(None, [gpus])],
+        capture_output=True,
+        cwd=ROOT,
+        env=environment(spec(name, *words)),
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return msgspec.json.decode(done.stdout, type=Outcome)
+
+
+def measured(name: str, kinds: str = ALL, gpus: str = "", *words: str) -> Bandwidth:
+    return session(name, kinds, gpus, SMALL_CARDS, *words).bandwidth
+
+
+def the(found: Bandwidth, **facts: Any) -> Sample:
+    (sample,) = [
+        one
+        for one in found.samples
+        if all(getattr(one, name) == value for name, value in ({"group": None} | facts).items())
+    ]
+    return sample
+
+
+@pytest.mark.parametrize("gpu", [1, 2])
+def test_what_was_set_is_measured_for_each_kind_with_the_host(gpu: int) -> None:
+    found, box, place = measured("chipset", ALL, "1,2"), spec("chipset"), f"gpu:{gpu}"
+    ways: list[tuple[PathKind, dict[str, Any]]] = [
+        ("h2d", {"destination": place, "pinned": True}),
+        ("d2h", {"source": place, "pinned": True}),
+        ("h2d_pageable", {"destination": place, "pinned": False}),
+        ("d2h_pageable", {"source": place, "pinned": False}),
+    ]
+    for kind, facts in ways:
+        sample = the(found, kind=kind.removesuffix("_pageable"), **facts)
+        assert sample.median_gb_per_s == pytest.approx(box.rate(kind, gpu) / 1e9, rel=WITHIN), kind
+    local = the(found, kind="d2d_local", source=place).median_gb_per_s
+    assert local == pytest.approx(2 * box.rate("local", gpu) / 1e9, rel=WITHIN)
+    both = the(found, kind="bidirectional", source="host", destination=place).median_gb_per_s
+    assert both == pytest.approx((box.rate("h2d", gpu) + box.rate("d2h", gpu)) / 1e9, rel=WITHIN)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1)])
+def test_what_was_set_is_measured_for_each_kind_between_gpus(a: int, b: int) -> None:
+    found, box = measured("chipset", ALL, "1,2"), spec("chipset")
+    ends = {"source": f"gpu:{a}", "destination": f"gpu:{b}"}
+    methods: dict[str, PathKind] = {"copy_engine": "p2p", "kernel_read": "read", "kernel_write": "write"}
+    for method, kind in methods.items():
+        rate = box.rate(kind, a, b)
+        sample = the(found, kind="p2p_direct", method=method, **ends)
+        assert sample.median_gb_per_s == pytest.approx(rate / 1e9, rel=WITHIN), method
+    staged = the(found, kind="p2p_staged", **ends).median_gb_per_s
+    slower = min(box.rate("d2h", a), box.rate("h2d", b))
+    assert staged == pytest.approx(slower / 1e9, rel=WITHIN)
+    assert the(found, kind="latency", path="direct", **ends).median_us == pytest.approx(
+        box.routes["read", a, b].chase_ns / 1000, rel=WITHIN
+    )
+
+
+def test_every_number_carries_its_conditions_and_nothing_is_amiss() -> None:
+    found = measured("chipset", ALL, "1,2")
+    assert (found.failures, found.not_measured, found.complete) == ((), (), True)
+    for sample in found.samples:
+        gpus = {gpu_of(place) for place in (sample.source, sample.destination)} - {None}
+        assert {one.gpu for one in sample.conditions} == gpus
+        assert all(one.readings and one.pstate == "P0" and one.pcie_gen for one in sample.conditions)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("2x4", {(0, 1, 2, 3), (4, 5, 6, 7)}),
+        ("8two", {(0, 1, 2, 3), (4, 5, 6, 7)}),
+        ("chipset", {(2, 3)}),
+    ],
+)
+def test_shared_uplinks_are_found_and_agree_with_the_tree(name: str, groups: set[tuple[int, ...]]) -> None:
+    found = measured(name, "h2d,d2h")
+    assert {group.gpus for group in found.uplink_groups} == groups
+    assert {group.agrees for group in found.uplink_groups} == {True}
+
+
+def test_each_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
+    kinds = "p2p_direct,p2p_staged"
+    whole = measured("chipset", kinds, "0,1,3")
+    broken = measured("chipset", kinds, "0,1,3", "wrong@engine:0-3", "fail@read:1-0=1")
+    assert {(f.source, f.destination, f.method) for f in broken.failures} == {
+        ("gpu:0", "gpu:3", "copy_engine"),
+        ("gpu:1", "gpu:0", "kernel_read"),
+    }
+    assert {f.reason for f in broken.failures} == {"WRONG_DATA", "CUDA_ERROR_INVALID_VALUE"}
+    assert len(broken.samples) == len(whole.samples) - 2
+    assert broken.not_measured == ()
+
+
+def test_a_lost_gpu_leaves_the_numbers_of_the_others() -> None:
+    whole = measured("chipset", "h2d,p2p_staged", "0,1,3")
+    found = measured("chipset", "h2d,p2p_staged", "0,1,3", "lost@1=719,400")
+    assert {f.reason for f in found.failures} == {"CUDA_ERROR_LAUNCH_FAILED"}
+
+    def others(bandwidth: Bandwidth) -> set[tuple[str, str, str]]:
+        return {
+            (one.kind, one.source, one.destination)
+            for one in bandwidth.samples
+            if one.group is None and "gpu:1" not in (one.source, one.destination)
+        }
+
+    assert others(found) == others(whole)
+    assert any("gpu:1 is not used any more" in one.reason for one in found.not_measured)
+
+
+def test_wrong_data_on_the_way_to_a_gpu_costs_only_that_gpu() -> None:
+    found = measured("chipset", "h2d,latency", "0,1,3", "wrong@h2d:3")
+    assert {f.reason for f in found.failures} == {"WRONG_DATA"}
+    assert all("gpu:3" in (f.source, f.destination) for f in found.failures)
+    chased = [s for s in found.samples if s.kind == "latency" and s.path == "direct"]
+    assert {(s.source, s.destination) for s in chased} >= {("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")}
+
+
+def test_cards_that_wake_up_give_the_numbers_of_cards_awake() -> None:
+    found, box = measured("chipset", "h2d,d2d_local", "0,1", "wakeup=40"), spec("chipset")
+    for gpu in (0, 1):
+        up = the(found, kind="h2d", destination=f"gpu:{gpu}", pinned=True).median_gb_per_s
+        assert up == pytest.approx(box.rate("h2d", gpu) / 1e9, rel=WITHIN)
+        local = the(found, kind="d2d_local", source=f"gpu:{gpu}").median_gb_per_s
+        assert local == pytest.approx(2 * box.rate("local", gpu) / 1e9, rel=WITHIN)
+    said = any("waking up" in note for note in found.notes)
+    assert said or any(sample.discarded_gb_per_s for sample in found.samples)
+
+
+def test_devices_that_cuda_counts_the_other_way_round_are_not_mixed_up() -> None:
+    found, box = measured("chipset", "h2d", "1,2", "reversed"), spec("chipset")
+    for gpu in (1, 2):
+        up = the(found, kind="h2d", destination=f"gpu:{gpu}", pinned=True).median_gb_per_s
+        assert up == pytest.approx(box.rate("h2d", gpu) / 1e9, rel=WITHIN)
+
+
+def test_eight_gpus_need_less_host_memory_than_promised() -> None:
+    outcome = session("8two", "h2d,d2h", "", SMALL_CARDS)
+    on_cards = 8 * 96 * 2**20  # the double's device memory is the process's
+    assert outcome.peak_bytes - on_cards < 1.5 * 2**30

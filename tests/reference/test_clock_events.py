@@ -1,0 +1,51 @@
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.reference.clock_events import BITS, decode, reasons_of, unnamed
+from gputopo.values.machine import Throttle
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (0, ()),
+        (0x1, ("gpu_idle",)),
+        (0x24, ("sw_power_cap", "sw_thermal_slowdown")),
+        (0x1A8, ("hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting")),
+        (0x800, ("unknown_0x800",)),
+    ],
+)
+def test_throttle_bits_are_told_in_words(mask: int, words: tuple[str, ...]) -> None:
+    assert decode(mask) == words
+
+
+@given(st.integers(min_value=0, max_value=(1 << 64) - 1))
+def test_no_throttle_bit_is_ever_lost(mask: int) -> None:
+    words = decode(mask)
+    bits = [BITS[word] if word in BITS else int(word.removeprefix("unknown_"), 16) for word in words]
+    assert sum(bits) == mask
+    assert len(bits) == mask.bit_count()
+
+
+def test_the_throttle_words_are_those_of_pynvmls_constants() -> None:
+    prefix = "nvmlClocksThrottleReason"
+    named = {
+        name.removeprefix(prefix).lower(): value
+        for name, value in vars(pynvml).items()
+        if name.startswith(prefix) and not name.endswith(("None", "All", "UserDefinedClocks"))
+    }
+    assert named == {word.replace("_", ""): bit for word, bit in BITS.items()}
+
+
+@pytest.mark.parametrize("bit", [1 << place for place in range(64)])
+def test_every_bit_of_64_decodes_to_one_name_of_its_own(bit: int) -> None:
+    (name,) = decode(bit)
+    assert name in BITS or unnamed(name) == f"{bit:#x}"
+
+
+def test_a_capture_that_has_only_words_is_read_by_its_words() -> None:
+    assert reasons_of(Throttle(reasons=("sw_power_cap",))) == ("sw_power_cap",)
+    assert reasons_of(Throttle(mask=4, reasons=("sw_power_cap", "new_word"))) == ("sw_power_cap", "new_word")
+    assert reasons_of(Throttle()) == ()

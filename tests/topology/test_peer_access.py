@@ -1,0 +1,129 @@
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputopo.topology.peer_access import acs_bridges, chips_differ, statuses, why_off, with_reasons
+from gputopo.values.machine import Hop, Machine
+from tests.findings.boxes import PORT, UP, Change, all_of, down, every_gpu, gpu, host, node, pair, sound
+
+OFF: dict[str, Any] = {"p2p_read": "NOT_SUPPORTED", "p2p_write": "NOT_SUPPORTED"}
+CHIPSET: dict[str, Any] = {"p2p_read": "CHIPSET_NOT_SUPPORTED", "p2p_write": "CHIPSET_NOT_SUPPORTED"}
+UNLIKE = all_of(gpu(0, name="GeForce GTX 1070"), gpu(1, name="GeForce GTX 1080 Ti"))
+GEFORCE = every_gpu(name="NVIDIA GeForce RTX 4090")
+
+
+def cause(machine: Machine) -> str | None:
+    off = why_off(machine, machine.links[0])
+    return off.cause if off else None
+
+
+def test_a_pair_that_is_on_or_not_known_has_no_cause() -> None:
+    assert cause(sound(2)) is None
+    assert cause(pair(0, 1, p2p_read=None, p2p_write=None)(sound(2))) is None
+    assert cause(pair(0, 1, p2p_read="UNKNOWN", p2p_write="UNKNOWN")(sound(2))) is None
+
+
+CAUSES: list[tuple[str, Change]] = [
+    ("registry_key", pair(0, 1, p2p_read="DISABLED_BY_REGKEY")),
+    ("different_chips", all_of(UNLIKE, pair(0, 1, **OFF))),
+    ("geforce_policy", all_of(GEFORCE, pair(0, 1, **CHIPSET))),
+    ("geforce_policy", all_of(every_gpu(name="NVIDIA GeForce RTX 9999"), pair(0, 1, **OFF))),
+    ("across_sockets", pair(0, 1, hop=Hop.SYS, **CHIPSET)),
+    ("across_sockets", pair(0, 1, hop=Hop.SYS, p2p_read="TOPOLOGY_NOT_SUPPORTED")),
+    ("chipset", pair(0, 1, hop=Hop.PHB, **CHIPSET)),
+    ("chipset", pair(0, 1, hop=None, **CHIPSET)),
+    ("chipset", all_of(host(virtual_machine="kvm"), pair(0, 1, hop=Hop.PHB, **CHIPSET))),
+    ("acs", all_of(node(down(0), acs=True), pair(0, 1, **OFF))),
+    ("acs", all_of(node(down(0), acs=True), pair(0, 1, **CHIPSET))),
+    ("iommu", all_of(host(iommu="translated"), pair(0, 1, **OFF))),
+    ("bar1", all_of(gpu(0, bar1_mib={"total": 256}), pair(0, 1, **OFF))),
+    ("virtual_machine", all_of(host(virtual_machine="kvm"), pair(0, 1, **OFF))),
+    ("container", all_of(host(container="docker"), pair(0, 1, **OFF))),
+    ("unknown", pair(0, 1, **OFF)),
+]
+
+
+@pytest.mark.parametrize(("expected", "change"), CAUSES)
+def test_the_facts_of_a_machine_give_the_cause(expected: str, change: Change) -> None:
+    machine = change(sound(2))
+    off = why_off(machine, machine.links[0])
+    assert off is not None
+    assert off.cause == expected
+    assert off.says
+    assert off.status in statuses(machine.links[0])
+
+
+def test_the_first_cause_counts_where_there_are_several() -> None:
+    everything = [
+        UNLIKE,
+        pair(0, 1, hop=Hop.SYS, **CHIPSET),
+        host(iommu="translated", virtual_machine="none", container="docker"),
+        gpu(0, bar1_mib={"total": 256}),
+        node(down(0), acs=True),
+    ]
+    assert cause(all_of(*everything)(sound(2))) == "different_chips"
+    same_chip = [*everything, every_gpu(name="Tesla V100-SXM2-16GB")]
+    assert cause(all_of(*same_chip)(sound(2))) == "across_sockets"
+    elsewhere = [*same_chip, pair(0, 1, hop=Hop.PIX, **OFF)]
+    assert cause(all_of(*elsewhere)(sound(2))) == "acs"
+    assert cause(all_of(*elsewhere, node(down(0), acs=False))(sound(2))) == "iommu"
+    assert cause(all_of(*elsewhere, node(down(0), acs=False), host(iommu="off"))(sound(2))) == "bar1"
+
+
+def test_cards_of_one_chip_are_no_different_chips() -> None:
+    a, b = all_of(gpu(0, name="GeForce GTX 1070"), gpu(1, name="GeForce GTX 1080"))(sound(2)).gpus
+    assert chips_differ(a, b) is False
+    assert chips_differ(a, replace(b, name="GeForce GTX 1080 Ti")) is True
+    assert chips_differ(a, replace(b, name="NVIDIA Future 9000")) is None
+    assert chips_differ(replace(a, architecture="Pascal"), replace(b, name="x", architecture="Ada")) is True
+    assert chips_differ(replace(a, name=None), replace(b, name=None)) is None
+
+
+def test_a_policy_is_no_cause_where_equal_cards_are_peers() -> None:
+    # Two sockets with cards whose driver was made to allow P2P: it is on inside a socket and off across.
+    across = all_of(GEFORCE, pair(0, 1, hop=Hop.SYS, **CHIPSET))
+    assert cause(across(sound(2))) == "geforce_policy"
+    assert cause(across(sound(4))) == "across_sockets"
+
+
+def test_a_pair_with_nvlinks_is_not_off_for_the_policy_of_pcie() -> None:
+    assert cause(all_of(GEFORCE, pair(0, 1, nvlinks=4, **OFF))(sound(2))) == "unknown"
+
+
+def test_no_fix_exists_is_an_answer() -> None:
+    for change in (CAUSES[1][1], CAUSES[2][1], CAUSES[4][1]):
+        machine = change(sound(2))
+        off = why_off(machine, machine.links[0])
+        assert off is not None
+        assert off.fix is None
+
+
+def test_in_a_virtual_machine_the_chipset_is_an_invented_one() -> None:
+    machine = CAUSES[8][1](sound(2))
+    off = why_off(machine, machine.links[0])
+    assert off is not None
+    assert "virtual machine" in off.says
+
+
+def test_bridges_with_acs_count_between_gpus_and_not_at_the_root() -> None:
+    assert acs_bridges(sound(2)) == ()
+    assert acs_bridges(node(PORT, acs=True)(sound(2))) == ()
+    assert acs_bridges(node(UP, acs=True)(sound(1))) == ()
+    both = all_of(node(down(0), acs=True), node(down(1), acs=True))(sound(2))
+    assert acs_bridges(both) == (down(0), down(1))
+
+
+def test_a_cause_stands_before_the_words_for_a_code_and_those_before_an_unknown_cause() -> None:
+    pairs = (
+        pair(0, 1, **OFF),
+        pair(0, 2, p2p_reason="told", **OFF),
+        pair(1, 3, p2p_reason="told", **CHIPSET),
+    )
+    filled = with_reasons(all_of(*pairs)(sound(4)))
+    reasons = {(link.a, link.b): link.p2p_reason for link in filled.links}
+    assert reasons[0, 1] == "the cause is not known"
+    assert reasons[0, 2] == "told"
+    assert "chipset" in (reasons[1, 3] or "")
+    assert reasons[2, 3] is None
+    assert with_reasons(filled) == filled

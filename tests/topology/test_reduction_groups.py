@@ -1,0 +1,75 @@
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.topology.hops import is_within
+from gputopo.topology.reduction_groups import halves, reduction_groups
+from gputopo.values.machine import Hop
+from tests.matrices import DGX1_P100, DGX1_V100, SEVEN, machine_of
+
+ROW = """
+X   PHB PHB
+PHB X   PHB
+PHB PHB X
+"""
+PAIRS = """
+X   SYS PIX SYS
+SYS X   SYS PIX
+PIX SYS X   SYS
+SYS PIX SYS X
+"""
+
+
+@pytest.mark.parametrize(
+    ("matrix", "gpus", "groups"),
+    [
+        (SEVEN, (0, 1, 2, 3, 4, 5, 6), ((0, 1, 2), (3, 4, 5, 6))),
+        (SEVEN, (6, 0, 5), ((0, 2), (1,))),  # towers, not GPUs
+        (SEVEN, (0, 3), ((0, 1),)),
+        (PAIRS, (0, 1, 2, 3), ((0, 2), (1, 3))),
+        (ROW, (0, 1, 2), ((0, 1, 2),)),
+        (ROW, (2,), ((0,),)),
+        (ROW, (), ()),
+        (DGX1_P100, (0, 1, 2, 3, 4, 5, 6, 7), ((0, 1, 2, 3), (4, 5, 6, 7))),
+        # Leaders of one rank talk to one another: 0 and 4, 1 and 5, ... have NVLinks across the boards.
+        (DGX1_V100, (0, 1, 2, 3, 7, 6, 5, 4), ((0, 1, 2, 3), (7, 6, 5, 4))),
+    ],
+)
+def test_groups_are_the_nearest_islands_of_the_machine(
+    matrix: str, gpus: tuple[int, ...], groups: tuple[tuple[int, ...], ...]
+) -> None:
+    assert reduction_groups(machine_of(matrix), gpus) == groups
+
+
+def test_a_gpu_that_the_machine_does_not_know_is_a_group_by_itself() -> None:
+    assert reduction_groups(machine_of(SEVEN), (0, 99, 1)) == ((0, 2), (1,))
+    assert reduction_groups(machine_of(SEVEN), (98, 99)) == ((0, 1),)
+
+
+@given(
+    st.sampled_from([SEVEN, DGX1_P100, DGX1_V100]).flatmap(
+        lambda matrix: st.tuples(st.just(matrix), st.permutations(range(7)), st.integers(0, 7))
+    )
+)
+def test_every_tower_is_in_one_group_of_close_ones(drawn: tuple[str, list[int], int]) -> None:
+    matrix, order, count = drawn
+    machine, gpus = machine_of(matrix), order[:count]
+    groups = reduction_groups(machine, gpus)
+    assert sorted(tower for group in groups for tower in group) == list(range(count))
+    if len(groups) > 1:
+        farthest = next(
+            hop for hop in Hop if any(is_within(machine.link(a, b), hop) for a, b in combinations(gpus, 2))
+        )
+        for group in groups:
+            assert all(is_within(machine.link(gpus[a], gpus[b]), farthest) for a, b in combinations(group, 2))
+
+
+@given(st.integers(0, 40))
+def test_halves_have_all_towers_and_differ_by_one(towers: int) -> None:
+    groups = halves(towers)
+    assert [tower for group in groups for tower in group] == list(range(towers))
+    assert len(groups) <= 2
+    assert all(groups)
+    assert len(groups[0]) - len(groups[-1]) <= 1 if groups else towers == 0

@@ -1,0 +1,99 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.values.all_reduce import MOST_PARTS, NAMES, PATTERN, Reduction, parse, require
+from gputopo.values.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "reduction"),
+    [
+        ("copy", Reduction("copy")),
+        ("copy-roundrobin", Reduction("copy")),
+        ("ring", Reduction("ring")),
+        ("ring#4", Reduction("ring", 4)),
+        ("XRing#2", Reduction("ring", 2)),
+        ("xring", Reduction("ring")),
+        (" pscpu#3 ", Reduction("pscpu", 3)),
+        ("psgpu#2", Reduction("psgpu", 2)),
+        ("hierarchical", Reduction("hierarchical")),
+    ],
+)
+def test_names_parts_and_the_names_of_tf_cnn_benchmarks_are_understood(
+    text: str, reduction: Reduction
+) -> None:
+    assert parse(text) == reduction
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "hint"),
+    [
+        ("rign", "no reduction 'rign'", "ring"),
+        ("", "no reduction ''", "copy, ring"),
+        ("collective#2", "collective takes no number of parts", "leave #2 out"),
+        ("copy#1", "copy takes no number", "ring, pscpu, psgpu"),
+        ("ring#", "no number of parts", "ring#2"),
+        ("ring#0", "no number of parts", "1 to 64"),
+        ("ring#-1", "no number of parts", "1 to 64"),
+        ("ring#2#2", "no number of parts", "1 to 64"),
+        ("ring#²", "no number of parts", "1 to 64"),
+        (f"ring#{MOST_PARTS + 1}", "no number of parts", "1 to 64"),
+        ("nccl/xring", "joins several", "one of copy"),
+        ("pscpu:2k:xring", "joins several", "one of copy"),
+    ],
+)
+def test_what_is_no_reduction_is_refused_with_what_is_one(text: str, says: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse(text)
+    assert says in refused.value.what
+    assert hint in refused.value.hint
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_reduction_or_refused_in_words(text: str) -> None:
+    try:
+        found = parse(text)
+    except UsageError:
+        return
+    assert parse(found.written) == found
+
+
+@given(st.sampled_from(NAMES), st.integers(1, MOST_PARTS))
+def test_what_is_written_is_read_back_and_fits_the_pattern_of_plans(name: str, parts: int) -> None:
+    one = Reduction(name, parts if name in ("ring", "pscpu", "psgpu") else 1)
+    assert parse(one.written) == one
+    assert re.search(PATTERN, one.written)
+
+
+@pytest.mark.parametrize("text", ["copy-roundrobin", "ring#0", "ring#100", "copy#2", "anything", "xring", ""])
+def test_a_plan_holds_only_the_written_form(text: str) -> None:
+    assert not re.search(PATTERN, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "backend", "towers", "nearest"),
+    [
+        ("nccl", "cpu", 2, "collective"),
+        ("nccl_op", "cpu", 2, "collective"),
+        ("tf_hierarchical", "gpu", 3, "hierarchical"),
+        ("psgpu#3", "gpu", 2, "psgpu#2"),
+    ],
+)
+def test_what_cannot_work_there_is_refused_with_the_nearest_that_can(
+    text: str, backend: str, towers: int, nearest: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        require(text, backend, towers)  # type: ignore[arg-type]
+    assert refused.value.hint == f"use {nearest}"
+    assert require(nearest, backend, towers).written == nearest  # type: ignore[arg-type]
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 64), st.integers(1, 16), st.sampled_from(["cpu", "gpu"]))
+def test_the_nearest_can_always_be_used(name: str, parts: int, towers: int, backend: str) -> None:
+    asked = Reduction(name, parts if name in ("ring", "pscpu", "psgpu") else 1)
+    why_not = asked.why_not(backend, towers)  # type: ignore[arg-type]
+    if why_not is not None:
+        assert parse(why_not[1]).why_not(backend, towers) is None  # type: ignore[arg-type]

@@ -1,0 +1,57 @@
+"""Indices and pairs in few words: what is said is just what is meant, and a pair never reads as a range."""
+
+import re
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.values.index_ranges import Pair, index_ranges, pairs_in_words
+
+gpus = st.integers(0, 7)
+some_pairs = st.sets(st.tuples(gpus, gpus).filter(lambda pair: pair[0] < pair[1]), min_size=1)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([(3, 0)], "GPUs 0 and 3"),
+        ([(0, 1), (1, 0)], "GPUs 0 and 1"),
+        ([*combinations(range(4), 2)], "any two of GPUs 0-3"),
+        ([*product((0, 1, 2), (3, 4, 5, 6))], "each of GPUs 0-2 with each of 3-6"),
+        ([(0, 2), (0, 3)], "GPU 0 with each of 2-3"),
+        ([(0, 6), (1, 6), (2, 6)], "each of GPUs 0-2 with 6"),
+        ([(0, 1), (2, 3)], "pairs 0<->1, 2<->3"),
+        ([(a, a + 1) for a in range(0, 12, 2)], "pairs 0<->1, 2<->3, 4<->5, 6<->7 and 2 more"),
+    ],
+)
+def test_pairs_are_told_as_what_they_are_together(pairs: list[Pair], words: str) -> None:
+    assert pairs_in_words(pairs) == words
+
+
+def read_back(words: str) -> set[Pair]:
+    def numbers(text: str) -> list[int]:
+        found: list[int] = []
+        for low, high in re.findall(r"(\d+)(?:-(\d+))?", text):
+            found += range(int(low), int(high or low) + 1)
+        return found
+
+    if "with" in words:
+        one, other = map(numbers, words.split("with"))
+        return {(min(pair), max(pair)) for pair in product(one, other)}
+    if "any two" in words or "and" in words:
+        return set(combinations(numbers(words), 2))
+    return {(int(a), int(b)) for a, b in re.findall(r"(\d+)<->(\d+)", words)}
+
+
+@given(some_pairs)
+def test_what_is_said_is_just_what_is_meant(pairs: set[Pair]) -> None:
+    assert read_back(pairs_in_words(pairs, most=100)) == pairs
+
+
+@given(st.sets(st.integers(0, 30)))
+def test_ranges_hold_their_indices_and_no_others(indices: set[int]) -> None:
+    words = index_ranges(indices)
+    read = [range(int(one), int(high or one) + 1) for one, high in re.findall(r"(\d+)(?:-(\d+))?", words)]
+    assert [number for part in read for number in part] == sorted(indices)

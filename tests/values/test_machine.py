@@ -1,0 +1,71 @@
+import itertools
+
+import msgspec
+import pytest
+
+from gputopo.topology.identities import without_identities
+from gputopo.values.machine import Gpu, GpuProcess, Hop, Link, Machine
+
+
+def test_hops_are_ordered_from_near_to_far() -> None:
+    assert sorted(Hop, key=lambda hop: hop.level) == [
+        Hop.INTERNAL,
+        Hop.PIX,
+        Hop.PXB,
+        Hop.PHB,
+        Hop.NODE,
+        Hop.SYS,
+    ]
+    assert all(near < far and far > near and near <= far for near, far in itertools.pairwise(Hop))
+    assert max(Hop.PIX, Hop.SYS, Hop.PHB) is Hop.SYS
+
+
+def test_a_hop_is_made_from_the_number_of_nvml_and_gives_it_back() -> None:
+    assert [hop.level for hop in Hop] == [0, 10, 20, 30, 40, 50]
+    assert all(Hop.from_level(hop.level) is hop for hop in Hop)
+    with pytest.raises(ValueError, match="25 is no NVML topology level"):
+        Hop.from_level(25)
+
+
+def test_a_hop_is_not_compared_with_anything_else() -> None:
+    with pytest.raises(TypeError):
+        _ = Hop.PIX < 30
+
+
+def test_a_link_is_written_low_index_first() -> None:
+    for a, b in ((1, 0), (2, 2)):
+        with pytest.raises(ValueError, match="low index first"):
+            Link(a=a, b=b)
+
+
+def test_a_link_is_found_in_either_order() -> None:
+    link = Link(a=1, b=3, hop=Hop.PHB)
+    machine = Machine(source="x", links=(Link(a=0, b=1), link))
+    assert machine.link(3, 1) is link
+    assert machine.link(1, 3) is link
+    assert machine.link(0, 3) is None
+    assert machine.link(1, 1) is None
+
+
+def test_a_value_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Gpu(index=0).index = 1  # type: ignore[misc]
+
+
+def test_absent_facts_are_null_and_not_zero() -> None:
+    built = msgspec.to_builtins(Gpu(index=0))
+    assert built["memory_mib"] == {"total": None, "used": None, "free": None}
+    assert built["clocks_mhz"]["memory"] == {"now": None, "max": None, "application": None, "boost": None}
+
+
+def test_identities_are_left_out_and_all_else_stays() -> None:
+    process = GpuProcess(pid=7, name="python", user="eve", memory_mib=3)
+    machine = Machine(
+        source="live", gpus=(Gpu(index=0, uuid="GPU-1", name="A", processes=(process,)), Gpu(index=1))
+    )
+    bare = without_identities(machine)
+    assert [gpu.uuid for gpu in bare.gpus] == [None, None]
+    assert bare.gpus[0].processes == (GpuProcess(pid=7, name="python", memory_mib=3),)
+    assert bare.gpus[1].processes is None
+    assert (bare.source, bare.gpus[0].name) == ("live", "A")
+    assert machine.gpus[0].uuid == "GPU-1"
