@@ -1,5 +1,6 @@
 """GPU indices and pairs of them in few words, in which a pair cannot be taken for a range."""
 
+import re
 from collections.abc import Iterable
 from itertools import combinations, product
 
@@ -8,8 +9,11 @@ _PAIRS_NAMED = 4
 Pair = tuple[int, int]
 
 
+_RANGES = re.compile(r"\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*", re.ASCII)
+
+
 def index_ranges(indices: Iterable[int]) -> str:
-    """Give indices as `0-3,6`."""
+    """Return indices as `0-3,6`."""
     runs: list[list[int]] = []
     for index in sorted(set(indices)):
         if runs and runs[-1][1] == index - 1:
@@ -19,8 +23,22 @@ def index_ranges(indices: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
+def parse_ranges(text: str) -> tuple[int, ...] | None:
+    """Return the ascending indices of `0-3,6`, None where the text is no such list."""
+    if _RANGES.fullmatch(text) is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if low > high:
+            return None
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
 def pairs_in_words(pairs: Iterable[Pair], *, most: int = _PAIRS_NAMED) -> str:
-    """Give pairs of GPUs, in either order, as what they are together, else one by one, `most` of them.
+    """Return pairs of GPUs, in either order, as what they are together, else one by one, `most` of them.
 
     `GPUs 0 and 3`; `any two of GPUs 0-3`; `each of GPUs 0-2 with each of 3-6`; `pairs 0<->3, 1<->4 and 2
     more`.
@@ -42,7 +60,7 @@ def pairs_in_words(pairs: Iterable[Pair], *, most: int = _PAIRS_NAMED) -> str:
 
 
 def _two_sides(found: list[Pair], gpus: list[int]) -> tuple[list[int], list[int]] | None:
-    """Give two groups of GPUs of which just every pair across is meant."""
+    """Return two groups of GPUs of which just every pair across is meant, None where there are none."""
     if not found:
         return None
     other = sorted({max(pair) if min(pair) == gpus[0] else min(pair) for pair in found if gpus[0] in pair})

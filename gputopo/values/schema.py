@@ -14,28 +14,29 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from gputopo.values.errors import InputError
+from gputopo.values.subject import Subject
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """Give the JSON form of a value on one line, with its `schema` field first where it has one."""
-    return msgspec.json.encode(value)
+    """Return the JSON form of a value on one line, with its `schema` field first where it has one."""
+    return msgspec.json.encode(value, enc_hook=_as_text)
 
 
 def encode_pretty(value: msgspec.Struct) -> str:
-    """Give the JSON form of a value for people: two-space indent and a newline at the end."""
+    """Return the JSON form of a value for people: two-space indent and a newline at the end."""
     return msgspec.json.format(encode(value), indent=2).decode() + "\n"
 
 
 def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
-    """Give the JSON form of a value as a dictionary of plain Python values."""
-    built: dict[str, Any] = msgspec.to_builtins(value)
+    """Return the JSON form of a value as a dictionary of plain Python values."""
+    built: dict[str, Any] = msgspec.to_builtins(value, enc_hook=_as_text)
     return built
 
 
 def schema_of(data: bytes | str) -> str | None:
-    """Tell the `schema` field of a JSON document, or None if it is no JSON object or has none."""
+    """Return the `schema` field of a JSON document, or None if it is no JSON object or has none."""
     try:
         head = msgspec.json.decode(data, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -54,7 +55,7 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
         found = msgspec.json.decode(data, type=_Head).schema
         if found is not None and found != wanted:
             raise InputError(_other_schema(origin, found, wanted), _schema_hint(found, wanted))
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind, dec_hook=_from_text)
     except msgspec.ValidationError as error:
         raise InputError(
             f"{origin} is not a valid {wanted}: {error}", "make the file anew with gputopo"
@@ -73,8 +74,8 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Write a file whole or not at all: to a temporary name beside it, then renamed.
 
-    Raises InputError where the place cannot be written, or holds a folder or a device, which a rename would
-    replace; what stood there before is left as it was.
+    Raises InputError if the file cannot be written, or is a folder or a device, which a rename would
+    replace; the former file is left as it was.
     """
     try:
         taken = path.exists() and not path.is_file()
@@ -109,6 +110,18 @@ def write(path: Path, value: msgspec.Struct) -> None:
 
 class _Head(msgspec.Struct):
     schema: str | None = None
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, Subject):
+        return value.text
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+
+
+def _from_text(kind: type[Any], text: Any) -> Any:
+    if kind is Subject:
+        return Subject.parse(text)  # msgspec makes a ValidationError of its ValueError
+    raise NotImplementedError(f"{kind.__name__} has no JSON form")
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.values.index_ranges import Pair, index_ranges, pairs_in_words
+from gputopo.values.index_ranges import Pair, index_ranges, pairs_in_words, parse_ranges
 
 gpus = st.integers(0, 7)
 some_pairs = st.sets(st.tuples(gpus, gpus).filter(lambda pair: pair[0] < pair[1]), min_size=1)
@@ -55,3 +55,13 @@ def test_ranges_hold_their_indices_and_no_others(indices: set[int]) -> None:
     words = index_ranges(indices)
     read = [range(int(one), int(high or one) + 1) for one, high in re.findall(r"(\d+)(?:-(\d+))?", words)]
     assert [number for part in read for number in part] == sorted(indices)
+
+
+@given(st.sets(st.integers(0, 999_999), min_size=1))
+def test_ranges_are_read_back(indices: set[int]) -> None:
+    assert parse_ranges(index_ranges(indices)) == tuple(sorted(indices))
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2", "3-1", "1 ,2"])
+def test_another_text_is_no_list_of_ranges(text: str) -> None:
+    assert parse_ranges(text) is None
