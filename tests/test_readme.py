@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import bundled
+from gputopo.captures import recording
 from gputopo.cli import run_command
 from gputopo.findings import IDS
 from gputopo.workload import models as workload
@@ -63,7 +63,7 @@ def test_every_finding_is_listed() -> None:
 
 
 def test_every_bundled_machine_and_every_model_is_named() -> None:
-    for name in (*bundled.names(), *workload.names()):
+    for name in (*recording.bundled_names(), *workload.names()):
         assert f"`{name}`" in README
 
 

@@ -1,16 +1,14 @@
 """From what a person gives after `--from` to a Machine. The content decides the format, not the name."""
 
 import os
-import re
 import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gputopo.captures import bundled, decoding, merge, parts, recording
+from gputopo.captures import intake, merge, recording
 from gputopo.captures.bandwidth import single_device
-from gputopo.captures.line_marks import without_marks
 from gputopo.captures.pci import sysfs
 from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.values.errors import InputError
@@ -18,13 +16,6 @@ from gputopo.values.machine import Machine
 
 _MOST_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
 _STDIN = "standard input"
-_DRIVER_SAYS = re.compile(
-    r"^.*(?:ERROR: Option |NVIDIA-SMI has failed|Failed to initialize NVML|No devices were found"
-    r"|Unable to determine the device handle|nvidia-smi.{0,3}(?:command )?not found"
-    r"|nvidia-smi' is not recognized).*$",
-    re.MULTILINE,
-)
-_JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # `[    0.000000] Linux` is none
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
@@ -43,8 +34,8 @@ class Format(Protocol):
 
 def formats() -> tuple[Format, ...]:
     """Give the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import markdown_table, nvlink_status, pasted, tensorflow_log
-    from gputopo.captures.bandwidth import nvbandwidth_json
+    from gputopo.captures import markdown_table, nvlink_status, tensorflow_log
+    from gputopo.captures.bandwidth import nvbandwidth_json, programs
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
     from gputopo.captures.smi import text as smi_text
@@ -57,7 +48,7 @@ def formats() -> tuple[Format, ...]:
         smi_xml,
         nccl_xml,
         hwloc_xml,
-        pasted,
+        programs,
         topo_matrix,
         smi_text,
         topo_p2p,
@@ -94,56 +85,39 @@ def read_text(text: str, *, origin: str) -> Machine:
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
     if not text.lstrip().startswith(("{", "[{")):
-        text = without_marks(text, origin=origin)
+        text = intake.clean(text, origin=origin)
     return merge.merge(_machines(text, origin))
 
 
 def _machines(text: str, origin: str) -> list[Machine]:
-    """Read each capture in a text, the surest format first; a bandwidth test's lines are taken out first."""
-    from gputopo.captures import pasted
+    """Read each capture in a text. The lines of bandwidth programs are taken out first."""
+    from gputopo.captures.bandwidth import programs
 
-    if _kind_of(text) is not pasted:
-        if machines := _parts(text, origin):
+    if _format_of(text) is not programs:
+        if machines := _sections(text, origin):
             return machines
-        raise _unknown(text, origin)
+        from gputopo.captures import unreadable  # only an error needs it
+
+        raise unreadable.error(text, origin=origin, formats=_all_formats())
     try:
-        machine, rest = pasted.take(text, origin=origin)
+        machine, rest = programs.take(text, origin=origin)
     except InputError:
-        if machines := _parts(text, origin, but=pasted):  # that only speaks of a bandwidth test
+        if machines := _sections(text, origin, but=programs):  # it only mentions a bandwidth program
             return machines
         raise
-    others = _parts(rest, origin, but=pasted)
-    return [*others, machine] if others else [pasted.with_unread(machine, rest)]
+    others = _sections(rest, origin, but=programs)
+    return [*others, machine] if others else [programs.with_unread(machine, rest)]
 
 
-def _parts(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:
-    """Read the parts of a text that are of a format."""
-    told = parts.of(text, stackable()) if not text.lstrip().startswith("{") else [text]
-    kinds = [(part, kind) for part in told if (kind := _kind_of(part, but=but)) is not None]
-    return [kind.parse(part, origin=origin) for part, kind in kinds]
+def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:
+    """Read the sections of a text that are of a format."""
+    stackable = [one for one in formats() if isinstance(one, intake.Stackable)]
+    found = intake.sections(text, stackable) if not text.lstrip().startswith("{") else [text]
+    kinds = [(section, kind) for section in found if (kind := _format_of(section, but=but)) is not None]
+    return [kind.parse(section, origin=origin) for section, kind in kinds]
 
 
-def stackable() -> tuple[parts.Starting, ...]:
-    """Give the formats of lines, of which several may stand in one text."""
-    from gputopo.captures import nvlink_status, tensorflow_log
-    from gputopo.captures.pci import lspci, lspci_verbose
-    from gputopo.captures.smi import csv_table as smi_csv
-    from gputopo.captures.smi import text as smi_text
-    from gputopo.captures.topo import p2p as topo_p2p
-
-    return (
-        topo_matrix,
-        smi_text,
-        topo_p2p,
-        nvlink_status,
-        lspci,
-        lspci_verbose,
-        tensorflow_log,
-        smi_csv,
-    )
-
-
-def _kind_of(text: str, *, but: Format | None = None) -> Format | None:
+def _format_of(text: str, *, but: Format | None = None) -> Format | None:
     return next((kind for kind in formats() if kind is not but and kind.recognise(text)), None)
 
 
@@ -162,8 +136,8 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
         raise InputError(
             "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
         )
-    if not Path(source).is_file() and source in bundled.names():
-        return bundled.read(source)
+    if not Path(source).is_file() and source in recording.bundled_names():
+        return recording.read_bundled(source)
     if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
         return read_tree(root)
     return read_bytes(_content(Path(source)), origin=source, read_tree=read_tree)
@@ -195,7 +169,7 @@ def _content(path: Path) -> bytes:
 def _nearest(source: str) -> str:
     import difflib  # only an error needs it
 
-    known = bundled.names()
+    known = recording.bundled_names()
     if os.sep in source:
         return "check the path"
     near = difflib.get_close_matches(source.lower(), known, n=3, cutoff=0.5)
@@ -208,7 +182,7 @@ def _decoded(data: bytes, origin: str) -> str:
     """Give the text. Raises InputError if it is none, or too long."""
     if len(data) > _MOST_BYTES:
         raise InputError(f"{origin} is larger than {_MOST_BYTES >> 20} MiB", "give the capture alone")
-    text = decoding.decoded(data)
+    text = intake.decoded(data)
     if text is None:
         raise InputError(f"{origin} is a binary file, no text", f"give {_all_formats()}")
     return text
@@ -216,30 +190,3 @@ def _decoded(data: bytes, origin: str) -> str:
 
 def _all_formats() -> str:
     return " or ".join([*(kind.READS for kind in formats()), sysfs.READS])
-
-
-def _unknown(text: str, origin: str) -> InputError:
-    """Say as exactly as can be why no format fits."""
-    from gputopo.captures import foreign  # only an error needs it
-
-    if driver := _DRIVER_SAYS.search(text):
-        said = driver[0].strip()[:120]
-        return InputError(
-            f"{origin} is an error text of nvidia-smi: {said}",
-            "make nvidia-smi work first, then capture again",
-        )
-    if known := foreign.told(text):
-        return InputError(f"{origin} is {known.says}", known.hint)
-    if _JSON.match(text):
-        import json  # its errors say where; only an error needs it
-
-        try:
-            json.loads(text)
-        except RecursionError:
-            return InputError(f"{origin} is JSON that is nested too deep", f"give {_all_formats()}")
-        except ValueError as error:
-            return InputError(
-                f"{origin} is not complete JSON: {error}", "copy the file again, or make it anew with gputopo"
-            )
-        return InputError(f"{origin} is JSON, but not of gputopo", f"give {_all_formats()}")
-    return InputError(f"{origin} is in no format that gputopo reads", f"give {_all_formats()}")

@@ -1,10 +1,12 @@
-"""gputopo's own JSON: recordings (`inspect --record`), and what `inspect` and `bandwidth --json` print.
+"""gputopo's own JSON: `inspect --record` and `--json`, `bandwidth --json`, and the bundled machines.
 
 The fields of a `gputopo.bandwidth/1` stand beside its `machine`, which has no bandwidth of its own.
 """
 
+import functools
 import math
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,10 +16,14 @@ from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine
 
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
 READS = "a gputopo recording"
 
 _OURS = re.compile(r'"schema"\s*:\s*"gputopo\.[a-z]+/')
 _HINT = "give a file that `gputopo inspect --record FILE` or `gputopo inspect --json` wrote"
+_SUFFIX = ".json"
 
 
 class _Inspection(msgspec.Struct, tag_field="schema", tag="gputopo.inspect/1"):
@@ -92,3 +98,28 @@ def _check_bandwidth(bandwidth: Bandwidth, gpus: set[int], origin: str) -> None:
         if any(number is not None and not 0 <= number < math.inf for number in numbers):
             way = f"{sample.kind} from {sample.source} to {sample.destination}"
             raise InputError(f"{origin}: {way} has a number that no copy can have", _HINT)
+
+
+@functools.cache
+def bundled_names() -> tuple[str, ...]:
+    """Give the names of the bundled machines, sorted."""
+    folder = _folder()
+    return tuple(
+        sorted(file.name.removesuffix(_SUFFIX) for file in folder.iterdir() if file.name.endswith(_SUFFIX))
+    )
+
+
+def read_bundled(name: str) -> Machine:
+    """Read a bundled machine by its name. Raises InputError for an unknown name."""
+    if name not in bundled_names():
+        raise InputError(
+            f"no bundled machine is called {name}", f"choose one of {', '.join(bundled_names())}"
+        )
+    file = _folder() / (name + _SUFFIX)
+    return parse(file.read_text(encoding="utf-8"), origin=f"the bundled machine {name}")
+
+
+def _folder() -> "Traversable":
+    from importlib import resources  # slow to load, and most captures are files
+
+    return resources.files("gputopo.reference.data") / "machines"

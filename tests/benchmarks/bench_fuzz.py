@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputopo.captures import bundled, detect, recording
+from gputopo.captures import detect, recording
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
@@ -43,7 +43,7 @@ class Outcome:
 def texts(folder: Path = CAPTURES) -> dict[str, bytes]:
     """Give the captures that are damaged, by name."""
     found = {name: text.encode() for name, text in samples.ALL.items()}
-    found["recording"] = schema.encode(bundled.read("dgx1-p100"))
+    found["recording"] = schema.encode(recording.read_bundled("dgx1-p100"))
     for path in sorted(folder.glob("captures/*/*")) + sorted(folder.glob("thermal/*.throughput.log")):
         if path.name != "index.csv":
             found[f"{path.parent.name}/{path.name}"] = path.read_bytes()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gputopo.captures
-from gputopo.captures import bundled, detect
+from gputopo.captures import detect, recording
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Hop, Machine
@@ -64,7 +64,7 @@ def test_an_empty_standard_input_is_named_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_bundled_machine_is_read_by_its_name() -> None:
-    assert detect.load(["7gforce"]) == bundled.read("7gforce")
+    assert detect.load(["7gforce"]) == recording.read_bundled("7gforce")
     assert gputopo.captures.load(["az-2x-m60"]).gpus[0].name == "Tesla M60"
 
 
@@ -141,7 +141,7 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
         ("GPU 0: NVIDIA A100 (UUID: GPU-1-2)\n", "is the overview of nvidia-smi"),
         (
             "GPU 0: A100 (UUID: GPU-1-2)\n\t Link 0, P2P is supported: true\n",
-            "is of nvidia-smi nvlink -c, which tells what links could do",
+            "is of nvidia-smi nvlink -c, which shows the capabilities of links",
         ),
         ("[    0.000000] Linux version 6.8.0", "is in no format that gputopo reads"),
         ("the quick brown fox", "is in no format that gputopo reads"),

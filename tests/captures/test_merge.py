@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import bundled
+from gputopo.captures import recording
 from gputopo.captures.merge import merge
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.machine import (
@@ -250,7 +250,7 @@ def test_samples_unread_lines_and_earlier_contradictions_are_kept() -> None:
 
 
 def test_bundled_facts_complete_a_matrix_of_the_same_box() -> None:
-    full = bundled.read("7gforce")
+    full = recording.read_bundled("7gforce")
     bare = Machine(
         source="nvidia-smi topo",
         gpus=tuple(Gpu(index=gpu.index, cpu_affinity=gpu.cpu_affinity) for gpu in full.gpus),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import bundled
+from gputopo.captures import recording
 from gputopo.findings import Inspection
 from gputopo.values import schema
 from gputopo.values.machine import Contradiction, Gpu, Machine
@@ -64,7 +64,7 @@ def test_columns_sets_the_width_of_a_pipe(
     assert 80 < max(map(len, wide.splitlines())) <= 160
 
 
-@pytest.mark.parametrize("name", bundled.names())
+@pytest.mark.parametrize("name", recording.bundled_names())
 def test_every_bundled_machine_can_be_inspected(name: str, call: Call) -> None:
     done = call("inspect", "--from", name)
     assert (done.code, done.err) == (0, "")

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.captures import bundled
+from gputopo.captures import recording
 from gputopo.findings.difference import Difference
 from gputopo.values import schema
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
@@ -22,7 +22,7 @@ OnScenario = Callable[[str], None]
 
 
 @pytest.mark.parametrize("shape", ["markdown", "prometheus"])
-@pytest.mark.parametrize("name", bundled.names())
+@pytest.mark.parametrize("name", recording.bundled_names())
 def test_every_bundled_machine_can_be_shown_in_every_format(name: str, shape: str, call: Call) -> None:
     done = call("inspect", "--from", name, "--format", shape)
     assert (done.code, done.err) == (0, "")

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from gputopo.captures import places
 from gputopo.captures.bandwidth import single_device
-from gputopo.captures.bandwidth.matrix_rows import positive
-from gputopo.captures.pasted_text import Read, understood_of
+from gputopo.captures.bandwidth.matrix_rows import Read, positive, understood_of
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Sample
 from gputopo.values.machine import Gpu, Machine
 

@@ -2,6 +2,10 @@
 
 import itertools
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gputopo.values.machine import Machine
 
 # Far above any link or memory of one GPU (HBM4 boards stay below 25 000 GB/s): a larger number is no reading.
 MOST_GB_PER_S = 100_000.0
@@ -73,3 +77,17 @@ def row(line: str) -> tuple[int, list[str]] | None:
 
 def _is_index(word: str) -> bool:
     return word.isascii() and word.isdecimal() and len(word) < 5
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One program's part of a text. `understood`: numbers of its lines, from 1."""
+
+    machine: Machine
+    understood: frozenset[int]
+
+
+def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]:
+    """Offer each line that is not empty to `take`, with its number; give the numbers of those it took."""
+    lines = ((number, plain(line)) for number, line in enumerate(text.splitlines(), 1))
+    return frozenset(number for number, line in lines if line and take(number, line))

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
 
-from gputopo.captures import peer_links, places
-from gputopo.captures.bandwidth import nvbandwidth_names as names
+from gputopo.captures import places
+from gputopo.captures.bandwidth import peer_links
 from gputopo.captures.bandwidth.matrix_rows import MOST_US, is_empty, is_zero, positive
 from gputopo.captures.places import ALL_GPUS, HOST, Device
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
 from gputopo.values.machine import Driver, Machine
 
 SOURCE = "nvbandwidth"
@@ -43,6 +43,9 @@ _ENDS = re.compile(
     r"\[(?:CUDA_ERROR_|cudaError)|NVML_ERROR|ASSERT in expression|Invalid value when checking the pattern"
 )
 _WRONG_DATA = re.compile(r"invalid value when checking the pattern|memcmp.{0,20}mismatch", re.IGNORECASE)
+PAIRS = re.compile(r"device_to_device(_bidirectional)?_memcpy_(read|write)_(ce|sm)")
+_HOST = re.compile(r"(host_to_device|device_to_host|host_to_all|all_to_host)(_bidirectional)?_memcpy_(ce|sm)")
+_FAN = re.compile(r"(all_to_one|one_to_all)_(read|write)_(ce|sm)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Report:
 
 def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
     """Add a matrix; give row and word of the cells that are no reading: all of a test that is not known."""
-    if not names.is_known(matrix.test):
+    if not is_known(matrix.test):
         report.not_measured.append(
             NotMeasured(what=f"{SOURCE} {matrix.test}", reason="this test is not one that gputopo reads")
         )
@@ -107,11 +110,11 @@ def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
 def waive(report: Report, test: str | None, says: str = "") -> None:
     """Add a test that the tool left out."""
     says = says.strip(" .:")
-    pairs = test is not None and names.is_between_gpus(test)
+    pairs = test is not None and is_between_gpus(test)
     reason = says or ("no two GPUs can access one another" if pairs else "the tool says no more than that")
     what = f"{SOURCE} {test}" if test else f"a test that {SOURCE}'s text does not name"
     report.not_measured.append(NotMeasured(what=what, reason=f"waived: {reason}"))
-    if test is not None and names.PAIRS.fullmatch(test):
+    if test is not None and PAIRS.fullmatch(test):
         for pair in combinations(sorted(report.devices), 2):
             report.peers.setdefault(pair, False)
 
@@ -121,18 +124,18 @@ def fail(report: Report, test: str | None, says: str) -> None:
     says = says.strip()[:300]
     error = _CUDA_ERROR.search(says)
     reason = error[1] if error else "WRONG_DATA" if _WRONG_DATA.search(says) else None
-    if test is None or not names.is_known(test) or reason is None:
+    if test is None or not is_known(test) or reason is None:
         what = f"{SOURCE} {test}" if test else SOURCE
         report.not_measured.append(NotMeasured(what=what, reason=says or "it failed without a word"))
         return
-    kind, source, destination = names.ends(test)
+    kind, source, destination = ends(test)
     failure = Failure(
         kind=kind,
         source=source,
         destination=destination,
         reason=reason,
         says=f"{test}: {says}",
-        method=names.method(test),
+        method=method(test),
     )
     if failure not in report.failures:
         report.failures.append(failure)
@@ -205,15 +208,15 @@ def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float)
             method="copy_engine",
             median_gb_per_s=2 * value,
         )
-    if pairs := names.PAIRS.fullmatch(test):
+    if pairs := PAIRS.fullmatch(test):
         report.notes.append(_ARROW_NOTE)
         return _pair_sample(report, matrix, pairs, row, column, value)
-    kind, source, destination = names.ends(test)
+    kind, source, destination = ends(test)
     source, destination = (
         there if end == ALL_GPUS and kind != "p2p_direct" else end for end in (source, destination)
     )
     if kind == "p2p_direct":
-        inward = names.goes_into_one(test)
+        inward = goes_into_one(test)
         source, destination = (ALL_GPUS, there) if inward else (there, ALL_GPUS)
         group: str | None = f"{test} {there}"
     elif "bidirectional" in test:  # not only this direction ran on the others
@@ -226,7 +229,7 @@ def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float)
         destination=destination,
         bytes=report.bytes,
         pinned=None if kind == "p2p_direct" else True,
-        method=names.method(test),
+        method=method(test),
         group=group,
         median_gb_per_s=value,
     )
@@ -243,7 +246,7 @@ def _pair_sample(
             destination=there,
             bytes=report.bytes,
             path="direct",
-            method=names.method(matrix.test),
+            method=method(matrix.test),
             median_gb_per_s=value,
         )
     # The first of two directions starts at the column's GPU in both kinds of test, the second at the row's.
@@ -254,7 +257,7 @@ def _pair_sample(
         source=source,
         destination=destination,
         bytes=report.bytes,
-        method=names.method(matrix.test),
+        method=method(matrix.test),
         group=f"{matrix.test} {here} {there}" if pairs[1] else None,
         median_gb_per_s=value,
     )
@@ -262,3 +265,41 @@ def _pair_sample(
 
 def _before_0_8(version: str | None) -> bool:
     return version is not None and tuple(int(part) for part in version.split(".")) < (0, 8)
+
+
+def is_known(test: str) -> bool:
+    """Tell whether this is one of the tests on one machine."""
+    whole = ("host_device_latency_sm", "device_to_device_latency_sm", "device_local_copy")
+    return test in whole or any(form.fullmatch(test) for form in (_HOST, PAIRS, _FAN))
+
+
+def is_between_gpus(test: str) -> bool:
+    """Tell whether a test copies from GPU to GPU."""
+    return "device_to_device" in test or _FAN.fullmatch(test) is not None
+
+
+def goes_into_one(test: str) -> bool:
+    """Tell whether the bytes end in the one GPU: all_to_one by writing, one_to_all by reading."""
+    return test.startswith(("all_to_one_write", "one_to_all_read"))
+
+
+def ends(test: str) -> tuple[Kind, str, str]:
+    """Give the kind of a test and the places between which it copies, all GPUs as one place."""
+    if "latency" in test:
+        return "latency", HOST if test.startswith("host") else ALL_GPUS, ALL_GPUS
+    if test == "device_local_copy":
+        return "d2d_local", ALL_GPUS, ALL_GPUS
+    if test.startswith("host_to"):
+        return "h2d", HOST, ALL_GPUS
+    if test.startswith(("device_to_host", "all_to_host")):
+        return "d2h", ALL_GPUS, HOST
+    return "p2p_direct", ALL_GPUS, ALL_GPUS
+
+
+def method(test: str) -> Method:
+    """Give how a test moves its bytes. Its kernels run on the GPU where the other side is host memory."""
+    if not test.endswith("_sm"):
+        return "copy_engine"
+    if "latency" in test or "_read_" in test or test.startswith("host_to"):
+        return "kernel_read"
+    return "kernel_write"

@@ -8,9 +8,8 @@ import re
 from dataclasses import dataclass, field
 
 from gputopo.captures.bandwidth import nvbandwidth_tests as tests
-from gputopo.captures.bandwidth.matrix_rows import devices, row
+from gputopo.captures.bandwidth.matrix_rows import Read, devices, row, understood_of
 from gputopo.captures.bandwidth.nvbandwidth_tests import Matrix, Part, Report
-from gputopo.captures.pasted_text import Read, understood_of
 from gputopo.captures.places import Device
 
 SOURCE = tests.SOURCE

@@ -9,7 +9,8 @@ byte read and written, and its `group` tells from which matrix it is. Of latenci
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gputopo.captures import peer_links, places
+from gputopo.captures import places
+from gputopo.captures.bandwidth import peer_links
 from gputopo.captures.places import Device
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Path, Sample
 from gputopo.values.machine import Machine

@@ -6,9 +6,8 @@ Which path the numbers of each matrix are of, `p2p_tables` tells.
 import re
 
 from gputopo.captures.bandwidth import p2p_tables
-from gputopo.captures.bandwidth.matrix_rows import MOST_US, devices, is_empty, plain, positive, row
+from gputopo.captures.bandwidth.matrix_rows import MOST_US, Read, devices, is_empty, plain, positive, row
 from gputopo.captures.bandwidth.p2p_tables import Found, Table
-from gputopo.captures.pasted_text import Read
 from gputopo.captures.places import Device
 from gputopo.values.errors import InputError
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from gputopo.captures.pci import hwloc_distances, masks, pci_tree
+from gputopo.captures.pci import hwloc_distances, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
-from gputopo.captures.pci.xml_text import opening, root_of
+from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
 from gputopo.topology import cpulist
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, NumaNode, PciNode, Unread
@@ -87,7 +87,7 @@ class _Reading:
         if index is None:
             self.note(f"a NUMANode with os_index={element.get('os_index')!r}")
             return
-        cpus = masks.cpus(element.get("cpuset") or "")
+        cpus = cpus_of_mask(element.get("cpuset") or "")
         memory = _number(element.get("local_memory"))
         self.numa[index] = NumaNode(
             index=index,
@@ -205,7 +205,7 @@ def _root(above: tuple["Element", ...]) -> str:
 def _numa_of(above: tuple["Element", ...]) -> int | None:
     """Give the memory node that a function hangs on: the only one of the nearest object that has any."""
     for outer in above:
-        nodes = masks.cpus(outer.get("nodeset") or "")  # the same notation
+        nodes = cpus_of_mask(outer.get("nodeset") or "")  # the same notation
         if nodes:
             return next(iter(nodes)) if len(nodes) == 1 else None
     return None

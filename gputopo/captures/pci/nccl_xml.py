@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gputopo.captures.pci import masks, pci_tree
+from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
-from gputopo.captures.pci.xml_text import opening, root_of
+from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
 from gputopo.reference.pcie import generation_of
 from gputopo.topology import cpulist
 from gputopo.values.errors import InputError
@@ -76,7 +76,7 @@ class _Reading:
         number = _number(cpu.get("numaid"))
         place = f"numa{len(self.numa) if number is None else number}"
         if number is not None:
-            cpus = masks.cpus(cpu.get("affinity") or "")
+            cpus = cpus_of_mask(cpu.get("affinity") or "")
             self.numa[number] = NumaNode(index=number, cpus=None if cpus is None else cpulist.write(cpus))
             if cpus is None:
                 self.found.missing[f"host.numa_nodes[{number}].cpus"] = "the file gives no affinity mask"

@@ -1,4 +1,4 @@
-"""XML of other tools, read with defusedxml: entity bombs and external entities are refused."""
+"""XML of NCCL and hwloc, read with defusedxml: entity bombs and external entities are refused."""
 
 import re
 from typing import TYPE_CHECKING
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
 # What may stand before the first element, and how it ends.
 _BEFORE = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))
+_MASK = re.compile(r"(?:(?:0x)?[0-9a-f]{0,16})(?:,(?:0x)?[0-9a-f]{0,16})*", re.IGNORECASE)
+_MOST_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
 
 
 def opening(text: str) -> str | None:
@@ -46,3 +48,21 @@ def root_of(text: str, *, origin: str, hint: str) -> "Element":
     except (ValueError, LookupError) as error:
         raise InputError(f"{origin} is XML that cannot be read: {error}", hint) from error
     return root
+
+
+def cpus_of_mask(text: str) -> frozenset[int] | None:
+    """Return the CPUs of a mask, or None where the text is none.
+
+    NCCL and the kernel write `00000000,00ffffff`, hwloc `0x00000303,,0x0000ffff`.
+    Words of 32 bits, the highest first, parted by commas; an empty word is 0. hwloc's `0xf...f` (all CPUs
+    without end) is None: it names none.
+    """
+    if not text or _MASK.fullmatch(text) is None:
+        return None
+    words = [word.lower().removeprefix("0x") for word in text.split(",")]
+    if len(words) * 32 > _MOST_CPUS or any(len(word) > 8 for word in words[1:]) or not any(words):
+        return None
+    mask = 0
+    for word in words:
+        mask = mask << 32 | int(word or "0", 16)
+    return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)

@@ -10,7 +10,9 @@ contradicts itself is refused.
 import re
 from collections.abc import Iterator, Sequence
 
-from gputopo.captures.topo import pcie_matrix, table
+import msgspec
+
+from gputopo.captures.topo import table
 from gputopo.captures.topo.affinity import Affinities, read_affinities
 from gputopo.captures.topo.lines import CELL, GPU, cells_below
 from gputopo.captures.topo.table import Matrix, Reading, Row
@@ -56,12 +58,12 @@ def parse(text: str, *, origin: str) -> Machine:
     if not (whole and pcie_only):
         return machine
     pcie = _machine(_the_matrix(pcie_only, origin), reading, origin)
-    if other := pcie_matrix.differences(machine, pcie):
+    if other := _differences(machine, pcie):
         raise InputError(
             f"{origin}: the matrix of `topo -mp` is of another machine: {other[0]} differ",
             "give one file for each machine",
         )
-    return pcie_matrix.completed(machine, pcie)
+    return _completed(machine, pcie)
 
 
 def _machine(matrix: Matrix, reading: Reading, origin: str) -> Machine:
@@ -274,3 +276,25 @@ def _placed(row: Row, matrix: Matrix, gpus: dict[int, Row]) -> bool:
     own = matrix.columns.index(row.label) if row.label in matrix.columns else None
     expected = [own] if own is not None and own < len(row.cells) else []
     return [i for i, cell in enumerate(row.cells) if cell == "X"] == expected
+
+
+def _differences(machine: Machine, pcie: Machine) -> list[str]:
+    """Tell in what a matrix and one of PCIe alone cannot be of the same machine."""
+    if [gpu.index for gpu in machine.gpus] != [gpu.index for gpu in pcie.gpus]:
+        return ["GPUs"]
+    hops = {(link.a, link.b): link.hop for link in pcie.links}
+    told = [(link, hops.get((link.a, link.b))) for link in machine.links if link.hop is not None]
+    return [f"GPU{link.a}-GPU{link.b}" for link, hop in told if hop is not None and hop is not link.hop]
+
+
+def _completed(machine: Machine, pcie: Machine) -> Machine:
+    """Give the machine with the hop of each pair that has NVLinks."""
+    hops = {(link.a, link.b): link.hop for link in pcie.links}
+    links = tuple(
+        link if link.hop is not None else msgspec.structs.replace(link, hop=hops.get((link.a, link.b)))
+        for link in machine.links
+    )
+    missing = dict(machine.missing)
+    if all(link.hop is not None for link in links):
+        missing.pop("links[*].hop", None)
+    return msgspec.structs.replace(machine, links=links, missing=missing)

@@ -1,1 +1,1 @@
-"""Machines that come with gputopo, one recording each; `gputopo.captures.bundled` reads them."""
+"""Machines that come with gputopo, one recording each; `gputopo.captures.recording` reads them."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import detect, foreign
+from gputopo.captures import detect, unreadable
 from gputopo.values.errors import InputError
 
 
@@ -33,4 +33,4 @@ def test_a_known_tool_is_named_with_what_to_give_instead(text: str, says: str, h
 
 
 def test_of_any_other_text_nothing_is_known() -> None:
-    assert foreign.told("the quick brown fox\nNCCL is a library\n") is None
+    assert unreadable.known("the quick brown fox\nNCCL is a library\n") is None

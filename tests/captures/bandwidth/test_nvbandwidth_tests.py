@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.captures.bandwidth import nvbandwidth_names as names
+from gputopo.captures.bandwidth import nvbandwidth_tests as names
 from gputopo.values.bandwidth import Kind, Method
 
 

@@ -1,6 +1,7 @@
 import pytest
 
-from gputopo.captures import detect, pasted
+from gputopo.captures import detect
+from gputopo.captures.bandwidth import programs as pasted
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine

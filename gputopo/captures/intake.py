@@ -1,0 +1,201 @@
+"""From the bytes of a file to the captures in it.
+
+Bytes become `decoded` text, its lines `clean`, and each capture one of the `sections`. Every step keeps the
+numbers of the lines.
+"""
+
+import html
+import itertools
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
+
+from gputopo.values.errors import InputError
+
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # as PowerShell redirects
+# Bytes that no text has: control characters other than tab, line ends, form feed, escape and Ctrl-Z.
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x19\x1c-\x1f]")
+_MAX_UNKNOWN = 0.05  # of the letters: a user's name or a path in an old code page is a few. Ours.
+_MIN_ZEROS = 0.8  # of every second byte: all of ASCII in UTF-16, fewer of other scripts. Ours.
+
+# ECMA-48: CSI and OSC sequences, character sets and single functions.
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])")
+_ENTITY = re.compile(r"&(?:[lg]t|amp|quot|nbsp|#\d{1,4});")
+_TAG = re.compile(r"^\s*<", re.MULTILINE)
+_CONTINUED = re.compile(r"[ \t]+\\(?=\r?$)", re.MULTILINE)  # a line break in Markdown
+_MIN_LINES = 3  # of fewer, a prefix may be a part of the text
+_MAX_PREFIXES = 4  # of one line: a margin, a time, a host, a quotation
+_MAX_HOSTS = 64
+_HOSTS_SHOWN = 4
+
+# Before each line by a container's runtime, a CI service or syslog. TensorFlow's own lines have a colon
+# behind their time.
+_TIME = re.compile(
+    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}:)(?: std(?:out|err) [FP])?(?:[ \t]|$)"
+)
+_NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|(?=\r?$))")  # by cat -n and editors
+# By mpirun --tag-output, pdsh, clush, srun -l, kubectl logs --prefix, docker compose, in mails and comments.
+_ORIGIN = re.compile(
+    r"(?:\[\d{1,6}(?:,\d{1,6})?\]<std(?:out|err)>:|\[?[\w.-]{1,64}\]?:(?: |$)"
+    r"|\[[\w.-]+(?:/[\w.-]+){1,3}\](?: |$)|[\w.-]{1,64} +\|(?: |$)|(?:[>#%;]|//) ?)"
+)
+_HOST = re.compile(r"\[.*|[\w.-]+\d[\w.-]*:|\d+:")
+
+# A whole document of a tool that writes XML, with what may stand before its first element.
+_DOCUMENT = re.compile(
+    r"^[ \t]*(?:<\?xml[^>]*\?>\s*)?(?:<!DOCTYPE[^>]*>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*"
+    r"<(nvidia_smi_log|topology|system)\b.*?</\1>[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_LINES_AHEAD = 3  # of one that may begin a capture
+
+
+@runtime_checkable
+class Stackable(Protocol):
+    """A format that can stand below another one in one text."""
+
+    def begins(self, lines: Sequence[str]) -> bool:
+        """Whether the first of these lines, none of them blank, begins an output of this format."""
+
+
+_Stackable = TypeVar("_Stackable", bound=Stackable)
+
+
+def decoded(data: bytes) -> str | None:
+    """Return the text of UTF-8, of UTF-16 with or without its mark, or of a code page; None for binary data.
+
+    Letters of a code page, which is unknown, become U+FFFD.
+    """
+    try:
+        text = data.decode("utf-16") if data[:2] in _UTF_16_MARKS else data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        if data[:2] in _UTF_16_MARKS or _CONTROL.search(data):
+            return None
+        text = data.decode("utf-8", errors="replace")
+        return text if text.count("\ufffd") <= _MAX_UNKNOWN * len(text) else None
+    return text if "\0" not in text else _utf_16_without_mark(data)
+
+
+def _utf_16_without_mark(data: bytes) -> str | None:
+    for codec, zeros in (("utf-16-le", data[1::2]), ("utf-16-be", data[::2])):
+        if len(data) % 2 == 0 and zeros.count(0) >= _MIN_ZEROS * len(zeros):
+            try:
+                text = data.decode(codec)
+            except UnicodeDecodeError:
+                return None
+            return text if "\0" not in text else None
+    return None
+
+
+def clean(text: str, *, origin: str) -> str:
+    """Return a text without escapes and without what terminals, logs and pages put before each of its lines.
+
+    Raises InputError where the lines come from several machines or ranks.
+    """
+    text = _ESCAPE.sub("", text)
+    if _ENTITY.search(text) and not _TAG.search(text):
+        text = html.unescape(text).replace("\xa0", " ")
+    if len(_CONTINUED.findall(text)) >= _MIN_LINES:
+        text = _CONTINUED.sub("", text)
+    for _ in range(_MAX_PREFIXES):
+        bare = _without_prefix(text)
+        if bare is None:
+            break
+        text = bare
+    _refuse_several_hosts(text, origin)
+    return text
+
+
+def _without_prefix(text: str) -> str | None:
+    """Take one prefix off all lines; None where they have none in common."""
+    filled = _filled(text)
+    if len(filled) < _MIN_LINES:
+        return None
+    if _has_margin(filled):
+        return textwrap.dedent(text)
+    for prefix, fit in _PREFIXES:
+        found = [*itertools.takewhile(bool, map(prefix.match, filled))]
+        if len(found) == len(filled) and fit([one[0] for one in found if one]):
+            return "\n".join(prefix.sub("", line, count=1) for line in text.split("\n"))
+    return None
+
+
+def _filled(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def _has_margin(lines: Sequence[str]) -> bool:
+    """Whether all lines begin with a tab or two blanks; a tool may write one blank before its whole table."""
+    if not lines[0].startswith(("\t", "  ", " \t")):
+        return False
+    first = textwrap.dedent("\n".join(lines)).split("\n", 1)[0]
+    return len(lines[0]) - len(first) > (0 if lines[0].startswith("\t") else 1)
+
+
+def _counted(prefixes: Sequence[str]) -> bool:
+    """Whether the lines are numbered one by one, from 1 or later. (Rows of a matrix begin at 0.)"""
+    numbers = [int(prefix.strip(" \t:.|)")) for prefix in prefixes]
+    return numbers[0] > 0 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+
+
+def _alike(prefixes: Sequence[str]) -> bool:
+    return len({prefix.rstrip() for prefix in prefixes}) == 1
+
+
+# Each prefix with what those of all lines must have in common.
+_PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Sequence[str]], bool]], ...] = (
+    (_TIME, bool),
+    (_NUMBER, _counted),
+    (_ORIGIN, _alike),
+)
+
+
+def _refuse_several_hosts(text: str, origin: str) -> None:
+    """Raise InputError if the lines come from several hosts, none of which has few of them."""
+    filled = _filled(text)
+    if not filled or _ORIGIN.match(filled[0]) is None:
+        return
+    prefixes = [found[0].rstrip() if (found := _ORIGIN.match(line)) else "" for line in filled]
+    hosts = list(dict.fromkeys(prefixes))
+    if not 1 < len(hosts) <= _MAX_HOSTS or not all(map(_HOST.fullmatch, hosts)):
+        return
+    counts = [prefixes.count(host) for host in hosts]
+    if min(counts) < max(_MIN_LINES, max(counts) // 2):
+        return
+    shown = [host.rstrip(":") for host in hosts[:_HOSTS_SHOWN]] + ["..."] * (len(hosts) > _HOSTS_SHOWN)
+    raise InputError(
+        f"{origin} mixes the lines of several hosts: {', '.join(shown)}",
+        f"select one machine: grep '^{hosts[0]}' FILE | gputopo ... --from -",
+    )
+
+
+def sections(text: str, formats: Sequence[_Stackable]) -> list[str]:
+    """Return a text for each XML document and each format in it, all other lines blanked.
+
+    Prose between two captures belongs to the one above it. A text with one capture is returned as it is.
+    """
+    documents = ["\n" * text.count("\n", 0, one.start()) + one[0] for one in _DOCUMENT.finditer(text)]
+    rest = _DOCUMENT.sub(lambda one: re.sub(r"[^\n]", " ", one[0]), text)
+    lines = rest.splitlines()
+    owners = _owners(lines, formats)
+    end = "\n" if text.endswith(("\n", "\r")) else ""
+    by_format = [
+        "\n".join(line if owner is one else "" for line, owner in zip(lines, owners, strict=True)) + end
+        for one in formats
+        if one in owners
+    ]
+    return [*documents, *by_format] if documents or len(by_format) > 1 else [text]
+
+
+def _owners(lines: Sequence[str], formats: Sequence[_Stackable]) -> list[_Stackable | None]:
+    """Return for each line the format whose output it is in, or below."""
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    owners: list[_Stackable | None] = [None] * len(lines)
+    owner: _Stackable | None = None
+    for place, number in enumerate(filled):
+        ahead = [lines[one] for one in filled[place : place + 1 + _LINES_AHEAD]]
+        owner = next((one for one in formats if one.begins(ahead)), owner)
+        owners[number] = owner
+    return owners

@@ -1,0 +1,90 @@
+"""Why a text is of no format that gputopo reads: what it is instead, and what to use."""
+
+import json
+import re
+from typing import NamedTuple
+
+from gputopo.values.errors import InputError
+
+_CAPTURE = "use nvidia-smi -q > FILE; nvidia-smi topo -m >> FILE (one file may hold both)"
+_OTHER_MAKER = "gputopo supports machines with NVIDIA GPUs only"
+_NO_TOPOLOGY = "which has no links, slots and limits"
+_NOT_READ = "which gputopo does not read"
+_DRIVER_ERROR = re.compile(
+    r"^.*(?:ERROR: Option |NVIDIA-SMI has failed|Failed to initialize NVML|No devices were found"
+    r"|Unable to determine the device handle|nvidia-smi.{0,3}(?:command )?not found"
+    r"|nvidia-smi' is not recognized).*$",
+    re.MULTILINE,
+)
+_JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `[    0.000000] Linux`
+
+
+class Output(NamedTuple):
+    """The output of a known tool: a pattern of it, what follows "FILE is", and the remedy."""
+
+    pattern: str
+    what: str
+    hint: str = _CAPTURE
+
+
+_KNOWN = (
+    Output(
+        r"^\s*Link \d+, [\w ]+ supported: (?:true|false)",  # or of an older nvlink option
+        "of nvidia-smi nvlink -c, which shows the capabilities of links and not their state",
+        "use nvidia-smi nvlink -s > FILE",
+    ),
+    Output(
+        r"^[ \t#>%]*\|\s*NVIDIA-SMI \d|^GPU \d+: .* \(UUID: GPU-",  # without options, or of -L
+        f"the overview of nvidia-smi, {_NO_TOPOLOGY}",
+    ),
+    Output(
+        r"ROCm System Management Interface|ROCR?-?SMI|\bAMD-SMI\b|^HSA System Attributes",
+        "of AMD's tools: these are no NVIDIA GPUs",
+        _OTHER_MAKER,
+    ),
+    Output(
+        r"\b(?:npu-smi|xpu-smi|hl-smi|mx-smi|mthreads-gmi|ixsmi|cnmon) v?\d",
+        "of another maker's tool: these are no NVIDIA GPUs",
+        _OTHER_MAKER,
+    ),
+    Output(r"CUDA Device Query \(", f"of deviceQuery, {_NO_TOPOLOGY}"),
+    Output(r"^\|? ?GPU ID +\| Device Information|^\d+ GPUs? found\.$", f"of dcgmi, {_NOT_READ}"),
+    Output(r"^\[\d+\] .{3,60}\| +\d+(?:'|°)C, +\d+ %", f"of gpustat, {_NO_TOPOLOGY}"),
+    Output(r"^# gpu +\w+ +\w+", f"of nvidia-smi dmon or pmon, {_NO_TOPOLOGY}"),
+    Output(
+        r"^\s*<graphs\b",
+        "NCCL's choice of rings and trees (NCCL_GRAPH_DUMP_FILE), and not the machine",
+        "use the file that NCCL_TOPO_DUMP_FILE names",
+    ),
+    Output(
+        r"\bNCCL INFO ",
+        f"a log of NCCL, {_NOT_READ}",
+        "use the file that NCCL_TOPO_DUMP_FILE names, or nvidia-smi topo -m > FILE",
+    ),
+)
+
+
+def known(text: str) -> Output | None:
+    """Return the known tool whose output a text is, if any."""
+    return next((one for one in _KNOWN if re.search(one.pattern, text, re.MULTILINE)), None)
+
+
+def error(text: str, *, origin: str, formats: str) -> InputError:
+    """Return the error for a text that no format recognises. `formats`: those that are read, in words."""
+    if driver := _DRIVER_ERROR.search(text):
+        return InputError(
+            f"{origin} is an error text of nvidia-smi: {driver[0].strip()[:120]}",
+            "make nvidia-smi work first, then capture again",
+        )
+    if output := known(text):
+        return InputError(f"{origin} is {output.what}", output.hint)
+    if _JSON.match(text):
+        try:
+            json.loads(text)
+        except RecursionError:
+            return InputError(f"{origin} is JSON that is nested too deep", f"use {formats}")
+        except ValueError as wrong:
+            hint = "copy the file again, or make it anew with gputopo"
+            return InputError(f"{origin} is not complete JSON: {wrong}", hint)
+        return InputError(f"{origin} is JSON, but not of gputopo", f"use {formats}")
+    return InputError(f"{origin} is in no format that gputopo reads", f"use {formats}")

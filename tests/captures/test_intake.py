@@ -1,0 +1,194 @@
+"""From bytes to captures: encodings, what stands before each line, and several captures in one text."""
+
+import html
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.captures import detect, intake, merge
+from gputopo.captures.smi import text as smi_text
+from gputopo.captures.topo import matrix as topo_matrix
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop, Machine
+from tests.captures.samples import ALL
+from tests.captures.test_together import AGREEING
+
+TEXT = "GPU0 X PIX\nGPU1 PIX X\n\x1b[4mC:\\Users\\Andre\x1b[0m\n"
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_text_is_the_same_in_every_form_of_unicode(codec: str) -> None:
+    assert intake.decoded(TEXT.encode(codec)) == TEXT
+
+
+@pytest.mark.parametrize("codec", ["cp1252", "cp850", "iso8859-15"])
+def test_a_letter_of_a_code_page_leaves_all_others_readable(codec: str) -> None:
+    text = intake.decoded(TEXT.replace("Andre", "André").encode(codec))
+    assert text == TEXT.replace("Andre", "Andr\ufffd")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GPU0\0GPU1",
+        b"\x7fELF\x02\x01\x01\0\0\0",
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+        b"GPU0 \xff\xfe\x80",
+        b"\xff\xfeG",
+        b"\x1f\x8b\x08\x08abc",
+        bytes(range(256)),
+    ],
+)
+def test_what_is_no_text_is_not_taken_for_one(data: bytes) -> None:
+    assert intake.decoded(data) is None
+
+
+@given(st.binary())
+def test_no_bytes_raise_and_no_text_holds_a_zero(data: bytes) -> None:
+    assert "\0" not in (intake.decoded(data) or "")
+
+
+@given(st.text(st.characters(exclude_characters="\0\ufeff", exclude_categories=["Cs"]), min_size=1))
+def test_every_text_of_utf_8_is_read_as_it_stands(text: str) -> None:
+    assert intake.decoded(text.encode()) == text
+
+
+MARKS: dict[str, Callable[[int, str], str]] = {
+    "pdsh": lambda _, line: f"node3: {line}",
+    "pdsh, trimmed": lambda _, line: f"gpu-17.rack: {line}".rstrip(),
+    "clush": lambda _, line: f"[node3]: {line}",
+    "srun -l": lambda _, line: f"0: {line}",
+    "mpirun --tag-output": lambda _, line: f"[1,0]<stdout>:{line}",
+    "Kubernetes": lambda at, line: f"2026-01-02T03:04:05.{at:09d}Z stdout F {line}",
+    "docker -t": lambda at, line: f"2026-01-02T03:04:05.{at:09d}Z {line}",
+    "syslog": lambda at, line: f"Jan  2 03:04:{at % 60:02d} node7 smi[4711]: {line}",
+    "a log of pdsh": lambda at, line: f"2026-01-02 03:04:{at % 60:02d},123 node3: {line}",
+    "mail": lambda _, line: f"> {line}".rstrip(),
+    "mail, answered": lambda _, line: f"> > {line}",
+    "docker compose": lambda _, line: f"gpu-1  | {line}",
+    "kubectl --prefix": lambda _, line: f"[pod/gpu-0/smi] {line}",
+    "cat -n": lambda at, line: f"{at + 1:6d}\t{line}",
+    "vim with numbers": lambda at, line: f"{at + 97:4d} {line}".rstrip(),
+    "indented": lambda _, line: f"    {line}".rstrip(),
+    "a quotation, indented": lambda _, line: f"\t> {line}",
+    "MATLAB": lambda _, line: f"% {line}",
+    "comment": lambda _, line: f"# {line}",
+    "colours": lambda _, line: f"\x1b[1;32m{line}\x1b[0m",
+    "title of a terminal": lambda _, line: f"\x1b]0;a terminal\x07{line}",
+}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize("name", ALL)
+def test_a_marked_capture_reads_as_the_bare_one(name: str, mark: str) -> None:
+    marked = "\n".join(MARKS[mark](at, line) for at, line in enumerate(ALL[name].split("\n")))
+    assert detect.read_text(marked, origin="log") == detect.read_text(ALL[name], origin="log")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_bare_capture_stays_as_it_is(name: str) -> None:
+    assert intake.clean(ALL[name], origin="x") == ALL[name]
+
+
+def test_rows_of_a_matrix_are_no_numbered_lines() -> None:
+    rows = "0 1.5 2.5\n1 3.5 4.5\n2 5.5 6.5\n"
+    assert intake.clean(rows, origin="x") == rows
+
+
+def test_line_breaks_of_markdown_come_off() -> None:
+    broken = "".join(f"{line} \\\n" for line in ALL["topo"].splitlines())
+    assert detect.read_text(broken, origin="page") == detect.read_text(ALL["topo"], origin="page")
+
+
+@pytest.mark.parametrize("name", ["nvlink -s", "nccl"])
+def test_the_source_of_a_page_reads_as_the_page(name: str) -> None:
+    source = html.escape(ALL[name], quote=False)
+    assert "&lt;" in source
+    assert detect.read_text(source, origin="page") == detect.read_text(ALL[name], origin="page")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Device: 0, A\nDevice: 1, A\n",  # two lines may begin alike by chance
+        "a: 1\nb: 2\na: 3\nsomething else",
+        "2018-09-29 10:19:05.759292: I tensorflow/x.cc:1] a\n" * 4,
+        "",
+    ],
+)
+def test_what_may_be_the_text_itself_is_no_mark(text: str) -> None:
+    assert intake.clean(text, origin="x") == text
+
+
+def test_lines_of_several_machines_are_refused_and_it_is_said_how_to_part_them() -> None:
+    mixed = "".join(f"node{1 + at % 2}: {line}\n" for line in ALL["topo"].splitlines() for at in range(2))
+    with pytest.raises(InputError, match="mixes the lines of several hosts: node1, node2") as error:
+        detect.read_text(mixed, origin="log")
+    assert "grep '^node1:'" in error.value.hint
+
+
+# A Markdown table is prose as much as data, so beside another capture it is not looked for.
+STACKED = sorted(set(AGREEING) - {"table"})
+MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
+PEERS = (
+    " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n\n"
+    "Legend:\n\n  X    = Self\n  GNS  = GPU not supported\n"
+)
+XML = "<nvidia_smi_log><attached_gpus>1</attached_gpus><gpu id='00000000:05:00.0'></gpu></nvidia_smi_log>"
+
+
+def read(text: str) -> Machine:
+    return detect.read_text(text, origin="bug report")
+
+
+def facts(machine: Machine) -> tuple[object, ...]:
+    return machine.gpus, machine.links, machine.nics, machine.pci, machine.host, machine.contradictions
+
+
+@pytest.mark.parametrize(("above", "below"), [*itertools.permutations(STACKED, 2)])
+def test_two_captures_in_one_text_are_read_as_two_files_are(above: str, below: str) -> None:
+    together = read(f"Here it is:\n```\n{AGREEING[above]}\n```\n\n{AGREEING[below]}\n```\nThanks\n")
+    alone = [read(AGREEING[above]), read(AGREEING[below])]
+    orders = [merge.merge(alone), merge.merge(alone[::-1])]
+    assert facts(together) in map(facts, orders)
+
+
+def test_the_peer_table_below_a_matrix_is_not_lost() -> None:
+    machine = read(f"$ nvidia-smi topo -m\n{MATRIX}\n$ nvidia-smi topo -p2p r\n{PEERS}")
+    assert machine.source == "nvidia-smi topo + nvidia-smi topo -p2p"
+    (link,) = machine.links
+    assert (link.hop, link.p2p_read, link.p2p_write) == (Hop.PHB, "GPU_NOT_SUPPORTED", None)
+
+
+def test_a_capture_beside_a_bandwidth_test_and_a_third_one() -> None:
+    test = "P2P Connectivity Matrix\n     D\\D     0     1\n     0\t     1     1\n     1\t     1     1\n"
+    machine = read(MATRIX + test + PEERS)
+    assert machine.gpus[0].cpu_affinity == "0-7"
+    assert {one.fact for one in machine.contradictions} == {"links[0-1].p2p_read", "links[0-1].p2p_write"}
+
+
+def test_a_document_in_prose_is_read_alone_and_beside_another() -> None:
+    assert read(f"It is this:\n```xml\n{XML}\n```\nSlow!").gpus[0].pci_address == "0000:05:00.0"
+    again = read(f"{XML}\n\n{XML}\n")  # a loop
+    assert [gpu.pci_address for gpu in again.gpus] == ["0000:05:00.0"]
+    assert again.contradictions == ()
+    both = read(f"{XML}\n{MATRIX}")
+    assert (both.gpus[0].pci_address, both.gpus[0].cpu_affinity) == ("0000:05:00.0", "0-7")
+
+
+def test_a_document_that_is_cut_is_refused_as_before() -> None:
+    with pytest.raises(InputError, match="is not complete XML"):
+        read(XML[:60])
+
+
+def test_line_numbers_stay_those_of_the_text() -> None:
+    machine = read(f"{PEERS}\n$ nvidia-smi topo -m\n{MATRIX}GPU1 is the slow one\n")
+    assert [(one.line, one.text) for one in machine.unread] == [(14, "GPU1 is the slow one")]
+
+
+def test_one_capture_is_one_part_with_all_that_stands_around_it() -> None:
+    text = f"before\n{MATRIX}after\n"
+    assert intake.sections(text, [topo_matrix, smi_text]) == [text]
