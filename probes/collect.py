@@ -8,17 +8,19 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.probes.driver import decide, module_version, read_facts
-from gputopo.probes.gpu import read_gpu
+from gputopo.probes.gpus.gpu import read_gpu
+from gputopo.probes.gpus.notes import Notes, absent_facts, missing_everywhere
+from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, pair_path, read_pairs, tree_hop
 from gputopo.probes.host import read_host
-from gputopo.probes.notes import Notes, absent_facts, missing_everywhere
 from gputopo.probes.nvml.door import NotReadError, open_nvml
-from gputopo.probes.pairs import join_tree, nvlinks_between, pair_path, read_pairs, tree_hop
 from gputopo.probes.pci.errors import host_acs
 from gputopo.probes.pci.nodes import interface_name, read_pci
 from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
 from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
+_TREE_SOURCE = "sysfs"
+_NOT_IN_COPY = "NOT_IN_A_COPIED_SYS"
 
 
 class NvmlSays(NamedTuple):
@@ -74,6 +76,17 @@ def read_machine(root: Path = Path("/"), *, says: NvmlSays | None = None) -> Mac
         missing=missing,
         contradictions=contradictions,
     )
+
+
+def read_tree(root: Path) -> Machine:
+    """Give the machine whose `sys` (and `proc`, where it was copied too) lies under `root`.
+
+    The GPUs are the NVIDIA GPUs on its PCI bus. Whether its driver works cannot be seen from a copy:
+    `driver.status` is not_read. Never raises for what a copy lacks.
+    """
+    machine = read_machine(root, says=NvmlSays(error=_NOT_IN_COPY))
+    driver = Driver(status="not_read", kernel_module_version=machine.driver.kernel_module_version)
+    return msgspec.structs.replace(machine, source=_TREE_SOURCE, driver=driver)
 
 
 def ask_nvml() -> NvmlSays:

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.events import handle_number
+from gputopo.probes.sampler import Monitor
 from gputopo.values.samples import Moment, Xid
 
 

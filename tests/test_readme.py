@@ -12,7 +12,7 @@ import pytest
 from gputopo.captures import recording
 from gputopo.cli import run_command
 from gputopo.findings import IDS
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

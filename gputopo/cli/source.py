@@ -62,6 +62,6 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> Machine:
 
 
 def _read_tree(root: Path) -> Machine:
-    from gputopo.probes import tree  # only a copied /sys needs it
+    from gputopo.probes import collect  # only a copied /sys needs it
 
-    return tree.read_tree(root)
+    return collect.read_tree(root)

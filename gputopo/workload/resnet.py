@@ -1,9 +1,13 @@
-"""Residual networks: K. He et al., "Deep Residual Learning" (v1, 2015) and "Identity Mappings" (v2, 2016).
+"""ResNets, and the DenseNets for CIFAR-10.
 
+ResNet: K. He et al., "Deep Residual Learning" (v1, 2015) and "Identity Mappings" (v2, 2016).
+
+DenseNet: G. Huang et al., "Densely Connected Convolutional Networks" (2016), without bottlenecks.
 v1.5 has the stride of a block in its 3x3 convolution instead of its first 1x1 (fb.resnet.torch). The norms of
 v2 that stand before a block have no scale, as in tf_cnn_benchmarks.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
@@ -86,3 +90,38 @@ def _basic(net: Layers[T], x: T, filters: int, stride: int, version: Version) ->
     if version == "v2":
         return net.add(shortcut, net.conv(y, filters, 3, bias=False, activation=None))
     return net.relu(net.add(shortcut, net.conv(y, filters, 3, norm=RESIDUAL_NORM, activation=None)))
+
+
+def densenet(layers: int, growth: int) -> Callable[[Layers[T], T, int], T]:
+    """Return a DenseNet for CIFAR-10: three dense blocks of `layers` layers, each adding `growth` channels.
+
+    A transition keeps 2 * growth channels, as in tf_cnn_benchmarks: the published parameter counts need that.
+    """
+
+    def build(net: Layers[T], x: T, classes: int) -> T:
+        with net.block("stem"):
+            x = net.conv(x, 16, 3, activation=None)
+        for block in (1, 2, 3):
+            for number in range(layers):
+                with net.block(f"block{block}.{number + 1}"):
+                    x = _layer(net, x, growth)
+            if block < 3:
+                with net.block(f"transition{block}"):
+                    x = _transition(net, x, 2 * growth)
+        with net.block("head"):
+            x = net.relu(net.norm(x, RESIDUAL_NORM))
+            return net.dense(net.spatial_mean(x), classes, activation=None, logits=True)
+
+    return build
+
+
+def _layer(net: Layers[T], x: T, growth: int) -> T:
+    y = net.relu(net.norm(x, RESIDUAL_NORM))
+    y = net.conv(y, growth, 3, activation=None, deviation=math.sqrt(2.0 / 9 / growth))
+    return net.concat([x, y])
+
+
+def _transition(net: Layers[T], x: T, channels: int) -> T:
+    y = net.relu(net.norm(x, RESIDUAL_NORM))
+    y = net.conv(y, channels, 1, deviation=math.sqrt(2.0 / 9 / channels))
+    return net.average_pool(y, 2, 2)

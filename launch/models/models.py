@@ -15,7 +15,7 @@ from gputopo.launch.models.layers import DataFormat, GraphLayers, Rows
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.randomness import Stream, cut_normal
-from gputopo.workload.catalogue import ARCHITECTURES, Architecture, Loss
+from gputopo.workload.architectures import ARCHITECTURES, Architecture, Loss
 from gputopo.workload.sketch import Variable
 
 Tensor = Any

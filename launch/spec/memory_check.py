@@ -12,7 +12,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.tower_devices import find_gpu
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Machine
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 _NUMBER_BYTES = 4
 

@@ -4,7 +4,7 @@ import difflib
 
 from gputopo.launch.spec import model_names
 from gputopo.values.errors import UsageError
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 _CIFAR10 = "-cifar10"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gputopo.values.errors import UsageError
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 KERAS_PREFIX = "keras:"
 # The Keras examples of the multi-GPU comparisons that gputopo starts from train with batches of 32 per GPU.
@@ -26,7 +26,7 @@ _FILE = re.compile(r"(?P<path>[^:]+)\.py(:(?P<attribute>.*))?")
 class ModelName:
     """A model's name in its parts.
 
-    kind network: `attribute` names one of gputopo.workload.models. keras: a function of keras.applications.
+    kind network: `attribute` is a name in gputopo.workload.workloads. keras: a keras.applications function.
     own: `attribute` of the user's `module`.
     """
 

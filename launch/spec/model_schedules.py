@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.run_spec import Schedule
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 # Training images of ILSVRC 2012 and of CIFAR-10.
 IMAGENET_EXAMPLES = 1_281_167

@@ -157,7 +157,7 @@ class Runtime(_Part, frozen=True):
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.runspec/1"):
     """One run of the built-in training core.
 
-    `model`: a name of gputopo.workload.models, `keras:NAME`, or `module:function`. `task`: train, forward
+    `model`: a name of gputopo.workload.workloads, `keras:NAME`, or `module:function`. `task`: train, forward
     passes only, evaluation of a checkpoint, or the input alone. `method`: one of the three ways of Keras
     programs; `strategy`: a tf.distribute strategy in place of our own towers.
     `devices`: a tower each, in order. `ps_device` is the TensorFlow device that holds the variables

@@ -11,6 +11,12 @@ Kernel = NewType("Kernel", object)
 
 ABSENT = "FUNCTION_NOT_FOUND"  # our name for a function that this driver lacks; CUDA has none for it
 UNKNOWN = "CUDA_ERROR_UNKNOWN"
+_NOT_READY = "CUDA_ERROR_NOT_READY"
+
+_PORTABLE_MAPPED = 0x01 | 0x02  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP (cuda.h)
+_PORTABLE = 0x01
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: not ordered with the default stream
+_WAIT_UNTIL_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ
 
 
 class NoCudaError(HardwareError):
@@ -73,3 +79,101 @@ class CudaCalls:
             if not int(refused) and text:
                 return bytes(text).split(b"\0")[0].decode(errors="replace")
         return self._name(code).removeprefix("CUDA_ERROR_").replace("_", " ").lower()
+
+
+class MemoryCalls(CudaCalls):
+    """Allocations of the device that is current, and copies that a stream carries out."""
+
+    def free_and_total(self) -> tuple[int, int]:
+        """Give the bytes of device memory that are free, and all."""
+        free, total = self.ask("cuMemGetInfo")
+        return int(free), int(total)
+
+    def allocate(self, size: int) -> int:
+        """Take device memory and give its address."""
+        return int(self.ask("cuMemAlloc", size))
+
+    def release(self, address: int) -> None:
+        """Give device memory back."""
+        self.ask("cuMemFree", address)
+
+    def allocate_host(self, size: int, *, mapped: bool = False) -> int:
+        """Take page-locked host memory that every device can use, and give its address."""
+        return int(self.ask("cuMemHostAlloc", size, _PORTABLE_MAPPED if mapped else _PORTABLE))
+
+    def release_host(self, address: int) -> None:
+        """Give page-locked host memory back."""
+        self.ask("cuMemFreeHost", address)
+
+    def device_view(self, host: int) -> int:
+        """Give the address under which the current device sees page-locked host memory."""
+        return int(self.ask("cuMemHostGetDevicePointer", host, 0))
+
+    def upload(self, device: int, host: int, size: int, stream: Stream) -> None:
+        """Copy host memory to the device."""
+        self.ask("cuMemcpyHtoDAsync", device, host, size, stream)
+
+    def download(self, host: int, device: int, size: int, stream: Stream) -> None:
+        """Copy device memory to the host."""
+        self.ask("cuMemcpyDtoHAsync", host, device, size, stream)
+
+    def copy_inside(self, destination: int, source: int, size: int, stream: Stream) -> None:
+        """Copy within the memory of one device."""
+        self.ask("cuMemcpyDtoDAsync", destination, source, size, stream)
+
+    def set_bytes(self, address: int, value: int, size: int, stream: Stream) -> None:
+        """Set every byte of device memory to one value."""
+        self.ask("cuMemsetD8Async", address, value, size, stream)
+
+
+class StreamCalls(CudaCalls):
+    """Streams and events of the device that is current."""
+
+    def new_stream(self) -> Stream:
+        """Make a stream."""
+        return Stream(self.ask("cuStreamCreate", _NON_BLOCKING))
+
+    def end_stream(self, stream: Stream) -> None:
+        """Destroy a stream."""
+        self.ask("cuStreamDestroy", stream)
+
+    def new_event(self) -> Event:
+        """Make an event that keeps its time."""
+        return Event(self.ask("cuEventCreate", 0))
+
+    def end_event(self, event: Event) -> None:
+        """Destroy an event."""
+        self.ask("cuEventDestroy", event)
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """Have the event happen when all that the stream has been given so far is done."""
+        self.ask("cuEventRecord", event, stream)
+
+    def happened(self, event: Event) -> bool:
+        """Tell whether an event has happened. Raises CudaError with what went wrong on the device."""
+        try:
+            self.ask("cuEventQuery", event)
+        except CudaError as error:
+            if error.reason == _NOT_READY:
+                return False
+            raise
+        return True
+
+    def seconds_between(self, first: Event, second: Event) -> float:
+        """Give the seconds between two events of one device. Their clock ticks about every 0.5 us."""
+        return float(self.ask("cuEventElapsedTime", first, second)) / 1e3
+
+    def wait_for_event(self, stream: Stream, event: Event) -> None:
+        """Have a stream wait until an event has happened, which may be another device's."""
+        self.ask("cuStreamWaitEvent", stream, event, 0)
+
+    def wait_for_word(self, stream: Stream, address: int, value: int) -> None:
+        """Have a stream wait until a 32-bit word of mapped memory is at least `value`."""
+        self.ask("cuStreamWaitValue32", stream, address, value, _WAIT_UNTIL_AT_LEAST)
+
+    def call_host(self, stream: Stream, function: int) -> None:
+        """Have a function without arguments that count (its C address) called when the stream reaches it.
+
+        cuda.bindings takes Python's lock for the call: it must be one that gives the lock up while it waits.
+        """
+        self.ask("cuLaunchHostFunc", stream, self._binding.CUhostFn(function), 0)

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from gputopo.probes.cuda.calling import CudaError, Event, Kernel, Stream
-from gputopo.probes.cuda.device import CudaDevice
-from gputopo.probes.cuda.door import Cuda
+from gputopo.probes.cuda.door import Cuda, CudaDevice
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
 # Together below 1 GiB of a GPU, and each more than any chip's cache (H200: 60 MB). What is received must fit

@@ -1,15 +1,15 @@
 """The GPUs of an engine, with the host memory and the permissions they share; which are still of use."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from gputopo.copies.copies import Way
+from gputopo.probes.cuda.blocking import TIMED_OUT
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.host_memory import HostMemory
 from gputopo.probes.cuda.layout import acting_gpu, gpus_of
-from gputopo.probes.cuda.peers import Peers
-from gputopo.probes.cuda.waiting import TIMED_OUT
 
 _REFUSED_PEER = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
 
@@ -95,3 +95,32 @@ class Cards:
         acts = acting_gpu(way)
         a, b = self.of[acts].ordinal, self.of[next(gpu for gpu in gpus if gpu != acts)].ordinal
         return [(a, b), (b, a)]
+
+
+class Peers:
+    """Permissions between devices, by CUDA ordinals (the one that acts, the one that is reached).
+
+    They are taken back when copies come that do not need them: while one is open, the driver takes the direct
+    way by itself, and older cards have room for eight only.
+    """
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._cuda = cuda
+        self._open: set[tuple[int, int]] = set()
+
+    def keep(self, wanted: Set[tuple[int, int]]) -> None:
+        """Close all that are not wanted."""
+        for ordinal, peer in self._open - wanted:
+            with contextlib.suppress(CudaError):  # a GPU that is lost refuses that too
+                self._cuda.close_peer(ordinal, peer)
+        self._open &= wanted
+
+    def forget(self, ordinal: int) -> None:
+        """Leave all as it is with a device that hangs: closing would wait for it."""
+        self._open = {pair for pair in self._open if ordinal not in pair}
+
+    def open(self, ordinal: int, peer: int) -> None:
+        """Let a device reach another. Raises CudaError where the driver does not allow it."""
+        if (ordinal, peer) not in self._open:
+            self._cuda.open_peer(ordinal, peer)
+            self._open.add((ordinal, peer))

@@ -5,17 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 from gputopo.copies.copies import Job, Way
-from gputopo.probes.cuda.binding import bound_to
+from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, Hold, Waiter
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.cards import Cards, NotUsedError
+from gputopo.probes.cuda.chunks import fitting
 from gputopo.probes.cuda.door import Cuda
-from gputopo.probes.cuda.hold import NOT_HELD, Hold
-from gputopo.probes.cuda.host_memory import PINNED_BYTES
+from gputopo.probes.cuda.host_memory import PINNED_BYTES, bound_to
 from gputopo.probes.cuda.layout import Places, gpus_of, host_nodes, places, transfer
 from gputopo.probes.cuda.pattern import seed_of
-from gputopo.probes.cuda.pieces import fitting
 from gputopo.probes.cuda.transfer import PageableTransfer, Transfer
-from gputopo.probes.cuda.waiting import PATIENCE_S, TIMED_OUT, Waiter
 from gputopo.probes.cuda.window import WayTime, Window, failure, times
 from gputopo.values.bandwidth import Failure
 

@@ -3,10 +3,10 @@
 import contextlib
 import ctypes
 import mmap
-from collections.abc import Sequence, Set
+import os
+from collections.abc import Iterator, Sequence, Set
 from typing import Protocol
 
-from gputopo.probes.cuda.binding import bound_to
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
@@ -22,6 +22,34 @@ PAGEABLE_BYTES = 128 * MIB
 PINNED_BYTES = 2 * (SEND_BYTES + RECEIVE_BYTES)
 LEAST_BYTES = 32 * MIB
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+@contextlib.contextmanager
+def bound_to(cpus: Sequence[int] | None) -> Iterator[bool]:
+    """Bind the calling thread to CPUs and restore it afterwards. Tells whether it is bound.
+
+    It is not where no CPU is given, none of them may be used (a container's cpuset), or the system has no
+    such call. CPUs that may not be used are left out.
+    """
+    before = _allowed()
+    wanted = set(cpus or ()) & before
+    if not wanted:
+        yield False
+        return
+    try:
+        os.sched_setaffinity(0, wanted)
+    except OSError:  # a CPU that went offline in between
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, before)
+
+
+def _allowed() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 class HostArea(Protocol):

@@ -1,14 +1,180 @@
-"""The kernels of `ptx`, loaded and launched, through the door."""
+"""The kernels, as PTX text: patterns written and checked, copies by the cores, pointer chasing.
+
+Written by hand for PTX 6.4 (CUDA 10.1, driver 418) and sm_50, which every later driver compiles for its own
+chip. ptxas of CUDA 12.9 (V12.9.86) accepts it for sm_50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100 and 120,
+that of CUDA 13 (V13.5.37) for those from sm_75 on.
+
+All parameters are .u64; launched in one dimension with any number of threads (`gputopo_chase`: one).
+
+- gputopo_fill(dst, words, seed): 64-bit word i becomes splitmix64(seed + (i mod 32768)).
+- gputopo_check(src, words, seed, counter): adds to *counter how many words are not that.
+- gputopo_copy(dst, src, words): eight loads are under way in each thread before the first store, so that the
+  long way to a peer is filled.
+- gputopo_chase(start, steps, out): *start is the address of the next word, and so on; the last goes to *out.
+  Volatile loads: every step goes to the memory that is meant, none to a cache of this GPU.
+"""
 
 import ctypes
 from collections.abc import Mapping
 from typing import Any
 
 from gputopo.probes.cuda.calling import CudaCalls, Kernel, Stream
-from gputopo.probes.cuda.ptx import KERNELS, PTX
 
 _BLOCK = 512  # threads of a block, as nvbandwidth's copy kernel has
 _BLOCKS_PER_MULTIPROCESSOR = 2  # 1024 threads are resident on every chip since Maxwell
+
+_HEAD = """
+.version 6.4
+.target sm_50
+.address_size 64
+"""
+
+_REGISTERS = """
+    .reg .pred %p<4>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<48>;
+"""
+
+# First index of this thread in %rd20, number of all threads in %rd21.
+_GRID = """
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mov.u32 %r4, %nctaid.x;
+    mul.wide.u32 %rd20, %r1, %r2;
+    cvt.u64.u32 %rd22, %r3;
+    add.u64 %rd20, %rd20, %rd22;
+    mul.wide.u32 %rd21, %r4, %r2;
+"""
+
+# splitmix64 of seed %rd2 + (index %rd20 mod 32768) into %rd10.
+_PATTERN = """
+    and.b64 %rd10, %rd20, 32767;
+    add.u64 %rd10, %rd10, %rd2;
+    add.u64 %rd10, %rd10, 0x9E3779B97F4A7C15;
+    shr.u64 %rd11, %rd10, 30;
+    xor.b64 %rd10, %rd10, %rd11;
+    mul.lo.u64 %rd10, %rd10, 0xBF58476D1CE4E5B9;
+    shr.u64 %rd11, %rd10, 27;
+    xor.b64 %rd10, %rd10, %rd11;
+    mul.lo.u64 %rd10, %rd10, 0x94D049BB133111EB;
+    shr.u64 %rd11, %rd10, 31;
+    xor.b64 %rd10, %rd10, %rd11;
+"""
+
+
+def _kernel(name: str, parameters: tuple[str, ...], memory: tuple[str, ...], body: str) -> str:
+    """Write a kernel: its parameters in %rd0, %rd1, ..., those that are addresses of `memory` made global."""
+    declared = ", ".join(f".param .u64 {parameter}" for parameter in parameters)
+    loads = [f"    ld.param.u64 %rd{place}, [{parameter}];" for place, parameter in enumerate(parameters)]
+    loads += [f"    cvta.to.global.u64 %rd{place}, %rd{place};" for place in map(parameters.index, memory)]
+    begin = "\n".join(loads)
+    return f"\n.visible .entry {name}({declared})\n{{{_REGISTERS}{begin}\n{body}    ret;\n}}\n"
+
+
+def _each_word(body: str) -> str:
+    """Write a loop over the words of this thread: the address of each in %rd12, its pattern in %rd10.
+
+    %rd0: where they begin; %rd1: how many there are.
+    """
+    return f"""{_GRID}
+again:
+    setp.ge.u64 %p1, %rd20, %rd1;
+    @%p1 bra done;
+{_PATTERN}
+    shl.b64 %rd12, %rd20, 3;
+    add.u64 %rd12, %rd12, %rd0;
+{body}
+    add.u64 %rd20, %rd20, %rd21;
+    bra again;
+done:
+"""
+
+
+_FILL = _kernel(
+    "gputopo_fill", ("dst", "words", "seed"), ("dst",), _each_word("    st.global.u64 [%rd12], %rd10;")
+)
+
+_COMPARE = """
+    ld.global.u64 %rd13, [%rd12];
+    setp.ne.u64 %p2, %rd13, %rd10;
+    @%p2 add.u64 %rd15, %rd15, 1;
+"""
+_CHECK = _kernel(
+    "gputopo_check",
+    ("src", "words", "seed", "counter"),
+    ("src", "counter"),
+    f"""
+    mov.u64 %rd15, 0;
+{_each_word(_COMPARE)}
+    setp.eq.u64 %p3, %rd15, 0;
+    @%p3 bra none;
+    red.global.add.u64 [%rd3], %rd15;
+none:
+""",
+)
+
+_DEPTH = 8  # loads under way in each thread
+_LOADS = "".join(
+    f"    ld.global.u64 %rd{30 + i}, [%rd12];\n    add.u64 %rd12, %rd12, %rd23;\n" for i in range(_DEPTH)
+)
+_STORES = "".join(
+    f"    st.global.u64 [%rd13], %rd{30 + i};\n    add.u64 %rd13, %rd13, %rd23;\n" for i in range(_DEPTH)
+)
+_ADDRESSES = """
+    shl.b64 %rd12, %rd20, 3;
+    add.u64 %rd13, %rd12, %rd0;
+    add.u64 %rd12, %rd12, %rd1;
+"""
+
+# %rd23: bytes from one word of a thread to its next; %rd24: words that all threads copy in one round.
+_COPY = _kernel(
+    "gputopo_copy",
+    ("dst", "src", "words"),
+    ("dst", "src"),
+    f"""{_GRID}
+    shl.b64 %rd23, %rd21, 3;
+    mul.lo.u64 %rd24, %rd21, {_DEPTH};
+    mul.lo.u64 %rd25, %rd21, {_DEPTH - 1};
+rounds:
+    add.u64 %rd26, %rd20, %rd25;
+    setp.ge.u64 %p1, %rd26, %rd2;
+    @%p1 bra rest;
+{_ADDRESSES}{_LOADS}{_STORES}
+    add.u64 %rd20, %rd20, %rd24;
+    bra rounds;
+rest:
+    setp.ge.u64 %p2, %rd20, %rd2;
+    @%p2 bra done;
+{_ADDRESSES}
+    ld.global.u64 %rd30, [%rd12];
+    st.global.u64 [%rd13], %rd30;
+    add.u64 %rd20, %rd20, %rd21;
+    bra rest;
+done:
+""",
+)
+
+_CHASE = _kernel(
+    "gputopo_chase",
+    ("start", "steps", "out"),
+    ("out",),
+    """
+again:
+    setp.eq.u64 %p1, %rd1, 0;
+    @%p1 bra done;
+    cvta.to.global.u64 %rd3, %rd0;
+    ld.volatile.global.u64 %rd0, [%rd3];
+    sub.u64 %rd1, %rd1, 1;
+    bra again;
+done:
+    st.global.u64 [%rd2], %rd0;
+""",
+)
+
+KERNELS = ("gputopo_fill", "gputopo_check", "gputopo_copy", "gputopo_chase")
+
+PTX = _HEAD + _FILL + _CHECK + _COPY + _CHASE
 
 
 class KernelCalls(CudaCalls):

@@ -6,11 +6,10 @@ from typing import NamedTuple
 from gputopo.copies.copies import Job, Way
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card
-from gputopo.probes.cuda.chase import STEPS, Chase
+from gputopo.probes.cuda.chunks import Piece, messages, piece_at_once, piece_staged, pieces
 from gputopo.probes.cuda.host_memory import HostArea, HostMemory
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
-from gputopo.probes.cuda.pieces import Piece, messages, piece_at_once, piece_staged, pieces
-from gputopo.probes.cuda.transfer import PageableTransfer, StagedTransfer, Transfer
+from gputopo.probes.cuda.transfer import STEPS, Chase, PageableTransfer, StagedTransfer, Transfer
 from gputopo.probes.cuda.verify import Span
 from gputopo.values.bandwidth import gpu_of
 

@@ -1,14 +1,17 @@
 """The pattern written before a copy and looked for behind it; never inside the timed part."""
 
 import ctypes
+import os
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from gputopo.probes.cuda.blocking import Waiter
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import CHAIN_BYTES, Card
-from gputopo.probes.cuda.in_parts import in_parts
 from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.cuda.pattern import BLOCK_BYTES, block
-from gputopo.probes.cuda.waiting import Waiter
+from gputopo.probes.threads import NoThreadsError, at_once
 
 WRONG_DATA = "WRONG_DATA"
 
@@ -17,6 +20,11 @@ _CLEARED = 0xA5
 _LIBC = ctypes.CDLL(None)
 _LIBC.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _LIBC.memcmp.restype = ctypes.c_int
+
+# Threads that write and compare host memory: one alone takes longer than the copy; eight saturate the memory
+# of one NUMA node. Below the minimum part, starting a thread takes longer than the work.
+MAX_THREADS = 8
+MIN_PART_BYTES = 8 * 2**20
 
 
 class Span(NamedTuple):
@@ -132,3 +140,21 @@ def _write_blocks(address: int, size: int, seed: int) -> None:
 def _address_of_block(seed: int) -> int:
     """Give where the pattern lies; the table that it is part of is kept for good."""
     return ctypes.addressof(ctypes.c_char.from_buffer(block(seed)))
+
+
+def in_parts(size: int, work: Callable[[int, int], None]) -> None:
+    """Call `work(offset, bytes)` for parts of `size` bytes, whole blocks but the last, each in a thread.
+
+    What it calls must give Python's lock up (ctypes does). The threads have the CPUs of the calling one, and
+    have ended when this comes back, however it does. Raises what the first part in order raised.
+    """
+    count = min(MAX_THREADS, len(os.sched_getaffinity(0)), size // MIN_PART_BYTES)
+    if count < 2:
+        work(0, size)
+        return
+    each = -(-size // count // BLOCK_BYTES) * BLOCK_BYTES
+    parts = [partial(work, offset, min(each, size - offset)) for offset in range(0, size, each)]
+    try:
+        at_once(parts)
+    except NoThreadsError:
+        work(0, size)

@@ -6,7 +6,7 @@ import msgspec
 
 from gputopo.copies.copies import Job, Way
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.pieces import common_window, rate_alone, rate_within
+from gputopo.probes.cuda.chunks import common_window, rate_alone, rate_within
 from gputopo.probes.cuda.transfer import Transfer
 from gputopo.values.bandwidth import Failure
 

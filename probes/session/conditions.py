@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol, Self
 
-from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.sampler import Monitor
 from gputopo.reference.clock_events import decode
 from gputopo.values.bandwidth import Conditions
 from gputopo.values.events import GpuSample
@@ -23,7 +23,7 @@ _PAUSE_S = 0.003
 
 
 class Sampler(Protocol):
-    """What one GPU is asked through; `gputopo.probes.monitor.Monitor` is one."""
+    """What one GPU is asked through; `gputopo.probes.sampler.Monitor` is one."""
 
     def sample(self) -> tuple[GpuSample, ...]:
         """Give one sample a GPU. Never raises."""

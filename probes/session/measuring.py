@@ -11,12 +11,11 @@ from typing import Any
 from gputopo.copies.budget import QUICK_SECONDS
 from gputopo.copies.expected import with_expectations
 from gputopo.copies.jobs import Request, Setting, gpu_place
-from gputopo.copies.memory_nodes import far_nodes, near_nodes
 from gputopo.copies.sharing import uplink_groups
 from gputopo.probes.cuda.calling import NoCudaError
-from gputopo.probes.monitor import Monitor
+from gputopo.probes.sampler import Monitor
 from gputopo.probes.session.conditions import Meter, Sampler
-from gputopo.probes.session.devices import Matched, match, wanted_gpus
+from gputopo.probes.session.devices import Matched, far_nodes, match, near_nodes, wanted_gpus
 from gputopo.probes.session.engine import Engine
 from gputopo.probes.session.host_memory import (
     MIB,
@@ -25,8 +24,8 @@ from gputopo.probes.session.host_memory import (
     available_bytes,
     measure_host_memory,
 )
+from gputopo.probes.session.ramp_up import wake
 from gputopo.probes.session.session import INTERRUPTED, Progress, Results, Session, Tell
-from gputopo.probes.session.waking import wake
 from gputopo.topology.cpulist import parse
 from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured
 from gputopo.values.errors import HardwareError, UsageError

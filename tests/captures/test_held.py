@@ -7,7 +7,7 @@ import pytest
 from gputopo.captures import detect
 from gputopo.findings import find
 from gputopo.planner import Request, plan
-from gputopo.probes import tree
+from gputopo.probes import collect
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
@@ -36,7 +36,7 @@ def load(folder: Path, *texts: str) -> Machine:
     paths = [folder / f"{number}.txt" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text, encoding="utf-8")
-    return detect.load([str(path) for path in paths], read_tree=tree.read_tree)
+    return detect.load([str(path) for path in paths], read_tree=collect.read_tree)
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "nouveau"])
@@ -76,6 +76,6 @@ def test_where_another_driver_holds_every_gpu_they_keep_their_numbers_and_none_i
 
 def test_a_copied_sys_is_read_alike(tmp_path: Path) -> None:
     write_tree(changed(SCENARIOS["four"], gpus={1: {"kernel_driver": "vfio-pci"}}), tmp_path)
-    machine = detect.load([str(tmp_path)], read_tree=tree.read_tree)
+    machine = detect.load([str(tmp_path)], read_tree=collect.read_tree)
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:44:00.0", "0000:46:00.0", "0000:47:00.0"]
     assert "vfio-pci" in plan(machine, Request()).refused[0].reason

@@ -1,7 +1,7 @@
 import pytest
 
-from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.sampler import Monitor
 from gputopo.probes.watch import Watcher
 from gputopo.values.events import GpuSample
 from gputopo.values.samples import Moment, Xid

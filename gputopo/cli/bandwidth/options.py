@@ -172,7 +172,7 @@ def _reduction(
     for option, wrong in (("--full", full), ("--numa", numa is not None)):
         if wrong:
             raise UsageError(f"{option} is for the links, not for --allreduce", "leave one of the two out")
-    from gputopo.workload import models as workload
+    from gputopo.workload import workloads as workload
 
     return workload.require(model).name
 

@@ -263,8 +263,8 @@ def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
     if spec.backend == "cpu":
         yield None
         return
-    from gputopo.probes.monitor import Monitor
     from gputopo.probes.nvml.door import NotReadError
+    from gputopo.probes.sampler import Monitor
 
     try:
         monitor = Monitor([device.gpu for device in spec.devices if device.gpu is not None])

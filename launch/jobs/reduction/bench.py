@@ -23,7 +23,7 @@ from gputopo.topology.reduction_groups import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.events import Device
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 REPEATS = 10
 WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer access and memory in it

@@ -37,7 +37,7 @@ from gputopo.launch.spec.model_names import ModelName
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.errors import UsageError
-from gputopo.workload.catalogue import Loss
+from gputopo.workload.architectures import Loss
 
 Tensor = Any
 _LAYOUTS: dict[str, DataFormat] = {"channels_last": "NHWC", "channels_first": "NCHW"}

@@ -17,7 +17,7 @@ from gputopo.launch.train.inputs.source import Fact, Shape
 from gputopo.launch.train.inputs.threads import private_threads
 from gputopo.launch.train.placement.devices import turn_width
 from gputopo.values.errors import UsageError
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 _COLOURS = 3
 _FEWEST_CLASSES: dict[DataName, int] = {"imagenet": 2, "cifar10": 10}  # ImageNet's 0 is the background

@@ -13,7 +13,7 @@ import pytest
 
 from gputopo.captures import detect
 from gputopo.captures.pci import sysfs
-from gputopo.probes import tree
+from gputopo.probes import collect
 from gputopo.probes.pci import nodes
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -30,7 +30,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def load(path: Path) -> Machine:
-    return detect.load([str(path)], read_tree=tree.read_tree)
+    return detect.load([str(path)], read_tree=collect.read_tree)
 
 
 def tar_of(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:

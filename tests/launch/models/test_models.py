@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gputopo.values.errors import UsageError
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gputopo.launch.spec.model_data import data_of, model_for
 from gputopo.values.errors import UsageError
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.model_names import ModelName
 from gputopo.values.errors import UsageError
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 

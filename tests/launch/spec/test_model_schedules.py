@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from gputopo.launch.spec.model_schedules import model_recipe, scaled_rate
 from gputopo.launch.spec.run_spec import Schedule
 from gputopo.values.errors import UsageError
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 
 def factor(schedule: Schedule, step: int) -> float:

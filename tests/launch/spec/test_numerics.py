@@ -9,7 +9,7 @@ from gputopo.launch.spec.model_schedules import model_recipe
 from gputopo.launch.spec.numerics import remarks, require_numerics
 from gputopo.launch.spec.run_spec import Optimization, Precision, RunSpec, Schedule
 from gputopo.values.errors import UsageError
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 from tests.launch.specs import cpu_spec
 
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0"}

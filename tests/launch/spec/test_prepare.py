@@ -14,7 +14,7 @@ from gputopo.launch.spec.prepare import (
 from gputopo.launch.spec.run_spec import Backend, Data, Exchange, Lifecycle, RunSpec
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz
-from gputopo.workload.models import require
+from gputopo.workload.workloads import require
 from tests.launch.specs import machine, plan_for
 
 

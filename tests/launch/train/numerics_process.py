@@ -77,7 +77,7 @@ def _model(case: dict[str, Any]) -> Any:
 def tiny(keep: float) -> Any:
     """Give a network of the catalogue's words with a norm, neighbours, pools, and dropout below keep 1."""
     from gputopo.launch.models.models import Network
-    from gputopo.workload.catalogue import Architecture
+    from gputopo.workload.architectures import Architecture
     from gputopo.workload.layers import RESIDUAL_NORM
 
     def build(layers: Any, x: Any, classes: int) -> Any:

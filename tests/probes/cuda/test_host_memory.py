@@ -1,10 +1,13 @@
 """How much page-locked memory is taken, where, and when it is given back."""
 
+import os
 from typing import cast
+
+import pytest
 
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.door import Cuda
-from gputopo.probes.cuda.host_memory import MIB, RECEIVE_BYTES, HostMemory
+from gputopo.probes.cuda.host_memory import MIB, RECEIVE_BYTES, HostMemory, bound_to
 
 
 class Pages:
@@ -95,3 +98,30 @@ def test_a_system_with_little_to_lock_gives_what_it_has_and_is_not_asked_again()
     assert 4 * MIB < area.send_room + area.receive_room <= 9 * MIB
     host.make_room({None}, set())
     assert host.pinned(0, None, None) is area
+
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity here")
+
+
+def test_the_thread_is_bound_and_set_free_again() -> None:
+    before = os.sched_getaffinity(0)
+    one = min(before)
+    with bound_to([one, 100_000]) as bound:
+        assert bound
+        assert os.sched_getaffinity(0) == {one}
+    assert os.sched_getaffinity(0) == before
+
+
+def test_it_is_set_free_after_an_error() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(RuntimeError), bound_to([min(before)]):
+        raise RuntimeError
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("cpus", [None, (), (100_000,)])
+def test_nothing_is_changed_where_there_is_nothing_to_bind_to(cpus: tuple[int, ...] | None) -> None:
+    before = os.sched_getaffinity(0)
+    with bound_to(cpus) as bound:
+        assert not bound
+        assert os.sched_getaffinity(0) == before

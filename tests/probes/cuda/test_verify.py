@@ -1,12 +1,15 @@
 """Copies whose bytes still change while they are compared."""
 
 import ctypes
+import os
+import threading
 
 import pytest
 
 from gputopo.probes.cuda import verify
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.pattern import BLOCK_BYTES, block
+from gputopo.probes.cuda.verify import MAX_THREADS, MIN_PART_BYTES, in_parts
 
 
 class SaysWrong:
@@ -24,3 +27,47 @@ def test_bytes_that_are_right_a_moment_later_are_wrong_data_all_the_same(
     with pytest.raises(CudaError, match="were wrong and then right") as caught:
         verify._compare(ctypes.addressof(copied), 0, BLOCK_BYTES, BLOCK_BYTES, 0)
     assert caught.value.reason == verify.WRONG_DATA
+
+
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def many_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, MIB, 16 * MIB, 40 * MIB + 24, 512 * MIB, 513 * MIB - 8])
+def test_all_bytes_are_worked_on_once(size: int) -> None:
+    parts: list[tuple[int, int]] = []
+    in_parts(size, lambda offset, part: parts.append((offset, part)))
+    end = 0
+    for offset, part in sorted(parts):
+        assert offset == end
+        assert offset % BLOCK_BYTES == 0
+        end += part
+    assert end == size
+    assert len(parts) <= MAX_THREADS
+
+
+def test_the_first_error_in_order_is_raised_when_all_have_ended() -> None:
+    ended: list[int] = []
+
+    def work(offset: int, part: int) -> None:
+        ended.append(offset)
+        if offset:
+            raise ValueError(offset)
+
+    with pytest.raises(ValueError, match=str(MIN_PART_BYTES)):
+        in_parts(4 * MIN_PART_BYTES, work)
+    assert len(ended) == 4
+
+
+def test_a_system_without_threads_works_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    parts: list[tuple[int, int]] = []
+    in_parts(64 * MIB, lambda offset, part: parts.append((offset, part)))
+    assert parts == [(0, 64 * MIB)]

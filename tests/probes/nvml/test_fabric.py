@@ -4,7 +4,7 @@ import pytest
 from gputopo.probes.nvml.words import FABRIC_HEALTH, FABRIC_STATES, FABRIC_SUMMARIES
 from tests.kit.nvml import FakeNvml
 from tests.kit.scenarios import SCENARIOS, changed
-from tests.probes.test_gpu import read
+from tests.probes.gpus.test_gpu import read
 
 VERSION_MISMATCH = pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
 JOINED = {"state": 3, "status": 0, "healthMask": 0b10, "healthSummary": 1}

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.sampler import Monitor
 from gputopo.probes.session.conditions import Meter, Sampler, WindowReadings, conditions, still_rising
 from gputopo.values.events import GpuSample
 from tests.kit.nvml import FakeNvml, installed

@@ -87,7 +87,7 @@ def test_an_exported_keras_model_that_computes_in_a_short_type_is_told(tmp_path:
 FOLLOW = """
 import json, sys
 import tensorflow as tf
-from gputopo.workload.catalogue import ARCHITECTURES
+from gputopo.workload.architectures import ARCHITECTURES
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.models import Network
 from gputopo.launch.train.randomness import Stream

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.values.events import Device, ModelBuilt, Noticed, Step, WarmupDone
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.given import Picture, source, spec_of
 

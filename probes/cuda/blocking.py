@@ -3,19 +3,28 @@
 import contextlib
 import ctypes
 import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
 
 from gputopo.probes.cuda.calling import ABSENT, CudaError, Event, Stream
 from gputopo.probes.cuda.door import Cuda
 
+Key = TypeVar("Key", bound=Hashable)
+
 NOT_HELD = "NOT_HELD"
+TIMED_OUT = "TIMED_OUT"
 
 _CANNOT = {"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_NOT_FOUND", ABSENT}
 _WORD_BYTES = 4096
 # Giving a window's work to the streams takes milliseconds. A driver whose queue is full lets the call that
 # adds more wait for the work before it, which waits for the release: after so long the streams are let go.
-PATIENCE_S = 5.0
+PATIENCE_S = 5.0  # also what a window may take beside its bytes: clock ramp-up, a busy machine
 # A host function that waits gives up by itself, so that no thread of the driver waits for ever.
 _LONGEST_S = 120.0
+# A copy slower than this does not come back: one lane of Gen1 carries 200 MB/s and more.
+_SLOWEST_BYTES_PER_S = 50e6
+_PAUSE_S = 50e-6
 
 
 class Hold:
@@ -119,3 +128,47 @@ class Hold:
 
     def _wait(self, _: object) -> None:
         self._open.wait(_LONGEST_S)
+
+
+class Waiter:
+    """Polls events until a deadline. `patience_s`: what is allowed beside the time that the bytes take."""
+
+    def __init__(self, cuda: Cuda, patience_s: float = PATIENCE_S) -> None:
+        self._cuda = cuda
+        self._patience_s = patience_s
+
+    def seconds_for(self, size: int) -> float:
+        """Give the longest that moving so many bytes may take."""
+        return self._patience_s + size / _SLOWEST_BYTES_PER_S
+
+    def each(
+        self, events: Mapping[Key, Event], size: int, while_running: Callable[[], None] | None = None
+    ) -> dict[Key, CudaError]:
+        """Wait for all events; give by their keys those that went wrong: CudaError, or TIMED_OUT."""
+        pending, wrong = dict(events), dict[Key, CudaError]()
+        end = time.monotonic() + self.seconds_for(size)
+        while pending:
+            late = time.monotonic() > end
+            for key, event in list(pending.items()):
+                try:
+                    if self._cuda.happened(event):
+                        del pending[key]
+                except CudaError as error:
+                    wrong[key] = error
+                    del pending[key]
+            if late:
+                return wrong | dict.fromkeys(pending, self._late(size))
+            if pending and while_running is not None:
+                while_running()
+            if pending:
+                time.sleep(_PAUSE_S)
+        return wrong
+
+    def stream(self, stream: Stream, event: Event, size: int) -> None:
+        """Wait until a stream is through with moving `size` bytes. Raises CudaError, TIMED_OUT."""
+        self._cuda.record(event, stream)
+        for error in self.each({0: event}, size).values():
+            raise error
+
+    def _late(self, size: int) -> CudaError:
+        return CudaError(TIMED_OUT, f"a copy did not end within {self.seconds_for(size):.3g} s")

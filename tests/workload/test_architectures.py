@@ -2,11 +2,10 @@
 
 import pytest
 
-from gputopo.workload import models as workload
-from gputopo.workload.catalogue import ARCHITECTURES
+from gputopo.workload import workloads as workload
+from gputopo.workload.architectures import ARCHITECTURES, workload_of
 from gputopo.workload.layers import Padding
 from gputopo.workload.sketch import Sketch
-from gputopo.workload.table import workload_of
 
 # Trainable numbers, and those of moving statistics as well, as tf_cnn_benchmarks builds the networks
 # (1001 and 11 classes); the last two as the Keras examples have them.

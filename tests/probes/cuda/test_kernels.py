@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.cuda.kernels import grid
-from gputopo.probes.cuda.ptx import KERNELS, PTX
+from gputopo.probes.cuda.kernels import KERNELS, PTX, grid
 
 _CHIPS = ("50", "60", "70", "75", "80", "90", "100", "120")
 

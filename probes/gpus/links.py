@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gputopo.probes.notes import Asker, Notes, bound
+from gputopo.probes.gpus.notes import Asker, Notes, bound
 from gputopo.probes.nvml.door import LOST, NotReadError
 from gputopo.probes.nvml.words import NVLINK_ERRORS
 from gputopo.values.machine import Fabric, NvLink, Pcie

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes.cuda.pattern import BLOCK_BYTES
-from gputopo.probes.cuda.pieces import (
+from gputopo.probes.cuda.chunks import (
     MOST_PIECES,
     Piece,
     common_window,
@@ -19,6 +18,7 @@ from gputopo.probes.cuda.pieces import (
     rate_alone,
     rate_within,
 )
+from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
 _MIB = 2**20
 

@@ -1,7 +1,7 @@
 import pytest
 
-from gputopo.probes.monitor import Monitor
 from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.sampler import Monitor
 from gputopo.values.events import GpuSample
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS

@@ -1,6 +1,6 @@
 """The models that gputopo trains, as data that needs no TensorFlow: shapes, sizes, costs, default batches.
 
-The data is `gputopo/reference/data/workloads.json`; `python -m gputopo.workload.table` writes it anew.
+The data is `gputopo/reference/data/workloads.json`, written by `python -m gputopo.workload.architectures`.
 """
 
 import difflib

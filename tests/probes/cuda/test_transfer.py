@@ -1,7 +1,7 @@
 """The chain of pointers."""
 
 from gputopo.probes.cuda.card import CHAIN_BYTES
-from gputopo.probes.cuda.chase import chain
+from gputopo.probes.cuda.transfer import chain
 
 
 def test_a_chain_comes_by_every_line_once_before_it_begins_again() -> None:

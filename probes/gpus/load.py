@@ -1,6 +1,6 @@
 """A GPU at work: clocks, what holds them down, power, heat, memory, processes."""
 
-from gputopo.probes.notes import Asker
+from gputopo.probes.gpus.notes import Asker
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.words import MARGINS, PROCESS_KINDS, THRESHOLDS, VIOLATIONS
 from gputopo.reference.clock_events import decode

@@ -1,6 +1,6 @@
 """A GPU's memory errors: ECC counts, remapped rows, retired pages."""
 
-from gputopo.probes.notes import Asker
+from gputopo.probes.gpus.notes import Asker
 from gputopo.probes.nvml.door import LOST, NotReadError
 from gputopo.probes.nvml.words import MEMORY_LOCATIONS, SRAM_COUNTS
 from gputopo.values.machine import Ecc, RemappedRows, RetiredPages

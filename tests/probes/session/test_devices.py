@@ -1,4 +1,4 @@
-from gputopo.copies.memory_nodes import far_nodes, near_nodes
+from gputopo.probes.session.devices import far_nodes, near_nodes
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 
 

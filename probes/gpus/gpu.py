@@ -2,9 +2,11 @@
 
 import msgspec
 
-from gputopo.probes import gpu_errors, gpu_links, gpu_load
+from gputopo.probes.gpus import errors as gpu_errors
+from gputopo.probes.gpus import links as gpu_links
+from gputopo.probes.gpus import load as gpu_load
+from gputopo.probes.gpus.notes import Asker, Notes, missing_everywhere
 from gputopo.probes.host import cpu_list
-from gputopo.probes.notes import Asker, Notes, missing_everywhere
 from gputopo.probes.nvml.door import Handle, Nvml
 from gputopo.values.machine import Gpu, Mig
 

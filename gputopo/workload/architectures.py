@@ -1,12 +1,20 @@
-"""Which networks there are: their input, their classes, and the defaults they are trained with."""
+"""The networks as code: builder, input shape, classes and training defaults of each.
+
+`python -m gputopo.workload.architectures` counts their costs and writes `workloads.json` in
+`gputopo/reference/data`, which `gputopo.workload.workloads` reads.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from gputopo.workload import densenet, inception, plain, resnet
+from gputopo.reference import data
+from gputopo.values import schema
+from gputopo.workload import inception, plain, resnet
 from gputopo.workload.layers import Layers
 from gputopo.workload.sketch import Sketch
+from gputopo.workload.workloads import BlockCost, Table, Workload
 
 Loss = Literal["softmax", "sigmoid"]
 DataName = Literal["imagenet", "cifar10", "numbers"]
@@ -103,7 +111,7 @@ def _all() -> list[Architecture]:
         for ending, version in (versions[0], versions[2]):
             found.append(_cifar10(name + ending, resnet.cifar10(depth, version), (128, 64)))
     for name, (layers, growth) in _DENSENETS.items():
-        found.append(_cifar10(name, densenet.cifar10(layers, growth), (64, 8)))
+        found.append(_cifar10(name, resnet.densenet(layers, growth), (64, 8)))
     found.append(
         Architecture(
             "cifar10-cnn",
@@ -135,3 +143,43 @@ def _all() -> list[Architecture]:
 
 
 ARCHITECTURES: dict[str, Architecture] = {one.name: one for one in _all()}
+
+
+def workload_of(architecture: Architecture) -> Workload:
+    """Follow one network and give what it costs."""
+    drawn = architecture.sketch()
+    trained = sum(one.size for one in drawn.variables if one.trainable)
+    return Workload(
+        name=architecture.name,
+        data_name=architecture.data_name,
+        input_shape=architecture.input_shape,
+        classes=architecture.classes,
+        parameters=trained,
+        state=sum(one.size for one in drawn.variables) - trained,
+        gpu_batch=architecture.gpu_batch,
+        cpu_batch=architecture.cpu_batch,
+        learning_rate=architecture.learning_rate,
+        blocks=tuple(
+            BlockCost(
+                name=block.name,
+                parameters=block.parameters,
+                multiply_accumulates=block.multiply_accumulates,
+                features=block.features,
+            )
+            for block in drawn.blocks
+        ),
+    )
+
+
+def table() -> Table:
+    """Follow all networks."""
+    return Table(workloads=tuple(workload_of(one) for one in ARCHITECTURES.values()))
+
+
+def main() -> None:
+    """Write the file beside the other data."""
+    schema.write(Path(data.__path__[0]) / "workloads.json", table())
+
+
+if __name__ == "__main__":
+    main()

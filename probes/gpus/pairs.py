@@ -5,7 +5,7 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.probes.notes import Notes
+from gputopo.probes.gpus.notes import Notes
 from gputopo.probes.nvml.door import Handle, Nvml
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.probes.collect import read_machine
-from gputopo.probes.pairs import join_tree, nvlinks_between, tree_hop
+from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, tree_hop
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, NumaNode, NvLink, PciNode
 from tests.kit.machines import read
 from tests.kit.nvml import FakeNvml, installed
