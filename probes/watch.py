@@ -8,7 +8,7 @@ from typing import Any
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.events import handle_number
 from gputopo.probes.sampler import Monitor
-from gputopo.values.samples import Moment, Xid
+from gputopo.values.events import MachineSample, Xid
 
 
 class Watcher(Monitor):
@@ -29,10 +29,10 @@ class Watcher(Monitor):
         self.xid_reason: str | None = None
         self._listen()
 
-    def moment(self) -> Moment:
+    def moment(self) -> MachineSample:
         """Give all GPUs now, and the Xid errors since the moment before. Never raises, never waits."""
         xids = self._xids()
-        return Moment(time_s=self._now(), gpus=self.sample(), xids=xids)
+        return MachineSample(time_s=self._now(), gpus=self.sample(), xids=xids)
 
     def close(self) -> None:
         """Let go of the event set and of NVML. Moments after this hold nothing."""

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from gputopo.captures.held import without_held
-from gputopo.topology import cpulist
-from gputopo.topology.matching import aligned, cuda_order, first_with_gpus, same_address
+from gputopo.topology.matching import aligned, cuda_order, first_with_gpus
 from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.index_ranges import parse_cpus
+from gputopo.values.links import same_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Machine
 
 _PASSING = re.compile(
@@ -178,8 +179,8 @@ class _Merge:
 
 
 def _same(field: str, a: Any, b: Any) -> bool:
-    if field in ("cpu_affinity", "cpus") and cpulist.parse(a) is not None:
-        return cpulist.parse(a) == cpulist.parse(b)
+    if field in ("cpu_affinity", "cpus") and parse_cpus(a) is not None:
+        return parse_cpus(a) == parse_cpus(b)
     if field == "pci_address":
         return same_address(a, b)
     if field == "total":  # CUDA leaves out what the driver keeps for itself, and TensorFlow rounds

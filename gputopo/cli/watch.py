@@ -12,7 +12,7 @@ from gputopo.cli.printing import emit, show, tell
 from gputopo.findings import Finding, Severity
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError, UsageError
-from gputopo.values.samples import Moment
+from gputopo.values.events import MachineSample
 
 if TYPE_CHECKING:
     from gputopo.findings.watched import History
@@ -36,7 +36,7 @@ class Source(Protocol):
 
     xid_reason: str | None
 
-    def moment(self) -> Moment:
+    def moment(self) -> MachineSample:
         """Give the GPUs as they are now, and the errors since the call before."""
 
 
@@ -125,13 +125,15 @@ def ticks(
         sleep(max(due - now(), 0.0))
 
 
-def moment_line(moment: Moment) -> str:
+def moment_line(moment: MachineSample) -> str:
     """Give a moment as one line of JSON with its schema first."""
     document = {"schema": MOMENT_SCHEMA} | msgspec.to_builtins(moment)
     return msgspec.json.encode(document).decode() + "\n"
 
 
-def _shower(machine: "Machine", source: Source, shape: str, every_s: float) -> Callable[[Moment], None]:
+def _shower(
+    machine: "Machine", source: Source, shape: str, every_s: float
+) -> Callable[[MachineSample], None]:
     """Give the way to show a moment: JSON, a screen that stands still, or lines."""
     if shape == "json":
         return lambda moment: emit(moment_line(moment))
@@ -142,7 +144,7 @@ def _shower(machine: "Machine", source: Source, shape: str, every_s: float) -> C
         return lambda moment: emit("".join(f"{line}\n" for line in plain_lines(moment)))
     recent, screen = Recent(machine), Screen()
 
-    def draw(moment: Moment) -> None:
+    def draw(moment: MachineSample) -> None:
         recent.add(moment)
         screen.draw(watch_view(recent, source.xid_reason, every_s, screen.width))
 

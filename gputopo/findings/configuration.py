@@ -120,15 +120,15 @@ def memory_nodes(machine: Machine) -> Iterator[Finding]:
     nodes = {node.index: node for node in machine.host.numa_nodes or ()}
     if len(nodes) < 2:
         return
-    from gputopo.topology import cpulist
+    from gputopo.values.index_ranges import index_ranges, parse_cpus
 
     faults = []
     for gpu in present(machine):
         node = nodes.get(-1 if gpu.numa_node is None else gpu.numa_node)
-        own = cpulist.parse(gpu.cpu_affinity or "")
-        near = cpulist.parse(node.cpus or "") if node else None
+        own = parse_cpus(gpu.cpu_affinity or "")
+        near = parse_cpus(node.cpus or "") if node else None
         if node is not None and own and near and not own <= near:
-            far = cpulist.write(own - near)
+            far = index_ranges(own - near)
             evidence = {"cpu_affinity": gpu.cpu_affinity, "numa_node": gpu.numa_node, "node_cpus": node.cpus}
             says = f"the driver names CPUs {far} as near, which are not on its memory node {node.index}"
             faults.append(Fault(gpu, says, evidence, "info"))

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputopo.findings.load import at_work
-from gputopo.topology import cpulist
-from gputopo.topology.matching import same_address
 from gputopo.values.fields import path_in_words, value_in_words
+from gputopo.values.index_ranges import parse_cpus
+from gputopo.values.links import same_address
 from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
 
 Device = TypeVar("Device", Gpu, Nic)
@@ -203,8 +203,8 @@ def _same(fact: str, was: Any, now: Any) -> bool:
         # Drivers since 465 put the maker's name before the product's.
         return was.removeprefix("NVIDIA ") == now.removeprefix("NVIDIA ")
     if fact in ("cpu_affinity", "cpus") or fact.endswith("].cpus"):
-        known = cpulist.parse(was)
-        return known is not None and known == cpulist.parse(now)
+        known = parse_cpus(was)
+        return known is not None and known == parse_cpus(now)
     if fact in ("pci_address", "pcie.limiting_hop") or fact.endswith("remote_pci_address"):
         return same_address(was, now)
     if "memory_mib" in fact:

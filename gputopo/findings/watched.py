@@ -14,9 +14,8 @@ from gputopo.findings.throttle_words import BY_NAME, EXPLAINING
 from gputopo.reference.clock_events import BITS, decode
 from gputopo.reference.expectations import expected_link
 from gputopo.reference.xids import meaning
-from gputopo.values.events import GpuSample
+from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.samples import Moment, Xid
 
 # A link trains anew once or twice when work begins or ends just then; more changes under load are a fault.
 FLAPS = 3
@@ -111,7 +110,7 @@ class History:
         self.moments = 0
         self._last_s: float | None = None
 
-    def add(self, moment: Moment) -> None:
+    def add(self, moment: MachineSample) -> None:
         """Take in the next moment. Moments come in the order of time; one from the past counts as now."""
         passed = 0.0 if self._last_s is None else moment.time_s - self._last_s
         seconds = passed if 0.0 <= passed <= LONGEST_GAP_S else 0.0

@@ -18,9 +18,8 @@ from gputopo.report.layout import (
     paragraph,
     room_of,
 )
-from gputopo.values.events import GpuSample
+from gputopo.values.events import GpuSample, MachineSample
 from gputopo.values.machine import Machine
-from gputopo.values.samples import Moment
 
 SHOWN = 12  # moments of a GPU's small picture
 _BARS = "▁▂▃▄▅▆▇█"
@@ -37,9 +36,9 @@ class Recent:
         self.xids: deque[str] = deque(maxlen=_XIDS_SHOWN)
         self.moments = 0
         self.first_s: float | None = None
-        self.last: Moment | None = None
+        self.last: MachineSample | None = None
 
-    def add(self, moment: Moment) -> None:
+    def add(self, moment: MachineSample) -> None:
         """Take in one more moment."""
         self.moments += 1
         self.first_s = moment.time_s if self.first_s is None else self.first_s
@@ -86,7 +85,7 @@ def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width:
     return lines
 
 
-def plain_lines(moment: Moment) -> Iterator[str]:
+def plain_lines(moment: MachineSample) -> Iterator[str]:
     """Give a moment as one line a GPU, for pipes and logs; facts that were not given are left out."""
     at = time.strftime("%H:%M:%S", time.localtime(moment.time_s))
     for sample in moment.gpus:
@@ -108,7 +107,7 @@ def plain_lines(moment: Moment) -> Iterator[str]:
         yield f"{at} {words_of_xid}"
 
 
-def xid_lines(moment: Moment) -> list[str]:
+def xid_lines(moment: MachineSample) -> list[str]:
     """Give the errors that the driver told since the moment before, a line each."""
     at = time.strftime("%H:%M:%S", time.localtime(moment.time_s))
     return [

@@ -10,6 +10,7 @@ import msgspec
 
 from gputopo.captures import places
 from gputopo.captures.bandwidth import single_device
+from gputopo.values.links import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 
 T = TypeVar("T", Gpu, Nic)
@@ -69,23 +70,13 @@ def cuda_order(first: Machine, machines: Iterable[Machine]) -> dict[int, int]:
     return {gpu.cuda_index: gpu.index for gpu in reversed(gpus) if gpu.cuda_index is not None}
 
 
-def same_address(a: str, b: str) -> bool:
-    """Compare PCI addresses; the domain may be written with four or eight digits."""
-    return _short(a) == _short(b)
-
-
-def _short(address: str) -> str:
-    *domain, bus, slot = f":{address.lower()}".rsplit(":", 2)
-    return f"{''.join(domain).strip(':').lstrip('0')}:{bus}:{slot}"
-
-
 def _gpu_identities(gpu: Gpu) -> dict[str, str]:
-    known = {"uuid": gpu.uuid, "pci_address": gpu.pci_address and _short(gpu.pci_address)}
+    known = {"uuid": gpu.uuid, "pci_address": gpu.pci_address and short_address(gpu.pci_address)}
     return {kind: value for kind, value in known.items() if value}
 
 
 def _nic_identities(nic: Nic) -> dict[str, str]:
-    known = {"pci_address": nic.pci_address and _short(nic.pci_address), "name": nic.name}
+    known = {"pci_address": nic.pci_address and short_address(nic.pci_address), "name": nic.name}
     return {kind: value for kind, value in known.items() if value}
 
 

@@ -18,7 +18,7 @@ What a number counts, per kind:
 
 from typing import Literal
 
-from gputopo.values.base import Value
+from gputopo.values.fields import Value
 
 Kind = Literal[
     "h2d",

@@ -62,7 +62,7 @@ class TowerMarks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML said of one GPU at one moment; None where it did not answer."""
+    """What NVML reported of one GPU at one time; None where it did not answer."""
 
     gpu: int
     graphics_mhz: int | None = None
@@ -74,6 +74,21 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     pcie_gen: int | None = None
     pcie_width: int | None = None
     pstate: str | None = None  # "P0" is the fastest
+
+
+class Xid(msgspec.Struct, frozen=True, kw_only=True):
+    """An Xid error that the NVIDIA kernel module reported while the GPUs were watched."""
+
+    code: int
+    gpu: int | None = None  # index in the machine; None if not reported
+
+
+class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
+    """All GPUs at one time. `time_s`: seconds since the epoch. `xids`: those since the sample before."""
+
+    time_s: float
+    gpus: tuple[GpuSample, ...]
+    xids: tuple[Xid, ...] = ()
 
 
 class RunStarted(_Event, frozen=True, tag="run_started"):

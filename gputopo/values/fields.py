@@ -2,6 +2,13 @@
 
 import re
 
+import msgspec
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all values: immutable, fields by name."""
+
+
 # The last words of paths as a person says them; what is not here is shown with its underscores as spaces.
 _WORDS = {
     "clocks_mhz": "clocks",

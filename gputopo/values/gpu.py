@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gputopo.values.base import Value
+from gputopo.values.fields import Value
 
 
 class ClockMhz(Value, frozen=True):

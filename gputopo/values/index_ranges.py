@@ -1,10 +1,11 @@
-"""GPU indices and pairs of them in few words, in which a pair cannot be taken for a range."""
+"""Numbers of GPUs and CPUs as ranges, `0-3,6`, and pairs of GPUs in words that do not look like a range."""
 
 import re
 from collections.abc import Iterable
 from itertools import combinations, product
 
 _PAIRS_NAMED = 4
+_MAX_CPUS = 8192  # of Linux (CONFIG_NR_CPUS_RANGE_END); a larger number is a misreading
 
 Pair = tuple[int, int]
 
@@ -35,6 +36,12 @@ def parse_ranges(text: str) -> tuple[int, ...] | None:
             return None
         found.update(range(low, high + 1))
     return tuple(sorted(found))
+
+
+def parse_cpus(text: str) -> frozenset[int] | None:
+    """Return the CPUs of a list such as `0-9,20-29` (as in sysfs), None where the text is no such list."""
+    cpus = parse_ranges(text)
+    return None if cpus is None or cpus[-1] >= _MAX_CPUS else frozenset(cpus)
 
 
 def pairs_in_words(pairs: Iterable[Pair], *, most: int = _PAIRS_NAMED) -> str:

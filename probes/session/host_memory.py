@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from gputopo.probes.files import read_text
 from gputopo.probes.threads import at_once
-from gputopo.topology.cpulist import parse
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
+from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host
 
 MIB = 2**20
@@ -96,7 +96,7 @@ def placings_of(
     cpus: dict[int, frozenset[int]] = {}
     without: list[NotMeasured] = []
     for node in host.numa_nodes or ():
-        own = (parse(node.cpus or "") or frozenset()) & frozenset(allowed)
+        own = (parse_cpus(node.cpus or "") or frozenset()) & frozenset(allowed)
         if own:
             cpus[node.index] = own
         elif node.memory_mib != 0:

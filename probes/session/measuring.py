@@ -26,9 +26,9 @@ from gputopo.probes.session.host_memory import (
 )
 from gputopo.probes.session.ramp_up import wake
 from gputopo.probes.session.session import INTERRUPTED, Progress, Results, Session, Tell
-from gputopo.topology.cpulist import parse
 from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured
 from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Machine
 
 __all__ = ["Doors", "NoGpuMeasuredError", "Progress", "measure"]
@@ -244,7 +244,7 @@ def _setting(machine: Machine, request: Request, gpus: Sequence[int], engine: En
 
 def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
     """Give the CPUs of each memory node that has some."""
-    lists = {node.index: parse(node.cpus or "") for node in machine.host.numa_nodes or ()}
+    lists = {node.index: parse_cpus(node.cpus or "") for node in machine.host.numa_nodes or ()}
     return {node: sorted(cpus) for node, cpus in lists.items() if cpus}
 
 

@@ -13,9 +13,8 @@ import pytest
 
 from gputopo.cli.watch import Watched, ticks, usual_interval, watch_source
 from gputopo.findings.watched import History
-from gputopo.values.events import GpuSample
+from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.samples import Moment, Xid
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -51,17 +50,17 @@ class Scripted:
 
     xid_reason: str | None = None
 
-    def __init__(self, *moments: Moment) -> None:
+    def __init__(self, *moments: MachineSample) -> None:
         self.moments = list(moments)
 
-    def moment(self) -> Moment:
+    def moment(self) -> MachineSample:
         if not self.moments:
             raise KeyboardInterrupt
         return self.moments.pop(0)
 
 
-def moment(time_s: float, **facts: Any) -> Moment:
-    return Moment(time_s=time_s, gpus=(GpuSample(gpu=0, **facts),))
+def moment(time_s: float, **facts: Any) -> MachineSample:
+    return MachineSample(time_s=time_s, gpus=(GpuSample(gpu=0, **facts),))
 
 
 def test_moments_come_at_the_interval_whatever_they_cost() -> None:
@@ -110,7 +109,7 @@ def test_json_is_a_moment_a_line_and_ctrl_c_is_no_error(capsys: pytest.CaptureFi
 
 
 def test_a_pipe_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    xid = Moment(time_s=3.0, gpus=(GpuSample(gpu=0),), xids=(Xid(code=79, gpu=0),))
+    xid = MachineSample(time_s=3.0, gpus=(GpuSample(gpu=0),), xids=(Xid(code=79, gpu=0),))
     watch_source(
         MACHINE, Scripted(moment(1.0, temperature_c=70), xid), History(), "table", iter([None] * 9), 1
     )

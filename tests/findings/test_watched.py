@@ -9,8 +9,7 @@ from gputopo.findings.throttle_words import REASONS
 from gputopo.findings.watched import FLAPS, WORKING_MOMENTS, XID_KINDS, History, find_watched
 from gputopo.reference.clock_events import BITS
 from gputopo.reference.xids import XIDS, meaning
-from gputopo.values.events import GpuSample
-from gputopo.values.samples import Moment, Xid
+from gputopo.values.events import GpuSample, MachineSample, Xid
 from tests.findings.boxes import every_gpu, gpu, sound
 from tests.findings.watched import IDLE, WORKING, found, samples, watched
 
@@ -99,7 +98,7 @@ def test_the_general_slowdown_is_not_told_beside_its_cause() -> None:
 def test_time_that_was_not_watched_is_in_no_share() -> None:
     history = History()
     for time_s, mask in ((0.0, 0), (1.0, 4), (90_000.0, 0), (89_000.0, 0), (89_001.0, 0)):
-        history.add(Moment(time_s=time_s, gpus=(samples(throttle_mask=mask),)))
+        history.add(MachineSample(time_s=time_s, gpus=(samples(throttle_mask=mask),)))
     (finding,) = find_watched(sound(2), history)
     assert finding.evidence["share"] == pytest.approx(1 / 2)
 
@@ -159,7 +158,7 @@ def test_the_same_slowdown_of_all_gpus_is_said_once() -> None:
     for second in range(10):
         masked = {**WORKING, "throttle_mask": 4}
         history.add(
-            Moment(time_s=float(second), gpus=(GpuSample(gpu=0, **masked), GpuSample(gpu=1, **masked)))
+            MachineSample(time_s=float(second), gpus=(GpuSample(gpu=0, **masked), GpuSample(gpu=1, **masked)))
         )
     (finding,) = find_watched(sound(2), history)
     assert finding.subject == "gpus:0-1"
@@ -200,7 +199,7 @@ def test_a_gpu_that_tells_only_some_facts_is_not_lost() -> None:
 @given(
     st.lists(
         st.builds(
-            Moment,
+            MachineSample,
             time_s=st.floats(0, 1e9),
             gpus=st.lists(
                 st.builds(
@@ -224,7 +223,7 @@ def test_a_gpu_that_tells_only_some_facts_is_not_lost() -> None:
         max_size=30,
     )
 )
-def test_no_history_raises_and_every_id_is_in_the_table(moments: list[Moment]) -> None:
+def test_no_history_raises_and_every_id_is_in_the_table(moments: list[MachineSample]) -> None:
     history = History()
     for moment in moments:
         history.add(moment)

@@ -5,9 +5,8 @@ from typing import Any
 
 from gputopo.findings import Finding
 from gputopo.findings.watched import History, find_watched
-from gputopo.values.events import GpuSample
+from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.machine import Machine
-from gputopo.values.samples import Moment, Xid
 from tests.findings.boxes import sound
 
 WORKING: dict[str, Any] = {
@@ -39,7 +38,7 @@ def watched(of_one: Iterable[GpuSample], xids: Sequence[Xid] = (), step_s: float
     told = list(of_one)
     for number, sample in enumerate(told):
         history.add(
-            Moment(
+            MachineSample(
                 time_s=1000.0 + number * step_s,
                 gpus=(GpuSample(gpu=0, **WORKING), sample),
                 xids=tuple(xids) if number == len(told) - 1 else (),

@@ -3,8 +3,7 @@ import pytest
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor
 from gputopo.probes.watch import Watcher
-from gputopo.values.events import GpuSample
-from gputopo.values.samples import Moment, Xid
+from gputopo.values.events import GpuSample, MachineSample, Xid
 from tests.cost import cost_of
 from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, installed
@@ -19,7 +18,7 @@ def test_a_moment_is_what_the_monitor_samples_and_when() -> None:
         with Monitor([2, 0]) as monitor:
             sampled = monitor.sample()
         with Watcher([2, 0], now=lambda: 1700000000.5) as watcher:
-            assert watcher.moment() == Moment(time_s=1700000000.5, gpus=sampled)
+            assert watcher.moment() == MachineSample(time_s=1700000000.5, gpus=sampled)
             assert watcher.xid_reason is None
 
 

@@ -4,9 +4,8 @@ from hypothesis import strategies as st
 
 from gputopo.report.layout import text_of
 from gputopo.report.watch import SHOWN, Recent, plain_lines, sparkline, throttle_in_short, watch_view
-from gputopo.values.events import GpuSample
+from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.machine import ClockMhz, ClocksMhz, Gpu, Machine
-from gputopo.values.samples import Moment, Xid
 
 BUSY = GpuSample(
     gpu=3,
@@ -25,14 +24,14 @@ MACHINE = Machine(
 )
 
 
-def recent(*moments: Moment) -> Recent:
+def recent(*moments: MachineSample) -> Recent:
     seen = Recent(MACHINE)
     for moment in moments:
         seen.add(moment)
     return seen
 
 
-def shown(*moments: Moment, xid_reason: str | None = None, width: int = 79) -> str:
+def shown(*moments: MachineSample, xid_reason: str | None = None, width: int = 79) -> str:
     return text_of(watch_view(recent(*moments), xid_reason, 1.0, width))
 
 
@@ -41,13 +40,13 @@ def row(text: str, gpu: int) -> list[str]:
 
 
 def test_a_gpu_has_a_row_with_its_readings_and_why_it_is_held_down() -> None:
-    text = shown(Moment(time_s=10.0, gpus=(BUSY, SILENT)))
+    text = shown(MachineSample(time_s=10.0, gpus=(BUSY, SILENT)))
     assert row(text, 3) == ["3", "98", "1771", "4004", "150", "71", "3", "x1", "█", "power", "limit"]
     assert row(text, 4) == ["4", "-", "-", "-", "-", "-", "-"]
 
 
 def test_the_screen_says_how_long_it_has_watched() -> None:
-    text = shown(Moment(time_s=10.0, gpus=(BUSY,)), Moment(time_s=22.0, gpus=(BUSY,)))
+    text = shown(MachineSample(time_s=10.0, gpus=(BUSY,)), MachineSample(time_s=22.0, gpus=(BUSY,)))
     assert text.startswith("Watching 1 GPU, every 1 s, for 12 s so far.")
 
 
@@ -55,19 +54,19 @@ def test_sixteen_gpus_held_down_for_many_reasons_fit_80_columns() -> None:
     import msgspec
 
     samples = tuple(msgspec.structs.replace(BUSY, gpu=n, throttle_mask=0xFFFF) for n in range(16))
-    text = shown(*(Moment(time_s=n, gpus=samples) for n in range(30)))
+    text = shown(*(MachineSample(time_s=n, gpus=samples) for n in range(30)))
     assert max(map(len, (line.rstrip() for line in text.splitlines()))) <= 79
 
 
 def test_xids_are_shown_and_kept_for_a_while() -> None:
-    quiet = Moment(time_s=2.0, gpus=(BUSY,))
-    text = shown(Moment(time_s=1.0, gpus=(BUSY,), xids=(Xid(code=79, gpu=3), Xid(code=48))), quiet)
+    quiet = MachineSample(time_s=2.0, gpus=(BUSY,))
+    text = shown(MachineSample(time_s=1.0, gpus=(BUSY,), xids=(Xid(code=79, gpu=3), Xid(code=48))), quiet)
     assert "Xid 79 on GPU 3" in text
     assert "Xid 48 on a GPU that is not told" in text
 
 
 def test_xids_that_cannot_be_watched_are_not_passed_over() -> None:
-    text = shown(Moment(time_s=1.0, gpus=(BUSY,)), xid_reason="NOT_SUPPORTED")
+    text = shown(MachineSample(time_s=1.0, gpus=(BUSY,)), xid_reason="NOT_SUPPORTED")
     assert "Xid errors are not watched: NOT_SUPPORTED" in text
 
 
@@ -76,7 +75,9 @@ def test_nothing_was_seen_yet_is_an_empty_screen() -> None:
 
 
 def test_a_pipe_gets_a_line_a_gpu_with_the_units() -> None:
-    first, second, xid = plain_lines(Moment(time_s=0.0, gpus=(BUSY, SILENT), xids=(Xid(code=79, gpu=4),)))
+    first, second, xid = plain_lines(
+        MachineSample(time_s=0.0, gpus=(BUSY, SILENT), xids=(Xid(code=79, gpu=4),))
+    )
     assert first.partition(" ")[2] == (
         "GPU 3  load 98 %  core 1771 MHz  memory 4004 MHz  150 W  71 C  gen 3  x1  held down by power limit"
     )
@@ -106,6 +107,6 @@ def test_any_history_is_drawn_one_sign_a_moment(values: list[int | None], most: 
 
 
 def test_the_picture_keeps_the_last_moments_only() -> None:
-    seen = recent(*(Moment(time_s=n, gpus=(BUSY,)) for n in range(SHOWN + 9)))
+    seen = recent(*(MachineSample(time_s=n, gpus=(BUSY,)) for n in range(SHOWN + 9)))
     assert seen.picture(3) == "█" * SHOWN
     assert seen.picture(99) == ""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.values.index_ranges import Pair, index_ranges, pairs_in_words, parse_ranges
+from gputopo.values.index_ranges import Pair, index_ranges, pairs_in_words, parse_cpus, parse_ranges
 
 gpus = st.integers(0, 7)
 some_pairs = st.sets(st.tuples(gpus, gpus).filter(lambda pair: pair[0] < pair[1]), min_size=1)
@@ -65,3 +65,19 @@ def test_ranges_are_read_back(indices: set[int]) -> None:
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2", "3-1", "1 ,2"])
 def test_another_text_is_no_list_of_ranges(text: str) -> None:
     assert parse_ranges(text) is None
+
+
+@given(st.frozensets(st.integers(0, 8191), min_size=1, max_size=60))
+def test_a_written_list_of_cpus_is_read_back(cpus: frozenset[int]) -> None:
+    assert parse_cpus(index_ranges(cpus)) == cpus
+
+
+def test_neighbours_are_written_as_a_range() -> None:
+    assert index_ranges([3, 0, 1, 2, 7, 20, 21]) == "0-3,7,20-21"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-31,64-95", "0-", "5-3", "0,,1", "a-b", "0-9 ", "٣", "0-99999999999", "9" * 5000]
+)
+def test_what_is_no_list_is_not_guessed(text: str) -> None:
+    assert parse_cpus(text) is None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from gputopo.captures.pci import hwloc_distances, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
-from gputopo.topology import cpulist
 from gputopo.values.errors import InputError
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, NumaNode, PciNode, Unread
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _Reading:
         memory = _number(element.get("local_memory"))
         self.numa[index] = NumaNode(
             index=index,
-            cpus=None if cpus is None else cpulist.write(cpus),
+            cpus=None if cpus is None else index_ranges(cpus),
             memory_mib=None if memory is None else memory >> 20,
         )
 

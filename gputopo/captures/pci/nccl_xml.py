@@ -21,8 +21,8 @@ from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
 from gputopo.reference.pcie import generation_of
-from gputopo.topology import cpulist
 from gputopo.values.errors import InputError
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class _Reading:
         place = f"numa{len(self.numa) if number is None else number}"
         if number is not None:
             cpus = cpus_of_mask(cpu.get("affinity") or "")
-            self.numa[number] = NumaNode(index=number, cpus=None if cpus is None else cpulist.write(cpus))
+            self.numa[number] = NumaNode(index=number, cpus=None if cpus is None else index_ranges(cpus))
             if cpus is None:
                 self.found.missing[f"host.numa_nodes[{number}].cpus"] = "the file gives no affinity mask"
         elif cpu.get("numaid") not in (None, "-1"):  # -1: the machine has no NUMA numbers

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gputopo.captures.topo.lines import Column
 from gputopo.captures.topo.table import Row
-from gputopo.topology import cpulist
+from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import NumaNode
 
 _TITLES: dict[Column, str] = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "gpu_numa": "GPU NUMA ID"}
@@ -55,7 +55,7 @@ def _is_cut(row: Row, lists: Collection[str]) -> bool:
 
 def _cpu_list(found: Affinities, index: int, row: Row, columns: Sequence[Column]) -> str | None:
     text = row.affinity.get("cpu")
-    if text is not None and cpulist.parse(text) is not None:
+    if text is not None and parse_cpus(text) is not None:
         return text
     found.missing[_fact(index, "cpu_affinity", text, "cpu" in columns)] = _why(found, row, "cpu", columns)
     return None
@@ -66,7 +66,7 @@ def _numa_node(found: Affinities, index: int, row: Row, columns: Sequence[Column
     node = _number(text)
     if node is not None:
         return node
-    several = cpulist.parse(text)
+    several = parse_cpus(text)
     found.missing[_fact(index, "numa_node", text, "numa" in columns)] = (
         f"its NUMA affinity is several nodes: {text}" if several else _why(found, row, "numa", columns)
     )
@@ -100,7 +100,7 @@ def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, 
     """
     lists: dict[int, list[frozenset[int]]] = {}
     for index, node in found.numa.items():
-        cpus = cpulist.parse(found.cpus[index] or "")
+        cpus = parse_cpus(found.cpus[index] or "")
         if node is not None:
             lists.setdefault(node, []).extend([cpus] if cpus else [])
     if not lists and not own_memory:
@@ -110,7 +110,7 @@ def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, 
     for node in sorted({*lists, *own_memory}):
         reason = _doubt(node, lists, own_memory)
         if reason is None:
-            nodes.append(NumaNode(index=node, cpus=cpulist.write(frozenset().union(*lists[node]))))
+            nodes.append(NumaNode(index=node, cpus=index_ranges(frozenset().union(*lists[node]))))
         else:
             found.missing[f"host.numa_nodes[{node}].cpus"] = reason
             nodes.append(NumaNode(index=node))

@@ -25,7 +25,7 @@ from gputopo.captures.topo.lines import (
     starts_row,
     words_of,
 )
-from gputopo.topology import cpulist
+from gputopo.values.index_ranges import parse_cpus
 
 _GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
 _LEGEND = re.compile(r"\bLegend:|(?<!\w)(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
@@ -148,7 +148,7 @@ def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...]
 
     def strange(row: Row) -> int:
         unknown = sum(1 for cell in row.cells if not CELL.fullmatch(cell))
-        wrong = sum(1 for value in row.affinity.values() if value != "N/A" and cpulist.parse(value) is None)
+        wrong = sum(1 for value in row.affinity.values() if value != "N/A" and parse_cpus(value) is None)
         wanted = len(affinity) if GPU.fullmatch(row.label) else 0
         short = abs(len(columns) - len(row.cells)) + abs(wanted - len(row.affinity))
         return unknown + wrong + short + len(row.rest) + 2 * row.more_cells + 2 * row.glued
@@ -172,7 +172,7 @@ def _row(
         word = words[after][0]
         after += 1
         stuck = _GLUED.fullmatch(word)
-        if stuck and stuck[1] != "NV" and cpulist.parse(stuck[2]) is not None and not CELL.fullmatch(word):
+        if stuck and stuck[1] != "NV" and parse_cpus(stuck[2]) is not None and not CELL.fullmatch(word):
             # A cut cell ran into the next column. Letters end where digits begin: both are the text's.
             cells.append(stuck[1])
             tail.append(stuck[2])
@@ -199,7 +199,7 @@ def _mended(words: list[str]) -> list[str]:
     """Join a CPU list that a blank tore: `0-17,36-` and `53` are one list."""
     whole: list[str] = []
     for word in words:
-        torn = whole and (whole[-1][-1] in ",-" or word[0] in ",-") and cpulist.parse(whole[-1] + word)
+        torn = whole and (whole[-1][-1] in ",-" or word[0] in ",-") and parse_cpus(whole[-1] + word)
         if torn:
             whole[-1] += word
         else:
