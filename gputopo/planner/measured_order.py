@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from gputopo.copies.pair_speeds import SAME_SPEED, Pair, PairSpeed, gb, speed_classes
 from gputopo.planner.reasons import Links, pairs_of
 from gputopo.planner.request import gpus_in_words
-from gputopo.runs.dates import date_in_words
+from gputopo.runs.history import date_in_words
 from gputopo.topology.hops import class_name, is_within, nearness
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import pairs_in_words

@@ -18,8 +18,7 @@ from gputopo.report.layout import (
     section,
 )
 from gputopo.report.machine import machine_view
-from gputopo.report.matrix import matrix_view
-from gputopo.report.peers import peers_view
+from gputopo.report.matrix import matrix_view, peers_view
 from gputopo.report.tree import tree_view
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Contradiction, Machine, Unread

@@ -1,9 +1,9 @@
 """What each GPU tells of itself beyond the tables, where it says something; equal words are said once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from gputopo.reference.clock_events import reasons_of
-from gputopo.report.clock_event_words import full_words
+from gputopo.reference.clock_events import reasons_of, unnamed
 from gputopo.report.layout import Line, labelled, plain
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
@@ -15,6 +15,27 @@ _ECC_COUNTS = (
     ("corrected", "volatile", "corrected since the driver was loaded"),
     ("corrected", "aggregate", "corrected in all"),
 )
+
+
+class _Words(NamedTuple):
+    """`short`: a word or two, for a column."""
+
+    full: str
+    short: str
+
+
+_WORDS = {
+    "applications_clocks_setting": _Words("application clocks are set", "set clocks"),
+    "sw_power_cap": _Words("power limit reached (software power cap)", "power limit"),
+    "hw_slowdown": _Words("hardware slowdown", "hardware slowdown"),
+    "sync_boost": _Words("sync boost with other GPUs", "sync boost"),
+    "sw_thermal_slowdown": _Words("too warm (software thermal slowdown)", "warm"),
+    "hw_thermal_slowdown": _Words("too hot (hardware thermal slowdown)", "HOT"),
+    "hw_power_brake_slowdown": _Words("external power brake", "power brake"),
+    "display_clock_setting": _Words("display clocks are set", "display clocks"),
+    "board_limit": _Words("board limit", "board limit"),
+    "reliability": _Words("reliability limit", "voltage limit"),
+}
 
 
 def health_view(machine: Machine, width: int) -> list[Line]:
@@ -162,3 +183,21 @@ def _joined(*words: str) -> str:
 
 def _on(mode: bool) -> str:
     return "on" if mode else "off"
+
+
+def full_words(reasons: Iterable[str]) -> list[str]:
+    """Give clock event reasons in words."""
+    return [
+        _WORDS[reason].full if reason in _WORDS else f"reason without a name ({unnamed(reason)})"
+        for reason in reasons
+        if reason != "gpu_idle"
+    ]
+
+
+def short_words(reasons: Iterable[str]) -> list[str]:
+    """Give clock event reasons in a word or two each; one without a name by its bit."""
+    return [
+        _WORDS[reason].short if reason in _WORDS else unnamed(reason)
+        for reason in reasons
+        if reason != "gpu_idle"
+    ]

@@ -35,18 +35,26 @@ _CELL_STYLES = {
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of a table: its head (one or two lines), its cells, and how wide it may be before it folds."""
+    """A column of a table: its head (one or two lines) and its cells.
+
+    `max_width`: cells fold above it. `styles`: of each cell, where they are not those of the marks below.
+    """
 
     head: str
     cells: tuple[str, ...]
     side: Side = "left"
-    most: int | None = None
+    max_width: int | None = None
+    styles: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
         """The columns of the screen it takes."""
         widest = max(map(len, chain(self.head.split("\n"), self.cells)))
-        return widest if self.most is None else min(widest, self.most)
+        return widest if self.max_width is None else min(widest, self.max_width)
+
+    def style(self, row: int) -> str:
+        """Return the style of a cell."""
+        return self.styles[row] if self.styles else _CELL_STYLES.get(self.cells[row], "")
 
 
 def line(text: str = "", style: str = "") -> Line:
@@ -107,18 +115,20 @@ def room_of(columns: Sequence[Column]) -> int:
     return sum(GAP + column.width for column in columns)
 
 
-def aligned(row_heads: Column, block: Sequence[Column]) -> list[Line]:
-    """Give columns beside the heads of their rows. A row with nothing in it is left out."""
+def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[Line]:
+    """Return columns beside the heads of their rows. A row with nothing in it is left out."""
     columns = [row_heads, *block]
     heads = [column.head.split("\n") for column in columns]
     deepest = max(map(len, heads))
     heads = [[""] * (deepest - len(head)) + head for head in heads]
-    lines = [_row([head[depth] for head in heads], columns, QUIET) for depth in range(deepest)]
+    quiet = [QUIET] * len(columns)
+    lines = [_row([head[depth] for head in heads], columns, quiet, gap) for depth in range(deepest)]
     for number in range(len(row_heads.cells)):
         cells = [column.cells[number] for column in columns]
         if any(cells[1:]):
             folded = [_folded(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
-            lines += [_row(parts, columns) for parts in zip_longest(*folded, fillvalue="")]
+            styles = [column.style(number) for column in columns]
+            lines += [_row(parts, columns, styles, gap) for parts in zip_longest(*folded, fillvalue="")]
     return lines
 
 
@@ -137,11 +147,11 @@ def gib(mib: int) -> str:
     return f"{mib / 1024:.1f} GiB"
 
 
-def _row(cells: Iterable[str], columns: Sequence[Column], style: str | None = None) -> Line:
+def _row(cells: Iterable[str], columns: Iterable[Column], styles: Iterable[str], gap: int) -> Line:
     pieces = []
-    for cell, column in zip(cells, columns, strict=True):
+    for cell, column, style in zip(cells, columns, styles, strict=True):
         padded = cell.ljust(column.width) if column.side == "left" else cell.rjust(column.width)
-        pieces.append((padded + " " * GAP, _CELL_STYLES.get(cell, "") if style is None else style))
+        pieces.append((padded + " " * gap, style))
     return tuple(pieces)
 
 

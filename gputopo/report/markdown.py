@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from gputopo.findings import Finding, Inspection
 from gputopo.report.facts import grouped_missing, not_read, reason_in_words
 from gputopo.report.findings import grouped_findings, nothing_found, subjects_in_words
-from gputopo.report.gpus import gpu_columns, gpu_notes
+from gputopo.report.gpus import gpu_columns, gpu_notes, order_warning
 from gputopo.report.health import health_rows
-from gputopo.report.indices import order_warning
 from gputopo.report.layout import Line, plain, printable, text_of
 from gputopo.report.machine import about_rows
-from gputopo.report.matrix import matrix_view
-from gputopo.report.peers import peer_rows
+from gputopo.report.matrix import matrix_view, peer_rows
 from gputopo.report.tree import tree_view
 from gputopo.values.machine import Machine
 

@@ -3,8 +3,20 @@
 from collections.abc import Mapping
 from itertools import chain
 
-from gputopo.report.layout import NOT_ASKED, QUIET, UNKNOWN, Column, Line, aligned, blocks, line, plain
+from gputopo.report.layout import (
+    NOT_ASKED,
+    QUIET,
+    UNKNOWN,
+    Column,
+    Line,
+    aligned,
+    blocks,
+    labelled,
+    line,
+    plain,
+)
 from gputopo.topology.hops import links_by_pair
+from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
 
 _LEGEND = {
@@ -17,6 +29,8 @@ _LEGEND = {
     "SYS": "between NUMA nodes (QPI, UPI, Infinity Fabric)",
     UNKNOWN: "not known",
 }
+
+_PAIRS_SHOWN = 12  # of one state of peer access
 
 _Device = tuple[str, int]  # ("gpu", 0), ("nic", 1)
 
@@ -88,7 +102,9 @@ def _affinities(machine: Machine) -> list[Column]:
     blank = [""] * len(machine.nics)
     found = []
     if any(cpus):
-        found.append(Column("CPUs", (*(plain(cpu) if cpu else NOT_ASKED for cpu in cpus), *blank), most=40))
+        found.append(
+            Column("CPUs", (*(plain(cpu) if cpu else NOT_ASKED for cpu in cpus), *blank), max_width=40)
+        )
     if any(node is not None for node in nodes + of_nics):
         shown = [NOT_ASKED if node is None else str(node) for node in nodes + of_nics]
         # nvidia-smi tells no NUMA node of NICs: nothing, rather than a row of dashes.
@@ -104,3 +120,30 @@ def _legend(classes: set[str]) -> list[Line]:
 
 def _nic_names(machine: Machine) -> list[Line]:
     return [line(f"NIC{nic.index:<2} {plain(nic.name)}", QUIET) for nic in machine.nics if nic.name]
+
+
+def peers_view(machine: Machine, width: int) -> list[Line]:
+    """Give one row for each state of peer access; empty where nothing is told of it."""
+    return labelled(peer_rows(machine), width)
+
+
+def peer_rows(machine: Machine) -> list[tuple[str, str]]:
+    """Give rows of (label, words): the state of reading and writing, the pairs, the reason."""
+    states: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    links = links_by_pair(machine)
+    for pair, link in links.items():
+        if link.p2p_read is not None or link.p2p_write is not None:
+            state = _state(link.p2p_read, link.p2p_write)
+            states.setdefault((state, link.p2p_reason or ""), []).append(pair)
+    rows: list[tuple[str, str]] = []
+    for (state, reason), pairs in states.items():
+        of = "all pairs" if len(pairs) == len(links) > 1 else pairs_in_words(pairs, most=_PAIRS_SHOWN)
+        words = f"{state}: {of}{f' ({reason})' if reason else ''}"
+        rows.append(("" if rows else "Peer access", plain(words)))
+    return rows
+
+
+def _state(read: str | None, write: str | None) -> str:
+    if read == write or write is None or read is None:
+        return f"{read or write}{'' if read and write else ' (read)' if read else ' (write)'}"
+    return f"read {read}, write {write}"

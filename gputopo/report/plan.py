@@ -71,10 +71,10 @@ def _speed(candidate: Candidate) -> str:
 
 def _alternatives(others: Sequence[Candidate], width: int) -> list[Line]:
     shown = others[:_ALTERNATIVES]
-    gpus = Column("GPUs", tuple(_gpus(other.gpus) for other in shown), most=width // 3)
-    places = Column("Variables", tuple(map(placement_in_words, shown)), most=width // 2)
+    gpus = Column("GPUs", tuple(_gpus(other.gpus) for other in shown), max_width=width // 3)
+    places = Column("Variables", tuple(map(placement_in_words, shown)), max_width=width // 2)
     room = max(width - gpus.width - room_of([places]) - 2, 8)
-    why = Column("Because", tuple(plain("".join(other.reasons[:1])) for other in shown), most=room)
+    why = Column("Because", tuple(plain("".join(other.reasons[:1])) for other in shown), max_width=room)
     lines = aligned(gpus, [places, why])
     if len(others) > _ALTERNATIVES:
         lines.append(line(f"and {len(others) - _ALTERNATIVES} more; --json has them", QUIET))

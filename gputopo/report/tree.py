@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from gputopo.reference.pcie import generation_of
-from gputopo.report.idle_links import link_is_slow_while_idle
+from gputopo.report.gpus import link_is_slow_while_idle
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, plain
 from gputopo.topology.hops import links_by_pair
 from gputopo.values.index_ranges import index_ranges

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from gputopo.reference.clock_events import decode
-from gputopo.report.clock_event_words import short_words
+from gputopo.report.health import short_words
 from gputopo.report.layout import (
     GAP,
     NOT_ASKED,
@@ -77,7 +77,7 @@ def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width:
     readings = _columns(moment.gpus, recent)
     reasons = tuple(throttle_in_short(sample.throttle_mask) for sample in moment.gpus)
     room = max(width - heads.width - room_of(readings) - GAP, _REASONS_WIDTH)
-    lines += aligned(heads, [*readings, Column("Held down by", reasons, most=room)])
+    lines += aligned(heads, [*readings, Column("Held down by", reasons, max_width=room)])
     if recent.xids:
         lines += [line(), *(line(words, SEVERITY_STYLES["error"]) for words in recent.xids)]
     if xid_reason is not None:

@@ -11,12 +11,12 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.runs.dates import date_in_words
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, gpu_of
@@ -44,6 +44,14 @@ CREATE TABLE IF NOT EXISTS bandwidth (
 );
 CREATE INDEX IF NOT EXISTS bandwidth_of_machine ON bandwidth (fingerprint, id);
 """
+
+
+def date_in_words(seconds: float) -> str:
+    """Return seconds since the epoch as `2026-11-20 16:02 UTC`."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, OSError, ValueError):
+        return "unknown date"
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,30 +1,37 @@
-"""Whether the input holds a run back, from this run and, where there is one, an earlier one. Pure.
+"""Whether a run is limited by its input: from its own waiting, or compared with an earlier run. Pure.
 
-The input alone (`--input-only`) says nothing of training, so it is held against an earlier training on data
-that is made on the devices. Training tells by itself: between two steps its devices do nothing but wait for
-examples, and that time is measured. Its own rate says nothing: it is never above that of its input.
+A run of the input alone (`--input-only`) is compared with an earlier training on data that is made on the
+devices. A training is judged by the measured time in which its devices wait for examples between two steps;
+its own rate cannot be used, since it is never above the rate of its input.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gputopo.runs.input_bound import NOISE, InputBound, judge, judge_waiting
+import msgspec
+
 from gputopo.runs.ran import what_ran
 from gputopo.values.result import InputVerdict, Result
 
-# What two runs must have in common to be the same work at the same place. How a training computed is told in
-# words: a run of the input alone has no say in that.
+# Two runs of the same work differ by some percent: below this difference neither is called the slower.
+NOISE = 0.05
+# Training and input share the host's cores: an input that alone is just fast enough may not be beside
+# training. tf_cnn_benchmarks' published tables show real data within 8 % of synthetic where the input alone
+# was far faster, so this much more than needed is called enough.
+ENOUGH = 1.2
+# What two runs must have in common to be comparable. How a training computed stands in its message: a run of
+# the input alone has no such options.
 _SAME = ("model", "batch_size", "backend", "rehearsal_of")
 # Some batches are ready before the first counted step: so many steps show that more come as fast.
 FEWEST_STEPS = 10
 
 
 def verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
-    """Judge a run; None where there is nothing to judge, or nothing to judge it by.
+    """Judge a run; None where nothing is to be judged, or nothing is there to compare with.
 
-    `earlier`: where other runs lie and what they gave, latest first. Of training on data that costs nothing
-    there is nothing to judge.
+    `earlier`: folders and results of other runs, latest first. A training on data that is made once on the
+    devices has no input to judge.
     """
     rate = _rate(result)
     if rate is None:
@@ -36,11 +43,56 @@ def verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdi
     return None
 
 
+def judge(input_rate: float, training_rate: float, how: str = "") -> InputVerdict:
+    """Compare the input alone with training alone (synthetic data on the devices), both in images/sec.
+
+    `how`: words for how that training computed.
+    """
+    headroom = input_rate / training_rate
+    alone = f"training alone ({how})" if how else "training alone"
+    rates = f"{input_rate:.1f} images/sec against {training_rate:.1f} of {alone}"
+    if headroom < 1 - NOISE:
+        lost = 100 * (1 - headroom)
+        return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f} % less.")
+    if headroom < ENOUGH:
+        shared = "training needs the same cores, so it may not keep up beside it"
+        return _verdict("close", headroom, f"The input barely keeps up: {rates}; {shared}.")
+    return _verdict("enough", headroom, f"The input is fast enough: {rates}.")
+
+
+def judge_waiting(share: float, training_rate: float, input_rate: float | None = None) -> InputVerdict:
+    """Judge a training by the share of its steps' time, 0 to 1, in which all devices waited for examples.
+
+    `input_rate`: images/sec of the input alone, where that was measured; it shows how near the input is to
+    its limit.
+    """
+    headroom = None if input_rate is None else input_rate / training_rate
+    waited = f"the devices waited for it in {100 * share:.1f} % of the steps' time"
+    if share >= NOISE:
+        shared = ""
+        if headroom is not None and headroom >= ENOUGH:
+            shared = (
+                f"; alone it gave {input_rate:.1f} images/sec, beside training {training_rate:.1f}: "
+                "they share the cores"
+            )
+        return _verdict("input", headroom, f"The input is the bottleneck: {waited}{shared}.")
+    if headroom is None:
+        return _verdict("enough", None, f"The input is fast enough: {waited}.")
+    rates = f"alone it gave {input_rate:.1f} images/sec, training needs {training_rate:.1f}"
+    if headroom < ENOUGH:
+        return _verdict("close", headroom, f"The input barely keeps up: {waited}; {rates}.")
+    return _verdict("enough", headroom, f"The input is fast enough: {waited}; {rates}.")
+
+
+def _verdict(verdict: str, headroom: float | None, says: str) -> InputVerdict:
+    return InputVerdict(verdict=verdict, headroom=headroom, says=says, other=None)
+
+
 def _of_the_input(result: Result, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     for where, other, training in _rated(earlier):
         plain = other.spec.get("task") == "train" and not other.spec.get("extra_forward")
         if plain and _is_free(other.spec) and _same(result.spec, other.spec):
-            return _told(judge(rate, training, _how(other.spec)), where)
+            return msgspec.structs.replace(judge(rate, training, _how(other.spec)), other=where)
     return None
 
 
@@ -51,8 +103,8 @@ def _of_training(result: Result, rate: float, earlier: Iterable[tuple[str, Resul
     for where, other, alone in _rated(earlier):
         of_the_input = other.spec.get("task") == "input" and _data(other.spec) == _data(result.spec)
         if of_the_input and _same(result.spec, other.spec):
-            return _told(judge_waiting(share, rate, alone), where)
-    return _told(judge_waiting(share, rate), None)
+            return msgspec.structs.replace(judge_waiting(share, rate, alone), other=where)
+    return judge_waiting(share, rate)
 
 
 def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, Result, float]]:
@@ -63,15 +115,11 @@ def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, Result,
 
 
 def _rate(result: Result) -> float | None:
-    """Give a run's images/sec; None where it has none that could be compared."""
+    """Return a run's images/sec, above 0; None where it has none that could be compared."""
     if result.status != "complete" or result.throughput is None:
         return None
     rate = result.throughput.mean
     return rate if rate > 0 and math.isfinite(rate) else None
-
-
-def _told(found: InputBound, where: str | None) -> InputVerdict:
-    return InputVerdict(verdict=found.verdict, headroom=found.headroom, says=found.says, other=where)
 
 
 def _how(spec: Mapping[str, Any]) -> str:
@@ -80,11 +128,11 @@ def _how(spec: Mapping[str, Any]) -> str:
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    return all(a.get(name) == b.get(name) for name in _SAME) and _cards(a) == _cards(b)
+    return all(a.get(name) == b.get(name) for name in _SAME) and _gpus(a) == _gpus(b)
 
 
-def _cards(spec: Mapping[str, Any]) -> list[Any]:
-    """Give the GPU of every device, None for one that is a CPU."""
+def _gpus(spec: Mapping[str, Any]) -> list[Any]:
+    """Return the GPU of every device, None for a CPU device."""
     devices = spec.get("devices", ())
     return [device.get("gpu") if isinstance(device, Mapping) else device for device in devices]
 

@@ -10,7 +10,6 @@ import msgspec
 
 from gputopo.runs.anomaly import AnomalyCheck, find_anomalies
 from gputopo.runs.device_results import batch_size, device_results
-from gputopo.runs.input_bound import waited_share
 from gputopo.runs.life import Life
 from gputopo.runs.ran import what_ran
 from gputopo.runs.steadiness import steady
@@ -235,9 +234,11 @@ class Summary:
 
 
 def _waited_share(counted: Sequence[Step]) -> float | None:
-    told = [(step.waited_s, step.seconds) for step in counted if step.waited_s is not None]
-    seconds = sum(of_step for _, of_step in told)
-    return waited_share(sum(waited for waited, _ in told), seconds) if seconds > 0 else None
+    """Return the share of the steps' time, 0 to 1, in which the devices waited for the input."""
+    measured = [(step.waited_s, step.seconds) for step in counted if step.waited_s is not None]
+    seconds = sum(of_step for _, of_step in measured)
+    waited_s = sum(waited for waited, _ in measured)
+    return min(max(waited_s / seconds, 0.0), 1.0) if seconds > 0 else None
 
 
 def _says_by_tower(anomalies: Iterable[Anomaly]) -> Mapping[int, str]:

@@ -57,9 +57,11 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds a run back: see `gputopo.runs.input_bound.InputBound`.
+    """Whether a run is limited by its input, see `gputopo.runs.input_verdict`.
 
-    `other`: the run it was compared with, None where this one tells by itself.
+    `verdict`: "input" is slower than training; "close": as fast, or a little faster; "enough": so much faster
+    that training does not wait. `headroom`: rate of the input alone over the training's, None where only the
+    waiting is known. `other`: the run it was compared with, None where it was judged by its own waiting.
     """
 
     verdict: str  # input, close, enough

@@ -33,7 +33,7 @@ def test_columns_are_aligned_to_their_sides_and_heads_stand_at_the_bottom() -> N
 
 def test_a_cell_that_is_too_long_folds_in_its_column() -> None:
     text = text_of(
-        aligned(Column("", ("0",)), [Column("Name", ("one two three",), most=8), Column("N", ("1",))])
+        aligned(Column("", ("0",)), [Column("Name", ("one two three",), max_width=8), Column("N", ("1",))])
     )
     assert text == "   Name      N\n0  one two   1\n   three\n"
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report.layout import text_of
-from gputopo.report.runs.repeats import repeats_report
+from gputopo.report.runs.report import repeats_report
 from gputopo.runs.repeats import Repeats, combine, spread
 from gputopo.runs.summary import summarise
 from gputopo.values import schema

@@ -134,14 +134,14 @@ def _reached_a_gpu(measured: "Bandwidth") -> bool:
 
 def _print(wish: Wish, machine: "Machine", measured: "Bandwidth", found: "tuple[Finding, ...]") -> None:
     if wish.shape == "json":
-        from gputopo.report.bandwidth.document import report_of
+        from gputopo.report.bandwidth.view import report_of
         from gputopo.topology.identities import without_identities
         from gputopo.values import schema
 
         bare = without_identities(machine)
         emit(schema.encode_pretty(report_of(bare, bare.bandwidth or measured, found)))
     elif wish.shape == "markdown":
-        from gputopo.report.bandwidth.markdown import bandwidth_markdown
+        from gputopo.report.bandwidth.view import bandwidth_markdown
 
         emit(bandwidth_markdown(machine, measured, found))
     else:

@@ -303,7 +303,7 @@ def _print_repeats(repeats: "Repeats", printed: str) -> None:
         emit(schema.encode_pretty(repeats))
         return
     from gputopo.report.layout import text_of
-    from gputopo.report.runs.repeats import repeats_report
+    from gputopo.report.runs.report import repeats_report
 
     if printed == "tf-cnn-log":
         tell(text_of(repeats_report(repeats)))

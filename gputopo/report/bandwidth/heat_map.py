@@ -1,9 +1,11 @@
 """The heat map of a machine's links: each pair by its better way, shaded by its share of the fastest."""
 
+from collections.abc import Mapping, Sequence
+
 from gputopo.copies.pair_speeds import CLEARLY_SLOWER, single_ways
 from gputopo.report.bandwidth.numbers import Numbers, number
 from gputopo.report.bandwidth.part import Part
-from gputopo.report.layout import NOT_ASKED, Column, Line
+from gputopo.report.layout import NOT_ASKED, QUIET, Column
 from gputopo.values.bandwidth import Kind
 
 # Shares of the fastest link of the map from which on a shade is used, and what a terminal paints it with.
@@ -17,6 +19,8 @@ SHADES = (
 STAGED_MARK = "s"
 _HOST = "host"
 
+_Pair = tuple[int | str, int | str]  # source, destination
+
 
 def heat_part(numbers: Numbers) -> Part | None:
     """Give the map, None where less than two links have a number. It is a matrix like the others."""
@@ -25,10 +29,7 @@ def heat_part(numbers: Numbers) -> Part | None:
         return None
     fastest = max(speed for speed, _ in speeds.values())
     ends: list[int | str] = [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
-    columns = tuple(
-        Column(_name(to), tuple(_cell(speeds.get((source, to)), fastest, source == to) for source in ends))
-        for to in ends
-    )
+    columns = tuple(_column(to, ends, speeds, fastest) for to in ends)
     shares = ", ".join(f"{shade} from {share:.0%}" for share, shade, _ in SHADES[:-1])
     notes = [f"Shade: share of the fastest link here; {shares}, {SHADES[-1][1]} below."]
     if any(staged for _, staged in speeds.values()):
@@ -44,15 +45,9 @@ def heat_part(numbers: Numbers) -> Part | None:
     )
 
 
-def painted(line: Line) -> Line:
-    """Give a line of the map with the style of each cell's shade."""
-    styles = {shade: style for _, shade, style in SHADES}
-    return tuple((text, styles.get(text[:1], style)) for text, style in line)
-
-
-def _speeds(numbers: Numbers) -> dict[tuple[int | str, int | str], tuple[float, bool]]:
+def _speeds(numbers: Numbers) -> dict[_Pair, tuple[float, bool]]:
     """Give GB/s by (source, destination), and whether it goes through the host."""
-    found: dict[tuple[int | str, int | str], tuple[float, bool]] = {}
+    found: dict[_Pair, tuple[float, bool]] = {}
     ways = {(a, b, path): speed for a, b, path, speed in single_ways(numbers.bandwidth.samples)}
     for a, b, _ in ways:
         direct, staged = ways.get((a, b, "direct")), ways.get((a, b, "staged"))
@@ -69,14 +64,21 @@ def _speeds(numbers: Numbers) -> dict[tuple[int | str, int | str], tuple[float, 
     return found
 
 
-def _cell(speed: tuple[float, bool] | None, fastest: float, same: bool) -> str:
-    if same:
-        return ""
-    if speed is None:
-        return NOT_ASKED
-    share = speed[0] / fastest
-    shade = next((shade for least, shade, _ in SHADES if share >= least), SHADES[-1][1])
-    return f"{shade * 2}{number(speed[0]):>5}{STAGED_MARK if speed[1] else ' '}"
+def _column(
+    to: int | str, ends: Sequence[int | str], speeds: Mapping[_Pair, tuple[float, bool]], fastest: float
+) -> Column:
+    cells, styles = [], []
+    for source in ends:
+        speed, staged = speeds.get((source, to), (None, False))
+        if speed is None:
+            cells.append("" if source == to else NOT_ASKED)
+            styles.append(QUIET)
+            continue
+        shares = ((shade, style) for share, shade, style in SHADES if speed / fastest >= share)
+        shade, style = next(shares, SHADES[-1][1:])
+        cells.append(f"{shade * 2}{number(speed):>5}{STAGED_MARK if staged else ' '}")
+        styles.append(style)
+    return Column(_name(to), tuple(cells), styles=tuple(styles))
 
 
 def _name(end: int | str) -> str:

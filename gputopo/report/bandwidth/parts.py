@@ -11,7 +11,7 @@ from gputopo.report.bandwidth.pairs import pair_parts
 from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import seconds, size
-from gputopo.runs.dates import date_in_words
+from gputopo.runs.history import date_in_words
 from gputopo.values.bandwidth import (
     Bandwidth,
     Conditions,

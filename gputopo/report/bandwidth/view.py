@@ -1,31 +1,27 @@
-"""All that `gputopo bandwidth` shows, as lines of text."""
+"""The report of `gputopo bandwidth` as lines of text, as GitHub Markdown and as a JSON document."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+import msgspec
 
 from gputopo.findings import Finding
-from gputopo.report.bandwidth.heat_map import painted
-from gputopo.report.bandwidth.part import Part
+from gputopo.report.bandwidth.part import part_markdown, part_section
 from gputopo.report.bandwidth.parts import bandwidth_parts, doubt_parts
 from gputopo.report.findings import findings_view
-from gputopo.report.layout import (
-    GAP,
-    HEADING,
-    INDENT,
-    QUIET,
-    Line,
-    aligned,
-    blocks,
-    indented,
-    line,
-    paragraph,
-    plain,
-    printable,
-    section,
-)
+from gputopo.report.layout import INDENT, Line, printable, section
+from gputopo.report.markdown import escaped, findings_list
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
 
-_WIDEST_LABEL = 24  # of rows; a longer one stands on a line of its own
+
+class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth/1"):
+    """A `gputopo.bandwidth/1` document with two more fields, readable as a bandwidth.
+
+    `machine` is stored without its bandwidth, which would be the same again.
+    """
+
+    machine: Machine | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 def bandwidth_view(
@@ -36,49 +32,26 @@ def bandwidth_view(
     *,
     matrices: bool = False,
 ) -> list[Line]:
-    """Give the report for a screen of `width` columns: numbers, findings, failures, what was not measured."""
-    room = width - INDENT
+    """Return the report in lines of at most `width` columns: numbers, findings, failures, notes."""
     lines: list[Line] = []
     for part in bandwidth_parts(machine, bandwidth, matrices=matrices):
-        lines += _section(part, width)
-    lines += section("Findings", findings_view(findings, room))
+        lines += part_section(part, width)
+    lines += section("Findings", findings_view(findings, width - INDENT))
     for part in doubt_parts(bandwidth):
-        lines += _section(part, width)
+        lines += part_section(part, width)
     return printable(lines[:-1])
 
 
-def part_lines(part: Part, width: int) -> list[Line]:
-    """Give the body of a part in lines of at most `width` columns."""
-    lines = _rows(part.rows, width)
-    if part.head is not None:
-        for block in blocks(part.groups, width - part.head.width):
-            lines += [line()] if lines else []
-            lines += map(painted, aligned(part.head, block))
-    for note in part.notes:
-        lines += paragraph(plain(note), width, QUIET if part.head is not None else "")
-    return lines
+def bandwidth_markdown(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
+    """Return the report as Markdown: the same parts as tables and lists, every matrix among them."""
+    sections = [(part.title, part_markdown(part)) for part in bandwidth_parts(machine, bandwidth)]
+    sections.append(("Findings", findings_list(findings)))
+    sections += [(part.title, part_markdown(part)) for part in doubt_parts(bandwidth)]
+    return "\n".join(f"### {escaped(title)}\n\n{body}" for title, body in sections)
 
 
-def _section(part: Part, width: int) -> list[Line]:
-    """Give a part under its title, which folds where the screen is narrow."""
-    return [
-        *paragraph(part.title, width, HEADING),
-        *indented(part_lines(part, width - INDENT), INDENT),
-        line(),
-    ]
-
-
-def _rows(rows: Iterable[tuple[str, str]], width: int) -> list[Line]:
-    """Give rows as label and words; the words of a long label stand under it."""
-    rows = list(rows)
-    room = max((len(label) for label, _ in rows if len(label) <= _WIDEST_LABEL), default=0)
-    lines: list[Line] = []
-    for label, words in rows:
-        if len(label) > _WIDEST_LABEL:
-            lines += paragraph(label, width, QUIET)
-            lines += [((" " * GAP, ""), *one) for one in paragraph(words, width - GAP)]
-            continue
-        body = paragraph(words, width - room - GAP)
-        heads = [label.ljust(room + GAP), *[" " * (room + GAP)] * len(body)]
-        lines += [((head, QUIET), *pieces) for head, pieces in zip(heads, body, strict=False)]
-    return lines
+def report_of(machine: Machine, bandwidth: Bandwidth, findings: tuple[Finding, ...]) -> BandwidthReport:
+    """Return the JSON document of a bandwidth, its machine and its findings."""
+    fields = {name: getattr(bandwidth, name) for name in Bandwidth.__struct_fields__}
+    bare = msgspec.structs.replace(machine, bandwidth=None)
+    return BandwidthReport(**fields, machine=bare, findings=findings)

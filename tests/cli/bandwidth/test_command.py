@@ -7,7 +7,7 @@ import pytest
 
 from gputopo.cli.bandwidth import command, session
 from gputopo.cli.bandwidth.options import Wish
-from gputopo.report.bandwidth.document import BandwidthReport, report_of
+from gputopo.report.bandwidth.view import BandwidthReport, report_of
 from gputopo.runs import history
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Failure

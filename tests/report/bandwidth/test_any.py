@@ -8,8 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.report.bandwidth.markdown import bandwidth_markdown
-from gputopo.report.bandwidth.view import bandwidth_view
+from gputopo.report.bandwidth.view import bandwidth_markdown, bandwidth_view
 from gputopo.report.layout import text_of
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine

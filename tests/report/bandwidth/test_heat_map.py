@@ -3,8 +3,7 @@ import pytest
 from gputopo.cli.terminal import for_this_stdout
 from gputopo.report.bandwidth.heat_map import SHADES, heat_part
 from gputopo.report.bandwidth.numbers import Numbers
-from gputopo.report.bandwidth.part import Part
-from gputopo.report.bandwidth.view import part_lines
+from gputopo.report.bandwidth.part import Part, part_lines
 from gputopo.report.layout import text_of
 from gputopo.values.bandwidth import Bandwidth, Sample
 from tests.invented_bandwidths import machine_with, pair

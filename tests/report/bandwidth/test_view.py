@@ -4,12 +4,13 @@ import msgspec
 import pytest
 
 from gputopo.findings import Finding
-from gputopo.report.bandwidth.view import bandwidth_view
+from gputopo.report.bandwidth.view import bandwidth_markdown, bandwidth_view
 from gputopo.report.layout import text_of
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 
 FOUR = machine_with(4)
+FOUND = (Finding(id="a.b", severity="warning", subject="gpu:1", says="odd | words", remedy="do *this*"),)
 
 
 def shown(bandwidth: Bandwidth, gpus: int = 4, width: int = 80, findings: tuple[Finding, ...] = ()) -> str:
@@ -237,3 +238,24 @@ def test_up_to_sixteen_gpus_fit_the_screen_and_no_pair_is_lost(gpus: int, width:
         names = {f"GPU{gpu}" for gpu in range(gpus)}
         assert set(matrix) == {(row, column) for row in names for column in names}
         assert all(word for (row, column), word in matrix.items() if row != column)
+
+
+def test_markdown_has_the_same_numbers_in_tables_with_equally_many_cells() -> None:
+    text = bandwidth_markdown(machine_with(4), bandwidth_of(4), FOUND)
+    assert re.search(r"^\| GPU2 \| 6\.25 \| 6\.25 \|  \| 0\.73 \|$", text, re.MULTILINE)
+    assert re.search(r"^\| GPU0 \| 12\.2 \| 12\.6 \(97%\) \| 13\.1 \|", text, re.MULTILINE)
+    assert "░░ 0.77s" in text
+    table: list[int] = []
+    for row in [*text.splitlines(), ""]:
+        if row.startswith("|"):
+            table.append(len(re.findall(r"(?<!\\)\|", row)))
+        else:
+            assert len(set(table)) <= 1
+            table = []
+
+
+def test_markdown_has_the_findings_the_failures_and_what_was_not_measured_as_they_are() -> None:
+    text = bandwidth_markdown(machine_with(4), bandwidth_of(4), FOUND)
+    assert "- **warning** `a.b` (gpu:1)\n  - odd \\| words\n  - To do: do \\*this\\*" in text
+    assert "| p2p\\_direct gpu:0 to gpu:1 (kernel\\_read) | WRONG\\_DATA: 3 words differ |" in text
+    assert "### Not measured" in text
