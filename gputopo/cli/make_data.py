@@ -14,7 +14,7 @@ from gputopo.cli.printing import emit
 from gputopo.values.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec.data_folder import DataName
+    from gputopo.launch.data.folder import DataName
 
 NAMES: "tuple[DataName, ...]" = ("imagenet", "cifar10")
 _RANGES = {
@@ -59,13 +59,13 @@ def make_data(
         if value is not None and not least <= value <= most:
             raise UsageError(f"{option} cannot be {shown(str(value))[1:-1]}", f"give {least} to {most}")
     _refuse_needless(given, chosen, drawn=source is None)
-    from gputopo.launch.train.inputs.make_data import Wish, make
+    from gputopo.launch.data.make import Request, make
     from gputopo.report import units
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
-    wish = Wish(chosen, source, **{field: value for field, value in asked.items() if value is not None})
+    request = Request(chosen, source, **{field: value for field, value in asked.items() if value is not None})
     with _ended_tidily():
-        done = make(_place(folder), wish)
+        done = make(_place(folder), request)
     emit(
         f"{done.folder}: {units.counted(done.train, 'image')} to train with and {done.validation} for "
         f"validation, {units.size(done.bytes)}.\n"

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.lockfile import claimed, is_left_over
+from gputopo.launch.supervise.locks import claimed, is_left_over
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError

@@ -33,7 +33,7 @@ class Start:
                 import_s=self.import_s,
                 build_s=time.perf_counter() - began,
                 versions=dict(self.versions),
-                says=(*says, *source.says),
+                says=(*says, *source.notices),
                 input=dict(source.describe()),
             )
         )

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 from gputopo.launch.models.models import Model
 from gputopo.launch.spec.numerics import remarks
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.inputs.source import Source, source_of
+from gputopo.launch.train.inputs.factory import source_of
+from gputopo.launch.train.inputs.source import Source
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.placements import place
 from gputopo.launch.train.scale_watch import ScaleReport

@@ -9,7 +9,7 @@ from typing import TypeVar
 from gputopo.launch.models.models import Model, parameter_count
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.folder_claims import claimed_folders
-from gputopo.launch.train.inputs.notices import told
+from gputopo.launch.train.inputs.source import noticing
 from gputopo.launch.train.lifecycle.checkpoint_files import require_writable
 from gputopo.launch.train.lifecycle.checkpoints import Checkpoints
 from gputopo.launch.train.lifecycle.exporting import Export
@@ -81,7 +81,7 @@ def built(
     """
     began = time.perf_counter()
     step = make(model, spec)
-    with told(step.source, emit):
+    with noticing(step.source, emit):
         start.tell_built(step.source, emit, began, parameters=parameter_count(model), says=step.says)
         yield step
 

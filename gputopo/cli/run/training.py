@@ -16,11 +16,11 @@ from gputopo.cli.choices import shown
 from gputopo.cli.printing import tell
 from gputopo.cli.run.offers import is_utf8
 from gputopo.cli.run.showing import Showing
+from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import RunOptions, spec_of
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.supervisor import Outcome, supervise, worker_command
 from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _checked(target: "Target", options: RunOptions, wanted: Wanted) -> "RunSpec"
     require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
     require_room(spec, target.machine, host_bytes=memory_bytes())
     if spec.data.folder is not None:
-        from gputopo.launch.spec.data_folder import find
+        from gputopo.launch.data.folder import find
 
         find(Path(spec.data.folder), spec.data.name)
     return spec

@@ -22,7 +22,7 @@ from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.models import Model, loss_of
 from gputopo.launch.spec.numerics import remarks
 from gputopo.launch.spec.run_spec import Exchange, Method, RunSpec
-from gputopo.launch.train.inputs.source import source_of
+from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.marks import Marks, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require

@@ -28,7 +28,7 @@ Command = Callable[[ReductionJob, int], Sequence[str]]
 
 def worker_command(job: ReductionJob, messages: int) -> Sequence[str]:
     """Give the command of the real worker. -P: files of the current folder do not shadow packages."""
-    module = "gputopo.launch.train.reductions.worker"
+    module = "gputopo.launch.jobs.reduction.worker"
     return (sys.executable, "-P", "-m", module, msgspec.json.encode(job).decode(), str(messages))
 
 

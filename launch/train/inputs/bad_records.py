@@ -5,13 +5,13 @@ from typing import Literal
 
 from gputopo.values.errors import InputError
 
-_NAMED = 3  # how many are named in what is said
-# Bad records come again in each pass. So many passes without one whole batch: hardly anything is good.
-_PASSES = 50
+_NAMED = 3  # in the notice
+# Bad records come again in each pass. After so many passes without one whole batch hardly anything is good.
+_MAX_PASSES = 50
 
 
 class BadRecords:
-    """What was found so far. `policy`: stop or skip."""
+    """The bad records found so far. `policy`: stop or skip."""
 
     def __init__(self, policy: Literal["stop", "skip"]) -> None:
         self._policy = policy
@@ -27,41 +27,12 @@ class BadRecords:
 
     @property
     def count(self) -> int:
-        """How many different records were left out."""
+        """Number of different records left out."""
         return len(self._found)
 
-    def note(self, path: Path, record: int, why: str, *, in_order: bool = False) -> None:
-        """Take note of record `record` (from 0) of a file.
-
-        `in_order`: it has a place in the order of the examples, so that `took_places` from now on.
-        Raises InputError where one stops the run, or where hardly any record is good.
-        """
-        if self._policy == "stop":
-            raise self._failed(
-                f"{path}, record {record}: {why}",
-                "get the file anew, or leave such records out with --bad-records skip",
-            )
-        self.took_places = self.took_places or in_order
-        self._again += (path, record) in self._found
-        self._found.setdefault((path, record), why)
-        if self._again > _PASSES * self.count:
-            raise self._failed(
-                f"{path.parent} gives no batch: {self.says[0]}",
-                "get the files anew, or use a smaller --batch-size",
-            )
-
-    def _failed(self, what: str, hint: str) -> InputError:
-        """Give the first error: TensorFlow may read on after it, and find more."""
-        self.error = self.error or InputError(what, hint)
-        return self.error
-
-    def batch_made(self) -> None:
-        """Take note that good records came."""
-        self._again = 0
-
     @property
-    def says(self) -> tuple[str, ...]:
-        """What must be said with the result: nothing, or how many records were left out, and the first."""
+    def notices(self) -> tuple[str, ...]:
+        """Nothing, or how many records were left out, with the first of them."""
         if not self._found:
             return ()
         named = [
@@ -71,3 +42,32 @@ class BadRecords:
         more = ", ..." if self.count > _NAMED else ""
         plural = "record was" if self.count == 1 else "records were"
         return (f"{self.count} bad {plural} left out: {', '.join(named)}{more}.",)
+
+    def note(self, path: Path, record: int, why: str, *, in_order: bool = False) -> None:
+        """Count record `record` (from 0) of a file as bad.
+
+        `in_order`: it has a place in the order of the examples, which sets `took_places`.
+        Raises InputError where one bad record stops the run, or where hardly any record is good.
+        """
+        if self._policy == "stop":
+            raise self._failed(
+                f"{path}, record {record}: {why}",
+                "get the file anew, or leave such records out with --bad-records skip",
+            )
+        self.took_places = self.took_places or in_order
+        self._again += (path, record) in self._found
+        self._found.setdefault((path, record), why)
+        if self._again > _MAX_PASSES * self.count:
+            raise self._failed(
+                f"{path.parent} gives no batch: {self.notices[0]}",
+                "get the files anew, or use a smaller --batch-size",
+            )
+
+    def batch_made(self) -> None:
+        """Restart the count of passes: good records were read."""
+        self._again = 0
+
+    def _failed(self, what: str, hint: str) -> InputError:
+        """Return the first error: TensorFlow may read on after it, and find more."""
+        self.error = self.error or InputError(what, hint)
+        return self.error

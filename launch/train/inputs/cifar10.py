@@ -1,4 +1,4 @@
-"""CIFAR-10 as batches: all of it in memory, as it is 180 MB."""
+"""CIFAR-10 as batches, all 180 MB of it in memory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.train.inputs import cifar_files
+from gputopo.launch.data import cifar_files
 from gputopo.launch.train.inputs.bad_records import BadRecords
-from gputopo.launch.train.inputs.dataset_options import with_threads
+from gputopo.launch.train.inputs.pipeline import with_threads
 from gputopo.launch.train.inputs.preprocessing import ORDER, Recipe, cifar_pictures
 from gputopo.values.errors import InputError
 
@@ -20,7 +20,7 @@ Bytes = cifar_files.Bytes
 
 @dataclass(frozen=True)
 class Cifar10:
-    """Training: for ever, in an order that the seed gives. Evaluation: once.
+    """Training: endless, in an order derived from the seed. Evaluation: once.
 
     Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n]: of good records alone.
     """
@@ -31,10 +31,10 @@ class Cifar10:
     batch: int
     threads: int
     bad: BadRecords
-    says: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     def batches(self, first_image: int, *, careful: bool) -> Dataset:
-        """Give images [batch, h, w, 3] and labels [batch] from an image on."""
+        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image."""
         images = tf.constant(self.images)
         labels = tf.constant(self.labels.astype(np.int64))
 
@@ -46,7 +46,7 @@ class Cifar10:
         return with_threads(joined.map(batch, num_parallel_calls=self.threads), self.threads)
 
     def _order(self, first_image: int) -> Dataset:
-        """Give the places of the images from one on. No epoch before it is gone through to come there."""
+        """Make a dataset of the places of the images, starting with one; no epoch before it is generated."""
         count = len(self.labels)
         if not self.recipe.training:
             return tf.data.Dataset.range(first_image, count)
@@ -61,28 +61,28 @@ class Cifar10:
 
     @property
     def endless(self) -> bool:
-        """Training begins again at the end."""
+        """Whether it begins again at the end, as training does."""
         return self.recipe.training
 
     def reaches(self, first_image: int) -> bool:
-        """Only numbers of pictures are passed over."""
+        """Always: only numbers of pictures are skipped."""
         return True
 
     def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
-        """Nothing to look for: bad records were found when the files were read."""
+        """Always: bad records were left out when the files were read."""
         return True
 
 
 def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
-    """Read files of either version; give images [n, 32, 32, 3] and labels [n] of the good records.
+    """Read files of either version: images [n, 32, 32, 3] and labels [n] of the good records.
 
-    Raises InputError for a file that is none of CIFAR-10's or a bad record where such stop the run, or if
-    nothing good is left.
+    Raises InputError for a file that is not of CIFAR-10, for a bad record where one stops the run, or if
+    no good record is left.
     """
     parts = []
     for path in paths:
         try:
-            held = cifar_files.read(path)
+            file = cifar_files.read(path)
         except InputError as error:
             if not bad.skips:
                 raise
@@ -92,13 +92,13 @@ def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
             raise InputError(
                 f"{path} cannot be read: {error.strerror}", "check its owner and permissions"
             ) from error
-        if held.damage is not None:
-            bad.note(path, len(held.labels), held.damage)
-        wrong = cifar_files.bad_records(held.labels)
+        if file.damage is not None:
+            bad.note(path, len(file.labels), file.damage)
+        wrong = cifar_files.bad_records(file.labels)
         for number in wrong:
-            bad.note(path, number, f"its label {held.labels[number]} is none of 0 to 9")
-        good = np.delete(np.arange(len(held.labels)), wrong)
-        parts.append(cifar_files.CifarFile(held.images[good], held.labels[good]))
+            bad.note(path, number, f"its label {file.labels[number]} is none of 0 to 9")
+        good = np.delete(np.arange(len(file.labels)), wrong)
+        parts.append(cifar_files.CifarFile(file.images[good], file.labels[good]))
     if not any(len(part.labels) for part in parts):
         raise InputError(
             f"{paths[0].parent} holds no records", "gputopo make-data writes a small valid folder"

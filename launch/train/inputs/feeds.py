@@ -1,8 +1,8 @@
 """How batches that are made outside the step's graph get into it.
 
-They are made, waited for and handed in before the step starts. An iterator that the graph itself reads works
+They are made, waited for and fed before the step starts. An iterator that the graph itself reads works
 too (a captured `get_next` in a wrap_function graph), but then waiting for data happens between a tower's time
-marks and looks like slow arithmetic of the tower; so it is not done. A tensor that is handed in stays on the
+marks and looks like slow arithmetic of the tower; so it is not done. A tensor that is fed stays on the
 device where it already is, so a batch that was copied ahead costs the step nothing.
 """
 
@@ -21,10 +21,9 @@ from gputopo.values.errors import InputError
 
 Tensor = Any
 Batch = Sequence[Any]  # images and labels of tower 0, of tower 1, ...: arrays or tensors
-Made = Callable[[int], Batch]
 THREAD_NAME = "gputopo-input"
 _PER_TOWER = 2  # images and labels
-# What making a batch in Python may raise for bad data; all else is a fault of ours, or no memory.
+# What making a batch in Python may raise for bad data; anything else is our fault, or out of memory.
 FAILURES = (OSError, ValueError, ArithmeticError, LookupError)
 
 
@@ -35,49 +34,48 @@ class Maker(Protocol):
         """Make the batch of step `number`. Raises StopIteration at the end of the data."""
 
     def close(self) -> None:
-        """Let go of files and threads."""
+        """Release files and threads."""
 
 
 @runtime_checkable
-class ReadsOn(Protocol):
+class Seekable(Protocol):
     """A maker that reads a data set, in which it can begin anywhere."""
 
-    def go_on(self, number: int, image: int) -> None:
+    def start_at(self, number: int, image: int) -> None:
         """Let the batch of step `number` begin with that image."""
 
 
-class Taken(Protocol):
-    """Gives batches in the order of the steps."""
+class Batches(Protocol):
+    """The batches of a maker in the order of the steps."""
 
     def take(self, number: int) -> Batch:
-        """Give the batch of step `number`; raises what making it raised."""
+        """Return the batch of step `number`; raises what making it raised."""
 
     def close(self) -> None:
-        """Stop what makes batches ahead, and wait until it has stopped."""
+        """Stop making batches ahead, and wait until that has stopped."""
 
 
-class AtOnce:
+class OnDemand:
     """Each batch is made when it is asked for."""
 
-    def __init__(self, make: Made) -> None:
+    def __init__(self, make: Callable[[int], Batch]) -> None:
         self._make = make
 
     def take(self, number: int) -> Batch:
-        """Make it now."""
+        """Make the batch now."""
         return self._make(number)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: nothing runs."""
 
 
-class Ahead:
-    """A thread makes batches, `depth` of them ahead of the step that takes them, and no more.
+class Prefetched:
+    """A thread makes batches, up to `depth` of them ahead of the step that takes them.
 
-    A failure waits in its batch's place and is raised by `take`, so that no step waits for a thread that is
-    dead.
+    A failure waits in its batch's place and is raised by `take`, so that no step waits for a dead thread.
     """
 
-    def __init__(self, make: Made, depth: int) -> None:
+    def __init__(self, make: Callable[[int], Batch], depth: int) -> None:
         if depth < 1:
             raise ValueError(f"a depth of {depth} is not ahead")
         self._make = make
@@ -112,101 +110,14 @@ class Ahead:
         self._pending.clear()
 
 
-class FedSource:
-    """A source whose batches are handed to the graph."""
-
-    def __init__(
-        self,
-        model: Shape,
-        spec: RunSpec,
-        maker: Maker,
-        taken: Taken,
-        facts: Mapping[str, Fact],
-        *,
-        made_format: str,
-        images: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        """`made_format`: the data format that the maker gives; what differs is turned on the device.
-
-        `images`: tells how many usable images the data set has, as far as is known by now.
-        """
-        self._devices = [device.device for device in spec.devices]
-        self._maker = maker
-        self._taken = taken
-        self._facts = facts
-        self._turn = made_format != spec.data_format
-        height, width, channels = model.input_shape
-        shape = (height, width, channels) if made_format == "NHWC" else (channels, height, width)
-        self.signature: Sequence[Any] = [
-            tf.TensorSpec((spec.batch_size, *shape), tf.float32),
-            tf.TensorSpec((spec.batch_size,), tf.int64),
-        ] * len(spec.devices)
-        self._images = images
-        self.waited_s = 0.0
-
-    @property
-    def images_per_epoch(self) -> int | None:
-        """Usable images of the data set, as far as is known by now."""
-        return self._images()
-
-    @property
-    def says(self) -> tuple[str, ...]:
-        """What the maker has to say."""
-        said: tuple[str, ...] = getattr(self._maker, "says", ())
-        return said
-
-    def describe(self) -> Mapping[str, Fact]:
-        """Give the settings."""
-        return self._facts
-
-    def go_on(self, number: int, image: int) -> None:
-        """Tell it to the maker, if that reads a data set."""
-        if isinstance(self._maker, ReadsOn):
-            self._maker.go_on(number, image)
-
-    def feed(self, number: int) -> Sequence[Tensor]:
-        """Take the batch and make tensors of what are arrays still."""
-        began = time.perf_counter()
-        try:
-            batch = self._taken.take(number)
-        except FAILURES as error:
-            raise InputError(
-                f"the batch of step {number} cannot be made: {type(error).__name__}: {error}",
-                "see worker.log in the run's folder",
-            ) from error
-        fed = on_host(batch)
-        self.waited_s = time.perf_counter() - began
-        return fed
-
-    def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Bring the tower's part to its device, if it is not there yet."""
-        images, labels = fed[_PER_TOWER * tower : _PER_TOWER * (tower + 1)]
-        with tf.device(self._devices[tower]):
-            images, labels = tf.identity(images), tf.identity(labels)
-            if self._turn:  # the maker's form is [b, h, w, c]
-                images = tf.transpose(images, (0, 3, 1, 2))  # [b, c, h, w]
-        return images, labels
-
-    def close(self) -> None:
-        """Stop the thread first, then what it reads from."""
-        self._taken.close()
-        self._maker.close()
-
-
-def on_host(batch: Batch) -> list[Tensor]:
-    """Make tensors of arrays, on the host; tensors stay where they are."""
-    with tf.device(HOST):
-        return [one if tf.is_tensor(one) else tf.constant(one) for one in batch]
-
-
-class Staged(Ahead):
+class Staged(Prefetched):
     """Batches that are on the towers' devices before their step begins."""
 
-    def __init__(self, make: Made, devices: Sequence[str], depth: int) -> None:
+    def __init__(self, make: Callable[[int], Batch], devices: Sequence[str], depth: int) -> None:
         super().__init__(self._made_and_copied, depth)
         self._on_host = make
         self._devices = devices
-        # A copy to a GPU returns when it is done: one thread for each, so that the links work side by side.
+        # A copy to a GPU returns when it is done: one thread for each, to use the links in parallel.
         self._copying = ThreadPoolExecutor(len(devices), thread_name_prefix=THREAD_NAME)
 
     def close(self) -> None:
@@ -226,14 +137,101 @@ def _copied(part: Batch, device: str) -> Batch:
         return [tf.identity(one) for one in part]
 
 
+def staged(maker: Maker, spec: RunSpec, *, ahead: int) -> Batches:
+    """Prefetch `ahead` batches onto the devices; 0: one batch ahead, on the host."""
+    if ahead == 0:
+        return Prefetched(maker.make, 1)
+    return Staged(maker.make, [device.device for device in spec.devices], ahead)
+
+
 def readiness(spec: RunSpec, ahead: int) -> dict[str, Fact]:
-    """Tell how many batches `staged` has ready, and on which devices."""
+    """How many batches `staged` has ready, and on which devices."""
     on_devices = ", ".join(device.device for device in spec.devices)
     return {"ahead": max(ahead, 1), "ready_on": on_devices if ahead else HOST}
 
 
-def staged(maker: Maker, spec: RunSpec, *, ahead: int) -> Taken:
-    """Have batches ready on the devices, `ahead` of them; 0: on the host, made by a thread one ahead."""
-    if ahead == 0:
-        return Ahead(maker.make, 1)
-    return Staged(maker.make, [device.device for device in spec.devices], ahead)
+class FedSource:
+    """A source whose batches are fed to the graph."""
+
+    def __init__(
+        self,
+        model: Shape,
+        spec: RunSpec,
+        maker: Maker,
+        batches: Batches,
+        facts: Mapping[str, Fact],
+        *,
+        made_format: str,
+        images: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`made_format`: the maker's data format; another one is transposed on the device.
+
+        `images`: usable images of the data set, as far as known by now.
+        """
+        self._devices = [device.device for device in spec.devices]
+        self._maker = maker
+        self._batches = batches
+        self._facts = facts
+        self._transposes = made_format != spec.data_format
+        height, width, channels = model.input_shape
+        shape = (height, width, channels) if made_format == "NHWC" else (channels, height, width)
+        self.signature: Sequence[Any] = [
+            tf.TensorSpec((spec.batch_size, *shape), tf.float32),
+            tf.TensorSpec((spec.batch_size,), tf.int64),
+        ] * len(spec.devices)
+        self._images = images
+        self.waited_s = 0.0
+
+    @property
+    def images_per_epoch(self) -> int | None:
+        """Usable images of the data set, as far as known by now."""
+        return self._images()
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """The maker's notices."""
+        notices: tuple[str, ...] = getattr(self._maker, "notices", ())
+        return notices
+
+    def describe(self) -> Mapping[str, Fact]:
+        """Return the settings."""
+        return self._facts
+
+    def start_at(self, number: int, image: int) -> None:
+        """Pass it on to a maker that reads a data set."""
+        if isinstance(self._maker, Seekable):
+            self._maker.start_at(number, image)
+
+    def feed(self, number: int) -> Sequence[Tensor]:
+        """Take the batch, and make tensors of arrays."""
+        began = time.perf_counter()
+        try:
+            batch = self._batches.take(number)
+        except FAILURES as error:
+            raise InputError(
+                f"the batch of step {number} cannot be made: {type(error).__name__}: {error}",
+                "see worker.log in the run's folder",
+            ) from error
+        fed = on_host(batch)
+        self.waited_s = time.perf_counter() - began
+        return fed
+
+    def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Copy the tower's part to its device, if it is not there yet."""
+        images, labels = fed[_PER_TOWER * tower : _PER_TOWER * (tower + 1)]
+        with tf.device(self._devices[tower]):
+            images, labels = tf.identity(images), tf.identity(labels)
+            if self._transposes:  # the maker's form is [b, h, w, c]
+                images = tf.transpose(images, (0, 3, 1, 2))  # [b, c, h, w]
+        return images, labels
+
+    def close(self) -> None:
+        """Stop the thread first, then what it reads from."""
+        self._batches.close()
+        self._maker.close()
+
+
+def on_host(batch: Batch) -> list[Tensor]:
+    """Make tensors of arrays, on the host; tensors stay where they are."""
+    with tf.device(HOST):
+        return [one if tf.is_tensor(one) else tf.constant(one) for one in batch]

@@ -9,13 +9,12 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.data.examples import parsed, wrong_fields, wrong_picture
+from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.train.inputs import reading
 from gputopo.launch.train.inputs.bad_records import BadRecords
-from gputopo.launch.train.inputs.dataset_options import with_threads
-from gputopo.launch.train.inputs.pipeline import NO_LABEL
+from gputopo.launch.train.inputs.pipeline import with_threads
 from gputopo.launch.train.inputs.preprocessing import Recipe, decode, decoded_picture, picture
-from gputopo.launch.train.inputs.tfrecords import walk
-from gputopo.launch.train.inputs.wrong_examples import LABEL, PICTURE, SIDES, wrong_fields, wrong_picture
 
 Dataset = Any
 Tensor = Any
@@ -24,19 +23,19 @@ LABELS = (1, 1000)  # in the files; 0 is the background, which no image has
 # tf_cnn_benchmarks shuffles among 10,000 records; that is 1.1 GB of ImageNet, so bytes bound it as well.
 SHUFFLED_RECORDS = 10_000
 SHUFFLED_BYTES = 512 << 20
-# To go on at an image, the records before it are read past: 4 GiB take some seconds. Beyond that the order
-# begins anew, from another seed.
-PASSED_BYTES = 4 << 30
-_SAMPLED_RECORDS = 64  # of which the mean size is taken
-_JOINING = 4  # batches that are put together side by side
+# To start at an image, the records before it are skipped by reading them: 4 GiB take some seconds. Beyond
+# that the order begins anew, from another seed.
+MAX_SKIPPED_BYTES = 4 << 30
+_SAMPLED_RECORDS = 64  # for the mean size
+_BATCHING = 4  # batches that are put together in parallel
 
 
 @dataclass(frozen=True)
 class ImageNet:
-    """Training: for ever, in an order that the seed gives. Evaluation: once, in the files' order.
+    """Training: endless, in an order derived from the seed. Evaluation: once, in the files' order.
 
     `classes`: of the model; with 1000 there is no background and labels start at 0. `threads`: of the
-    pipeline. `cache`: keep records in memory after the first pass, raw or decoded; None: read them again.
+    pipeline. `cache`: store records in memory after the first pass, raw or decoded; None: read them again.
     """
 
     paths: tuple[Path, ...]
@@ -46,63 +45,62 @@ class ImageNet:
     threads: int
     cache: Literal["raw", "decoded"] | None
     bad: BadRecords
-    says: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     def batches(self, first_image: int, *, careful: bool) -> Dataset:
-        """Give images [batch, h, w, 3] and labels [batch] from an image on."""
+        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image."""
         files = tf.data.Dataset.range(len(self.paths))
         if self.recipe.training:
             files = files.shuffle(len(self.paths), seed=self._seed(first_image))
         examples = (self._with_care if careful else self._fast)(files, first_image)
-        side_by_side = min(_JOINING, self.threads)
-        joined = examples.batch(self.batch, drop_remainder=self.endless, num_parallel_calls=side_by_side)
+        parallel = min(_BATCHING, self.threads)
+        joined = examples.batch(self.batch, drop_remainder=self.endless, num_parallel_calls=parallel)
         return with_threads(joined, self.threads)
 
     def reaches(self, first_image: int) -> bool:
-        """Tell whether the records before an image are few enough to read past them."""
-        return first_image * self._mean_bytes <= PASSED_BYTES
+        """Whether the records before an image are few enough to skip them by reading."""
+        return first_image * self._mean_bytes <= MAX_SKIPPED_BYTES
 
     @property
     def endless(self) -> bool:
-        """Training begins again at the end."""
+        """Whether it begins again at the end, as training does."""
         return self.recipe.training
 
     def label_is_good(self, labels: Labels) -> bool:
-        """Tell whether all labels are of the model's classes."""
+        """Whether all labels are of the model's classes."""
         low, high = self._range
         return bool((labels >= low).all() and (labels <= high).all())
 
     def _fast(self, files: Dataset, first: int) -> Dataset:
         records = reading.fast(self.paths, files)
         if self.cache == "decoded":
-            kept = records.map(_decoded, num_parallel_calls=self.threads).cache()
-            return self._placed(kept, first).map(
-                lambda place, held: self._of_decoded(place, *held), num_parallel_calls=self.threads
+            cached = records.map(_decoded, num_parallel_calls=self.threads).cache()
+            return self._placed(cached, first).map(
+                lambda place, decoded: self._of_decoded(place, *decoded), num_parallel_calls=self.threads
             )
-        kept = records.cache() if self.cache == "raw" else records
-        return self._placed(kept, first).map(self._of_record, num_parallel_calls=self.threads)
+        records = records.cache() if self.cache == "raw" else records
+        return self._placed(records, first).map(self._of_record, num_parallel_calls=self.threads)
 
     def _with_care(self, files: Dataset, first: int) -> Dataset:
-        """Give the same examples; decoded pictures are not kept, as one may not decode.
+        """Make the same examples without the bad ones; decoded pictures are not cached: one may not decode.
 
-        What can be seen without decoding is left out before the records get their places in the order, so
-        that going on at an image is exact.
+        Records that are bad without decoding are left out before the records get their places in the order,
+        so that starting at an image is exact.
         """
         records = reading.careful(self.paths, files, self.bad).flat_map(self._labelled)
-        kept = records if self.cache is None else records.cache()
-        return self._placed(kept, first).interleave(
-            lambda place, held: self._tried(place, *held),
+        records = records if self.cache is None else records.cache()
+        return self._placed(records, first).interleave(
+            lambda place, numbered: self._tried(place, *numbered),
             cycle_length=self.threads,
             num_parallel_calls=self.threads,
             deterministic=True,
         )
 
     def _placed(self, records: Dataset, first: int) -> Dataset:
-        """Give the records in their order from image `first` on, each with its place in the order."""
+        """Order the records from image `first` on, each with its place in the order."""
         if self.recipe.training:
-            # As many are held to choose from as tf_cnn_benchmarks holds, or as memory bears.
-            held = min(SHUFFLED_RECORDS, max(SHUFFLED_BYTES // self._mean_bytes, 1))
-            records = records.shuffle(held, seed=self._seed(first)).repeat()
+            buffered = min(SHUFFLED_RECORDS, max(SHUFFLED_BYTES // self._mean_bytes, 1))
+            records = records.shuffle(buffered, seed=self._seed(first)).repeat()
         return records.enumerate().skip(first) if self.reaches(first) else records.enumerate(first)
 
     def _seed(self, first: int) -> int:
@@ -110,19 +108,19 @@ class ImageNet:
 
     @functools.cached_property
     def _mean_bytes(self) -> int:
-        """Give the mean size of the first records of the first file that has any.
+        """Mean size of the first records of the first file that has any, in bytes.
 
-        Looked at once: the order depends on it, and must stay the same when files change during a run.
+        Read once: the order depends on it, and must stay the same when files change during a run.
         """
         for path in self.paths:
-            with contextlib.suppress(OSError):  # the reader tells of it
-                sample = walk(path, most=_SAMPLED_RECORDS)
+            with contextlib.suppress(OSError):  # the reader reports it
+                sample = walk(path, max_records=_SAMPLED_RECORDS)
                 if sample.records:
                     return sample.bytes // sample.records
         return 1
 
     def _of_record(self, place: Tensor, record: Tensor) -> tuple[Tensor, Tensor]:
-        encoded, label, boxes = _parsed(record)
+        encoded, label, boxes = parsed(record)
         return picture(self.recipe, encoded, boxes, place), label - self._shift
 
     def _of_decoded(
@@ -131,18 +129,18 @@ class ImageNet:
         return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
 
     def _labelled(self, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
-        """Give the record, or none if it is no example with a label of the model's.
+        """Make a dataset of the record, or of none if it is no example with a label of the model's.
 
-        A dataset can go on after an error, a function cannot.
+        A dataset can continue after an error, a function cannot.
         """
         labels = tf.data.Dataset.from_tensors(record).map(_label_of).ignore_errors()
         label = labels.concatenate(tf.data.Dataset.from_tensors(tf.constant(_UNREAD, tf.int64))).take(1)
         low, high = self._range
 
         def good(stored: Tensor) -> Tensor:
-            taken = stored - self._shift
+            label = stored - self._shift
             return tf.cond(
-                tf.logical_and(taken >= low, taken <= high),
+                tf.logical_and(label >= low, label <= high),
                 lambda: True,
                 lambda: tf.numpy_function(self._note_labels, [file, number, record], tf.bool),
             )
@@ -150,7 +148,7 @@ class ImageNet:
         return label.filter(good).map(lambda _: (file, number, record))
 
     def _tried(self, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
-        """Give one example, or none if its picture cannot be made."""
+        """Make a dataset of one example, or of none if its picture cannot be made."""
         one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
         nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNREAD, tf.int64)
 
@@ -164,7 +162,7 @@ class ImageNet:
         return one.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).filter(good)
 
     def _note_labels(self, file: np.int64, number: np.int64, record: bytes) -> np.bool_:
-        """Tell what is wrong with a record; give False. Raises InputError where that stops the run."""
+        """Note what is wrong with a record; return False. Raises InputError where that stops the run."""
         low, high = self._range
         stored = wrong_fields(record)
         why = (
@@ -176,7 +174,7 @@ class ImageNet:
         return np.bool_(False)
 
     def _note_picture(self, file: np.int64, number: np.int64, record: bytes) -> np.bool_:
-        """The same for a record with a label, of which no picture can be made."""
+        """Note a record with a label whose picture cannot be made; return False. Raises as above."""
         self.bad.note(self.paths[int(file)], int(number), wrong_picture(record), in_order=True)
         return np.bool_(False)
 
@@ -186,31 +184,19 @@ class ImageNet:
 
     @property
     def _range(self) -> tuple[int, int]:
-        """Give the lowest and highest label as the model takes it."""
+        """The lowest and the highest label of the model."""
         return LABELS[0] - self._shift, min(LABELS[1] - self._shift, self.classes - 1)
 
 
-_UNREAD = np.iinfo(np.int64).min  # stands for a label where there is no example
-
-
-def _parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the JPEG, the label as stored, and the boxes [n, 4] of a serialized Example."""
-    wanted = {
-        PICTURE: tf.io.FixedLenFeature((), tf.string, ""),
-        LABEL: tf.io.FixedLenFeature((), tf.int64, NO_LABEL),
-        **{side: tf.io.VarLenFeature(tf.float32) for side in SIDES},
-    }
-    found = tf.io.parse_single_example(record, wanted)
-    boxes = tf.stack([found[side].values for side in SIDES], axis=1)
-    return found[PICTURE], found[LABEL], boxes
+_UNREAD = np.iinfo(np.int64).min  # in place of a label where there is no example
 
 
 def _label_of(record: Tensor) -> Tensor:
-    """Give the label as stored, of an example without a picture _UNREAD."""
-    encoded, label, _ = _parsed(record)
+    """The label as stored, _UNREAD for an example without a picture."""
+    encoded, label, _ = parsed(record)
     return tf.where(tf.strings.length(encoded) > 0, label, tf.constant(_UNREAD, tf.int64))
 
 
 def _decoded(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    encoded, label, boxes = _parsed(record)
+    encoded, label, boxes = parsed(record)
     return decode(encoded), label, boxes

@@ -1,4 +1,4 @@
-"""The input without a model: how many images per second reach the devices."""
+"""The input without a model: images per second that reach the devices."""
 
 import itertools
 import time
@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.inputs.notices import told
-from gputopo.launch.train.inputs.source import Fact, Shape, Source, source_of
+from gputopo.launch.train.inputs.factory import source_of
+from gputopo.launch.train.inputs.source import Fact, Shape, Source, noticing
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.start import UNTOLD, Start
 from gputopo.launch.train.warmup import is_warm, longest_warmup
@@ -21,24 +21,24 @@ Emit = Callable[[Event], None]
 
 
 def measure_input(model: Shape, spec: RunSpec, emit: Emit, *, start: Start = UNTOLD) -> Mapping[str, Fact]:
-    """Take batches as training would, and bring them to the devices; give what the input says of itself.
+    """Take batches as training would and copy them to the devices; return the input's description.
 
-    The events are those of training. A Step has no loss; in its marks `weights_s` is the time that the batch
-    was waited for on the host, and `compute_s` the time from then until it was on the tower's device. The
-    step ends when all towers have theirs. Raises what the input raises; data that ends stops the run.
+    The events are those of training. A Step has no loss; in its marks `weights_s` is the time of waiting for
+    the batch on the host, and `compute_s` the time from then until it was on the tower's device. The
+    step ends when all towers have theirs. Raises what the input raises; the end of the data ends the run.
     """
     began = time.perf_counter()
-    with told(source_of(model, spec), emit) as source:
+    with noticing(source_of(model, spec), emit) as source:
         arrival = Arrival(source, spec)
         start.tell_built(source, emit, began)
         images = _run(arrival, spec, emit) * spec.batch_size * len(spec.devices)
-        for said in _read_again(source, spec, images):
-            emit(Noticed(time_s=time.time(), says=said))
+        for notice in _read_again(source, spec, images):
+            emit(Noticed(time_s=time.time(), says=notice))
         return source.describe()
 
 
 class Arrival:
-    """A graph that does nothing but bring each tower's batch to its device."""
+    """A graph that only copies each tower's batch to its device."""
 
     def __init__(self, source: Source, spec: RunSpec) -> None:
         self._source = source
@@ -46,7 +46,7 @@ class Arrival:
         self._graph = tf.compat.v1.wrap_function(self._build, list(source.signature))
 
     def __call__(self, number: int) -> np.ndarray[Any, Any]:
-        """Take the batch of a step; give [towers, 2]: seconds waited for it, and until it had arrived.
+        """Take the batch of a step: [towers, 2] seconds of waiting for it, and until it had arrived.
 
         Raises StopIteration at the end of the data.
         """
@@ -74,23 +74,23 @@ class Arrival:
 
 
 def _read_again(source: Source, spec: RunSpec, images: int) -> tuple[str, ...]:
-    """Say if more images were taken than there are: from the second pass on no disk is measured."""
+    """Report more images than the data set has: from the second pass on no disk is measured."""
     known = source.images_per_epoch
     if spec.data.folder is None or not known or images <= known:
         return ()
     return (
-        f"The {known} images were taken {images / known:.1f} times over: after the first time they come from "
-        "the host's memory, so this rate says little of the disk.",
+        f"The {known} images were taken {images / known:.1f} times over: after the first pass they come from "
+        "the host's memory, so this rate is not that of the disk.",
     )
 
 
 def _run(arrival: Arrival, spec: RunSpec, emit: Emit) -> int:
-    """Warm up, then count steps, as many as the spec says or fit into its time; give how many were taken."""
-    most = max(longest_warmup(spec), 1)  # the first step compiles
+    """Warm up, then count steps up to the spec's number or time; return how many were taken in all."""
+    longest = max(longest_warmup(spec), 1)  # the first step compiles
     warmup: list[float] = []
     began = time.perf_counter()
     while not warmup or not is_warm(spec, warmup):
-        seconds = _one(arrival, len(warmup), len(warmup) + 1 - most, spec, emit)
+        seconds = _one(arrival, len(warmup), len(warmup) + 1 - longest, spec, emit)
         if seconds is None:
             return len(warmup)
         warmup.append(seconds)
@@ -109,7 +109,7 @@ def _run(arrival: Arrival, spec: RunSpec, emit: Emit) -> int:
 
 
 def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> float | None:
-    """Take a step, before which so many were taken, and give its seconds; None at the end of the data."""
+    """Take a step after `taken` others and return its seconds; None at the end of the data."""
     began = time.perf_counter()
     try:
         times: Sequence[Sequence[float]] = arrival(taken).tolist()

@@ -1,4 +1,4 @@
-"""Batches out of a tf.data pipeline: fast until something is wrong, then once more with care."""
+"""Batches from a tf.data pipeline: fast until an error, then again with a check of each record."""
 
 import itertools
 import traceback
@@ -8,17 +8,16 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.bad_records import BadRecords
-from gputopo.launch.train.inputs.dataset_options import untuned
 from gputopo.launch.train.inputs.feeds import Batch
 from gputopo.values.errors import InputError
 
 Dataset = Any
-# Functions of pipelines ask Python about no tensor: for AutoGraph to read them is a tenth of the building.
+# No function of a pipeline branches on a tensor: AutoGraph would take a tenth of the building time.
 plainly = tf.autograph.experimental.do_not_convert
-NO_LABEL = -1  # of what is no example
-# What TensorFlow raises for bad data. Other errors, such as of memory, are not the data's.
+# What TensorFlow raises for bad data. Other errors, such as out of memory, have other causes.
 _OF_DATA = (
     tf.errors.DataLossError,
     tf.errors.FailedPreconditionError,
@@ -37,25 +36,25 @@ class Pipeline(Protocol):
         """The records that could not be used."""
 
     @property
-    def says(self) -> tuple[str, ...]:
-        """What must be said of the data."""
+    def notices(self) -> tuple[str, ...]:
+        """What must be reported of the data."""
 
     @property
     def endless(self) -> bool:
         """Whether it begins again at its end."""
 
     def batches(self, first_image: int, *, careful: bool) -> Dataset:
-        """Give a dataset of images and labels, from the image at that place of the order on.
+        """Make a dataset of images and labels, starting with the image at that place of the order.
 
         `careful`: bad records are named and treated as asked; else they raise, or their labels are out of
         range.
         """
 
     def reaches(self, first_image: int) -> bool:
-        """Tell whether it can begin at an image as if it had given all before it."""
+        """Whether it can begin at an image as if it had read all before it."""
 
     def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
-        """Tell whether a batch's labels are all in range."""
+        """Whether a batch's labels are all in range."""
 
 
 class PipelineMaker:
@@ -68,25 +67,25 @@ class PipelineMaker:
         self._iterator: Iterator[Sequence[Any]] | None = None
         self._careful = spec.data.bad_records == "skip"
         self._next = 0
-        # The first batch that there is not, and why. A thread that works ahead asks for later ones too.
+        # The first batch that cannot be made, and why. A thread that prefetches asks for later ones too.
         self._stopped: tuple[int, Exception] | None = None
         self._restart: tuple[str, ...] = ()
         self._began = 0
         self._base = 0, 0  # a step, and the image that it begins with
 
     @property
-    def says(self) -> tuple[str, ...]:
+    def notices(self) -> tuple[str, ...]:
         """What was assumed, and what was left out so far."""
-        return (*self._pipeline.says, *self._restart, *self._pipeline.bad.says, *self._inexact())
+        return (*self._pipeline.notices, *self._restart, *self._pipeline.bad.notices, *self._inexact())
 
-    def go_on(self, number: int, image: int) -> None:
+    def start_at(self, number: int, image: int) -> None:
         """Let step `number` begin with that image."""
         self._base = number, image
 
     def make(self, number: int) -> Batch:
         """Make the batch of a step. A step out of order starts the pipeline at its place.
 
-        The last one of an evaluation may be short: the rest of it are no examples.
+        The last one of an evaluation may be short: it is filled up with rows that are no examples.
         Raises StopIteration at the end of the data, InputError for a bad record that stops the run.
         """
         if self._stopped is not None and number > self._stopped[0]:
@@ -97,7 +96,7 @@ class PipelineMaker:
         except (StopIteration, InputError) as error:
             self._stopped = number, error
             self._iterator = None
-            _let_go(error)
+            _release(error)
             raise
 
     def _made(self, number: int) -> Batch:
@@ -110,7 +109,7 @@ class PipelineMaker:
         except StopIteration:
             if not self._pipeline.endless:
                 raise
-            found = "".join(f": {said}" for said in self._pipeline.bad.says)
+            found = "".join(f": {notice}" for notice in self._pipeline.bad.notices)
             raise InputError(f"there is not one good record{found}", "get the files anew") from None
         self._pipeline.bad.batch_made()
         self._next = number + 1
@@ -135,7 +134,7 @@ class PipelineMaker:
         """Fill the last batch of an evaluation up with rows that are no examples: their label is -1."""
         filled: list[Sequence[Any]] = []
         for tower in range(self._towers):
-            # A tower for which nothing is left gets the shape of the first one, and none of its rows.
+            # A tower without an image left gets the shape of the first one, and none of its rows.
             images, labels = parts[tower] if tower < len(parts) else [one[:0] for one in parts[0]]
             missing = self._joint // self._towers - len(labels)
             images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
@@ -144,15 +143,15 @@ class PipelineMaker:
 
     def _pulled_with_care(self, number: int, error: Exception) -> Batch:
         if self._careful:
-            raise self._told(error) from error
+            raise self._cause_of(error) from error
         self._careful = True
         self._iterator = self._started(number)
         try:
             return self._pulled(self._iterator)
         except _OF_DATA as again:
-            raise self._told(again) from again
+            raise self._cause_of(again) from again
 
-    def _told(self, error: Exception) -> Exception:
+    def _cause_of(self, error: Exception) -> Exception:
         known = self._pipeline.bad.error
         if known is not None:
             return known
@@ -164,7 +163,7 @@ class PipelineMaker:
             return ()
         return (
             f"The input went on at record {self._began} of the order, where pictures that cannot be decoded "
-            "have places too: some examples from before the interruption came again.",
+            "have places too: some examples from before the interruption were used again.",
         )
 
     def _started(self, number: int) -> Iterator[Sequence[Any]]:
@@ -174,14 +173,34 @@ class PipelineMaker:
         if not self._pipeline.reaches(first):
             self._restart = (
                 f"The input goes on at image {first} in another order than without the interruption: reading "
-                "up to there would take too long.",
+                "up to it would take too long.",
             )
         made = plainly(self._pipeline.batches)(first, careful=self._careful)
         return iter(untuned(made.prefetch(self._towers)))
 
 
-def _let_go(error: BaseException | None) -> None:
-    """Drop what an error's frames hold: a pipeline that outlives the interpreter can keep it from ending."""
+def _release(error: BaseException | None) -> None:
+    """Clear the frames of an error: a pipeline referenced from them can keep the interpreter from ending."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
+
+
+def with_threads(made: Dataset, threads: int) -> Dataset:
+    """Return the dataset with a private thread pool; its order stays deterministic."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    options.deterministic = True
+    return made.with_options(options)
+
+
+def untuned(made: Dataset) -> Dataset:
+    """Return the dataset without tf.data's autotuning thread.
+
+    All numbers of our pipelines are given, so there is nothing to tune. That thread sleeps for as long as the
+    pipeline has run, up to a minute, and sometimes is not woken when the iterator is dropped (TensorFlow
+    2.21: 8 of 20 iterators, each 2 s old): the program then stands still until it wakes by itself.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return made.with_options(options)

@@ -1,6 +1,6 @@
-"""Synthetic images and labels made in Python, as arrays, and the four ways to feed them.
+"""Synthetic images and labels made in Python, as arrays, and the four methods to feed them.
 
-`sync`: made and handed in at each step. `queue`: a thread makes them, a bounded queue ahead. `dataset`: a
+`sync`: made and fed at each step. `queue`: a thread makes them, a bounded queue ahead. `dataset`: a
 tf.data pipeline calls the same Python and prefetches. `staged`: the thread also copies them, so that the next
 batch is on the devices when a step begins.
 """
@@ -12,18 +12,18 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.inputs.dataset_options import untuned
 from gputopo.launch.train.inputs.feeds import (
     FAILURES,
-    Ahead,
-    AtOnce,
     Batch,
+    Batches,
     FedSource,
     Maker,
-    Taken,
+    OnDemand,
+    Prefetched,
     readiness,
     staged,
 )
+from gputopo.launch.train.inputs.pipeline import untuned
 from gputopo.launch.train.inputs.source import Fact, Shape
 from gputopo.launch.train.placement.devices import HOST
 
@@ -32,30 +32,30 @@ _PURPOSE = 5  # of the random stream; images and labels of other sources have th
 
 
 def python_source(model: Shape, spec: RunSpec) -> FedSource:
-    """Give the source with the feed that the spec names."""
+    """Make the source with the feed that the spec names."""
     pool = Pool(model, spec)
     ahead = max(spec.data.prefetch, 1)
     facts: dict[str, Fact] = {"data": "synthetic", "source": "python", "feed": spec.data.feed}
     facts |= {"ahead": ahead, "ready_on": HOST}
-    taken: Taken
+    batches: Batches
     match spec.data.feed:
         case "sync":
-            taken, facts["ahead"] = AtOnce(pool.make), 0
+            batches, facts["ahead"] = OnDemand(pool.make), 0
         case "queue":
-            taken = Ahead(pool.make, ahead)
+            batches = Prefetched(pool.make, ahead)
         case "dataset":
-            taken = Generated(pool, spec, model.input_shape, ahead)
+            batches = Generated(pool, spec, model.input_shape, ahead)
         case "staged":
-            taken = staged(pool, spec, ahead=ahead)
+            batches = staged(pool, spec, ahead=ahead)
             facts |= readiness(spec, ahead)
-    return FedSource(model, spec, pool, taken, facts, made_format=spec.data_format)
+    return FedSource(model, spec, pool, batches, facts, made_format=spec.data_format)
 
 
 class Pool:
     """As many examples as the joint batch has, of which each step's batch is put together anew.
 
-    Step n takes example (r + n) mod rows as row r of the joint batch, however that is cut into towers.
-    Drawing new numbers each step would measure numpy's generator, not the way of feeding.
+    Row r of the joint batch of step n is example (r + n) mod rows, however it is divided among towers.
+    Drawing new numbers each step would measure numpy's generator, not the method of feeding.
     """
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
@@ -66,7 +66,7 @@ class Pool:
         self._images = np.empty((self.rows, height, width, channels), np.float32)
         self._labels = np.empty(self.rows, np.int64)
         for row in range(self.rows):
-            # A counter of its own for each row: rows do not depend on how many there are.
+            # A separate counter for each row: rows do not depend on how many there are.
             rng = np.random.Generator(
                 np.random.Philox(key=(spec.seed << 32) ^ _PURPOSE, counter=[0, row, 0, 0])
             )
@@ -85,11 +85,11 @@ class Pool:
         return batch
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
 
 class Generated:
-    """A maker behind a tf.data pipeline."""
+    """The batches of a maker through a tf.data pipeline."""
 
     def __init__(self, maker: Maker, spec: RunSpec, input_shape: tuple[int, int, int], ahead: int) -> None:
         height, width, channels = input_shape
@@ -106,7 +106,7 @@ class Generated:
         self._failed: Exception | None = None
 
     def take(self, number: int) -> Batch:
-        """Give the pipeline's next batch; a step out of order starts it anew."""
+        """Return the pipeline's next batch; a step out of order starts it anew."""
         if self._iterator is None or number != self._next:
             self._iterator = self._started(number)
         self._next = number + 1
@@ -114,7 +114,7 @@ class Generated:
             return next(self._iterator)
         except tf.errors.OpError as error:
             self._iterator = None  # it ends with its generator
-            # TensorFlow passes on what the generator raised as text alone.
+            # TensorFlow passes on the text alone of what the generator raised.
             raise self._failed or error from error
 
     def close(self) -> None:

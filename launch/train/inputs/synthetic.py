@@ -1,4 +1,4 @@
-"""Synthetic images and labels, made once on each tower's device."""
+"""Synthetic images and labels: made once on each tower's device, or by the host anew for each step."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.inputs.feeds import Batch, FedSource, readiness, staged
 from gputopo.launch.train.inputs.source import Fact, Shape, rows_of
 from gputopo.launch.train.randomness import Stream, integers, normal
 
@@ -15,39 +16,71 @@ _IMAGES, _LABELS = 2, 3  # purposes of random streams
 
 
 class SyntheticSource:
-    """Images of mean 0 and deviation 1, and labels drawn evenly, held on the towers' devices."""
+    """Images of mean 0 and deviation 1, and labels drawn evenly, stored on the towers' devices."""
 
     signature: Sequence[Any] = ()
     images_per_epoch: int | None = None
     waited_s = 0.0
-    says: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
         self._on = ", ".join(device.device for device in spec.devices)
-        self._held = []
+        self._examples = []
         for rows, device in zip(rows_of(spec), spec.devices, strict=True):
             made = examples(model, rows, seed=spec.seed, data_format=spec.data_format)
             with tf.device(device.device):
-                self._held.append([tf.Variable(one, trainable=False, name="input") for one in made])
+                self._examples.append([tf.Variable(one, trainable=False, name="input") for one in made])
 
     def describe(self) -> Mapping[str, Fact]:
-        """Say that the examples are made up, and where."""
+        """Return where the examples are."""
         return {"data": "synthetic", "source": "gpu", "ready_on": self._on}
 
-    def go_on(self, number: int, image: int) -> None:
-        """Nothing: there is no data set."""
+    def start_at(self, number: int, image: int) -> None:
+        """Do nothing: there is no data set."""
 
     def feed(self, number: int) -> Sequence[Tensor]:
-        """Nothing: all is on the devices."""
+        """Return nothing: all examples are on the devices."""
         return ()
 
     def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Read what the tower's device holds."""
-        images, labels = self._held[tower]
+        """Read the variables on the tower's device."""
+        images, labels = self._examples[tower]
         return images.read_value(), labels.read_value()
 
     def close(self) -> None:
-        """Nothing runs beside the steps."""
+        """Do nothing: nothing runs beside the steps."""
+
+
+def host_source(model: Shape, spec: RunSpec) -> FedSource:
+    """Make the source in which a thread draws the next batch and copies it to the devices during a step."""
+    maker = HostMaker(model, spec)
+    ahead = spec.data.prefetch
+    facts: dict[str, Fact] = {"data": "synthetic", "source": "cpu", **readiness(spec, ahead)}
+    return FedSource(
+        model, spec, maker, staged(maker, spec, ahead=ahead), facts, made_format=spec.data_format
+    )
+
+
+class HostMaker:
+    """Draws the images and labels of a step on `/CPU:0`, by the same rule as those of the devices."""
+
+    def __init__(self, model: Shape, spec: RunSpec) -> None:
+        def draw(number: Tensor) -> list[Tensor]:
+            drawn: list[Tensor] = []
+            for rows in rows_of(spec):
+                drawn += examples(model, rows, seed=spec.seed, data_format=spec.data_format, step=number)
+            return drawn
+
+        self._draw = tf.function(draw, input_signature=[tf.TensorSpec((), tf.int64)], autograph=False)
+
+    def make(self, number: int) -> Batch:
+        """Draw the joint batch."""
+        with tf.device("/CPU:0"):
+            drawn: Batch = self._draw(tf.constant(number, tf.int64))
+            return drawn
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
 
 
 def examples(
@@ -56,7 +89,7 @@ def examples(
     """Make images and labels on the host; other ones for another `step`.
 
     Unit scale keeps the loss finite at the default learning rate (pixels of 0..255 give NaN at once).
-    Row r of the joint batch is the same numbers however the batch is cut into towers.
+    Row r of the joint batch is the same numbers however the batch is divided among towers.
     """
     shape = (rows.batch, *model.input_shape)
     with tf.device("/CPU:0"):

@@ -107,7 +107,7 @@ class Checkpoints:
         images = found.header.images
         if images is not None:
             self._begun = found.header.steps, images
-            self._step.source.go_on(found.header.steps, images)
+            self._step.source.start_at(found.header.steps, images)
         if found.header.seed != self._spec.seed:
             self._notice(
                 f"The checkpoint was made with --seed {found.header.seed}, this run goes on with "

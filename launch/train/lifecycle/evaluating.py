@@ -17,7 +17,7 @@ import tensorflow as tf
 from gputopo.launch.models.models import Model, loss_of
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.accuracy import TOP, hits
-from gputopo.launch.train.inputs.source import source_of
+from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
 from gputopo.launch.train.loop import Loop, Stopped, never
 from gputopo.launch.train.marks import Marks, clock, row_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli.run.options import exchange
-from gputopo.launch.spec import data_folder
+from gputopo.launch.data import folder as data_folder
 from gputopo.launch.spec.rules.checks import RULES
 from tests.cli.conftest import Call
 

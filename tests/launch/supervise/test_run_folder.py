@@ -11,7 +11,7 @@ import pytest
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.lockfile import claimed
+from gputopo.launch.supervise.locks import claimed
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
 from gputopo.values.events import WarmupDone, read_events

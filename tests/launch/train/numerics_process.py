@@ -95,7 +95,7 @@ def tiny(keep: float) -> Any:
 def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
     from gputopo.launch.models.layers import Rows
     from gputopo.launch.train import step
-    from gputopo.launch.train.inputs.source import source_of
+    from gputopo.launch.train.inputs.factory import source_of
     from gputopo.launch.train.inputs.synthetic import examples
     from gputopo.launch.train.placement.placements import place
     from gputopo.launch.train.randomness import Stream

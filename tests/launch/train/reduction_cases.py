@@ -131,7 +131,7 @@ def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def _checked(method: Method, run: RunSpec) -> list[Any]:
     """Give the bytes and the number of times of a bench, or what it refused."""
-    from gputopo.launch.train.reductions.worker import time_reduction
+    from gputopo.launch.jobs.reduction.worker import time_reduction
 
     job = ReductionJob(run=run, method=method, repeats=2, warm_up=1)
     try:

@@ -19,7 +19,7 @@ from gputopo.values.events import Device
 from gputopo.launch.train import models, step
 from gputopo.launch.train.placement import devices, placements
 from gputopo.launch.train.lifecycle import evaluating
-from gputopo.launch.train.inputs.source import source_of
+from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.spec.run_spec import Exchange, Lifecycle, RunSpec
 
 def has_gpu_kernel(node):

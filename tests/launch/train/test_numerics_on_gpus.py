@@ -18,7 +18,7 @@ from tensorflow.python.framework import kernels
 from gputopo.values.events import Device
 from gputopo.launch.train import step
 from gputopo.launch.train.placement import devices, placements
-from gputopo.launch.train.inputs.source import source_of
+from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.spec.run_spec import Optimization, Precision, RunSpec
 from tests.launch.train.numerics_process import tiny
 

@@ -279,6 +279,6 @@ def test_the_real_command_starts_the_worker_module_with_the_job() -> None:
     run = RunSpec(model="alexnet", devices=towers, backend="cpu", batch_size=1)
     job = ReductionJob(run=run, method=METHODS["ring"], repeats=3, warm_up=1)
     *_, module, told, messages = worker_command(job, 9)
-    assert module == "gputopo.launch.train.reductions.worker"
+    assert module == "gputopo.launch.jobs.reduction.worker"
     assert msgspec.json.decode(told, type=ReductionJob) == job
     assert messages == "9"

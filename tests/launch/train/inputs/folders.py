@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gputopo.launch.train.inputs import cifar_files, examples_proto
-from gputopo.launch.train.inputs.examples_proto import Box, LabelledImage, example
-from gputopo.launch.train.inputs.make_data import Wish, make
-from gputopo.launch.train.inputs.tfrecords import FOOTER_BYTES, HEADER_BYTES, frame
+from gputopo.launch.data import cifar_files
+from gputopo.launch.data.make import Request, make
+from gputopo.launch.data.tfrecords import FOOTER_BYTES, HEADER_BYTES
+from tests.launch.data.records import framed
 
 COLOURS = {"amber": (250, 190, 10), "blue": (20, 40, 230), "cyan": (10, 220, 220), "dark": (12, 12, 12)}
 EACH = 3
@@ -32,7 +32,7 @@ def coloured(folder: Path) -> Path:
             path = folder / "images" / name / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (40 + number, 50), colour).save(path)
-    return make(folder / "data", Wish(name="imagenet", images=folder / "images", files=3)).folder
+    return make(folder / "data", Request(name="imagenet", images=folder / "images", files=3)).folder
 
 
 def numbered(folder: Path) -> Path:
@@ -41,18 +41,19 @@ def numbered(folder: Path) -> Path:
         path = folder / "images" / f"{number:03}" / "a.png"
         path.parent.mkdir(parents=True)
         Image.new("RGB", (48, 36), (number, 2 * number, 255 - number)).save(path)
-    return make(folder / "data", Wish(name="imagenet", images=folder / "images", files=4)).folder
+    return make(folder / "data", Request(name="imagenet", images=folder / "images", files=4)).folder
 
 
 def photographs(folder: Path) -> Path:
     """Write drawn pictures of many colours, larger and smaller than a model's input."""
-    return make(folder, Wish(name="imagenet", count=80, side=30, classes=1)).folder
+    return make(folder, Request(name="imagenet", count=80, side=30, classes=1)).folder
 
 
 def record(label: int | None, *, encoded: bytes | None = None) -> bytes:
     """Give an example whose picture's grey is ten times its label."""
-    image = LabelledImage(encoded or jpeg(label or 1), label or 0, 40, 40, b"", "", b"")
-    made = example(image)
+    from gputopo.launch.data.examples import LabelledImage, serialized
+
+    made = serialized(LabelledImage(encoded or jpeg(label or 1), label or 0, 40, 40, b"", "", b""))
     if label is None:  # a field of another name
         made = made.replace(b"image/class/label", b"image/class/lab-l")
     return made
@@ -81,23 +82,32 @@ def forms() -> dict[str, bytes]:
 
 
 def schemas() -> dict[str, bytes]:
-    """Give records of other schemas, each wrong in one way."""
-    sound, encoded = record(3), {"image/encoded": (bytes, [jpeg(3)])}
-    boxed = example(LabelledImage(jpeg(3), 3, 40, 40, b"", "", b"", (Box(0.1, 0.2, 0.8, 1.5),)))
+    """Records of other schemas, each wrong in one respect."""
+    import tensorflow as tf
+
+    from gputopo.launch.data.examples import Box, LabelledImage, serialized
+
+    def changed(**fields: list[bytes] | list[int]) -> bytes:
+        example = tf.train.Example.FromString(sound)
+        for short, values in fields.items():
+            name = {"encoded": "image/encoded", "label": "image/class/label"}[short]
+            del example.features.feature[name]
+            of_text = isinstance(values[0], bytes)
+            feature = example.features.feature[name]
+            (feature.bytes_list if of_text else feature.int64_list).value.extend(values)
+        return example.SerializeToString()  # type: ignore[no-any-return]
+
+    sound = record(3)
+    boxed = serialized(LabelledImage(jpeg(3), 3, 40, 40, b"", "", b"", (Box(0.1, 0.2, 0.8, 1.5),)))
     return {
         "no message": b"\x07 this is no example",
         "no picture": sound.replace(b"image/encoded", b"image/encodes"),
-        "empty picture": of_fields({"image/encoded": (bytes, [b""]), "image/class/label": (int, [3])}),
-        "label of text": of_fields({**encoded, "image/class/label": (bytes, [b"3"])}),
-        "two labels": of_fields({**encoded, "image/class/label": (int, [3, 4])}),
+        "empty picture": changed(encoded=[b""]),
+        "label of text": changed(label=[b"3"]),
+        "two labels": changed(label=[3, 4]),
         "odd boxes": boxed.replace(b"image/object/bbox/xmax", b"image/object/bbox/XMAX"),
         "boxes outside": boxed,
     }
-
-
-def of_fields(fields: dict[str, Any]) -> bytes:
-    """Give an Example of any fields."""
-    return examples_proto._message(1, examples_proto._features(fields))
 
 
 def jpeg(label: int) -> bytes:
@@ -110,7 +120,7 @@ def jpeg(label: int) -> bytes:
 def with_records(folder: Path, records: Sequence[bytes]) -> Path:
     """Write a data set of one training file."""
     folder.mkdir(parents=True)
-    (folder / "train-00000-of-00001").write_bytes(b"".join(map(frame, records)))
+    (folder / "train-00000-of-00001").write_bytes(b"".join(map(framed, records)))
     return folder
 
 
@@ -128,7 +138,7 @@ def damaged(folder: Path, kind: str) -> Path:
                 "empty_record": b"",
             }
             records[DAMAGED_RECORD] = replaced.get(kind, records[DAMAGED_RECORD])
-        data = bytearray(b"".join(map(frame, records)))
+        data = bytearray(b"".join(map(framed, records)))
         if shard == 1:
             begin = len(records[0]) + HEADER_BYTES + FOOTER_BYTES
             if kind == "checksum":

@@ -20,7 +20,6 @@ CASES: dict[str, Case] = {
     case.__name__: case
     for case in (
         pictures.colours_and_labels,
-        pictures.known_fields,
         feeding.feeds,
         feeding.ways,
         order.order,
@@ -44,6 +43,7 @@ CASES: dict[str, Case] = {
         feeding.threads,
         feeding.tuned,
         feeding.marks,
+        alone.private_threads,
         alone.input_only,
         alone.gpu_kernels,
     )

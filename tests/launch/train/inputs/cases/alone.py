@@ -1,9 +1,11 @@
 """The input without a model."""
 
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from gputopo.launch.spec.run_spec import Backend
 from gputopo.values.events import Device, ModelBuilt, Noticed, Step, WarmupDone
 from gputopo.workload import workloads as workload
 from tests.launch.train.inputs import folders
@@ -48,6 +50,33 @@ def input_only(root: Path) -> Any:
         "detected_steps": [event.step for event in detected if isinstance(event, Step)],
         "detected": next(event.steps for event in detected if isinstance(event, WarmupDone)),
         "known": Counter(type(event).__name__ for event in known if isinstance(event, Step | WarmupDone)),
+    }
+
+
+def private_threads(root: Path) -> Any:
+    """Threads of a pipeline: of known machines, as asked for, and the extremes."""
+    from gputopo.launch.train.inputs.factory import private_threads as of
+
+    machines: list[tuple[int, Backend, int]] = [
+        (2, "cpu", 2),
+        (8, "cpu", 2),
+        (40, "gpu", 8),
+        (16, "gpu", 8),
+        (16, "gpu", 1),
+    ]
+    backends: tuple[Backend, Backend] = ("cpu", "gpu")
+    every = [
+        (cores, of(None, cores=cores, backend=backend, running=running, per_gpu_threads=each))
+        for cores, backend, running, each in itertools.product(range(1, 65), backends, range(1, 17), range(9))
+    ]
+    return {
+        "known": [
+            of(None, cores=cores, backend=backend, running=running, per_gpu_threads=2)
+            for cores, backend, running in machines
+        ],
+        "asked": of(3, cores=1, backend="gpu", running=8, per_gpu_threads=2),
+        "min": min(threads for _, threads in every),
+        "within_cores": all(threads <= cores for cores, threads in every),
     }
 
 

@@ -28,7 +28,7 @@ def changing(root: Path) -> Any:
             told[f"{change.__name__}-{policy}"] = {
                 "last": taken[-24:],
                 "error": error,
-                "says": made.says[-1],
+                "says": made.notices[-1],
             }
     return told
 
@@ -37,7 +37,7 @@ def not_opened(root: Path) -> Any:
     """What the reader and the look at the sizes of pictures make of a file that was removed before them."""
     import tensorflow as tf
 
-    from gputopo.launch.train.inputs import caching, reading
+    from gputopo.launch.train.inputs import factory, reading
     from gputopo.launch.train.inputs.bad_records import BadRecords
 
     data = folders.damaged(root / "not_opened", "none")
@@ -47,8 +47,8 @@ def not_opened(root: Path) -> Any:
     records = reading.careful(paths, tf.data.Dataset.range(3), bad)
     return {
         "read": [[int(file), int(number)] for file, number, _ in records],
-        "bad": bad.says,
-        "growth": caching._growth(paths[1:2]),
+        "bad": bad.notices,
+        "growth": factory.decoded_growth(paths[1:2]),
     }
 
 

@@ -26,7 +26,7 @@ def damage(root: Path) -> Any:
                         break
                 told[f"{kind}-{task}"] = {
                     "labels": labels,
-                    "says": list(made.says),
+                    "says": list(made.notices),
                     "images": made.images_per_epoch,
                 }
     return told
@@ -48,7 +48,7 @@ def first_file(root: Path) -> Any:
     path = data / "train-00000-of-00001"
     path.write_bytes(path.read_bytes()[:-100])
     with source(spec_of(data, towers=1, batch=2, bad_records="skip")) as made:
-        return {"labels": joint(made.feed(0))[1].tolist(), "says": made.says[-1]}
+        return {"labels": joint(made.feed(0))[1].tolist(), "says": made.notices[-1]}
 
 
 def unfit(root: Path) -> Any:

@@ -86,9 +86,9 @@ def failing(root: Path) -> Any:
 
     told: dict[str, Any] = {}
     spec = spec_of()
-    ways: dict[str, fed.Taken] = {
-        "sync": fed.AtOnce(Failing().make),
-        "queue": fed.Ahead(Failing().make, 3),
+    ways: dict[str, fed.Batches] = {
+        "sync": fed.OnDemand(Failing().make),
+        "queue": fed.Prefetched(Failing().make, 3),
         "dataset": Generated(Failing(), spec, Picture().input_shape, 1),
         "staged": fed.staged(Failing(), spec, ahead=2),
     }
@@ -168,7 +168,7 @@ def marks(root: Path) -> Any:
             batch = pool.make(number)
         return batch
 
-    with closing(fed.FedSource(model, spec, pool, fed.AtOnce(slowly), {}, made_format="NHWC")) as made:
+    with closing(fed.FedSource(model, spec, pool, fed.OnDemand(slowly), {}, made_format="NHWC")) as made:
         taken = core.TrainingStep(model, spec, placements.place(model, spec), made)
         taken(0)
         began = time.perf_counter()
@@ -178,7 +178,7 @@ def marks(root: Path) -> Any:
             "waited": made.waited_s,
             "last_mark": float(outcome.marks.max()),
         }
-    with closing(fed.FedSource(model, spec, pool, fed.Ahead(slowly, 1), {}, made_format="NHWC")) as made:
+    with closing(fed.FedSource(model, spec, pool, fed.Prefetched(slowly, 1), {}, made_format="NHWC")) as made:
         made.feed(0)
         until = time.perf_counter() + 3 * LONG_S  # of a slow model
         while time.perf_counter() < until:

@@ -37,7 +37,7 @@ def spec_of(folder: Path | None = None, *, towers: int = 2, batch: int = 4, **fi
 
 @contextmanager
 def source(spec: RunSpec, model: Any = None) -> Iterator[Any]:
-    from gputopo.launch.train.inputs.source import source_of
+    from gputopo.launch.train.inputs.factory import source_of
 
     with closing(source_of(model or Picture(), spec)) as made:
         yield made
@@ -73,7 +73,7 @@ def steps(spec: RunSpec, numbers: Any, model: Any = None) -> tuple[Any, Any]:
 def says_of(spec: RunSpec, model: Any) -> tuple[str, ...]:
     with source(spec, model) as made:
         made.feed(0)
-        said: tuple[str, ...] = made.says
+        said: tuple[str, ...] = made.notices
         return said
 
 

@@ -23,11 +23,11 @@ def order(root: Path) -> Any:
 
     pixels_of_four, _ = steps(spec_of(data, batch=3, towers=4), range(3))
     pixels_of_one, _ = steps(spec_of(data, batch=12, towers=1), range(3))
-    whole, imagenet.PASSED_BYTES = imagenet.PASSED_BYTES, 0
+    whole, imagenet.MAX_SKIPPED_BYTES = imagenet.MAX_SKIPPED_BYTES, 0
     with source(two) as made:
         far = [int(label) for label in joint(made.feed(3))[1]]
-        restarted = list(made.says)
-    imagenet.PASSED_BYTES = whole
+        restarted = list(made.notices)
+    imagenet.MAX_SKIPPED_BYTES = whole
     ends = []
     with source(spec_of(data, task="eval", batch=2)) as made:
         for number in (1, 2, 3, 4, 1):
@@ -79,13 +79,13 @@ def other_batches(root: Path) -> Any:
 
 def kept(root: Path) -> Any:
     """What is said of records kept in memory, by the free bytes; files of 12 kB hold pictures of 58 kB."""
-    from gputopo.launch.train.inputs.caching import require_room
+    from gputopo.launch.train.inputs.factory import require_cache_memory
 
     paths = sorted(folders.damaged(root / "kept", "checksum").glob("train-*"))
     stored, decoded = sum(path.stat().st_size for path in paths), 9 * 40 * 40 * 3
 
     def told(form: CacheForm, free: int) -> Any:
-        return error_of(lambda: require_room(paths, form, free=free))
+        return error_of(lambda: require_cache_memory(paths, form, free=free))
 
     return {
         "raw fits": told("raw", stored),
@@ -108,6 +108,6 @@ def gone_on(root: Path) -> Any:
         whole = steps(spec, range(9))[1].tolist()
         with source(spec) as made:
             rest = [int(label) for number in range(4, 9) for label in joint(made.feed(number))[1]]
-            says = made.says[-1]
+            says = made.notices[-1]
         told[kind] = {"whole": whole[16:], "rest": rest, "says": says}
     return told

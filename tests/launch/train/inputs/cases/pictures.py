@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from gputopo.launch.train.inputs.examples_proto import Box, LabelledImage, example
-from gputopo.launch.train.inputs.tfrecords import frame
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.given import Picture, spec_of, steps, to_the_end
 
@@ -24,29 +22,6 @@ def colours_and_labels(root: Path) -> Any:
     images, labels = to_the_end(spec_of(data, task="eval", batch=2))
     colours = {int(label): image.mean((0, 1)).tolist() for image, label in zip(images, labels, strict=True)}
     return {"colours": colours, "labels": labels.tolist(), "deviation": float(images.std((1, 2)).max())}
-
-
-def known_fields(root: Path) -> Any:
-    import tensorflow as tf
-
-    box = Box(ymin=0.25, xmin=0.0, ymax=1.0, xmax=0.5)
-    image = LabelledImage(
-        b"\xff\xd8" + bytes(300), 615, 462, 581, b"knee pad", "n03623198", b"a.JPEG", (box,)
-    )
-    path = root / "one"
-    path.write_bytes(frame(example(image)) * 3)
-    found = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(str(path))]
-    told: dict[str, Any] = {}
-    for name, feature in found[0].features.feature.items():
-        values = list(getattr(feature, feature.WhichOneof("kind")).value)
-        told[name] = [len(one) if name == "image/encoded" else one for one in values]
-    return {
-        "records": len(found),
-        "fields": {
-            name: [one.decode() if isinstance(one, bytes) else one for one in values]
-            for name, values in told.items()
-        },
-    }
 
 
 def pictures(root: Path) -> Any:

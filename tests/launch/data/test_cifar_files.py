@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.inputs import cifar_files
-from gputopo.launch.train.inputs.cifar_files import CifarFile, read, to_pixels, to_planes, write_binary
+from gputopo.launch.data import cifar_files
+from gputopo.launch.data.cifar_files import CifarFile, read, to_pixels, to_planes, write_binary
 from gputopo.values.errors import InputError
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
+from gputopo.launch.jobs.run import Outcome, supervise
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import RunFolder
-from gputopo.launch.supervise.supervisor import Outcome, supervise
 from gputopo.launch.supervise.worker_life import Limits
 from gputopo.values.events import (
     Event,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gputopo.launch.jobs.reduction.spec import METHODS, ReductionJob
-from gputopo.launch.train.reductions.worker import require_memory
+from gputopo.launch.jobs.reduction.worker import require_memory
 from gputopo.values.errors import HardwareError
 from tests.launch.train.reduction_cases import run_spec
 

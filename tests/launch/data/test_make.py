@@ -1,11 +1,9 @@
-"""Small data folders: written whole, or not at all."""
+"""Small data folders: written completely, or not at all."""
 
+import json
 import os
-import resource
 import shlex
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +12,65 @@ import pytest
 from PIL import Image
 
 from gputopo import cli
-from gputopo.launch.spec import data_folder
-from gputopo.launch.spec.data_folder import DataName
-from gputopo.launch.train.inputs import cifar_files, pictures
-from gputopo.launch.train.inputs.make_data import Wish, make
-from gputopo.launch.train.inputs.tfrecords import walk
+from gputopo.launch.data import cifar_files, pictures
+from gputopo.launch.data import folder as data_folder
+from gputopo.launch.data.make import Request, make
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.report import units
 from gputopo.values.errors import InputError
+from tests.launch.data.disks import small_disk
+from tests.launch.forks import run_program
 
 
-@contextmanager
-def small_disk(size: int) -> Iterator[None]:
-    """Let no file grow beyond so many bytes, which to a program looks like a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, ignored)
+@pytest.fixture(scope="session")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What TensorFlow wrote and read, in a process of its own."""
+    root = tmp_path_factory.mktemp("made")
+    done = run_program("-m", "tests.launch.data.process", str(root))
+    assert done.returncode == 0, done.stderr[-3000:]
+    said: dict[str, Any] = json.loads((root / "found.json").read_text())
+    return said
 
 
-def test_imagenet_folders_have_the_files_and_counts_that_were_asked_for(tmp_path: Path) -> None:
-    done = make(tmp_path / "data", Wish(name="imagenet", count=40, files=3, side=24))
-    assert (done.train, done.validation) == (36, 4)
-    found = data_folder.find(tmp_path / "data")
-    assert [path.name for path in found.of("train")] == [f"train-0000{n}-of-00003" for n in range(3)]
-    assert [walk(path).records for path in found.of("train")] == [12, 12, 12]
-    assert data_folder.check(found, "train") == []
-    assert data_folder.count(found, "validation") == 4
-    assert done.bytes == sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
+@pytest.mark.tensorflow
+def test_imagenet_folders_have_the_files_and_counts_that_were_asked_for(found: dict[str, Any]) -> None:
+    made = found["imagenet"]
+    assert made["counts"] == [36, 4]
+    assert made["names"] == [f"train-0000{n}-of-00003" for n in range(3)]
+    assert made["records"] == [12, 12, 12]
+    assert made["damage"] == []
+    assert made["validation"] == 4
+    assert made["bytes"][0] == made["bytes"][1]
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_reads_the_fields_of_a_written_example(found: dict[str, Any]) -> None:
+    assert found["known_fields"] == {
+        "records": 3,
+        "walked": 3,
+        "wrong": "it could not be read, and its checksum is right",
+        "fields": {
+            "image/height": [462],
+            "image/width": [581],
+            "image/colorspace": ["RGB"],
+            "image/channels": [3],
+            "image/class/label": [615],
+            "image/class/synset": ["n03623198"],
+            "image/class/text": ["knee pad"],
+            "image/object/bbox/xmin": [0.0],
+            "image/object/bbox/xmax": [0.5],
+            "image/object/bbox/ymin": [0.25],
+            "image/object/bbox/ymax": [1.0],
+            "image/object/bbox/label": [615],
+            "image/format": ["JPEG"],
+            "image/filename": ["a.JPEG"],
+            "image/encoded": [302],
+        },
+    }
 
 
 def test_cifar_folders_have_five_training_files_and_a_test_file(tmp_path: Path) -> None:
-    make(tmp_path / "data", Wish(name="cifar10", count=60, side=40))
+    make(tmp_path / "data", Request(name="cifar10", count=60, side=40))
     found = data_folder.find(tmp_path / "data")
     assert len(found.of("train")) == 5
     images, labels = cifar_files.joined(cifar_files.read(path) for path in found.of("train"))
@@ -58,14 +79,11 @@ def test_cifar_folders_have_five_training_files_and_a_test_file(tmp_path: Path) 
     assert images.std() > 20
 
 
-def test_the_seed_gives_the_pictures(tmp_path: Path) -> None:
-    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        make(tmp_path / name, Wish(name="imagenet", count=4, files=1, side=16, seed=seed))
-    one, same, other = (
-        (tmp_path / name / "train-00000-of-00001").read_bytes() for name in ("one", "same", "other")
-    )
-    assert one == same
-    assert one != other
+@pytest.mark.tensorflow
+def test_the_seed_gives_the_pictures(found: dict[str, Any]) -> None:
+    same, other = found["seeds"]
+    assert same
+    assert not other
 
 
 def test_drawn_pictures_of_a_class_are_more_alike_than_those_of_others() -> None:
@@ -128,31 +146,38 @@ def test_cifar_folders_name_the_classes_that_they_hold(tmp_path: Path) -> None:
     for name in ("cat", "dog", odd):
         (tmp_path / "images" / name).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "images" / name / "a.png")
-    make(tmp_path / "given", Wish(name="cifar10", images=tmp_path / "images"))
-    make(tmp_path / "drawn", Wish(name="cifar10", count=20, side=16))
+    make(tmp_path / "given", Request(name="cifar10", images=tmp_path / "images"))
+    make(tmp_path / "drawn", Request(name="cifar10", count=20, side=16))
     names = {place: (tmp_path / place / "batches.meta.txt").read_bytes() for place in ("given", "drawn")}
     assert names["given"] == b"cat\ndog\nowl \xff\n"
     assert names["drawn"].decode().splitlines() == list(cifar_files.NAMES)
 
 
+@pytest.mark.tensorflow
+def test_a_full_disk_leaves_nothing_of_imagenet_behind(found: dict[str, Any]) -> None:
+    errors, left = found["full_disk"]["errors"], found["full_disk"]["left"]
+    assert [code for _, code in errors] == [3, 3, 3]
+    assert all("nothing was left behind" in what for what, _ in errors)
+    assert left == ["empty"]
+
+
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    wish = Wish(name="imagenet", count=20, files=1, side=64)
+    request = Request(name="cifar10", count=100, side=16)
     (tmp_path / "empty").mkdir()
     for place in ("data", "new/and/deeper", "empty"):
         with small_disk(20_000), pytest.raises(DiskError, match="nothing was left behind") as full:
-            make(tmp_path / place, wish)
+            make(tmp_path / place, request)
         assert full.value.exit_code == 3
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
 
-@pytest.mark.parametrize("name", ["imagenet", "cifar10"])
-def test_an_empty_folder_is_filled_and_stays_the_same_folder(tmp_path: Path, name: DataName) -> None:
+def test_an_empty_folder_is_filled_and_stays_the_same_folder(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     before = (tmp_path / "real").stat().st_ino
-    make(tmp_path / "link", Wish(name=name, count=12, side=16))
+    make(tmp_path / "link", Request(name="cifar10", count=12, side=16))
     assert (tmp_path / "real").stat().st_ino == before
-    assert data_folder.find(tmp_path / "real").name == name
+    assert data_folder.find(tmp_path / "real").name == "cifar10"
     assert not [path for path in (tmp_path / "real").iterdir() if path.name.startswith(".")]
 
 
@@ -169,7 +194,9 @@ def test_a_command_that_is_terminated_leaves_nothing_behind(
     monkeypatch.setattr(pictures, "drawn", terminated)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
-        cli.run_command(["make-data", str(tmp_path / "new" / "data"), "--side", "16", "--files", "1"])
+        cli.run_command(
+            ["make-data", str(tmp_path / "new" / "data"), "--side", "16", "--data-name", "cifar10"]
+        )
     assert ended.value.code == 143
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is before
@@ -180,14 +207,14 @@ def test_a_picture_that_is_none_leaves_nothing_behind_and_is_named(tmp_path: Pat
     Image.new("RGB", (20, 30)).save(tmp_path / "images" / "a.png")
     (tmp_path / "images" / "b.jpg").write_bytes(b"no picture")
     with pytest.raises(InputError, match=r"b\.jpg cannot be read as an image"):
-        make(tmp_path / "data", Wish(name="imagenet", images=tmp_path / "images"))
+        make(tmp_path / "data", Request(name="cifar10", images=tmp_path / "images"))
     assert [path.name for path in tmp_path.iterdir()] == ["images"]
 
 
 def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "keep").write_text("mine")
     with pytest.raises(InputError, match="is there already"):
-        make(tmp_path, Wish(name="imagenet", count=4, side=16))
+        make(tmp_path, Request(name="imagenet", count=4, side=16))
     assert [path.name for path in tmp_path.iterdir()] == ["keep"]
 
 
@@ -196,23 +223,12 @@ def test_too_many_classes_for_a_data_set_are_refused(tmp_path: Path) -> None:
         (tmp_path / "images" / str(number)).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "images" / str(number) / "a.png")
     with pytest.raises(InputError, match="has 11 classes, cifar10 has 10 at most"):
-        make(tmp_path / "data", Wish(name="cifar10", images=tmp_path / "images"))
+        make(tmp_path / "data", Request(name="cifar10", images=tmp_path / "images"))
 
 
-def test_names_of_no_encoding_and_links_are_read(tmp_path: Path) -> None:
-    odd = tmp_path / "images" / os.fsdecode(b"class \xff")
-    (tmp_path / "elsewhere").mkdir()
-    odd.mkdir(parents=True)
-    for place in (odd, tmp_path / "elsewhere"):
-        Image.new("RGB", (20, 30)).save(place / "a.png")
-        (place / "a.png").rename(place / os.fsdecode(b"\xfe.png"))
-    (tmp_path / "images" / "linked").symlink_to(tmp_path / "elsewhere")
-    (odd / "again").symlink_to(tmp_path / "images")
-    done = make(tmp_path / "data", Wish(name="imagenet", images=tmp_path / "images"))
-    assert done.train + done.validation == 2
-    held = b"".join(path.read_bytes() for path in (tmp_path / "data").iterdir())
-    assert b"class \xff" in held
-    assert b"linked" in held
+@pytest.mark.tensorflow
+def test_names_of_no_encoding_and_links_are_read(found: dict[str, Any]) -> None:
+    assert found["odd_names"] == [2, True, True]
 
 
 def test_a_folder_that_may_not_be_looked_into_is_named_and_not_passed_over(
@@ -238,14 +254,14 @@ def test_a_picture_that_no_jpeg_can_hold_is_named(tmp_path: Path) -> None:
     for name, width in (("a.png", 8), ("long.png", 65_501)):
         Image.new("L", (width, 1)).save(tmp_path / "images" / name)
     with pytest.raises(InputError, match=r"long\.png has a side of over 65500 pixels"):
-        make(tmp_path / "data", Wish(name="imagenet", images=tmp_path / "images"))
+        [picture.encoded() for picture in pictures.read(pictures.listed(tmp_path / "images"))]
 
 
 @pytest.mark.parametrize(("images", "why"), [("none", "there is no folder"), ("empty", "holds no image")])
 def test_a_folder_without_images_is_refused(tmp_path: Path, images: str, why: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=why):
-        make(tmp_path / "data", Wish(name="imagenet", images=tmp_path / images))
+        make(tmp_path / "data", Request(name="imagenet", images=tmp_path / images))
 
 
 def test_the_command_writes_a_folder_and_says_what_to_do_with_it(

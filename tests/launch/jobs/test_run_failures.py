@@ -19,8 +19,8 @@ from gputopo.values.events import (
     RunStarted,
     Step,
 )
+from tests.launch.jobs.supervised import SHORT, Run, failure
 from tests.launch.specs import cpu_spec
-from tests.launch.supervise.supervised import SHORT, Run, failure
 
 
 def test_a_traceback_is_told_by_its_last_line_with_exit_code_3(run: Run) -> None:

@@ -20,8 +20,8 @@ from gputopo.values.events import (
     Step,
 )
 from tests.kit_workers import misbehave
+from tests.launch.jobs.supervised import Run
 from tests.launch.specs import cpu_spec
-from tests.launch.supervise.supervised import Run
 
 
 def test_a_worker_that_works_ends_in_a_complete_run_whose_events_are_all_in_the_file(run: Run) -> None:
@@ -107,7 +107,7 @@ def test_a_worker_does_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> 
 import os, sys
 from pathlib import Path
 from gputopo.launch.supervise.run_folder import RunFolder
-from gputopo.launch.supervise.supervisor import supervise
+from gputopo.launch.jobs.run import supervise
 from tests.launch.specs import cpu_spec
 supervise(cpu_spec(), RunFolder(Path({str(tmp_path)!r})), print, environment=dict(os.environ),
     command=lambda spec, fd: (sys.executable, "-I", {misbehave.__file__!r},

@@ -1,4 +1,4 @@
-"""What lies in a data folder: which data set, in which files, and damage that can be seen cheaply."""
+"""Data folders: which data set in which files, and damage that can be found without reading the data."""
 
 import re
 from collections.abc import Sequence
@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from gputopo.launch.train.inputs.cifar_files import RECORD_BYTES
-from gputopo.launch.train.inputs.tfrecords import walk
+from gputopo.launch.data.cifar_files import RECORD_BYTES
+from gputopo.launch.data.tfrecords import walk
 from gputopo.values.errors import InputError
 
 DataName = Literal["imagenet", "cifar10"]
 Form = Literal["tfrecord", "binary", "python"]
 Subset = Literal["train", "validation"]
 NAMES: tuple[str, ...] = get_args(DataName)
-# Folders up to this size are followed record by record before the run, which takes a second at most; larger
-# ones are followed as they are read.
+# Folders up to this size are walked record by record before the run, which takes a second at most; larger
+# ones while they are read.
 WALKED_BYTES = 1 << 30
 _MAKE = "gputopo make-data writes a small valid folder"
 _SHARD = re.compile(r"(train|validation)-([0-9]{1,9})-of-([0-9]{1,9})")
@@ -32,7 +32,7 @@ _INNER = ("cifar-10-batches-bin", "cifar-10-batches-py")
 class DataFolder:
     """A data set on the disk. `files`: of each subset, in order of their names.
 
-    `says`: what the reader of a result must know, such as files that are not there.
+    `says`: what must be reported with a result, such as missing files.
     """
 
     name: DataName
@@ -42,7 +42,7 @@ class DataFolder:
     says: tuple[str, ...] = field(default=())
 
     def of(self, subset: Subset) -> tuple[Path, ...]:
-        """Give the files of a subset. Raises InputError if there are none."""
+        """Return the files of a subset. Raises InputError if there are none."""
         if not self.files[subset]:
             pattern = "validation-00000-of-00128" if self.form == "tfrecord" else _CIFAR[self.form][subset][0]
             raise InputError(
@@ -52,39 +52,38 @@ class DataFolder:
 
 
 def find(folder: Path, name: str | None = None) -> DataFolder:
-    """Tell which data set lies in a folder. `name`: which one is asked for; None: any.
+    """Find the data set in a folder. `name`: which one is asked for; None: any, imagenet if it holds both.
 
-    Where it holds both and none is asked for, it is imagenet. Raises InputError if the folder is not there,
-    holds no data set, or another one than asked for.
+    Raises InputError if the folder is missing, holds no data set, or another one than asked for.
     """
     listed = _listing(folder)
-    held = [found for found in (_imagenet(folder, listed), _cifar10(folder, listed)) if found is not None]
-    if not held:
+    sets = [found for found in (_imagenet(folder, listed), _cifar10(folder, listed)) if found is not None]
+    if not sets:
         inner = [folder / one for one in _INNER if one in listed and (folder / one).is_dir()]
-        held = [found for path in inner if (found := _cifar10(path, _listing(path))) is not None]
-    if not held:
+        sets = [found for path in inner if (found := _cifar10(path, _listing(path))) is not None]
+    if not sets:
         raise _nothing(folder, listed, name)
-    fitting = [found for found in held if name in (None, found.name)]
+    fitting = [found for found in sets if name in (None, found.name)]
     if not fitting:
         raise InputError(
-            f"{folder} holds {held[0].name}, not {name}",
-            f"give a folder of {name}, or choose a model for {held[0].name}",
+            f"{folder} holds {sets[0].name}, not {name}",
+            f"give a folder of {name}, or choose a model for {sets[0].name}",
         )
     return fitting[0]
 
 
 def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
-    """Give the damage that can be seen without reading the data: file, record, what is wrong.
+    """List the damage that can be found without reading the data: file, record, what is wrong.
 
-    Of large folders only the first record of each file is looked at. Raises InputError for a file that cannot
+    In large folders only the first record of each file is checked. Raises InputError for a file that cannot
     be opened.
     """
     files = data.of(subset)
     try:
         sizes = [file.stat().st_size for file in files]
         if data.form == "tfrecord":
-            most = 1 if sum(sizes) > WALKED_BYTES else None
-            walked = ((file, walk(file, most=most)) for file in files)
+            max_records = 1 if sum(sizes) > WALKED_BYTES else None
+            walked = ((file, walk(file, max_records=max_records)) for file in files)
             return [(file, it.records, it.damage) for file, it in walked if it.damage is not None]
     except OSError as error:
         raise _unreadable(data.folder, error) from error
@@ -143,22 +142,22 @@ def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
 
 
 def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
-    """Give CIFAR-10 in the form that more files are there of, the binary one if both have as many."""
-    held: dict[Form, dict[Subset, tuple[Path, ...]]] = {
+    """Return CIFAR-10 in the form with more files, the binary one if both have as many."""
+    versions: dict[Form, dict[Subset, tuple[Path, ...]]] = {
         form: {subset: tuple(folder / name for name in of if name in listed) for subset, of in names.items()}
         for form, names in _CIFAR.items()
     }
-    counts = {form: sum(map(len, files.values())) for form, files in held.items()}
+    counts = {form: sum(map(len, files.values())) for form, files in versions.items()}
     form = max(counts, key=lambda form: counts[form])
     if not counts[form]:
         return None
     says = []
     if all(counts.values()):
         says.append(f"{folder} has CIFAR-10 in both versions: the {form} files are read.")
-    got, of = len(held[form]["train"]), len(_CIFAR[form]["train"])
+    got, of = len(versions[form]["train"]), len(_CIFAR[form]["train"])
     if 0 < got < of:
         says.append(f"{folder} has {got} of {of} training files: the others' images are left out.")
-    return DataFolder("cifar10", form, folder, held[form], tuple(says))
+    return DataFolder("cifar10", form, folder, versions[form], tuple(says))
 
 
 def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputError:

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.spec import data_folder
-from gputopo.launch.spec.data_folder import check, count, find
-from gputopo.launch.train.inputs.tfrecords import frame
+from gputopo.launch.data import folder as data_folder
+from gputopo.launch.data.folder import check, count, find
 from gputopo.values.errors import InputError
+from tests.launch.data.records import framed
 
 
 def shard(folder: Path, name: str, *records: bytes) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    path.write_bytes(b"".join(map(frame, records)))
+    path.write_bytes(b"".join(map(framed, records)))
     return path
 
 
@@ -94,7 +94,7 @@ def test_cifar_100_is_told_as_what_it_is(tmp_path: Path, inner: str) -> None:
 
 @pytest.mark.parametrize("name", [None, "imagenet", "cifar10"])
 def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path, name: str | None) -> None:
-    (tmp_path / "images.tfrecord").write_bytes(frame(b"a"))
+    (tmp_path / "images.tfrecord").write_bytes(framed(b"a"))
     with pytest.raises(InputError, match=r"holds no data set under names that are known: images\.tfrecord"):
         find(tmp_path, name)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.supervise.lockfile import claimed, is_left_over
+from gputopo.launch.supervise.locks import claimed, is_left_over
 
 ROOT = Path(__file__).parents[3]
 KILLED_WITH_A_CLAIM = """
 import os, signal, sys
 from pathlib import Path
-from gputopo.launch.supervise.lockfile import claimed
+from gputopo.launch.supervise.locks import claimed
 with claimed(Path(sys.argv[1])) as is_ours:
     assert is_ours
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Times one reduction: `python -m gputopo.launch.train.reductions.worker JOB_JSON MESSAGES_FD`.
+"""Times one reduction: `python -m gputopo.launch.jobs.reduction.worker JOB_JSON MESSAGES_FD`.
 
 One process, one method: a collective that failed leaves TensorFlow unusable, and some methods end it. It
 tests the sums, warms up, times, and tells `Message`s, one JSON object a line.

@@ -1,4 +1,4 @@
-"""Pictures to make data sets of: read from a folder of images, or drawn. Needs Pillow, not TensorFlow."""
+"""Pictures for data sets: read from a folder of images, or drawn. Needs Pillow, not TensorFlow."""
 
 import io
 import os
@@ -14,9 +14,9 @@ import numpy as np
 from gputopo.values.errors import InputError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-# What Pillow raises for damaged files of one format or another.
+# What Pillow raises for damaged files.
 _NO_IMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error, zlib.error)
-_JPEG_MOST = 65_500  # libjpeg's JPEG_MAX_DIMENSION
+_JPEG_MAX_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 _TO_8_BITS = 257  # 65,535 / 255
 JPEG_QUALITY = 90  # near the mean of ImageNet's files: about 110 KB at 500x375
 
@@ -27,7 +27,7 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 class Picture:
     """A picture: pixels [height, width, 3], its class counted from 0, the class's name, and where it is from.
 
-    `jpeg`: the file itself, where it is a JPEG of three colours that can be kept as it is.
+    `jpeg`: the file itself, where it is a JPEG of three colours that can be stored unchanged.
     """
 
     pixels: Pixels
@@ -37,14 +37,14 @@ class Picture:
     jpeg: bytes | None = None
 
     def encoded(self) -> bytes:
-        """Give the picture as JPEG. Raises InputError for one that is too large for that."""
+        """Encode the picture as JPEG. Raises InputError for one that is too large for that."""
         if self.jpeg is not None:
             return self.jpeg
         from PIL import Image
 
-        if max(self.pixels.shape[:2]) > _JPEG_MOST:
+        if max(self.pixels.shape[:2]) > _JPEG_MAX_SIDE:
             raise InputError(
-                f"{self.origin} has a side of over {_JPEG_MOST} pixels: no JPEG can hold it",
+                f"{self.origin} has a side of over {_JPEG_MAX_SIDE} pixels: no JPEG can hold it",
                 "take it out of the folder",
             )
         out = io.BytesIO()
@@ -53,10 +53,10 @@ class Picture:
 
 
 def drawn(number: int, *, classes: int, side: int, seed: int) -> Picture:
-    """Draw picture `number`: soft colours of its class and finer spots, its shorter side `side` pixels.
+    """Draw picture `number`: a soft background of its class, spots and grain; `side`: shorter side in pixels.
 
-    Classes take turns, one later in each round, so that every tenth picture is of another class too. Pictures
-    of a class are alike, so that a network can learn to tell them apart.
+    Classes alternate, one later in each round, so that every tenth picture is of another class too. Pictures
+    of a class are similar, so that a network can learn the classes.
     """
     klass = (number + number // classes) % classes
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, number, 0, 0]))
@@ -74,7 +74,7 @@ def listed(folder: Path) -> list[tuple[Path, int, str]]:
     """List the image files under a folder: file, class from 0, the class's name.
 
     Each folder directly under it is a class, in order of their names; images in the folder itself are one
-    class more, before the others. Names that begin with a dot are passed over. Raises InputError if there is
+    class more, before the others. Names that begin with a dot are ignored. Raises InputError if there is
     no folder or no image.
     """
     hint = f"give --from a folder of images ({', '.join(SUFFIXES)}), one folder a class"
@@ -96,7 +96,7 @@ def listed(folder: Path) -> list[tuple[Path, int, str]]:
 
 
 def _found(folder: Path) -> Iterator[Path]:
-    """Give all files under a folder that are not hidden, behind links too.
+    """Iterate over all files under a folder that are not hidden, through links too.
 
     Raises OSError for a folder that cannot be read.
     """
@@ -114,7 +114,7 @@ def _found(folder: Path) -> Iterator[Path]:
 
 
 def _hidden(name: str) -> bool:
-    """Tell whether a name is one of those that programs leave beside pictures, such as .thumbnails."""
+    """Whether a name is one that programs leave beside pictures, such as .thumbnails."""
     return name.startswith(".")
 
 
@@ -136,8 +136,8 @@ def read(files: Sequence[tuple[Path, int, str]]) -> Iterator[Picture]:
 
 
 def _of_three_colours(image: Any) -> Pixels:
-    """Give the pixels in 8 bits a colour. Raises ValueError where nothing says which value is white."""
-    # Pillow has 16 bits of grey as I;16, or as I where it reads a PNG; to convert them is to cut at 255.
+    """Convert the pixels to 8 bits a colour. Raises ValueError where the value of white is unknown."""
+    # Pillow has 16 bits of grey as I;16, or as I where it reads a PNG; its conversion would clip at 255.
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
         grey = np.rint(np.asarray(image) / _TO_8_BITS).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
@@ -147,14 +147,14 @@ def _of_three_colours(image: Any) -> Pixels:
 
 
 def resized(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Give the picture in another size."""
+    """Resize a picture."""
     from PIL import Image
 
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR))
 
 
 def _stretched(coarse: Any, height: int, width: int) -> Any:
-    """Stretch [h, w, 3] to [height, width, 3], in straight lines between the given points."""
+    """Stretch [h, w, 3] to [height, width, 3] by linear interpolation."""
     down = np.linspace(0, coarse.shape[0] - 1, height)
     across = np.linspace(0, coarse.shape[1] - 1, width)
     top, left = np.floor(down).astype(int), np.floor(across).astype(int)

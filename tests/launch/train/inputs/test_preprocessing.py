@@ -21,29 +21,6 @@ def test_written_pictures_are_read_back_with_their_colours_and_labels(given: dic
     assert sorted(found["labels"]) == [1, 2, 3, 4]
 
 
-def test_tensorflow_reads_the_fields_of_a_written_example(given: dict[str, Any]) -> None:
-    assert given["known_fields"] == {
-        "records": 3,
-        "fields": {
-            "image/height": [462],
-            "image/width": [581],
-            "image/colorspace": ["RGB"],
-            "image/channels": [3],
-            "image/class/label": [615],
-            "image/class/synset": ["n03623198"],
-            "image/class/text": ["knee pad"],
-            "image/object/bbox/xmin": [0.0],
-            "image/object/bbox/xmax": [0.5],
-            "image/object/bbox/ymin": [0.25],
-            "image/object/bbox/ymax": [1.0],
-            "image/object/bbox/label": [615],
-            "image/format": ["JPEG"],
-            "image/filename": ["a.JPEG"],
-            "image/encoded": [302],
-        },
-    }
-
-
 @pytest.mark.parametrize("use", ["train-bilinear", "train-crop", "eval-bilinear"])
 @pytest.mark.parametrize("form", list(forms()))
 def test_pictures_of_other_forms_are_decoded_alike(given: dict[str, Any], form: str, use: str) -> None:

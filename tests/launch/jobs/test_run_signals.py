@@ -15,8 +15,8 @@ from gputopo.values.events import (
     Noticed,
     RunFinished,
 )
+from tests.launch.jobs.supervised import Run, failure, once
 from tests.launch.specs import cpu_spec
-from tests.launch.supervise.supervised import Run, failure, once
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.supervise.supervised import Run
+from tests.launch.jobs.supervised import Run
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Data sets on disk: folders, file formats, and writers of small valid ones."""

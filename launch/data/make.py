@@ -1,0 +1,218 @@
+"""Small valid data folders: ImageNet's TFRecords (written by TensorFlow) or CIFAR-10's binary files.
+
+A folder is written beside its place and moved there when it is complete: a full disk leaves nothing behind.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gputopo.launch.data import cifar_files, pictures
+from gputopo.launch.data.folder import DataName
+from gputopo.launch.data.pictures import Picture
+from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.values.errors import HardwareError, InputError
+
+IMAGENET_CLASSES = 1000
+VALIDATION_EVERY = 10  # one picture in ten is for validation
+_BOX = (0.2, 0.8)  # of drawn pictures: the middle, as most of ImageNet's boxes; fractions of both sides
+
+Pictures = Callable[[Iterable[int]], Iterable[Picture]]
+"""Reads or draws the pictures of some numbers."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The data folder to write. `images`: a folder to read them from; None: `count` drawn ones.
+
+    `files`: training files of ImageNet; CIFAR-10 always has five. `side`: shorter side of drawn pictures in
+    pixels. `classes`: of drawn pictures, None: as many as the data set has.
+    """
+
+    name: DataName
+    images: Path | None = None
+    count: int = 256
+    files: int = 4
+    side: int = 256
+    classes: int | None = None
+    seed: int = 1234
+
+
+@dataclass(frozen=True)
+class Written:
+    """Images written of each subset, and bytes in all."""
+
+    folder: Path
+    train: int
+    validation: int
+    bytes: int
+
+
+def make(folder: Path, request: Request) -> Written:
+    """Write a data folder, which must be new or empty.
+
+    Raises InputError if it is not empty, or the images cannot be read or are of too many classes,
+    DiskError if it cannot be written, HardwareError without TensorFlow; then nothing is left behind.
+    """
+    count, each = _pictures(request)
+    if count < 2:
+        raise InputError("a data set needs at least two images", "give more of them")
+    writer = _imagenet if request.name == "imagenet" else _cifar10
+    try:
+        there = folder.exists()
+        if there and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} is there already", "give a new folder, or remove it first")
+        # An empty folder is not replaced: it may be a mount point, a link, or the shell's working folder.
+        beside = folder if there else folder.parent
+        made = _new_folders(beside)
+        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished.", dir=beside))
+        try:
+            unfinished.chmod(0o755)  # mkdtemp makes it readable for its owner only
+            train, validation = writer(unfinished, request, count, each)
+            size = sum(file.stat().st_size for file in unfinished.iterdir())
+            if there:
+                _emptied_into(unfinished, folder)
+            else:
+                unfinished.rename(folder)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            _remove(made)
+            raise
+    except OSError as error:
+        raise DiskError(
+            f"{folder} cannot be written: {error.strerror or error}; nothing was left behind",
+            "choose a folder on a disk with room for it that you may write to",
+        ) from error
+    return Written(folder, train, validation, size)
+
+
+def _new_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return the new ones, innermost first."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _remove(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):  # another program wrote into it
+            folder.rmdir()
+
+
+def _emptied_into(unfinished: Path, folder: Path) -> None:
+    """Move all files up into an empty folder, or none of them."""
+    moved = []
+    try:
+        for file in sorted(unfinished.iterdir()):
+            moved.append(file.rename(folder / file.name))
+        unfinished.rmdir()
+    except BaseException:
+        for file in moved:
+            file.unlink(missing_ok=True)
+        raise
+
+
+def _pictures(request: Request) -> tuple[int, Pictures]:
+    """Return the number of pictures, and how to get those of some numbers."""
+    max_classes = IMAGENET_CLASSES if request.name == "imagenet" else cifar_files.CLASSES
+    if request.images is None:
+        classes = min(request.classes or max_classes, max_classes)
+        return request.count, lambda numbers: (
+            pictures.drawn(number, classes=classes, side=request.side, seed=request.seed)
+            for number in numbers
+        )
+    files = pictures.listed(request.images)
+    classes = 1 + max(klass for _, klass, _ in files)
+    if classes > max_classes:
+        raise InputError(
+            f"{request.images} has {classes} classes, {request.name} has {max_classes} at most",
+            f"leave {max_classes} folders in it",
+        )
+    order = np.random.Generator(np.random.Philox(key=request.seed)).permutation(len(files))
+    return len(files), lambda numbers: pictures.read([files[order[number]] for number in numbers])
+
+
+def _split(count: int) -> tuple[range | list[int], range | list[int]]:
+    """Numbers of the pictures for training and for validation, at least one each."""
+    train = [number for number in range(count) if (number + 1) % VALIDATION_EVERY]
+    validation = [number for number in range(count) if (number + 1) % VALIDATION_EVERY == 0]
+    return (train, validation) if validation else (range(count - 1), [count - 1])
+
+
+def _imagenet(folder: Path, request: Request, count: int, each: Pictures) -> tuple[int, int]:
+    tf = _tensorflow()
+    train, validation = _split(count)
+    for subset, numbers, files in (
+        ("train", train, request.files),
+        ("validation", validation, max(1, request.files // 4)),
+    ):
+        files = min(files, len(numbers))
+        for shard in range(files):
+            path = folder / f"{subset}-{shard:05d}-of-{files:05d}"
+            try:
+                with tf.io.TFRecordWriter(os.fsencode(path)) as out:
+                    for picture in each(numbers[shard::files]):
+                        out.write(_example(picture, boxed=request.images is None))
+            except tf.errors.OpError as error:
+                raise OSError(error.message) from error
+    return len(train), len(validation)
+
+
+def _tensorflow() -> Any:
+    """Import TensorFlow without its messages at the start. Raises HardwareError where it is not there."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        import tensorflow
+    except ImportError as error:
+        raise HardwareError(
+            f"TensorFlow cannot be imported: {error}",
+            "it writes the TFRecords: install it (pip install tensorflow), or use --data-name cifar10",
+        ) from error
+    return tensorflow
+
+
+def _example(picture: Picture, *, boxed: bool) -> bytes:
+    from gputopo.launch.data.examples import Box, LabelledImage, serialized
+
+    height, width, _ = picture.pixels.shape
+    low, high = _BOX
+    return serialized(
+        LabelledImage(
+            encoded=picture.encoded(),
+            label=picture.klass + 1,  # 0 is the background, which no image has
+            height=height,
+            width=width,
+            text=os.fsencode(picture.class_name),
+            synset=f"n{picture.klass + 1:08d}",
+            filename=os.fsencode(picture.origin),
+            boxes=(Box(ymin=low, xmin=low, ymax=high, xmax=high),) if boxed else (),
+        )
+    )
+
+
+def _cifar10(
+    folder: Path, request: Request, count: int, each: Callable[..., Iterable[Picture]]
+) -> tuple[int, int]:
+    train, validation = _split(count)
+    parts = [train[batch::5] for batch in range(5)]
+    names = [f"data_batch_{batch}.bin" for batch in range(1, 6)]
+    side = cifar_files.SIDE
+    classes = dict(enumerate(cifar_files.NAMES)) if request.images is None else {}
+    for name, numbers in zip([*names, "test_batch.bin"], [*parts, validation], strict=True):
+        small = []
+        for picture in each(numbers):
+            small.append((pictures.resized(picture.pixels, side, side), picture.klass))
+            classes.setdefault(picture.klass, picture.class_name)
+        pixels = np.array([one for one, _ in small], np.uint8).reshape(-1, side, side, 3)
+        labels = np.array([klass for _, klass in small], np.uint8)
+        cifar_files.write_binary(folder / name, cifar_files.to_planes(pixels), labels)
+    names = [classes[klass] for klass in sorted(classes)]
+    (folder / "batches.meta.txt").write_bytes(b"".join(os.fsencode(f"{name}\n") for name in names))
+    return len(train), len(validation)

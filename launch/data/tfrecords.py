@@ -1,0 +1,99 @@
+"""The framing of TFRecord files: how many whole records there are, and where and how a file is damaged.
+
+A record is: its length (8 bytes, little endian), a masked CRC-32C of these 8 bytes, the data, a masked
+CRC-32C of the data (tensorflow/core/lib/io/record_writer.h). TensorFlow reads and writes the records; its
+errors name neither the file nor the record, and it does not count.
+"""
+
+import functools
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+_POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed (RFC 3720, appendix B.4)
+_MASK = 0xA282EAD8  # tensorflow/core/lib/hash/crc32c.h
+_ALL = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Framing:
+    """Whole records at the start of a file, their `bytes` with framing, and the damage after them."""
+
+    records: int
+    damage: str | None = None
+    bytes: int = 0
+
+
+def walk(path: Path, *, max_records: int | None = None) -> Framing:
+    """Follow the records of a file by their lengths, up to `max_records`.
+
+    Reads 12 bytes of each record; the checksums of the data are not verified. Raises OSError.
+    """
+    size = path.stat().st_size
+    if size == 0:
+        return Framing(0, "the file is empty")
+    # Not mapped into memory: a file that is truncated meanwhile would end the process (SIGBUS).
+    with path.open("rb", buffering=0) as file:
+        end = records = 0
+        while end < size and (max_records is None or records < max_records):
+            header = os.pread(file.fileno(), HEADER_BYTES, end)
+            if len(header) < HEADER_BYTES:
+                return Framing(records, _truncated(records), end)
+            length, checksum = struct.unpack("<QI", header)
+            if masked_crc(header[:8]) != checksum:
+                why = "the file is no TFRecord file" if records == 0 else "the checksum of a length is wrong"
+                return Framing(records, why, end)
+            after = end + HEADER_BYTES + length + FOOTER_BYTES
+            if after > size:
+                return Framing(records, _truncated(records), end)
+            end, records = after, records + 1
+        return Framing(records, None, end)
+
+
+def wrong_record(path: Path, number: int) -> str:
+    """Describe what is wrong with a record that TensorFlow could not read. Raises OSError."""
+    before = walk(path, max_records=number)
+    if before.damage is not None:  # the file has changed since the record was counted
+        return before.damage
+    with path.open("rb") as file:
+        file.seek(before.bytes)
+        header = file.read(HEADER_BYTES)
+        length = int.from_bytes(header[:8], "little")
+        rest = os.fstat(file.fileno()).st_size - before.bytes - HEADER_BYTES
+        if len(header) < HEADER_BYTES or length + FOOTER_BYTES > rest:
+            return _truncated(number)
+        data, footer = file.read(length), file.read(FOOTER_BYTES)
+    if masked_crc(data) != int.from_bytes(footer, "little"):
+        return "its checksum does not match its bytes"
+    return "it is empty" if length == 0 else "it could not be read, and its checksum is right"
+
+
+def masked_crc(data: bytes) -> int:
+    """CRC-32C of some bytes as TFRecord files store it: rotated right by 15 bits, plus a constant.
+
+    Byte by byte, some 10 million a second: for headers, and for one record that could not be read.
+    """
+    table, crc = _table(), _ALL
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= _ALL
+    return (((crc >> 15) | (crc << 17)) + _MASK) & _ALL
+
+
+@functools.cache
+def _table() -> tuple[int, ...]:
+    """CRC-32C of each single byte."""
+
+    def of(crc: int) -> int:
+        for _ in range(8):
+            crc = (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0)
+        return crc
+
+    return tuple(map(of, range(256)))
+
+
+def _truncated(records: int) -> str:
+    return f"the file ends within record {records}"

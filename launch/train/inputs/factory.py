@@ -1,0 +1,208 @@
+"""The input that a spec names: synthetic, made in Python, or read from a data folder."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import tensorflow as tf
+
+from gputopo.launch.data import examples, folder
+from gputopo.launch.data.folder import DataFolder, DataName, Subset
+from gputopo.launch.spec.run_spec import Backend, CacheForm, Data, RunSpec
+from gputopo.launch.train.inputs.bad_records import BadRecords
+from gputopo.launch.train.inputs.cifar10 import Cifar10, read
+from gputopo.launch.train.inputs.feeds import FedSource, readiness, staged
+from gputopo.launch.train.inputs.imagenet import ImageNet
+from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker
+from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Recipe
+from gputopo.launch.train.inputs.python_made import python_source
+from gputopo.launch.train.inputs.source import Fact, Shape, Source
+from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source
+from gputopo.launch.train.placement.devices import turn_width
+from gputopo.values.errors import ExitCode, GputopoError, UsageError
+from gputopo.workload import workloads as workload
+
+# As tf_cnn_benchmarks: besides its own threads, a GPU keeps two of the host's busy.
+MONITORING_THREADS = 2
+_COLOURS = 3
+_MIN_CLASSES: dict[DataName, int] = {"imagenet": 2, "cifar10": 10}  # ImageNet's 0 is the background
+_SAMPLED_RECORDS = 32  # whose pictures give the mean growth by decoding
+_GIB = 2**30
+
+
+class CacheMemoryError(GputopoError):
+    """The records to be cached do not fit into memory."""
+
+    exit_code = ExitCode.HARDWARE
+
+
+def source_of(model: Shape, spec: RunSpec) -> Source:
+    """Make the input that a spec names. The caller closes it.
+
+    Raises InputError for a data folder that cannot be used, UsageError for one that is not the model's.
+    """
+    if spec.data.folder is not None:
+        return data_set_source(model, spec)
+    if spec.data.source == "cpu":
+        return host_source(model, spec)
+    if spec.data.source == "python":
+        return python_source(model, spec)
+    return SyntheticSource(model, spec)
+
+
+def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
+    """Make the source that reads `spec.data.folder`. An evaluation reads the validation files, once.
+
+    Raises InputError for a folder or records that cannot be used, UsageError for a data set that is not the
+    model's, CacheMemoryError for a cache that does not fit into memory.
+    """
+    found = folder.find(Path(spec.data.folder or ""), spec.data.name)
+    require_fit(found, model, spec.model)
+    if found.name == "cifar10" and (spec.data.cache or spec.data.resize != Data().resize):
+        raise UsageError(
+            f"{found.folder} holds CIFAR-10, whose pictures are not resized and always in memory",
+            "leave --resize-method and --cache out",
+        )
+    subset: Subset = "validation" if spec.task == "eval" else "train"
+    bad = BadRecords(spec.data.bad_records)
+    for path, record, why in folder.check(found, subset):
+        bad.note(path, record, why)
+    threads = private_threads(
+        spec.data.private_threads,
+        cores=len(os.sched_getaffinity(0)),
+        backend=spec.backend,
+        running=turn_width(spec),
+        per_gpu_threads=spec.runtime.per_gpu_threads,
+    )
+    pipeline = _pipeline(found, subset, model, spec, threads, bad)
+    images = len(pipeline.labels) if isinstance(pipeline, Cifar10) else folder.count(found, subset)
+    maker = PipelineMaker(pipeline, spec)
+    batches = staged(maker, spec, ahead=spec.data.prefetch)
+    facts = _facts(found, subset, spec, threads, images)
+    uncounted = bad.count  # bad records found until now are not among the images
+
+    def usable() -> int | None:
+        return None if images is None else images - (bad.count - uncounted)
+
+    return FedSource(model, spec, maker, batches, facts, made_format="NHWC", images=usable)
+
+
+def require_fit(found: DataFolder, model: Shape, name: str) -> None:
+    """Raise UsageError if a data set is not what a model is made for.
+
+    A model of the catalogue names its data set. Another model must have three colours and enough classes;
+    its labels are checked while they are read.
+    """
+    known = workload.require(name).data_name if name in workload.names() else None
+    if known is not None and known != found.name:
+        raise UsageError(
+            f"{name} is made for {known}, {found.folder} holds {found.name}",
+            f"give --data-dir a folder of {known}, or choose a model for {found.name}",
+        )
+    colours = model.input_shape[2]
+    if colours != _COLOURS or model.classes < _MIN_CLASSES[found.name]:
+        has = "1 class" if model.classes == 1 else f"{model.classes} classes"
+        raise UsageError(
+            f"{name} takes {colours} colours and has {has}: {found.name} does not fit it",
+            f"choose a model for {found.name}, or leave --data-dir out for synthetic images",
+        )
+
+
+def private_threads(
+    asked: int | None, *, cores: int, backend: Backend, running: int, per_gpu_threads: int
+) -> int:
+    """Return the threads of an input pipeline: as asked, or the cores that the towers leave, at least 1.
+
+    `running`: towers that run at once. One on a CPU device needs a core, one on a GPU `per_gpu_threads` and
+    `MONITORING_THREADS`.
+    """
+    if asked is not None:
+        return asked
+    each = 1 if backend == "cpu" else per_gpu_threads + MONITORING_THREADS
+    return max(cores - running * each, 1)
+
+
+def require_cache_memory(paths: Sequence[Path], form: CacheForm, *, free: int | None = None) -> None:
+    """Raise CacheMemoryError if the records of these files, cached in a form, exceed the free bytes.
+
+    `free` None: what can be allocated without swapping (MemAvailable). Checked before the run, because the
+    kernel would end the worker in the middle of the first pass. Raises OSError for an unreadable file.
+    """
+    available = psutil.virtual_memory().available if free is None else free
+    raw = sum(path.stat().st_size for path in paths)
+    needed = raw if form == "raw" else round(raw * decoded_growth(paths))
+    if needed <= available:
+        return
+    other = f"use --cache raw, which needs {raw / _GIB:.1f} GiB" if raw <= available < needed else ""
+    raise CacheMemoryError(
+        f"--cache {form} needs about {needed / _GIB:.1f} GiB of memory, "
+        f"and {available / _GIB:.1f} GiB are free",
+        other or "leave --cache out: the kernel caches as much of the files as fits into memory",
+    )
+
+
+def decoded_growth(paths: Sequence[Path]) -> float:
+    """Return the bytes of decoded pictures per byte of file, from the first records; 1.0 if none decodes."""
+    stored = decoded = 0
+    with tf.device("/CPU:0"):
+        records = tf.data.TFRecordDataset([str(path) for path in paths])
+        # Zipped with a range before errors are ignored: a file that cannot be opened gives endless errors.
+        tried = tf.data.Dataset.zip(tf.data.Dataset.range(_SAMPLED_RECORDS), records).ignore_errors()
+        for _, record in tried:
+            try:
+                encoded = examples.parsed(record)[0]
+                height, width, colours = tf.image.extract_jpeg_shape(encoded).numpy().tolist()
+            except tf.errors.OpError:  # no JPEG: the reader reports it, or can read it
+                continue
+            stored += len(record.numpy())
+            decoded += height * width * max(colours, 3)
+    return decoded / stored if stored else 1.0
+
+
+def _pipeline(
+    found: DataFolder, subset: Subset, model: Shape, spec: RunSpec, threads: int, bad: BadRecords
+) -> Pipeline:
+    height, width, _ = model.input_shape
+    recipe = Recipe(
+        height=height,
+        width=width,
+        resize=spec.data.resize,
+        distortions=spec.data.distortions,
+        training=spec.task != "eval",
+        seed=spec.seed,
+    )
+    notices = (*found.says, _summary(found, subset, threads))
+    paths = found.of(subset)
+    if found.name == "cifar10":
+        return Cifar10(*read(paths, bad), recipe, spec.batch_size, threads, bad, notices)
+    if spec.data.cache is not None:
+        require_cache_memory(paths, spec.data.cache)
+    return ImageNet(paths, recipe, model.classes, spec.batch_size, threads, spec.data.cache, bad, notices)
+
+
+def _summary(found: DataFolder, subset: Subset, threads: int) -> str:
+    files = len(found.of(subset))
+    return (
+        f"Input: {found.name} from {files} {subset} file{'' if files == 1 else 's'} in {found.folder}, "
+        f"on {threads} private thread{'' if threads == 1 else 's'}; {NORMALISATION}."
+    )
+
+
+def _facts(
+    found: DataFolder, subset: Subset, spec: RunSpec, threads: int, images: int | None
+) -> dict[str, Fact]:
+    return {
+        "data": found.name,
+        "folder": str(found.folder),
+        "form": found.form,
+        "subset": subset,
+        "images": images,
+        "threads": threads,
+        **readiness(spec, spec.data.prefetch),
+        **({"resize": spec.data.resize} if found.name == "imagenet" else {}),  # CIFAR-10 keeps its own size
+        "distortions": str(spec.data.distortions).lower(),
+        "cache": spec.data.cache,
+        "bad_records": spec.data.bad_records,
+        "normalisation": NORMALISATION,
+    }

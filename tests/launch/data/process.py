@@ -1,0 +1,106 @@
+"""What TensorFlow writes and reads back, in one process: `python -m tests.launch.data.process FOLDER`.
+
+FOLDER/found.json holds what was found.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from gputopo.launch.data import folder
+from gputopo.launch.data.make import Request, make
+from gputopo.launch.data.tfrecords import walk, wrong_record
+from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from tests.launch.data.disks import small_disk
+
+
+def known_fields(root: Path) -> Any:
+    import tensorflow as tf
+
+    from gputopo.launch.data.examples import Box, LabelledImage, serialized
+
+    box = Box(ymin=0.25, xmin=0.0, ymax=1.0, xmax=0.5)
+    encoded = b"\xff\xd8" + bytes(300)
+    image = LabelledImage(encoded, 615, 462, 581, b"knee pad", "n03623198", b"a.JPEG", (box,))
+    path = root / "one"
+    with tf.io.TFRecordWriter(str(path)) as out:
+        for _ in range(3):
+            out.write(serialized(image))
+    found = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(str(path))]
+    fields: dict[str, Any] = {}
+    for name, feature in found[0].features.feature.items():
+        values = list(getattr(feature, feature.WhichOneof("kind")).value)
+        values = [len(one) if name == "image/encoded" else one for one in values]
+        fields[name] = [one.decode() if isinstance(one, bytes) else one for one in values]
+    return {
+        "records": len(found),
+        "walked": walk(path).records,
+        "wrong": wrong_record(path, 2),
+        "fields": fields,
+    }
+
+
+def imagenet(root: Path) -> Any:
+    done = make(root / "data", Request(name="imagenet", count=40, files=3, side=24))
+    found = folder.find(root / "data")
+    return {
+        "counts": [done.train, done.validation],
+        "names": [path.name for path in found.of("train")],
+        "records": [walk(path).records for path in found.of("train")],
+        "damage": folder.check(found, "train"),
+        "validation": folder.count(found, "validation"),
+        "bytes": [done.bytes, sum(path.stat().st_size for path in (root / "data").iterdir())],
+    }
+
+
+def seeds(root: Path) -> Any:
+    written = []
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        make(root / name, Request(name="imagenet", count=4, files=1, side=16, seed=seed))
+        written.append((root / name / "train-00000-of-00001").read_bytes())
+    return [written[0] == written[1], written[0] == written[2]]
+
+
+def full_disk(root: Path) -> Any:
+    request = Request(name="imagenet", count=20, files=1, side=64)
+    (root / "empty").mkdir()
+    errors = []
+    for place in ("data", "new/and/deeper", "empty"):
+        with small_disk(20_000):
+            try:
+                make(root / place, request)
+            except DiskError as error:
+                errors.append([error.what, error.exit_code])
+    return {"errors": errors, "left": [path.name for path in root.rglob("*")]}
+
+
+def odd_names(root: Path) -> Any:
+    odd = root / "images" / os.fsdecode(b"class \xff")
+    (root / "elsewhere").mkdir()
+    odd.mkdir(parents=True)
+    for place in (odd, root / "elsewhere"):
+        Image.new("RGB", (20, 30)).save(place / "a.png")
+        (place / "a.png").rename(place / os.fsdecode(b"\xfe.png"))
+    (root / "images" / "linked").symlink_to(root / "elsewhere")
+    (odd / "again").symlink_to(root / "images")
+    target = root / os.fsdecode(b"data \xff")
+    done = make(target, Request(name="imagenet", images=root / "images"))
+    written = b"".join(path.read_bytes() for path in target.iterdir())
+    return [done.train + done.validation, b"class \xff" in written, b"linked" in written]
+
+
+def main(root: str) -> None:
+    found = {}
+    for case in (known_fields, imagenet, seeds, full_disk, odd_names):
+        place = Path(root) / case.__name__
+        place.mkdir()
+        found[case.__name__] = case(place)
+    (Path(root) / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
