@@ -1,4 +1,4 @@
-"""Damaged captures of every format: whether any gives a traceback, takes long or tells what cannot be.
+"""Damaged captures of every format: tracebacks, slow cases and facts that the text does not hold.
 
 Run `python -m tests.benchmarks.bench_fuzz [--cases 100000] [--seed 1]`. The texts are those
 that the tests invent, and the public captures beside this checkout where they are there.
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def texts(folder: Path = CAPTURES) -> dict[str, bytes]:
-    """Give the captures that are damaged, by name."""
+    """Return the captures to damage, by name."""
     found = {name: text.encode() for name, text in samples.ALL.items()}
     found["recording"] = schema.encode(recording.read_bundled("dgx1-p100"))
     for path in sorted(folder.glob("captures/*/*")) + sorted(folder.glob("thermal/*.throughput.log")):
@@ -137,7 +137,7 @@ DAMAGES: tuple[Callable[[bytes, random.Random, list[bytes]], bytes], ...] = (
 
 
 def cases(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
-    """Give damaged captures without end, each with a name that says how to make it again."""
+    """Yield damaged captures endlessly, each with a name from which it can be made again."""
     names = sorted(sources)
     others = [sources[name] for name in names]
     for number in itertools.count():

@@ -1,8 +1,8 @@
 """How long `gputopo inspect` takes on eight simulated GPUs, as a whole process, against its bare imports.
 
-Run `python -m tests.benchmarks.bench_inspect [ROUNDS]`. The commands take turns, so that a busy moment of
-the machine meets all of them. `double` is what the test kit itself costs: its share is in `inspect`, and a
-machine with GPUs does not pay it. All of them find their byte code ready, as an installed package has it.
+Run `python -m tests.benchmarks.bench_inspect [ROUNDS]`. The commands alternate, so that other load affects
+all of them. `double` is the cost of the test kit itself, which is part of `inspect` here and not on a
+machine with GPUs. Byte code is cached, as for an installed package.
 """
 
 import os
@@ -23,7 +23,7 @@ NOTHING = [sys.executable, "-c", "pass"]
 
 
 def inspect_command(tree: Path, *options: str) -> list[str]:
-    """Give the command that inspects the scenario; its /sys is written on the first call and then kept."""
+    """Return the command that inspects the scenario; its /sys is written on the first call and reused."""
     return [
         sys.executable,
         "-m",
@@ -38,13 +38,13 @@ def inspect_command(tree: Path, *options: str) -> list[str]:
 
 
 def with_byte_code(folder: Path) -> dict[str, str]:
-    """Give an environment in which byte code is kept in a folder of ours: the first run fills it."""
+    """Return an environment in which byte code is cached in a folder: the first run fills it."""
     own = {"PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
     return {**os.environ, **own}
 
 
 def seconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Give the wall time of one process. Raises CalledProcessError if it fails."""
+    """Return the wall time of one process. Raises CalledProcessError if it fails."""
     started = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return time.perf_counter() - started
@@ -53,14 +53,14 @@ def seconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
 def measure(
     commands: dict[str, list[str]], rounds: int, environment: Mapping[str, str]
 ) -> dict[str, list[float]]:
-    """Give the times of each command, in turn; a first round, which fills the caches, is not counted."""
+    """Return the times of each command, alternating; a first round, which fills caches, is not counted."""
     for command in commands.values():
         seconds(command, environment)
-    taken: dict[str, list[float]] = {name: [] for name in commands}
+    measured: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, command in commands.items():
-            taken[name].append(seconds(command, environment))
-    return taken
+            measured[name].append(seconds(command, environment))
+    return measured
 
 
 def main(rounds: int) -> int:
@@ -74,9 +74,9 @@ def main(rounds: int) -> int:
             "double": DOUBLE,
             "python alone": NOTHING,
         }
-        taken = measure(commands, rounds, with_byte_code(Path(folder) / "byte_code"))
-    medians = {name: statistics.median(times) for name, times in taken.items()}
-    for name, times in taken.items():
+        measured = measure(commands, rounds, with_byte_code(Path(folder) / "byte_code"))
+    medians = {name: statistics.median(times) for name, times in measured.items()}
+    for name, times in measured.items():
         ratio = medians[name] / medians["bare imports"]
         print(
             f"{name:15} median {1000 * medians[name]:6.1f} ms, "

@@ -1,7 +1,7 @@
 """What the time marks and the stream of events cost: python -m tests.benchmarks.bench_marks [--steps N].
 
 The same training step is built twice in one process, as it is and without readings of the clock, and the two
-are run in turn on CPU devices; printed is the median of the ratios of neighbouring steps. Beside it: making
+alternate on CPU devices; printed is the median of the ratios of neighbouring steps. Beside it: making
 and encoding the event of a step, as a share of a step's time.
 """
 
@@ -16,7 +16,7 @@ MODELS = {"alexnet": (16, 16), "resnet20": (64, 100), "resnet50": (8, 12)}  # ba
 
 
 def main() -> None:
-    """Measure each model in a process of its own: a process makes its CPU devices once."""
+    """Measure each model in its own process: logical CPU devices are created once per process."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

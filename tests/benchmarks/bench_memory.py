@@ -1,11 +1,11 @@
-"""Peak host memory of the core beside tf_cnn_benchmarks, of several starts each.
+"""Peak host memory of the core and of tf_cnn_benchmarks, several starts each.
 
     python -m tests.benchmarks.bench_memory --peer FOLDER/scripts/tf_cnn_benchmarks
 
-The programs are those of `bench_training`, one after another; `--starts` times each, since one program's
-peak differs from start to start by some percent: in which order its threads ask for memory decides how well
-the pieces fit together. Each trains `STEPS` steps. Printed: the median and the range of the peak of its
-largest process, in MiB, and the ratio of the medians. `--save FILE` keeps every figure as JSON.
+The programs are those of `bench_training`, one after another; `--starts` times each, since the peak of one
+program differs between starts by some percent (the order of allocations differs). Each trains `STEPS`
+steps. Printed: the median and the range of the peak of its largest process, in MiB, and the ratio of the
+medians. `--save FILE` keeps every figure as JSON.
 """
 
 import json
@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.benchmarks.alternating import Program, Running
 from tests.benchmarks.bench_training import cells, ours, parser_of_cells, tf_cnn
-from tests.benchmarks.by_turns import Program, Running
 
 STEPS = 15  # ours reaches its peak within 10
 
 
 def peak_mib(program: Program) -> float:
-    """Let a program train, and give the peak of its largest process."""
+    """Train with a program and return the peak of its largest process, in MiB."""
     with tempfile.TemporaryDirectory() as folder, Running(program, Path(folder) / "program") as running:
         running.go_on_until(STEPS)
         return running.peak_mib()
@@ -35,16 +35,16 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=5)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    kept = []
+    results = []
     print(f"{'model':<10}{'mode':<12}{'devices':>8}   median peak in MiB (range)")
     for model, mode, devices in cells(arguments):
         both = ours(model, mode, devices), tf_cnn(model, mode, devices, arguments.peer)
         starts = [tuple(map(peak_mib, both)) for _ in range(arguments.starts)]
         peaks = dict(zip(("ours", "tf_cnn"), zip(*starts, strict=True), strict=True))
-        kept.append({"model": model, "mode": mode, "devices": devices, "peaks_mib": peaks})
+        results.append({"model": model, "mode": mode, "devices": devices, "peaks_mib": peaks})
         print(_row(model, mode, devices, peaks["ours"], peaks["tf_cnn"]), flush=True)
     if arguments.save:
-        arguments.save.write_text(json.dumps(kept, indent=1))
+        arguments.save.write_text(json.dumps(results, indent=1))
 
 
 def _row(model: str, mode: str, devices: int, mine: Sequence[float], peers: Sequence[float]) -> str:

@@ -39,7 +39,7 @@ def all_different(a: int, b: int) -> Link:
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    """Give the median wall time of `work` in seconds."""
+    """Return the median wall time of `work` in seconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

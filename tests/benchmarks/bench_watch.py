@@ -1,8 +1,8 @@
 """What `gputopo inspect --watch` costs on eight simulated GPUs: processor time of the whole process.
 
-Run `python -m tests.benchmarks.bench_watch [SECONDS]`. The process runs for one moment, which is what its
-start costs, and for SECONDS at 1 Hz; the difference over the seconds is the watching. The double's own share
-is in it, and a machine with GPUs does not pay it. Measured for a pipe and for a terminal.
+Run `python -m tests.benchmarks.bench_watch [SECONDS]`. The process runs for one sample (the cost of its
+start) and for SECONDS at 1 Hz; the difference per second is the cost of watching. The cost of the test kit
+is part of it. Measured for a pipe and for a terminal.
 """
 
 import os
@@ -21,12 +21,12 @@ GOAL_PERCENT = 2.0  # of one core
 
 
 def watch_command(tree: Path, seconds: float) -> list[str]:
-    """Give the command that watches the scenario so long, once a second."""
+    """Return the command that watches the scenario for that long at 1 Hz."""
     return inspect_command(tree, "--watch", "--interval", "1", "--duration", str(seconds))
 
 
 def cpu_seconds(command: Sequence[str], *, terminal: bool) -> float:
-    """Give the user and system time of one process. Raises CalledProcessError if it fails."""
+    """Return the user and system time of one process. Raises CalledProcessError if it fails."""
     before = _children()
     if terminal:
         _run_on_terminal(command)

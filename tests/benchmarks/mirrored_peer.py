@@ -1,4 +1,4 @@
-"""The same networks under tf.distribute.MirroredStrategy, as its documentation drives it: a peer.
+"""The same models under tf.distribute.MirroredStrategy, used as in its documentation: a peer.
 
     python -m tests.benchmarks.mirrored_peer --how loop --model resnet20 --devices 2 --batch-size 64
 
@@ -44,7 +44,7 @@ def _network(arguments: argparse.Namespace) -> Any:
 
 
 def _layer(network: Any, batch: int) -> Any:
-    """Give the network as a Keras layer: what a program with such a model would have."""
+    """Return the model as a Keras layer, as a user of such a model would write it."""
     import keras
     import tensorflow as tf
 
@@ -53,7 +53,7 @@ def _layer(network: Any, batch: int) -> Any:
 
     class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:
-            self.trained, self.kept = (
+            self.trained, self.untrained = (
                 [
                     self.add_weight(
                         shape=spec.shape,
@@ -69,10 +69,10 @@ def _layer(network: Any, batch: int) -> Any:
 
         def call(self, images: Any) -> Any:
             weights = [tf.convert_to_tensor(variable) for variable in self.trained]
-            state = [tf.convert_to_tensor(variable) for variable in self.kept]
+            state = [tf.convert_to_tensor(variable) for variable in self.untrained]
             rows = Rows(0, batch, Stream(1, 4))
             done = network.forward(weights, state, images, rows, "NHWC")
-            for variable, value in zip(self.kept, done.state, strict=True):
+            for variable, value in zip(self.untrained, done.state, strict=True):
                 variable.assign(value)
             return done.logits
 

@@ -1,7 +1,6 @@
-"""Programs that train, measured by turns on one machine: one goes on while the others stand still (SIGSTOP).
+"""Programs that train, measured alternating on one machine: one runs while the others are stopped (SIGSTOP).
 
-What else the machine does so comes upon all of them alike, within seconds, where whole runs one after another
-would meet with different minutes of it.
+Other load on the machine then affects all programs alike, within seconds.
 """
 
 import os
@@ -23,8 +22,8 @@ _OUTPUT, _ERRORS = "output", "errors"
 class Program(NamedTuple):
     """A program that trains until it is ended.
 
-    `arguments`: Python's; `{folder}` is a folder of its own. `progress`: the file in that folder, by default
-    its output, in which a line with `mark` stands for a step. `images`: of one step.
+    `arguments`: of Python; `{folder}` is replaced by a folder for this program. `progress`: the file in that
+    folder, by default its output, in which each line with `mark` is a step. `images`: per step.
     """
 
     arguments: Sequence[str]
@@ -36,7 +35,7 @@ class Program(NamedTuple):
 
 
 class Running:
-    """A program at work, or standing still; ended with the context."""
+    """A program that runs or is stopped; killed at the end of the context."""
 
     def __init__(self, program: Program, folder: Path) -> None:
         folder.mkdir()
@@ -65,36 +64,36 @@ class Running:
         self._process.wait()
 
     def go_on_until(self, steps: int) -> float:
-        """Wait until so many steps are done; give the clock's reading then, in seconds."""
+        """Wait until `steps` steps are done and return the clock, in seconds."""
         while self._look() < steps:
             if self._process.poll() is not None:
                 sys.exit(f"{' '.join(self._program.arguments)} ended:\n{self._errors.read_text()[-2000:]}")
             time.sleep(_POLL_S)
         return time.perf_counter()
 
-    def rate(self, least_s: float) -> float:
-        """Let it run for a while and stand still again; give its images per second.
+    def rate(self, min_s: float) -> float:
+        """Run for at least `min_s` seconds, stop again, and return images per second.
 
-        The step in which it stood still does not count, those after it do until `least_s` are over.
+        The step during which it was stopped is not counted.
         """
         self._send(signal.SIGCONT)
         began = now = self.go_on_until(self.steps + 1)
         first = self.steps
-        while now - began < least_s:
+        while now - began < min_s:
             now = self.go_on_until(self.steps + 1)
-        self.stand_still()
+        self.stop()
         return (self.steps - first) * self._program.images / (now - began)
 
-    def stand_still(self) -> None:
-        """Stop all its processes where they are."""
+    def stop(self) -> None:
+        """Stop all its processes."""
         self._send(signal.SIGSTOP)
 
     def peak_mib(self) -> float:
-        """Tell the peak memory of its largest process until now."""
+        """Return the peak resident memory of its largest process so far."""
         return max(_high_water_kib(one.pid) for one in self._family()) / 1024
 
     def _look(self) -> int:
-        """Count the steps that are done."""
+        """Return the number of steps done."""
         with suppress(FileNotFoundError), open(self._progress, "rb") as progress:
             progress.seek(self._seen)
             whole = progress.read().rpartition(b"\n")[0]
@@ -114,25 +113,25 @@ class Running:
 def rates(
     programs: Mapping[str, Program], folder: Path, *, rounds: int, slice_s: float, behind: float
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """Start the programs, and let each run for a slice in each round; whoever was last begins the next.
+    """Start the programs and run each for `slice_s` seconds per round, in alternating order.
 
-    Gives by round the images per second of each, and the peaks in MiB. One that in the first two rounds was
-    below `behind` times the fastest is not asked again: it takes time and decides nothing.
+    Returns the images per second of each program by round, and the peaks in MiB. A program below `behind`
+    times the fastest in the first two rounds is not measured further.
     """
     with ExitStack() as stack:
         running = {}
         for name, program in programs.items():
             running[name] = stack.enter_context(Running(program, folder / name))
             running[name].go_on_until(1)
-            running[name].stand_still()
+            running[name].stop()
         found: list[dict[str, float]] = []
-        taking_part = list(running)
+        measured = list(running)
         for number in range(rounds):
-            order = taking_part if number % 2 == 0 else taking_part[::-1]
+            order = measured if number % 2 == 0 else measured[::-1]
             found.append({name: running[name].rate(slice_s) for name in order})
             if number == 1:
-                best = {name: max(one[name] for one in found) for name in taking_part}
-                taking_part = [name for name in taking_part if best[name] >= behind * max(best.values())]
+                best = {name: max(one[name] for one in found) for name in measured}
+                measured = [name for name in measured if best[name] >= behind * max(best.values())]
         return found, {name: one.peak_mib() for name, one in running.items()}
 
 

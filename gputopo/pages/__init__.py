@@ -1,0 +1,77 @@
+"""Reference pages in Markdown, and where a topic is explained in them.
+
+A topic is a page (`bandwidth`), the heading of a section (`pcie.slot_narrow`) or the first cell of a
+table's row (`alexnet`, `--batch-size`). findings.md, models.md, reductions.md and options.md are written by
+`python -m gputopo.pages.generate`.
+"""
+
+import re
+from collections.abc import Iterator
+from importlib import resources
+
+# Order of the list that `gputopo explain` shows.
+PAGES = (
+    "inspect",
+    "bandwidth",
+    "plan",
+    "run",
+    "findings",
+    "models",
+    "reductions",
+    "options",
+    "formats",
+    "files",
+    "numbers",
+    "contributing",
+)
+
+
+def read(page: str) -> str:
+    """Return the text of a page in `PAGES`."""
+    return resources.files(__package__).joinpath(f"{page}.md").read_text(encoding="utf-8")
+
+
+def title(page: str) -> str:
+    """Return a page's first heading, in which a colon separates its name from what it is about."""
+    return read(page).partition("\n")[0].removeprefix("# ")
+
+
+def explain(topic: str) -> str | None:
+    """Return the page, sections or table rows that explain a topic, as Markdown; None for an unknown one."""
+    if topic in PAGES:
+        return read(topic)
+    found = [text for page in PAGES for text in _sections(read(page), topic)]
+    found = found or [text for page in PAGES for text in _rows(read(page), topic)]
+    return "\n".join(found) or None
+
+
+def topics() -> list[str]:
+    """Return every topic: the pages, their sections and their tables' rows."""
+    found = dict.fromkeys(PAGES)
+    for page in PAGES:
+        text = read(page)
+        found |= dict.fromkeys(_plain(heading) for heading in re.findall(r"^##+ (.+)$", text, re.MULTILINE))
+        found |= dict.fromkeys(_plain(cell) for cell in re.findall(r"^\| (`[^`|]+`)", text, re.MULTILINE))
+    return list(found)
+
+
+def _sections(text: str, topic: str) -> Iterator[str]:
+    """Yield the sections with this heading, each up to the next heading of its level or above."""
+    for heading in re.finditer(r"^(##+) (.+)\n", text, re.MULTILINE):
+        if _plain(heading[2]) == topic:
+            after = re.search(rf"^#{{1,{len(heading[1])}}} ", text[heading.end() :], re.MULTILINE)
+            yield text[heading.start() : heading.end() + after.start() if after else None].rstrip() + "\n"
+
+
+def _rows(text: str, topic: str) -> Iterator[str]:
+    """Yield the header and the row of every table that has a row for this topic."""
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        header, rule, *rows = table.splitlines()
+        cells = {row: row[1:].partition(" |")[0] for row in rows}
+        named = [row for row, cell in cells.items() if topic in map(_plain, re.findall(r"`[^`]+`", cell))]
+        if named:
+            yield "\n".join([header, rule, *named]) + "\n"
+
+
+def _plain(heading: str) -> str:
+    return heading.strip().strip("`")
