@@ -21,16 +21,15 @@ def models() -> str:
         )
         for one in map(workload.require, workload.names())
     ]
-    header = ("model", "input", "parameters", "MiB", "multiply-accumulates", "features MiB", "batch")
+    header = ("model", "input", "parameters", "MiB", "multiply-adds", "features MiB", "batch")
     return f"""# models: what --model takes
 
-Besides these: `keras:NAME`, a model of keras.applications, and `module:function`, which returns a Keras model.
+Besides these: `keras:NAME`, a model of keras.applications, and `module:function`, which returns your own.
 
 {_table(header, rows)}
 Parameters: trainable, at 1001 classes for ImageNet and 11 for CIFAR-10 (as tf_cnn_benchmarks), 10 for
-`cifar10-cnn` and one output for `mlp` (as their authors). MiB: float32. Multiply-accumulates and features (outputs
-stored for the backward pass): one example, forward pass. Batch: per GPU, the
-default of tf_cnn_benchmarks.
+`cifar10-cnn` and one output for `mlp` (as their authors). MiB: float32. Multiply-adds and features (outputs stored for the
+backward pass): of one example, forward. Batch: per GPU, the default of tf_cnn_benchmarks.
 """
 
 
