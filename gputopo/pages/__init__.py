@@ -1,7 +1,7 @@
 """Reference pages in Markdown, and where a topic is explained in them.
 
 A topic is a page (`bandwidth`), the heading of a section (`pcie.slot_narrow`) or the first cell of a
-table's row (`alexnet`, `--batch-size`). findings.md, models.md, reductions.md and options.md are written by
+table's row (`alexnet`, `--batch-size`). models.md and reductions.md are written by
 `python -m gputopo.pages.generate`.
 """
 
@@ -15,10 +15,8 @@ PAGES = (
     "bandwidth",
     "plan",
     "run",
-    "findings",
     "models",
     "reductions",
-    "options",
     "formats",
     "files",
     "numbers",
