@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gputopo.values import all_reduce
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 
 
 def models() -> str:
