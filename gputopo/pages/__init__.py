@@ -46,10 +46,9 @@ def explain(topic: str) -> str | None:
 def topics() -> list[str]:
     """Return every topic: the pages, their sections and their tables' rows."""
     found = dict.fromkeys(PAGES)
-    for page in PAGES:
-        text = read(page)
+    for text in map(read, PAGES):
         found |= dict.fromkeys(_plain(heading) for heading in re.findall(r"^##+ (.+)$", text, re.MULTILINE))
-        found |= dict.fromkeys(_plain(cell) for cell in re.findall(r"^\| (`[^`|]+`)", text, re.MULTILINE))
+        found |= dict.fromkeys(name for _, _, *rows in _tables(text) for row in rows for name in _names(row))
     return list(found)
 
 
@@ -62,13 +61,20 @@ def _sections(text: str, topic: str) -> Iterator[str]:
 
 
 def _rows(text: str, topic: str) -> Iterator[str]:
-    """Yield the header and the row of every table that has a row for this topic."""
-    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        header, rule, *rows = table.splitlines()
-        cells = {row: row[1:].partition(" |")[0] for row in rows}
-        named = [row for row, cell in cells.items() if topic in map(_plain, re.findall(r"`[^`]+`", cell))]
+    """Yield the header and the rows of every table that has a row for this topic."""
+    for header, rule, *rows in _tables(text):
+        named = [row for row in rows if topic in _names(row)]
         if named:
             yield "\n".join([header, rule, *named]) + "\n"
+
+
+def _tables(text: str) -> Iterator[list[str]]:
+    return (table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE))
+
+
+def _names(row: str) -> list[str]:
+    """Return what stands in backticks in the first cell of a row."""
+    return [_plain(name) for name in re.findall(r"`[^`]+`", row[1:].partition(" |")[0])]
 
 
 def _plain(heading: str) -> str:

@@ -28,8 +28,8 @@ Besides these: `keras:NAME`, a model of keras.applications, and `module:function
 
 {_table(header, rows)}
 Parameters: trainable, at 1001 classes for ImageNet and 11 for CIFAR-10 (as tf_cnn_benchmarks), 10 for
-`cifar10-cnn` and one output for `mlp` (as their authors). MiB: float32. Multiply-adds and features (outputs stored
-for the backward pass): of one example, forward. Batch: per GPU, the default of tf_cnn_benchmarks.
+`cifar10-cnn` and one output for `mlp` (as their authors). MiB: float32. Multiply-adds and features (outputs
+stored for the backward pass): of one example, forward. Batch: per GPU, the default of tf_cnn_benchmarks.
 """
 
 
