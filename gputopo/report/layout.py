@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-Line = tuple[tuple[str, str], ...]
+Piece = tuple[str, str]  # text, style
+Line = tuple[Piece, ...]
 Side = Literal["left", "right"]
 
 INDENT = 2

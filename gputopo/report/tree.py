@@ -11,7 +11,7 @@ import msgspec
 
 from gputopo.reference.pcie import generation_of
 from gputopo.report.gpus import link_is_slow_while_idle
-from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, plain
+from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Piece, plain
 from gputopo.topology.hops import links_by_pair
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, Nic, PciNode
@@ -20,7 +20,6 @@ _LIMIT_STYLE = SEVERITY_STYLES["warning"]
 _NO_NODE = "Memory node not known"
 _LEAST_NAME = 30  # characters of a name that are shown, however deep in the tree it stands
 
-Piece = tuple[str, str]
 _Device = TypeVar("_Device", Gpu, Nic)
 
 

@@ -12,6 +12,7 @@ fastest peer one lucky card among eight would make seven others look ill.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import Self
 
 import msgspec
 
@@ -28,7 +29,8 @@ CONFIDENCE = 0.99
 # Under load it is more. So in steps of a few milliseconds 5 % is a matter of threads.
 MARKS_TELL_S = 0.5e-3
 
-MADE = "made"
+_MADE, _NOT_MADE = "made", "not made"
+_BUT_NOT_FOR, _NOR_FOR = ", but not for ", "; nor for "
 
 
 class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,19 +53,35 @@ class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnomalyCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The slow devices, by tower, and whether the check could be made.
+    """The slow devices, by tower, and whether devices were compared at all.
 
-    `verdict`: "made"; "made, but not for ...: why" if some devices have no peer, or if 5 % of a step is less
-    than time marks can tell; "not made: why".
+    `not_made`: why they were not, None if they were. `left_out`: what the comparison does not cover and why:
+    devices without a peer, or differences that time marks cannot resolve in steps this short.
     """
 
     anomalies: tuple[SlowDevice, ...] = ()
-    verdict: str
+    not_made: str | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def made(self) -> bool:
-        """Whether devices were compared at all: only then does no anomaly mean an even run."""
-        return self.verdict.startswith(MADE)
+        """Whether devices were compared: only then does no anomaly mean an even run."""
+        return self.not_made is None
+
+    @property
+    def verdict(self) -> str:
+        """The check in words, as in `gputopo.result/1`: "made", "made, but not for ...", "not made: ..."."""
+        if self.not_made is not None:
+            return f"{_NOT_MADE}: {self.not_made}"
+        return _MADE + (_BUT_NOT_FOR + _NOR_FOR.join(self.left_out) if self.left_out else "")
+
+    @classmethod
+    def from_verdict(cls, verdict: str) -> Self:
+        """Return the check that a result stores in words; without its anomalies, which stand beside it."""
+        if verdict.startswith(_NOT_MADE):
+            return cls(not_made=verdict.removeprefix(_NOT_MADE).removeprefix(": "))
+        left_out = verdict.removeprefix(_MADE).removeprefix(_BUT_NOT_FOR)
+        return cls(left_out=tuple(left_out.split(_NOR_FOR)) if left_out else ())
 
 
 Marks = Mapping[int, TowerMarks]
@@ -78,15 +96,15 @@ def find_anomalies(devices: Sequence[Device], steps: Sequence[Step]) -> AnomalyC
     is compared only where the way to the variables is of the same class, too.
     """
     if len(devices) < 2:
-        return AnomalyCheck(verdict=f"not made: {_no_peer(devices)}")
+        return AnomalyCheck(not_made=_no_peer(devices))
     kinds = _groups(devices, lambda device: kind_of(device))
     if not kinds:
-        return AnomalyCheck(verdict="not made: no two devices are of the same kind")
+        return AnomalyCheck(not_made="no two devices are of the same kind")
     towers = {device.tower for group in kinds for device in group}
     counted = [marks for step in steps if not step.warmup and (marks := _usable(step, towers)) is not None]
     needed = fewest_values(_chance(kinds))
     if len(counted) < needed:
-        return AnomalyCheck(verdict=f"not made: too few steps ({needed} needed, {len(counted)} counted)")
+        return AnomalyCheck(not_made=f"too few steps ({needed} needed, {len(counted)} counted)")
 
     # A wait of a device without peers on the same class of link says nothing of the device.
     ways = _groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
@@ -95,7 +113,7 @@ def find_anomalies(devices: Sequence[Device], steps: Sequence[Step]) -> AnomalyC
         *_slow(ways, counted, "weights", _weights_under),
     ]
     found.sort(key=lambda slow: (slow.tower, slow.part))
-    return AnomalyCheck(anomalies=tuple(found), verdict=_verdict(devices, towers, counted))
+    return AnomalyCheck(anomalies=tuple(found), left_out=_left_out(devices, towers, counted))
 
 
 def kind_of(device: Device) -> str:
@@ -225,7 +243,7 @@ def _named(device: Device, part: str, percent: float, low: float) -> SlowDevice:
     )
 
 
-def _verdict(devices: Sequence[Device], compared: set[int], steps: Sequence[Marks]) -> str:
+def _left_out(devices: Sequence[Device], compared: set[int], steps: Sequence[Marks]) -> tuple[str, ...]:
     left_out = []
     alone = [name_of(device) for device in devices if device.tower not in compared]
     if alone:
@@ -237,7 +255,7 @@ def _verdict(devices: Sequence[Device], compared: set[int], steps: Sequence[Mark
         left_out.append(
             f"differences below {1000 * MARKS_TELL_S:g} ms in steps this short: time marks cannot tell them"
         )
-    return f"{MADE}, but not for {'; nor for '.join(left_out)}" if left_out else MADE
+    return tuple(left_out)
 
 
 def _no_peer(devices: Sequence[Device]) -> str:

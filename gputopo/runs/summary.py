@@ -92,7 +92,7 @@ class Summary:
     def check(self) -> AnomalyCheck:
         """Compare the devices by the steps so far."""
         if self._is_input_alone():
-            return AnomalyCheck(verdict="not made: the input was measured alone, without work for a device")
+            return AnomalyCheck(not_made="the input was measured alone, without work for a device")
         return find_anomalies(self._started.devices if self._started else (), self._steps)
 
     def result(self) -> Result:

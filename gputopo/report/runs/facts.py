@@ -1,9 +1,7 @@
-"""The figures of a whole run for people: speed, steps, times, where everything was, what was kept."""
+"""The figures of a whole run for people: speed, steps, times, placement, files written."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-from rich.text import Text
+from typing import Any, NamedTuple
 
 from gputopo.report import units
 from gputopo.report.runs.news import evaluated_words, steps_words
@@ -13,19 +11,26 @@ from gputopo.values.result import Result
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
 ANOMALY_STYLE = "bold red"
-Fact = tuple[str, str | Text]
+
+
+class Fact(NamedTuple):
+    """A row of the report; `name` is empty where it belongs to the row before."""
+
+    name: str
+    text: str
+    style: str = ""
 
 
 def run_facts(result: Result) -> Iterator[Fact]:
-    """Give all figures as names and values, in the order of the report."""
+    """Return all figures in the order of the report."""
     yield from _speed(result)
     yield from _what_ran(result)
     yield from _training(result)
     yield from _times(result)
     yield from _placement(result)
-    yield from _kept(result)
+    yield from _files(result)
     if result.versions:
-        yield "versions", versions_words(result.versions)
+        yield Fact("versions", versions_words(result.versions))
 
 
 def versions_words(versions: Mapping[str, str]) -> str:
@@ -37,9 +42,9 @@ def versions_words(versions: Mapping[str, str]) -> str:
 def _speed(result: Result) -> Iterator[Fact]:
     speed = result.throughput
     if speed is None:
-        yield "images/sec", "not measured: no step after the warm-up"
+        yield Fact("images/sec", "not measured: no step after the warm-up")
     else:
-        yield (
+        yield Fact(
             "images/sec",
             f"{units.images_per_sec(speed.mean)} ± {units.images_per_sec(speed.uncertainty)} "
             f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
@@ -48,18 +53,18 @@ def _speed(result: Result) -> Iterator[Fact]:
     if result.devices and result.devices[0].batch_size:
         per_device = result.devices[0].batch_size
         total = sum(row.batch_size for row in result.devices)
-        yield (
+        yield Fact(
             "batch",
             f"{total} images: {per_device} on each of {units.counted(len(result.devices), 'device')}",
         )
     if result.backend == "gpu" and result.devices and all(row.graphics_mhz is None for row in result.devices):
-        yield "clocks", "not read while the steps were counted"
+        yield Fact("clocks", "not read while the steps were counted")
 
 
 def _what_ran(result: Result) -> Iterator[Fact]:
     ran = result.ran
     if asked := ", ".join(_option(name, value) for name, value in result.asked.items()):
-        yield "asked", asked
+        yield Fact("asked", asked)
     if not ran:
         return
     words = [str(ran["trainer"])] if "trainer" in ran else []
@@ -75,9 +80,9 @@ def _what_ran(result: Result) -> Iterator[Fact]:
     if ran.get("xla"):
         numbers.append("XLA")
     if words or numbers:
-        yield "ran", ", ".join([*words, *numbers])
+        yield Fact("ran", ", ".join([*words, *numbers]))
     if "data" in ran:
-        yield "data", str(ran["data"])
+        yield Fact("data", str(ran["data"]))
 
 
 def _option(name: str, value: Any) -> str:
@@ -95,35 +100,33 @@ def _value(value: Any) -> str:
 def _training(result: Result) -> Iterator[Fact]:
     warmup = units.counted(result.warmup_steps, "step")
     took = "" if result.warmup_s is None else f" in {units.seconds(result.warmup_s)}"
-    yield "steps", f"{result.steps} counted, {result.images} images, after a warm-up of {warmup}{took}"
+    yield Fact("steps", f"{result.steps} counted, {result.images} images, after a warm-up of {warmup}{took}")
     if result.steps:
-        yield "steady", _steady(result)
+        yield _steady(result)
     if result.parameters:
-        yield "parameters", f"{result.parameters:,}"
-    # An evaluation tells loss and accuracy of all its examples.
+        yield Fact("parameters", f"{result.parameters:,}")
+    # An evaluation has the loss and accuracy of all its examples.
     if result.steps and result.ran.get("task") != "input" and not result.evaluations:
-        yield "loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}"
+        yield Fact("loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}")
     if result.last_top1 is not None and not result.evaluations:
         top5 = "" if result.last_top5 is None else f", top-5 {100 * result.last_top5:.1f} %"
-        yield "accuracy", f"top-1 {100 * result.last_top1:.1f} %{top5} of the last step's examples"
+        yield Fact("accuracy", f"top-1 {100 * result.last_top1:.1f} %{top5} of the last step's examples")
     if result.input_verdict is not None:
-        held_back = result.input_verdict.verdict == "input"
-        yield "input", Text(result.input_verdict.says, style="yellow" if held_back else "")
+        limited = result.input_verdict.verdict == "input"
+        yield Fact("input", result.input_verdict.says, "yellow" if limited else "")
         if result.input_verdict.other is not None:
-            yield "", f"compared with {result.input_verdict.other}"
+            yield Fact("", f"compared with {result.input_verdict.other}")
     for evaluated in result.evaluations:
-        yield "evaluation", evaluated_words(evaluated)
+        yield Fact("evaluation", evaluated_words(evaluated))
 
 
-def _steady(result: Result) -> str | Text:
-    if result.steady_steps is None:
-        return result.steady
-    within = result.steady_steps - result.warmup_steps
-    if within > 0:
-        more = f"with {units.counted(within, 'step')} that were counted"
-        text = f"{result.steady}, {more}: --num-warmup-batches {result.steady_steps} leaves them out"
-        return Text(text, style="yellow")
-    return result.steady
+def _steady(result: Result) -> Fact:
+    within = 0 if result.steady_steps is None else result.steady_steps - result.warmup_steps
+    if within <= 0:
+        return Fact("steady", result.steady)
+    more = f"with {units.counted(within, 'step')} that were counted"
+    text = f"{result.steady}, {more}: --num-warmup-batches {result.steady_steps} leaves them out"
+    return Fact("steady", text, "yellow")
 
 
 def _times(result: Result) -> Iterator[Fact]:
@@ -135,39 +138,41 @@ def _times(result: Result) -> Iterator[Fact]:
     )
     known = [f"{name} {units.seconds(span)}" for name, span in spans if span is not None]
     if known:
-        yield "time", ", ".join(known)
+        yield Fact("time", ", ".join(known))
     if result.memory is not None:
-        held = [f"{units.size(count)} on {place}" for place, count in result.memory.devices.items()]
-        yield "memory", ", ".join([f"{units.size(result.memory.host_bytes)} of the host at most", *held])
+        devices = [f"{units.size(count)} on {place}" for place, count in result.memory.devices.items()]
+        yield Fact(
+            "memory", ", ".join([f"{units.size(result.memory.host_bytes)} of the host at most", *devices])
+        )
 
 
 def _placement(result: Result) -> Iterator[Fact]:
     if result.variables_on:
-        held = (f"{units.size(count)} on {place}" for place, count in _by_place(result.variables_on))
-        yield "variables", ", ".join(held)
+        sizes = (f"{units.size(count)} on {place}" for place, count in _by_place(result.variables_on))
+        yield Fact("variables", ", ".join(sizes))
     if result.ops_on:
-        yield "ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result.ops_on))
+        yield Fact("ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result.ops_on)))
     elif result.variables_on:
-        yield "ops", "not checked: this TensorFlow does not give the graphs that it ran"
+        yield Fact("ops", "not checked: this TensorFlow does not report the graphs that it ran")
     if (difference := result.replica_difference) is not None:
-        yield "copies", _copies(difference, result.spec.get("variable_update"))
+        yield _copies(difference, result.spec.get("variable_update"))
 
 
-def _kept(result: Result) -> Iterator[Fact]:
+def _files(result: Result) -> Iterator[Fact]:
     if result.resumed is not None:
-        yield "resumed", f"after {units.counted(result.resumed.steps, 'step')}, {result.resumed.path}"
+        yield Fact("resumed", f"after {units.counted(result.resumed.steps, 'step')}, {result.resumed.path}")
     if result.checkpoints:
         last = result.checkpoints[-1]
         count = units.counted(len(result.checkpoints), "checkpoint")
-        yield "checkpoints", f"{count}, the last after {units.counted(last.steps, 'step')}: {last.path}"
+        yield Fact("checkpoints", f"{count}, the last after {units.counted(last.steps, 'step')}: {last.path}")
     for exported in result.exports:
-        yield "export", f"{exported.path} ({', '.join(exported.formats)})"
+        yield Fact("export", f"{exported.path} ({', '.join(exported.formats)})")
     for traced in result.traces:
         took = f"{units.milliseconds(1000 * traced.seconds)} ms"
         took = took if len(traced.steps) == 1 else f"{took} together"
-        yield "trace", f"{steps_words(traced.steps)}, {took}: {traced.path}"
+        yield Fact("trace", f"{steps_words(traced.steps)}, {took}: {traced.path}")
         for device in traced.devices:
-            yield "", _device_times(device)
+            yield Fact("", _device_times(device))
 
 
 def _device_times(device: DeviceTimes) -> str:
@@ -185,10 +190,10 @@ def _by_place(counts: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (len(item[0]), item[0]))  # /GPU:2 before /GPU:10
 
 
-def _copies(difference: float, mode: object) -> str | Text:
+def _copies(difference: float, mode: object) -> Fact:
     shown = f"they differ by {difference:.3g} at most"
     if mode == "independent":
-        return f"{shown}; each device trains its own, so they drift apart"
+        return Fact("copies", f"{shown}; each device trains its own, so they drift apart")
     if difference == REPLICAS_EQUAL:
-        return "all equal, as they must be"
-    return Text(f"{shown}, and must be equal: do not trust this training", style=ANOMALY_STYLE)
+        return Fact("copies", "all equal, as they must be")
+    return Fact("copies", f"{shown}, and must be equal: do not trust this training", ANOMALY_STYLE)

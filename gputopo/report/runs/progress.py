@@ -7,18 +7,20 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
+from gputopo.report import units
 from gputopo.report.runs.news import news
 from gputopo.report.runs.state import RunState
 from gputopo.values.events import Event, RunStarted
 
-__all__ = ["DISPLAY_EVERY", "Progress", "RunState"]
-
 DISPLAY_EVERY = 10  # steps between two plain lines, as in tf_cnn_benchmarks
 REDRAWS_PER_SECOND = 4.0
+BAR_WIDTH = 30
 
 
 class Progress:
@@ -66,7 +68,7 @@ class Progress:
 
     def _draw(self) -> RenderableType:
         with self._lock:
-            return self._state.renderable()
+            return display(self._state)
 
     def event(self, event: Event) -> None:
         """Take in an event of the run and show what it changes. Cheap: drawing happens at its own pace."""
@@ -82,3 +84,21 @@ class Progress:
                 self._console.print(Text(said))
         elif (told := news(event)) is not None:
             self._console.print(Text(told))
+
+
+def display(state: RunState) -> RenderableType:
+    """Return what a terminal shows of a run: phase and speed, a bar of the steps and of each device."""
+    head = Text.assemble((state.phase, "bold"), f"  {units.seconds(state.phase_s)}  {state.speed_words()}")
+    fraction = state.fraction()
+    bars = Table.grid(padding=(0, 1, 0, 0))
+    steps = ProgressBar(
+        total=None if fraction is None else 1.0,
+        completed=fraction or 0.0,
+        width=BAR_WIDTH,
+        pulse=fraction is None,
+    )
+    bars.add_row(Text("steps"), steps, Text(state.steps_words()))
+    for device, pace in state.paces():
+        bar = ProgressBar(total=1.0, completed=pace, width=BAR_WIDTH)
+        bars.add_row(Text(device.device), bar, Text(f"{100 * pace:.0f} % of the best"))
+    return Group(*(Text(line, style="yellow") for line in state.says), head, bars)

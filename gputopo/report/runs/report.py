@@ -1,17 +1,12 @@
 """The report of a run for people: the table of the devices, the figures of the whole run, the verdict."""
 
-import io
-from collections.abc import Sequence
-
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Iterable
 
 from gputopo.report import units
-from gputopo.report.layout import Line
+from gputopo.report.layout import Line, Piece, body_width, labelled, line, paragraph, printable
 from gputopo.report.runs.devices import device_tables
-from gputopo.report.runs.facts import ANOMALY_STYLE, Fact, run_facts
-from gputopo.runs.anomaly import MADE, THRESHOLD_PERCENT
+from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
+from gputopo.runs.anomaly import THRESHOLD_PERCENT, AnomalyCheck
 from gputopo.runs.repeats import Repeats
 from gputopo.values.result import Result
 
@@ -19,33 +14,32 @@ _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the
 
 
 def run_report(result: Result, width: int = 80) -> list[Line]:
-    """Give the report of a run as lines for a screen of `width` columns; see `run_renderable`."""
-    console = Console(width=width, file=io.StringIO(), color_system=None)
-    lines = console.render_lines(run_renderable(result, width), pad=False)
-    return [tuple((piece.text, str(piece.style or "")) for piece in pieces) for pieces in lines]
+    """Return the report of a run, complete or not, in lines of at most `width` columns.
 
-
-def run_renderable(result: Result, width: int = 80) -> RenderableType:
-    """Give the report of a run, complete or not: what must be said, the table, the figures, the verdict.
-
-    It fits `width` columns, and says in words what was not measured.
+    The title, the run's messages, the tables, the figures, the slow devices, the failure. What was not
+    measured is stated in words.
     """
-    parts: list[RenderableType] = [Text(title(result), style="bold")]
-    parts += [Text(line) for line in result.says]
-    parts.append(Text())
+    lines = [*_folded([(title(result), "bold"), *((text, "") for text in result.says)], width), line()]
     if result.devices:
         for table in device_tables(result, width):
-            parts += [table, Text()]
-    parts.append(_grid(list(run_facts(result))))
-    parts.append(Text())
-    parts += verdict_lines(result)
+            lines += [*table, line()]
+    facts = list(run_facts(result))
+    room = body_width((fact.name for fact in facts), width)
+    lines += labelled(((fact.name, paragraph(fact.text, room, fact.style)) for fact in facts), width)
+    lines += [line(), *_folded(verdict_lines(result), width)]
     if result.failure is not None:
-        parts += [Text(), *(Text(line) for line in failure_lines(result))]
-    return Group(*parts)
+        lines += [line(), *_folded(((text, "") for text in failure_lines(result)), width)]
+    return printable(lines)
+
+
+def _folded(texts: Iterable[Piece], width: int) -> list[Line]:
+    return [
+        one for text, style in texts for part in text.split("\n") for one in paragraph(part, width, style)
+    ]
 
 
 def title(result: Result, *, ended: bool = True) -> str:
-    """Give what ran, on what and, unless not wanted, how it ended: one line, with the word "rehearsal"."""
+    """Return what ran, on what and, unless not wanted, how it ended, in one line."""
     spec = result.spec
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(result.backend, "device")
     parts = [f"{spec.get('model', 'a model')} on {units.counted(len(result.devices), kind)}"]
@@ -62,44 +56,31 @@ def title(result: Result, *, ended: bool = True) -> str:
     return ", ".join(parts)
 
 
-def verdict_lines(result: Result) -> list[Text]:
-    """Say which devices are slow, or that none is, or that and why this could not be looked at."""
-    lines = [Text(f"! {anomaly.says}", style=ANOMALY_STYLE) for anomaly in result.anomalies]
-    check = result.anomaly_check
-    if not check.startswith(MADE):
-        lines.append(Text(f"Slow devices: the check was {check}.", style="yellow"))
-        return lines
-    left_out = check.removeprefix(MADE)
-    if not lines:
-        lines.append(Text(f"No device is more than {THRESHOLD_PERCENT:g} % under its peers."))
-    if left_out:
-        lines.append(Text(f"Slow devices: the check was made{left_out}.", style="yellow"))
+def verdict_lines(result: Result) -> list[Piece]:
+    """Return which devices are slow, or that none is, or that and why this could not be checked."""
+    lines = [(f"! {anomaly.says}", ANOMALY_STYLE) for anomaly in result.anomalies]
+    check = AnomalyCheck.from_verdict(result.anomaly_check)
+    if check.made and not lines:
+        lines.append((f"No device is more than {THRESHOLD_PERCENT:g} % under its peers.", ""))
+    if not check.made or check.left_out:
+        lines.append((f"Slow devices: the check was {check.verdict}.", "yellow"))
     return lines
 
 
 def failure_lines(result: Result) -> list[str]:
-    """Say why a run did not complete, what to do, and the last lines of the worker; empty if it completed."""
+    """Return why a run did not complete, what to do, and the last lines of the worker; empty if it did."""
     failure = result.failure
     if failure is None:
         return []
     ended = "Interrupted" if result.status == "interrupted" else "Failed"
     lines = [f"{ended}: {failure.cause}", f"What to do: {failure.remedy}"]
     if failure.last_lines:
-        lines += ["The last lines of the worker:", *(f"  {line}" for line in failure.last_lines)]
+        lines += ["The last lines of the worker:", *(f"  {one.expandtabs()}" for one in failure.last_lines)]
     return lines
 
 
-def _grid(facts: Sequence[Fact]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")  # a path is shown whole
-    for name, value in facts:
-        grid.add_row(name, value if isinstance(value, Text) else Text(value))
-    return grid
-
-
 def repeats_report(repeats: Repeats) -> list[Line]:
-    """Give the report as lines: what ran, each repeat, then all together. A failed one is told as failed."""
+    """Return the report of repeated runs: what ran, each repeat with how it ended, mean and spread."""
     lines: list[Line] = []
     if repeats.runs:
         lines += [((title(repeats.runs[0], ended=False), "bold"),)]

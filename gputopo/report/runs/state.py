@@ -1,15 +1,10 @@
-"""Where a run is, from its events so far: its phase, its speed, each device's pace; and that as a display."""
+"""Where a run is, from its events so far: its phase, its speed, each device's pace."""
 
 import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
 from typing import Any
-
-from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from gputopo.report import units
 from gputopo.report.runs.news import news
@@ -29,7 +24,6 @@ from gputopo.values.events import (
 
 # A device's bar is the median of so many steps: one stalled step does not make it jump.
 RECENT_STEPS = 15
-BAR_WIDTH = 30
 
 # The worker's first word comes when TensorFlow is there and the model is built.
 STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
@@ -49,7 +43,7 @@ class RunState:
         self._counting_began = 0.0
         self._devices: tuple[Device, ...] = ()
         self._spec: dict[str, Any] = {}
-        self._says: tuple[str, ...] = ()
+        self.says: tuple[str, ...] = ()  # messages of the run's start
         self._step: Step | None = None
         self._loss_is_lost = False  # and this was told
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
@@ -59,7 +53,7 @@ class RunState:
         self.running.add(event)
         match event:
             case RunStarted():
-                self._devices, self._spec, self._says = event.devices, event.spec, event.says
+                self._devices, self._spec, self.says = event.devices, event.spec, event.says
             case ModelBuilt():
                 self._enter(FIRST_STEP)
             case PlacementChecked():
@@ -119,27 +113,10 @@ class RunState:
         line = news(event)
         return [] if line is None else [line]
 
-    def renderable(self) -> RenderableType:
-        """Give the display of this moment."""
-        elapsed = units.seconds(max(0.0, self._clock() - self._phase_began))
-        head = Text.assemble((self.phase, "bold"), f"  {elapsed}", f"  {self._speed_words()}")
-        parts: list[RenderableType] = [*(Text(line, style="yellow") for line in self._says), head]
-        fraction = self.fraction()
-        bars = Table.grid(padding=(0, 1, 0, 0))
-        bars.add_row(
-            Text("steps"),
-            ProgressBar(
-                total=None if fraction is None else 1.0,
-                completed=fraction or 0.0,
-                width=BAR_WIDTH,
-                pulse=fraction is None,
-            ),
-            Text(self._steps_words()),
-        )
-        for device, pace in self.paces():
-            bar = ProgressBar(total=1.0, completed=pace, width=BAR_WIDTH)
-            bars.add_row(Text(device.device), bar, Text(f"{100 * pace:.0f} % of the best"))
-        return Group(*parts, bars)
+    @property
+    def phase_s(self) -> float:
+        """How long the phase has lasted."""
+        return max(0.0, self._clock() - self._phase_began)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -165,7 +142,8 @@ class RunState:
             return ""
         return f", loss {units.loss(step.loss)}"
 
-    def _steps_words(self) -> str:
+    def steps_words(self) -> str:
+        """Return how many steps are done, of how many."""
         if self._step is not None and self._step.warmup:
             if self._spec.get("detect_warmup"):
                 return "warm-up until the steps are steady"
@@ -178,7 +156,8 @@ class RunState:
             return f"{done}, for {units.seconds(budget_s)}"
         return str(done)
 
-    def _speed_words(self) -> str:
+    def speed_words(self) -> str:
+        """Return the speed now and so far, and the loss; empty before the first counted step."""
         if self.running.mean is None:
             return ""
         now, mean = units.images_per_sec(self.running.now), units.images_per_sec(self.running.mean)

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gputopo.report.runs.progress import Progress, RunState
+from gputopo.report.runs.progress import Progress, display
+from gputopo.report.runs.state import RunState
 from gputopo.values.events import (
     CheckpointSaved,
     Event,
@@ -40,7 +41,7 @@ def text_of(console: Console) -> str:
 
 def drawn(state: RunState) -> str:
     console = Console(file=io.StringIO(), width=100, color_system=None)
-    console.print(state.renderable())
+    console.print(display(state))
     return text_of(console)
 
 

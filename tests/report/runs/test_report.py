@@ -87,7 +87,7 @@ def test_an_even_run_says_that_nobody_is_slow_only_if_it_was_looked_at() -> None
 def test_a_check_that_left_a_device_out_says_so() -> None:
     devices = (*gpu_devices(2), Device(tower=2, device="/GPU:2", gpu=2, gpu_name="GTX 1080"))
     result = summarise(stream(devices, InventedRun(3, noise=QUIET).steps(20)))
-    lines = [line.plain for line in verdict_lines(result)]
+    lines = [text for text, _ in verdict_lines(result)]
     assert lines == [
         "No device is more than 5 % under its peers.",
         "Slow devices: the check was made, but not for GPU 2 (GTX 1080): no peer of its kind.",
