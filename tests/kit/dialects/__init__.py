@@ -1,0 +1,1 @@
+"""Writers that print a Machine as each tool of each era prints it, independent of the readers' tables."""
