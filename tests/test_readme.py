@@ -11,7 +11,7 @@ import pytest
 
 from gputopo.captures import recording
 from gputopo.cli import run_command
-from gputopo.findings import IDS
+from gputopo.findings import catalogue
 from gputopo.workload import workloads as workload
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +59,7 @@ def test_the_reference_names_every_option_of_the_commands(
 
 def test_every_finding_is_listed() -> None:
     listed = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", README, re.MULTILINE))
-    assert set(IDS) <= listed
+    assert {rule.id for rule in catalogue()} <= listed
 
 
 def test_every_bundled_machine_and_every_model_is_named() -> None:

@@ -1,81 +1,86 @@
-"""What is wrong with a machine, or not known of it: one function a rule, values in, findings out.
+"""What is wrong with a machine, or unknown: rules, checks that make findings of them, and their catalogue.
 
-A new rule is a function from a Machine to findings in the module of its theme, its ids in `IDS`, and the
-function in `RULES`. A fact that is None makes no finding: it is no fault and no pass.
+A new rule: a `Rule` and a check in the module of its theme, the check in `CHECKS` (over a Machine),
+`measured.COPY_CHECKS` (over its measured copies) or `watched.WATCH_CHECKS` (over its samples in time). A fact
+that is None makes no finding: it is no fault and no pass.
 """
 
 from gputopo.findings import (
-    cards,
     clocks,
     configuration,
     driver,
-    fabric,
-    links,
     memory_health,
     nvlink,
+    pcie,
     peer_access,
-    power,
-    recovery,
     sources,
-    thermal,
     throttling,
-    uplinks,
 )
-from gputopo.findings.finding import SEVERITIES, Finding, Inspection, Rule, Severity, reaches, worst_first
-from gputopo.findings.ids import IDS
+from gputopo.findings.rule import (
+    SEVERITIES,
+    Case,
+    Finding,
+    Inspection,
+    Rule,
+    Severity,
+    Threshold,
+    reaches,
+    worst_first,
+)
 from gputopo.values.machine import Machine
 
 __all__ = [
-    "IDS",
-    "RULES",
+    "CHECKS",
     "SEVERITIES",
+    "Case",
     "Finding",
     "Inspection",
     "Rule",
     "Severity",
+    "Threshold",
+    "catalogue",
     "driver_broken",
     "find",
     "find_bandwidth",
     "reaches",
 ]
 
-RULES: tuple[Rule, ...] = (
-    driver.driver,
+CHECKS = (
+    driver.status,
     driver.held_gpus,
     driver.no_device,
     driver.lost_gpus,
-    recovery.actions,
+    driver.recovery_actions,
     memory_health.ecc,
-    memory_health.replaced_memory,
+    memory_health.remapped_rows,
+    memory_health.retired_pages,
     throttling.slowdowns,
-    thermal.temperatures,
-    power.limits,
+    throttling.temperatures,
+    throttling.power_limits,
     clocks.low,
     clocks.peers,
     clocks.model,
-    links.widths,
-    links.generations,
-    links.slots,
-    links.errors,
-    uplinks.chipset_slots,
-    uplinks.shared_uplinks,
+    pcie.widths,
+    pcie.generations,
+    pcie.slots,
+    pcie.errors,
+    pcie.chipset_slots,
+    pcie.shared_uplinks,
     nvlink.down,
     nvlink.thin_bridge,
     nvlink.apart,
     nvlink.errors,
-    fabric.not_joined,
-    fabric.unwell,
+    nvlink.fabric,
     peer_access.acs,
-    peer_access.iommu,
     peer_access.off,
     configuration.processes,
     configuration.modes,
     configuration.cuda_order,
-    configuration.memory_nodes,
+    configuration.numa,
     configuration.persistence,
-    cards.mixed_models,
-    cards.mixed_memory,
-    cards.no_expectation,
+    configuration.mixed_models,
+    configuration.mixed_memory,
+    configuration.no_expectation,
     sources.contradictions,
     sources.hidden_topology,
     sources.unknown_topology,
@@ -84,30 +89,44 @@ RULES: tuple[Rule, ...] = (
 
 
 def find(machine: Machine) -> tuple[Finding, ...]:
-    """Give all findings, errors first, then warnings; within a severity in the order of the rules.
+    """Return all findings, errors first, then warnings; within a severity in the order of the checks.
 
-    What a reading tells and the measured copies tell again of the same subject, is told once, as measured.
+    What readings and measured copies both show of one subject is reported once, as measured.
     """
     measured = find_bandwidth(machine)
-    told = {(finding.id, finding.subject) for finding in measured}
-    read = [finding for rule in RULES for finding in rule(machine)]
-    return worst_first([*(one for one in read if (one.id, one.subject) not in told), *measured])
+    known = {(finding.id, finding.subject) for finding in measured}
+    read = [finding for check in CHECKS for finding in check(machine)]
+    return worst_first([*(one for one in read if (one.id, one.subject) not in known), *measured])
 
 
 def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
-    """Give what the measured copies of `machine.bandwidth` show, errors first. Without them: nothing."""
+    """Return the findings from the measured copies of `machine.bandwidth`, errors first."""
     if machine.bandwidth is None:
         return ()
     # most machines have none: not at each start
-    from gputopo.findings.measured.rules import BANDWIDTH_RULES
+    from gputopo.findings.measured import COPY_CHECKS
 
-    return worst_first(finding for rule in BANDWIDTH_RULES for finding in rule(machine))
+    return worst_first(finding for check in COPY_CHECKS for finding in check(machine))
 
 
 def driver_broken(machine: Machine) -> Finding | None:
-    """Give the finding if there is an NVIDIA device whose driver does not work, else None.
+    """Return the finding of an NVIDIA device whose driver does not work, else None.
 
     A launcher stops with exit code 3 on it. None as well where the machine has no NVIDIA device, or where
-    a capture says nothing of the driver.
+    a capture does not report the driver's status.
     """
-    return next((finding for finding in driver.driver(machine) if finding.severity == "error"), None)
+    return next((finding for finding in driver.status(machine) if finding.severity == "error"), None)
+
+
+def catalogue() -> tuple[Rule, ...]:
+    """Return every rule that a finding can be of, by id."""
+    from gputopo.findings.measured import COPY_CHECKS
+    from gputopo.findings.watched import WATCH_CHECKS
+
+    rules = {
+        rule.id: rule
+        for checks in (CHECKS, COPY_CHECKS, WATCH_CHECKS)
+        for one in checks
+        for rule in one.rules
+    }
+    return tuple(rules[id] for id in sorted(rules))

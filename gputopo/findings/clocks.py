@@ -1,155 +1,175 @@
-"""Clocks: unlike those of equal cards, or low although the card works."""
+"""Clocks: different from GPUs of the same model, or low under load."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from gputopo.findings.fault import Fault, findings_of, kinds, present
-from gputopo.findings.finding import Finding, Severity
-from gputopo.findings.load import busy
-from gputopo.findings.throttle_words import EXPLAINING
+from gputopo.findings.load import BUSY_PERCENT, busy
+from gputopo.findings.rule import Fault, Rule, Threshold, by_model, check, present
+from gputopo.findings.throttling import explained
 from gputopo.reference.clock_events import reasons_of
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.machine import ClockMhz, Gpu, Machine
 
-# Memory of one model runs at one clock; drivers differ by 1 MHz in rounding (Tesla T4: 5000 of 5001).
-MEMORY_SHARE = 0.01
-# Reference and factory-overclocked GTX 1070 differ by 5 % (1683 and 1771 MHz), steps of a clock by 15 MHz.
-CORE_SHARE = 0.02
-# Equal cards under equal work scatter by their chips and coolers, some 5 %; below that something is up. Ours.
-CORE_BUSY_SHARE = 0.10
-# Compute work holds GeForce cards in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505
-# (GTX 1080 Ti), so a working card may lose a tenth.
-MEMORY_BUSY_FLOOR = 0.90
-# Of the boost clock that the maker promises, or of the application clock that is set. Ours.
-CORE_BUSY_FLOOR = 0.90
-# Where only NVML's maximum is known: promised boost clocks are 0.73 of it and more (data/gpus.csv).
-CORE_MAXIMUM_FLOOR = 0.70
-# NVML and published tables agree within this (data/gpus.csv).
-MODEL_SHARE = 0.03
+MEMORY_SHARE = Threshold(
+    "memory or application clock difference",
+    0.01,
+    "of the most common clock",
+    "GPUs of one model have one memory clock; drivers round differently by 1 MHz (Tesla T4: 5000 of 5001)",
+)
+CORE_SHARE = Threshold(
+    "core clock difference",
+    0.02,
+    "of the most common clock",
+    "Reference and factory-overclocked GTX 1070 differ by 5 % (1683 and 1771 MHz), clock steps are 15 MHz",
+)
+CORE_BUSY_SHARE = Threshold(
+    "core clock below peers under load",
+    0.10,
+    "below the median of the peers",
+    "GPUs of one model under the same load vary by chip and cooler, some 5 %. Ours",
+)
+MEMORY_BUSY_FLOOR = Threshold(
+    "memory clock under load",
+    0.90,
+    "of the maximum or application clock",
+    "CUDA runs GeForce GPUs in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505 (GTX 1080 "
+    "Ti)",
+)
+CORE_BUSY_FLOOR = Threshold("core clock under load", 0.90, "of the rated boost or application clock", "Ours")
+CORE_MAXIMUM_FLOOR = Threshold(
+    "core clock under load, where only NVML's maximum is known",
+    0.70,
+    "of the maximum clock",
+    "Rated boost clocks are at least 0.73 of NVML's maximum (gpus.csv)",
+)
+MODEL_SHARE = Threshold(
+    "memory clock below the model's",
+    0.03,
+    "below the reference clock",
+    "NVML and published tables agree within this (gpus.csv)",
+)
 
-_CARD_DIFFERS = (
-    "the cards are of different builds or VBIOS versions (nvidia-smi -q | grep -i vbios), or one has a clock "
-    "offset; in synchronous training the slowest sets the pace: give the work to equal cards"
+_BUILDS_DIFFER = (
+    "Compare VBIOS versions (nvidia-smi -q | grep -i vbios) and clock offsets. The slowest GPU sets the pace "
+    "of synchronous training: use GPUs with the same clocks."
+)
+MEMORY_DIFFERS = Rule(
+    "clocks.memory_differs",
+    title="max memory clock differs from GPUs of the same model",
+    remedy=_BUILDS_DIFFER,
+    thresholds=(MEMORY_SHARE,),
+)
+CORE_DIFFERS = Rule(
+    "clocks.core_differs",
+    title="max core clock differs from GPUs of the same model",
+    remedy=_BUILDS_DIFFER,
+    severities=("info",),
+    thresholds=(CORE_SHARE,),
+)
+APPLICATION_DIFFERS = Rule(
+    "clocks.application_differs",
+    title="application clock differs from GPUs of the same model",
+    remedy="Reset the application clocks: sudo nvidia-smi -i GPU -rac.",
+    thresholds=(MEMORY_SHARE,),
+)
+CORE_BELOW_MAXIMUM = Rule(
+    "clocks.core_below_maximum",
+    title="low core clock under load, no throttle reason reported",
+    remedy="See nvidia-smi -q -d CLOCK,PERFORMANCE. Remove locked clocks with sudo nvidia-smi -rgc, "
+    "application clocks with sudo nvidia-smi -rac.",
+    thresholds=(CORE_BUSY_FLOOR, CORE_MAXIMUM_FLOOR, BUSY_PERCENT),
+)
+MEMORY_BELOW_MAXIMUM = Rule(
+    "clocks.memory_below_maximum",
+    title="low memory clock under load, no throttle reason reported",
+    remedy="See nvidia-smi -q -d CLOCK,PERFORMANCE. Remove locked memory clocks with sudo nvidia-smi -rmc.",
+    thresholds=(MEMORY_BUSY_FLOOR, BUSY_PERCENT),
+)
+CORE_SLOWER_THAN_PEERS = Rule(
+    "clocks.core_slower_than_peers",
+    title="lower core clock under load than GPUs of the same model",
+    remedy="Compare temperature, power draw and cooling with the GPUs of the same model under load.",
+    thresholds=(CORE_BUSY_SHARE, BUSY_PERCENT),
+)
+MEMORY_BELOW_MODEL = Rule(
+    "clocks.memory_below_model",
+    title="max memory clock below that of the model",
+    remedy="Look for a clock offset or another VBIOS (nvidia-smi -q | grep -i vbios): the card may be "
+    "another build sold under this name.",
+    thresholds=(MODEL_SHARE,),
 )
 
 
-def peers(machine: Machine) -> Iterator[Finding]:
-    """Compare highest and set clocks of cards of one model."""
-    tops: tuple[tuple[str, float, Severity, str], ...] = (
-        ("memory", MEMORY_SHARE, "warning", "clocks.memory_differs"),
-        ("core", CORE_SHARE, "info", "clocks.core_differs"),
-    )
-    for what, share, severity, id in tops:
-        faults = [fault for group in kinds(machine) for fault in _odd(group, what, "max", share, severity)]
-        yield from findings_of(id, faults, _CARD_DIFFERS, machine)
-    faults = [
-        fault
-        for group in kinds(machine)
-        for what in ("memory", "core")
-        for fault in _odd(group, what, "application", MEMORY_SHARE, "warning")
-    ]
-    yield from findings_of(
-        "clocks.application_differs", faults, "set all cards alike: sudo nvidia-smi -i GPU -rac", machine
-    )
+@check(MEMORY_DIFFERS, CORE_DIFFERS, APPLICATION_DIFFERS)
+def peers(machine: Machine) -> Iterator[Fault]:
+    """Compare max and application clocks of GPUs of one model."""
+    groups = by_model(machine)
+    for group in groups:
+        yield from _odd(MEMORY_DIFFERS, group, "memory", "max", MEMORY_SHARE)
+    for group in groups:
+        yield from _odd(CORE_DIFFERS, group, "core", "max", CORE_SHARE)
+    for group in groups:
+        for domain in ("memory", "core"):
+            yield from _odd(APPLICATION_DIFFERS, group, domain, "application", MEMORY_SHARE)
 
 
-def low(machine: Machine) -> Iterator[Finding]:
-    """Find cards that work and whose clocks are low, with no reason told by the driver."""
-    told = [gpu for gpu in present(machine) if busy(gpu) and not _explained(gpu)]
-    core = [fault for gpu in told if (fault := _low_core(gpu))]
-    yield from findings_of(
-        "clocks.core_below_maximum",
-        core,
-        "nvidia-smi -q -d CLOCK,PERFORMANCE; a lock of clocks is removed with sudo nvidia-smi -rgc, set "
-        "application clocks with sudo nvidia-smi -rac",
-        machine,
-    )
-    memory = [fault for gpu in told if (fault := _low_memory(gpu))]
-    yield from findings_of(
-        "clocks.memory_below_maximum",
-        memory,
-        "nvidia-smi -q -d CLOCK,PERFORMANCE; a lock of memory clocks is removed with sudo nvidia-smi -rmc",
-        machine,
-    )
+@check(CORE_BELOW_MAXIMUM, MEMORY_BELOW_MAXIMUM, CORE_SLOWER_THAN_PEERS)
+def low(machine: Machine) -> Iterator[Fault]:
+    """Find low clocks under load without a throttle reason."""
+    loaded = [gpu for gpu in present(machine) if busy(gpu) and not explained(reasons_of(gpu.throttle))]
+    core = [fault for gpu in loaded if (fault := _low_core(gpu))]
+    yield from core
+    yield from (fault for gpu in loaded if (fault := _low_memory(gpu)))
     known = {fault.gpu.index for fault in core}
-    slower = [
-        fault
-        for group in kinds(machine)
-        for fault in _slower([gpu for gpu in group if gpu in told and gpu.index not in known])
-    ]
-    yield from findings_of(
-        "clocks.core_slower_than_peers",
-        slower,
-        "compare temperature, power draw and cooling of this card with those of its equals while both work",
-        machine,
-    )
+    for group in by_model(machine):
+        yield from _slower([gpu for gpu in group if gpu in loaded and gpu.index not in known])
 
 
-def model(machine: Machine) -> Iterator[Finding]:
-    """Compare the highest memory clock with what cards of this model have.
-
-    A card that differs from its equals here is told by that already.
-    """
+@check(MEMORY_BELOW_MODEL)
+def model(machine: Machine) -> Iterator[Fault]:
+    """Compare the max memory clock with the reference, where it does not differ from the peers."""
     odd = {
         fault.gpu.index
-        for group in kinds(machine)
-        for fault in _odd(group, "memory", "max", MEMORY_SHARE, "info")
+        for group in by_model(machine)
+        for fault in _odd(MEMORY_DIFFERS, group, "memory", "max", MEMORY_SHARE)
     }
-    faults = []
     for gpu in present(machine):
-        if gpu.index in odd:
-            continue
         expected = expected_gpu(gpu.name, gpu.pci_device_id)
         top = gpu.clocks_mhz.memory.max
-        if expected is None or expected.max_memory_mhz is None or not top:
+        if gpu.index in odd or expected is None or expected.max_memory_mhz is None or not top:
             continue
-        if top < expected.max_memory_mhz * (1 - MODEL_SHARE):
-            evidence = {"max_mhz": top, "expected_mhz": expected.max_memory_mhz, "source": expected.source}
-            says = f"its memory reaches {top} MHz at most; a {expected.name} has {expected.max_memory_mhz}"
-            faults.append(Fault(gpu, says, evidence, "warning"))
-    yield from findings_of(
-        "clocks.memory_below_model",
-        faults,
-        "look for a clock offset or another VBIOS (nvidia-smi -q | grep -i vbios): a card of another build "
-        "may bear the name",
-        machine,
-    )
+        if top < expected.max_memory_mhz * (1 - MODEL_SHARE.value):
+            yield MEMORY_BELOW_MODEL.fault(
+                gpu,
+                f"max memory clock {top} MHz, {expected.max_memory_mhz} MHz for {expected.name}",
+                {"max_mhz": top, "expected_mhz": expected.max_memory_mhz, "source": expected.source},
+            )
 
 
-def core(gpu: Gpu) -> ClockMhz:
-    """Give the clocks of the arithmetic units: those of the SMs, else of the graphics domain."""
+def _core(gpu: Gpu) -> ClockMhz:
+    """Return the clocks of the SMs, else of the graphics domain."""
     return gpu.clocks_mhz.sm if gpu.clocks_mhz.sm != ClockMhz() else gpu.clocks_mhz.graphics
 
 
-def _clock(gpu: Gpu, what: str, kind: str) -> int | None:
-    value: int | None = getattr(core(gpu) if what == "core" else gpu.clocks_mhz.memory, kind)
+def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
+    value: int | None = getattr(_core(gpu) if domain == "core" else gpu.clocks_mhz.memory, kind)
     return value or None
 
 
-def _odd(group: Sequence[Gpu], what: str, kind: str, share: float, severity: Severity) -> list[Fault]:
-    """Give the cards whose clock is not that of most; of two values that are as common, the higher counts."""
-    clocks = {gpu.index: clock for gpu in group if (clock := _clock(gpu, what, kind)) is not None}
+def _odd(rule: Rule, group: Sequence[Gpu], domain: str, kind: str, share: Threshold) -> Iterator[Fault]:
+    """Yield the GPUs whose clock is not the most common one; of two as common ones the higher counts."""
+    clocks = {gpu.index: clock for gpu in group if (clock := _clock(gpu, domain, kind)) is not None}
     if len(clocks) < 2:
-        return []
+        return
     common = max(Counter(clocks.values()).items(), key=lambda item: (item[1], item[0]))[0]
-    names = {"max": "highest", "application": "set"}
-    return [
-        Fault(
-            gpu,
-            f"its {names[kind]} {what} clock is {clocks[gpu.index]} MHz; "
-            f"most of the cards of its model here have {common}",
-            {f"{kind}_mhz": clocks[gpu.index], "peers_mhz": common, "clock": what},
-            severity,
-        )
-        for gpu in group
-        if gpu.index in clocks and abs(clocks[gpu.index] - common) > share * common
-    ]
-
-
-def _explained(gpu: Gpu) -> bool:
-    reasons = reasons_of(gpu.throttle)
-    return any(name in EXPLAINING for name in reasons)
+    for gpu in group:
+        if gpu.index in clocks and abs(clocks[gpu.index] - common) > share.value * common:
+            yield rule.fault(
+                gpu,
+                f"{kind} {domain} clock {clocks[gpu.index]} MHz, {common} MHz on most GPUs of this model",
+                {f"{kind}_mhz": clocks[gpu.index], "peers_mhz": common, "clock": domain},
+            )
 
 
 def _low_core(gpu: Gpu) -> Fault | None:
@@ -159,62 +179,66 @@ def _low_core(gpu: Gpu) -> Fault | None:
     known = [clock for clock in (top, set_, boost) if clock]
     if now is None or not known:
         return None
-    aim = min(known)
-    floor = CORE_BUSY_FLOOR if set_ or boost else CORE_MAXIMUM_FLOOR
-    if now >= floor * aim:
+    floor = (CORE_BUSY_FLOOR if set_ or boost else CORE_MAXIMUM_FLOOR).value
+    at_least = floor * min(known)
+    if now >= at_least:
         return None
-    evidence = {
-        "now_mhz": now,
-        "max_mhz": top,
-        "application_mhz": set_,
-        "boost_mhz": boost,
-        "least_share": floor,
-        "utilization_percent": gpu.utilization_percent.gpu,
-        "pstate": gpu.pstate,
-    }
-    return Fault(gpu, f"it works at {now} MHz where {aim} are due, and tells no reason", evidence, "warning")
+    return CORE_BELOW_MAXIMUM.fault(
+        gpu,
+        f"{now} MHz under load, expected at least {at_least:.0f}; no throttle reason reported",
+        {
+            "now_mhz": now,
+            "max_mhz": top,
+            "application_mhz": set_,
+            "boost_mhz": boost,
+            "least_share": floor,
+            "utilization_percent": gpu.utilization_percent.gpu,
+            "pstate": gpu.pstate,
+        },
+    )
 
 
 def _low_memory(gpu: Gpu) -> Fault | None:
     now, top, set_ = (_clock(gpu, "memory", kind) for kind in ("now", "max", "application"))
     known = [clock for clock in (top, set_) if clock]
-    if now is None or not known or now >= MEMORY_BUSY_FLOOR * min(known):
+    floor = MEMORY_BUSY_FLOOR.value
+    if now is None or not known or now >= floor * min(known):
         return None
-    evidence = {
-        "now_mhz": now,
-        "max_mhz": top,
-        "application_mhz": set_,
-        "least_share": MEMORY_BUSY_FLOOR,
-        "pstate": gpu.pstate,
-    }
-    return Fault(
+    return MEMORY_BELOW_MAXIMUM.fault(
         gpu,
-        f"its memory works at {now} MHz where {min(known)} are due, and tells no reason",
-        evidence,
-        "warning",
+        f"memory at {now} MHz under load, expected at least {floor * min(known):.0f}; no throttle reason "
+        "reported",
+        {
+            "now_mhz": now,
+            "max_mhz": top,
+            "application_mhz": set_,
+            "least_share": floor,
+            "pstate": gpu.pstate,
+        },
     )
 
 
-def _due(gpu: Gpu) -> int | None:
+def _limit(gpu: Gpu) -> int | None:
     known = [clock for kind in ("max", "application") if (clock := _clock(gpu, "core", kind))]
     return min(known, default=None)
 
 
 def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
-    """Compare what share of its own maximum, or of what is set, each working card of a model reaches."""
+    """Compare the share of its max or application clock that each GPU of a model reaches under load."""
     shares = {
-        gpu.index: now / due for gpu in group if (now := _clock(gpu, "core", "now")) and (due := _due(gpu))
+        gpu.index: now / limit
+        for gpu in group
+        if (now := _clock(gpu, "core", "now")) and (limit := _limit(gpu))
     }
     for gpu in group:
         others = [share for index, share in shares.items() if index != gpu.index]
-        if gpu.index in shares and others and shares[gpu.index] < median(others) * (1 - CORE_BUSY_SHARE):
-            evidence = {
-                "now_mhz": core(gpu).now,
-                "share_of_due": round(shares[gpu.index], 3),
-                "peers_share": round(median(others), 3),
-            }
-            says = (
-                f"it works at {core(gpu).now} MHz, {shares[gpu.index]:.0%} of what it may, where its equals "
-                f"reach {median(others):.0%}"
+        if not others or gpu.index not in shares:
+            continue
+        share, usual = shares[gpu.index], median(others)
+        if share < usual * (1 - CORE_BUSY_SHARE.value):
+            now = _core(gpu).now
+            yield CORE_SLOWER_THAN_PEERS.fault(
+                gpu,
+                f"{now} MHz under load, {share:.0%} of its limit; same-model GPUs reach {usual:.0%}",
+                {"now_mhz": now, "share_of_due": round(share, 3), "peers_share": round(usual, 3)},
             )
-            yield Fault(gpu, says, evidence, "warning")

@@ -1,170 +1,232 @@
-"""How the GPUs are set up: who uses them, compute mode, persistence, MIG, order, memory nodes."""
+"""How the GPUs are set up: models, other processes, compute mode, MIG, persistence, CUDA order, NUMA "
+"nodes."""
 
 from collections.abc import Iterator
 
-from gputopo.findings.fault import Fault, findings_of, numbers, present
-from gputopo.findings.finding import Finding, Severity
+from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, by_model, check, present
+from gputopo.reference.expectations import expected_gpu
+from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, GpuProcess, Machine
+from gputopo.values.subject import MACHINE, Subject
 
-# A process that computes less and holds less than a tenth of the card leaves room for another. Ours.
-BUSY_PERCENT = 10
-HELD_SHARE = 0.10
+MEMORY_SHARE = Threshold(
+    "memory size difference",
+    0.07,
+    "below the largest of the model",
+    "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); sizes of "
+    "one model differ by more (RTX 3080: 10 and 12 GB)",
+)
+BUSY_PERCENT = Threshold(
+    "utilization by other programs", 10, "%", "A process below this leaves the GPU to others. Ours"
+)
+USED_SHARE = Threshold(
+    "memory used by other programs",
+    0.10,
+    "of the GPU's memory",
+    "A process below this leaves memory to others. Ours",
+)
+
+MIXED_MODELS = Rule(
+    "machine.mixed_models",
+    title="GPUs of different models",
+    remedy="Train on GPUs of one model (gputopo plan --gpus LIST): in synchronous training the slowest sets "
+    "the pace, and the smallest memory the batch size.",
+    severities=("info",),
+)
+MIXED_MEMORY = Rule(
+    "machine.mixed_memory",
+    title="GPUs of one model with different memory sizes",
+    remedy="Choose the batch size by the smallest memory. If the sizes should be the same, compare ECC "
+    "(nvidia-smi -q -d ECC) and MIG.",
+    thresholds=(MEMORY_SHARE,),
+)
+NO_EXPECTATION = Rule(
+    "card.no_expectation",
+    title="no reference data for this model",
+    remedy="Compare clocks and link with the data sheet: they were compared with GPUs of the same model "
+    "only.",
+    severities=("info",),
+)
+GPU_BUSY = Rule(
+    "gpu.busy",
+    title="another program runs on the GPU",
+    remedy="Wait for it, end it, or use other GPUs. Measurements beside it are not meaningful.",
+    severities=("warning", "info"),
+    thresholds=(BUSY_PERCENT, USED_SHARE),
+)
+COMPUTE_PROHIBITED = Rule(
+    "configuration.compute_prohibited",
+    title="compute mode Prohibited: no CUDA program may use the GPU",
+    remedy="Run sudo nvidia-smi -i GPU -c DEFAULT.",
+    severities=("error",),
+)
+COMPUTE_EXCLUSIVE = Rule(
+    "configuration.compute_exclusive",
+    title="compute mode Exclusive: one process at a time may use the GPU",
+    remedy="None needed for one training at a time. To share the GPU: sudo nvidia-smi -i GPU -c DEFAULT.",
+    severities=("info",),
+)
+MIG_ON = Rule(
+    "configuration.mig_on",
+    title="MIG mode on: a program gets one instance, without P2P to other GPUs",
+    remedy="To train on the whole GPU: sudo nvidia-smi -i GPU -mig 0.",
+    severities=("info",),
+)
+PERSISTENCE_OFF = Rule(
+    "configuration.persistence_off",
+    title="persistence mode off: the driver unloads between programs, which start slowly and lose settings",
+    remedy="Run sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1.",
+    severities=("info",),
+)
+CUDA_ORDER = Rule(
+    "cuda.order_differs",
+    title="CUDA numbers the GPUs in another order than nvidia-smi",
+    remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID before a program starts; gputopo run does.",
+)
+NUMA_BINDING = Rule(
+    "numa.binding",
+    title="CPU affinity of a GPU includes CPUs of another NUMA node",
+    remedy="Bind by node: numactl --cpunodebind=NODE --membind=NODE. Copies from a far node can take three "
+    "times as long.",
+    severities=("info",),
+)
+NUMA_UNKNOWN = Rule(
+    "numa.unknown",
+    title="NUMA node unknown",
+    remedy="Compare copies from each node (gputopo bandwidth), or look for a BIOS update that reports the "
+    "node to the kernel.",
+    severities=("info",),
+)
 
 
-def processes(machine: Machine) -> Iterator[Finding]:
+@check(MIXED_MODELS)
+def mixed_models(machine: Machine) -> Iterator[Finding]:
+    """Report GPUs of different models."""
+    groups = by_model(machine)
+    if len(groups) > 1:
+        models = {group[0].name or "": [gpu.index for gpu in group] for group in groups}
+        words = "; ".join(f"{name}: GPU {index_ranges(gpus)}" for name, gpus in models.items())
+        memory = {str(gpu.index): gpu.memory_mib.total for gpu in present(machine)}
+        yield MIXED_MODELS.finding(
+            MACHINE, f"GPUs of {len(groups)} models ({words})", {"models": models, "memory_mib": memory}
+        )
+
+
+@check(MIXED_MEMORY)
+def mixed_memory(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs of one model with different memory sizes."""
+    for group in by_model(machine):
+        largest = max((gpu.memory_mib.total or 0 for gpu in group), default=0)
+        for gpu in group:
+            total = gpu.memory_mib.total
+            if total and total < largest * (1 - MEMORY_SHARE.value):
+                yield MIXED_MEMORY.fault(
+                    gpu,
+                    f"{total} MiB of memory, {largest} MiB on other GPUs of this model",
+                    {"memory_mib": total, "peers_mib": largest},
+                )
+
+
+@check(NO_EXPECTATION)
+def no_expectation(machine: Machine) -> Iterator[Fault]:
+    """Report models without reference data: not compared is no pass."""
+    for group in by_model(machine):
+        name = group[0].name
+        if expected_gpu(name, group[0].pci_device_id) is None:
+            evidence = {"name": name, "gpus": [gpu.index for gpu in group]}
+            for gpu in group:
+                yield NO_EXPECTATION.fault(gpu, f"no reference data for {name}", evidence, part=name or "")
+
+
+@check(GPU_BUSY)
+def processes(machine: Machine) -> Iterator[Fault]:
     """Find GPUs on which other programs compute. What draws the screen does not count."""
-    faults = []
     for gpu in present(machine):
-        working = [process for process in gpu.processes or () if process.kind in ("compute", "mps")]
-        if working:
-            severity: Severity = "warning" if _takes_much(gpu, working) else "info"
+        computing = [process for process in gpu.processes or () if process.kind in ("compute", "mps")]
+        if computing:
+            severity: Severity = "warning" if _is_loaded(gpu, computing) else "info"
             evidence = {
                 "processes": [
-                    {"pid": one.pid, "name": one.name, "memory_mib": one.memory_mib} for one in working
+                    {"pid": one.pid, "name": one.name, "memory_mib": one.memory_mib} for one in computing
                 ],
                 "utilization_percent": gpu.utilization_percent.gpu,
             }
-            faults.append(Fault(gpu, f"another program uses it: {_names(working)}", evidence, severity))
-    yield from findings_of(
-        "gpu.busy",
-        faults,
-        "wait for it, end it, or take other GPUs; measurements made beside it tell too little",
-        machine,
-    )
+            yield GPU_BUSY.fault(gpu, f"used by another program: {_names(computing)}", evidence, severity)
 
 
-def modes(machine: Machine) -> Iterator[Finding]:
-    """Find compute modes and MIG modes that change what a program may do."""
-    gpus = present(machine)
-    prohibited = [
-        Fault(gpu, "its compute mode is prohibited: no CUDA program may use it", _mode(gpu), "error")
-        for gpu in gpus
-        if gpu.compute_mode == "prohibited"
-    ]
-    yield from findings_of(
-        "configuration.compute_prohibited", prohibited, "sudo nvidia-smi -i GPU -c DEFAULT", machine
-    )
-    exclusive = [
-        Fault(gpu, "its compute mode is exclusive: only one process at a time may use it", _mode(gpu), "info")
-        for gpu in gpus
-        if gpu.compute_mode in ("exclusive_process", "exclusive_thread")
-    ]
-    yield from findings_of(
-        "configuration.compute_exclusive",
-        exclusive,
-        "fine for one training at a time; to share the card: sudo nvidia-smi -i GPU -c DEFAULT",
-        machine,
-    )
-    split = [
-        Fault(
-            gpu,
-            "it is split by MIG: a program sees one part, without P2P to others",
-            {"instances": gpu.mig.instances},
-            "info",
-        )
-        for gpu in gpus
-        if gpu.mig.mode
-    ]
-    yield from findings_of(
-        "configuration.mig_on",
-        split,
-        "for training on the whole card: sudo nvidia-smi -i GPU -mig 0",
-        machine,
-    )
+@check(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE, MIG_ON)
+def modes(machine: Machine) -> Iterator[Fault]:
+    """Find compute modes and MIG modes that limit what a program may do."""
+    for gpu in present(machine):
+        mode: dict[str, object] = {"compute_mode": gpu.compute_mode}
+        if gpu.compute_mode == "prohibited":
+            yield COMPUTE_PROHIBITED.fault(gpu, COMPUTE_PROHIBITED.title, mode)
+        if gpu.compute_mode in ("exclusive_process", "exclusive_thread"):
+            yield COMPUTE_EXCLUSIVE.fault(gpu, COMPUTE_EXCLUSIVE.title, mode)
+        if gpu.mig.mode:
+            yield MIG_ON.fault(gpu, MIG_ON.title, {"instances": gpu.mig.instances})
 
 
-def persistence(machine: Machine) -> Iterator[Finding]:
-    """Find cards that forget their settings when nobody uses them."""
-    faults = [
-        Fault(
-            gpu,
-            "persistence mode is off: the driver unloads between programs, which then start slowly and lose "
-            "settings",
-            {"persistence_mode": False},
-            "info",
-        )
-        for gpu in present(machine)
-        if gpu.persistence_mode is False
-    ]
-    yield from findings_of(
-        "configuration.persistence_off",
-        faults,
-        "sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1",
-        machine,
-    )
+@check(PERSISTENCE_OFF)
+def persistence(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that lose their settings between programs."""
+    for gpu in present(machine):
+        if gpu.persistence_mode is False:
+            yield PERSISTENCE_OFF.fault(gpu, PERSISTENCE_OFF.title, {"persistence_mode": False})
 
 
+@check(CUDA_ORDER)
 def cuda_order(machine: Machine) -> Iterator[Finding]:
-    """Warn where CUDA counts the GPUs in another order than nvidia-smi."""
+    """Report that CUDA numbers the GPUs in another order than nvidia-smi."""
     moved = {gpu.index: gpu.cuda_index for gpu in machine.gpus if gpu.cuda_index not in (None, gpu.index)}
-    # A part of the GPUs, as in a container or under CUDA_VISIBLE_DEVICES, is no other order.
+    # A subset of the GPUs, as in a container or under CUDA_VISIBLE_DEVICES, is no other order.
     seen = [
         gpu.cuda_index
         for gpu in sorted(machine.gpus, key=lambda gpu: gpu.index)
         if gpu.cuda_index is not None
     ]
     if moved and seen != sorted(seen):
-        yield Finding(
-            id="cuda.order_differs",
-            severity="warning",
-            subject="machine",
-            says="CUDA and TensorFlow count the GPUs in another order than nvidia-smi: "
+        yield CUDA_ORDER.finding(
+            MACHINE,
+            "CUDA and TensorFlow number the GPUs in another order than nvidia-smi: "
             + ", ".join(f"GPU {index} is CUDA device {cuda}" for index, cuda in moved.items()),
-            evidence={"cuda_index": {str(gpu.index): gpu.cuda_index for gpu in machine.gpus}},
-            remedy="set CUDA_DEVICE_ORDER=PCI_BUS_ID before a program starts; gputopo run does",
+            {"cuda_index": {str(gpu.index): gpu.cuda_index for gpu in machine.gpus}},
         )
 
 
-def memory_nodes(machine: Machine) -> Iterator[Finding]:
-    """Find CPU lists that lead a process away from the memory node of its GPU."""
+@check(NUMA_BINDING, NUMA_UNKNOWN)
+def numa(machine: Machine) -> Iterator[Fault | Finding]:
+    """Find CPU affinities beyond the GPU's NUMA node, and GPUs whose node is unknown."""
     nodes = {node.index: node for node in machine.host.numa_nodes or ()}
     if len(nodes) < 2:
         return
-    from gputopo.values.index_ranges import index_ranges, parse_cpus
-
-    faults = []
     for gpu in present(machine):
         node = nodes.get(-1 if gpu.numa_node is None else gpu.numa_node)
-        own = parse_cpus(gpu.cpu_affinity or "")
+        affinity = parse_cpus(gpu.cpu_affinity or "")
         near = parse_cpus(node.cpus or "") if node else None
-        if node is not None and own and near and not own <= near:
-            far = index_ranges(own - near)
-            evidence = {"cpu_affinity": gpu.cpu_affinity, "numa_node": gpu.numa_node, "node_cpus": node.cpus}
-            says = f"the driver names CPUs {far} as near, which are not on its memory node {node.index}"
-            faults.append(Fault(gpu, says, evidence, "info"))
-    yield from findings_of(
-        "numa.binding",
-        faults,
-        "bind by node instead: numactl --cpunodebind=NODE --membind=NODE; copies from a far node may take "
-        "three times as long",
-        machine,
-    )
+        if node is not None and affinity and near and not affinity <= near:
+            yield NUMA_BINDING.fault(
+                gpu,
+                f"CPU affinity {gpu.cpu_affinity} includes {index_ranges(affinity - near)}, which are not "
+                f"on its NUMA node {node.index}",
+                {"cpu_affinity": gpu.cpu_affinity, "numa_node": gpu.numa_node, "node_cpus": node.cpus},
+            )
     unknown = [gpu.index for gpu in present(machine) if gpu.numa_node is None and not gpu.cpu_affinity]
-    placed = [gpu for gpu in present(machine) if gpu.numa_node is not None]
-    if unknown and placed:
-        yield Finding(
-            id="numa.unknown",
-            severity="info",
-            subject=f"gpus:{numbers(unknown)}" if len(unknown) > 1 else f"gpu:{unknown[0]}",
-            says=f"this machine has {len(nodes)} memory nodes, and to which GPU {numbers(unknown)} belongs "
-            "is not told",
-            evidence={"gpus": unknown, "nodes": sorted(nodes)},
-            remedy="nothing is broken: compare copies from each node (gputopo bandwidth), or look for a BIOS "
-            "update that tells the kernel",
+    if unknown and any(gpu.numa_node is not None for gpu in present(machine)):
+        yield NUMA_UNKNOWN.finding(
+            Subject.of_gpus(unknown),
+            f"NUMA node of GPU {index_ranges(unknown)} unknown; this machine has {len(nodes)} nodes",
+            {"gpus": unknown, "nodes": sorted(nodes)},
         )
 
 
-def _takes_much(gpu: Gpu, working: list[GpuProcess]) -> bool:
-    if (gpu.utilization_percent.gpu or 0) >= BUSY_PERCENT:
+def _is_loaded(gpu: Gpu, computing: list[GpuProcess]) -> bool:
+    if (gpu.utilization_percent.gpu or 0) >= BUSY_PERCENT.value:
         return True
-    held, total = sum(process.memory_mib or 0 for process in working), gpu.memory_mib.total
-    return bool(total) and held >= HELD_SHARE * (total or 0)
+    used, total = sum(process.memory_mib or 0 for process in computing), gpu.memory_mib.total
+    return bool(total) and used >= USED_SHARE.value * (total or 0)
 
 
-def _names(working: list[GpuProcess]) -> str:
-    names = [f"{process.name or 'a program'} (pid {process.pid})" for process in working[:3]]
-    return ", ".join(names) + (f" and {len(working) - 3} more" if len(working) > 3 else "")
-
-
-def _mode(gpu: Gpu) -> dict[str, object]:
-    return {"compute_mode": gpu.compute_mode}
+def _names(computing: list[GpuProcess]) -> str:
+    names = [f"{process.name or 'a program'} (pid {process.pid})" for process in computing[:3]]
+    return ", ".join(names) + (f" and {len(computing) - 3} more" if len(computing) > 3 else "")

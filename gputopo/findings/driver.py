@@ -1,89 +1,190 @@
-"""The driver: whether it works, and GPUs that it lost."""
+"""The driver: whether it works, Xid errors, and GPUs that it lost or wants reset.
+
+Recovery actions: NVIDIA, GPU Memory Error Management, "Error Recovery and Response Flags"
+(docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt), and nvmlDeviceGpuRecoveryAction_t in nvml.h. After "Drain
+and Reset" running programs may finish, so that is a warning; after every other action the GPU is unusable.
+The same: `nvidia-smi --query-gpu=gpu_recovery_action`.
+"""
 
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from gputopo.findings.fault import named
-from gputopo.findings.finding import Finding
+from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named, present
 from gputopo.reference.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, held_by_others
 from gputopo.values.machine import Driver, Machine
+from gputopo.values.subject import DRIVER, MACHINE, Subject
 
-_SET_ASIDE = "set aside for a virtual machine: run there, or bind it to nvidia"
-_DRIVER_WORDS: dict[str, tuple[str, str]] = {
-    "not_loaded": (
-        "the NVIDIA kernel module is not loaded",
-        "sudo modprobe nvidia; if it fails, sudo dmesg | grep -i nvidia tells why (after a kernel update the "
-        "driver must be installed again; with Secure Boot its module must be signed)",
-    ),
-    "library_missing": (
-        "the driver's library libnvidia-ml.so.1 is not found",
-        "install the user-space part of the driver in the version of the kernel module; in a container, "
-        "start it with GPU access (docker run --gpus all)",
-    ),
-    "version_mismatch": (
-        "the driver's library and its kernel module are of different versions",
-        "reboot (the driver was updated under a running kernel module); in a container, update the driver of "
-        "the host or remove the libraries that the image brings",
-    ),
-    "no_permission": (
-        "/dev/nvidia* may not be opened, or is not there",
-        "ls -l /dev/nvidia* shows which group may open it: join that group; in a container, start it with "
-        "GPU access (docker run --gpus all)",
-    ),
-    "other_driver": (
-        "another kernel driver holds the NVIDIA device",
-        "nouveau: install NVIDIA's driver, keep nouveau from loading (blacklist it) and reboot; vfio-pci: "
-        f"the device is {_SET_ASIDE}",
-    ),
-    "failed": (
-        "the NVIDIA driver does not work",
-        "nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid tell more; a reboot heals most of these",
-    ),
-}
-
-LOST_REMEDY = (
-    "sudo dmesg | grep -i xid tells why (79: fell off the bus); reboot or power-cycle; if it comes again, "
-    "check the seat, the riser, the power cables and the heat of this card"
+_ANY: tuple[Severity, ...] = ("error", "warning")
+_RESERVED = Case(
+    "reserved for a virtual machine", "Use it in the virtual machine, or bind it to nvidia.", "info"
 )
 
+# By DriverStatus.
+DRIVER_STATUS = {
+    "not_loaded": Rule(
+        "driver.not_loaded",
+        title="the NVIDIA kernel module is not loaded",
+        remedy="Run sudo modprobe nvidia. If it fails, see sudo dmesg | grep -i nvidia: after a kernel "
+        "update the driver must be installed again; with Secure Boot its module must be signed.",
+        severities=_ANY,
+    ),
+    "library_missing": Rule(
+        "driver.library_missing",
+        title="the driver library libnvidia-ml.so.1 is not found",
+        remedy="Install the user-space part of the driver in the version of the kernel module. In a "
+        "container, start it with GPU access (docker run --gpus all).",
+        severities=_ANY,
+    ),
+    "version_mismatch": Rule(
+        "driver.version_mismatch",
+        title="driver library and kernel module have different versions",
+        remedy="Reboot: the driver was updated under a running kernel module. In a container, update the "
+        "driver of the host, or remove the driver libraries from the image.",
+        severities=_ANY,
+    ),
+    "no_permission": Rule(
+        "driver.no_permission",
+        title="/dev/nvidia* is missing, or permission is denied",
+        remedy="Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU "
+        "access (docker run --gpus all).",
+        severities=_ANY,
+    ),
+    "other_driver": Rule(
+        "driver.other_driver",
+        title="another kernel driver is bound to the NVIDIA device",
+        remedy="Install NVIDIA's driver, blacklist the other driver (nouveau) and reboot.",
+        severities=("error", "warning", "info"),
+        cases={"vfio-pci": _RESERVED},
+    ),
+    "failed": Rule(
+        "driver.failed",
+        title="the NVIDIA driver does not work",
+        remedy="See nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid, and reboot.",
+        severities=_ANY,
+    ),
+}
+NO_DEVICE = Rule(
+    "machine.no_nvidia_device",
+    title="no NVIDIA device on the PCI bus",
+    remedy="To inspect another machine, pass its capture: --from FILE.",
+    severities=("info",),
+)
+GPU_LOST = Rule(
+    "gpu.lost",
+    title="the GPU does not answer",
+    remedy="See sudo dmesg | grep -i xid (79: fell off the bus), and reboot or power-cycle. If it happens "
+    "again, check seat, riser, power cables and temperature of the card.",
+    severities=("error",),
+)
 
-def driver(machine: Machine) -> Iterator[Finding]:
-    """Give the one finding of a driver that does not work, or whose parts are of different versions.
+_CAUSE = "See sudo dmesg | grep -i xid for the cause."
+_RESET = "sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once where NVLink connects them), or reboot"
+_RESET_CASES = {
+    "reset": Case(
+        "must be reset before it can be used", f"End all programs on it, then {_RESET}. {_CAUSE}", "error"
+    ),
+    "reboot": Case("the machine must be rebooted before it can be used", f"Reboot. {_CAUSE}", "error"),
+    "drain p2p": Case(
+        "all P2P traffic must end before the fault can be recovered",
+        "End all programs that copy between GPUs, then see the next action: nvidia-smi "
+        f"--query-gpu=gpu_recovery_action --format=csv. {_CAUSE}",
+        "error",
+    ),
+}
+RESET_REQUIRED = Rule(
+    "gpu.reset_required",
+    title="the GPU cannot be used before a reset or reboot",
+    remedy=f"Do what the driver requests, or reboot. {_CAUSE}",
+    severities=("error",),
+    cases=_RESET_CASES,
+)
+RESET_RECOMMENDED = Rule(
+    "gpu.reset_recommended",
+    title="the GPU works with reduced capacity until it is reset (drain and reset)",
+    remedy=f"Let its programs finish, start no new ones, then {_RESET}. {_CAUSE}",
+)
 
-    What a capture shows beside a driver that it does not tell of is a warning: it may have changed since.
+_XID_PROGRAM = "Debug the program first (compute-sanitizer); the GPU is rarely the cause."
+_XID_RESET = (
+    "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. If it happens again, "
+    "replace the card."
+)
+_XID_BUS = "Check seat, riser, power cables and temperature of the card. Reboot or power-cycle."
+_XID_DRIVER = "Update the driver. If it happens again, run nvidia-bug-report.sh and report it to NVIDIA."
+# NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors): the codes seen on workstations and servers.
+# Faults of programs are warnings, those of the card errors.
+XIDS = {
+    13: Case("graphics engine exception caused by a program", _XID_PROGRAM, "warning"),
+    31: Case(
+        "GPU memory page fault: invalid address accessed by a program (MMU fault)", _XID_PROGRAM, "warning"
+    ),
+    32: Case("invalid or corrupted push buffer stream (driver or bus)", _XID_BUS, "warning"),
+    38: Case("driver firmware error", _XID_DRIVER, "error"),
+    43: Case("GPU stopped processing for a program", _XID_PROGRAM, "warning"),
+    45: Case("channels of an ended program were cleaned up", "None after a program was ended.", "info"),
+    48: Case("double bit ECC error", _XID_RESET, "error"),
+    61: Case("internal micro-controller breakpoint", _XID_RESET, "error"),
+    62: Case("internal micro-controller halt", _XID_RESET, "error"),
+    63: Case("ECC page retirement or row remapping recorded", _XID_RESET, "warning"),
+    64: Case("ECC page retirement or row remapping could not be recorded", _XID_RESET, "error"),
+    69: Case("graphics engine class error caused by a program", _XID_PROGRAM, "warning"),
+    74: Case("NVLink error", f"See nvidia-smi nvlink -s and -e, reseat the bridge. {_XID_RESET}", "error"),
+    79: Case("GPU has fallen off the bus", _XID_BUS, "error"),
+    92: Case("high single-bit ECC error rate", _XID_RESET, "warning"),
+    94: Case("contained ECC error: one program was ended", _XID_RESET, "error"),
+    95: Case("uncontained ECC error: several programs affected", _XID_RESET, "error"),
+    109: Case("context switch timeout", _XID_DRIVER, "warning"),
+    119: Case("GSP RPC timeout (GPU system processor)", _XID_DRIVER, "error"),
+    120: Case("GSP error (GPU system processor)", _XID_DRIVER, "error"),
+    140: Case("unrecovered ECC error", _XID_RESET, "error"),
+}
+XID = Rule(
+    "driver.xid",
+    title="the kernel module reported an Xid error during the watch",
+    remedy="Look the number up in NVIDIA's list of Xid errors. sudo dmesg | grep -i xid shows the driver "
+    "message.",
+    severities=("warning", "info", "error"),
+    cases={f"Xid {code}": case for code, case in XIDS.items()},
+)
+_UNKNOWN_XID = Case("not in the table of known Xid errors", XID.remedy, "warning")
+
+
+def xid_case(code: int) -> Case:
+    """Return what an Xid means; one that is not in the table is a warning without a meaning."""
+    return XIDS.get(code, _UNKNOWN_XID)
+
+
+@check(*DRIVER_STATUS.values())
+def status(machine: Machine) -> Iterator[Finding]:
+    """Find a driver that does not work, or whose parts have different versions.
+
+    Shown by a capture that does not report the driver's status it is a warning: it may have changed since.
     """
-    told = machine.driver
-    differ = _versions_differ(told)
-    status = "version_mismatch" if differ else "other_driver" if _all_held(machine) else told.status
-    if status not in _DRIVER_WORDS:
+    driver = machine.driver
+    differ = _versions_differ(driver)
+    name = "version_mismatch" if differ else "other_driver" if _all_held(machine) else driver.status
+    rule = DRIVER_STATUS.get(name)
+    if rule is None:
         return
-    what, remedy = _DRIVER_WORDS[status]
     evidence = _driver_evidence(machine)
     effect = "programs may fail" if differ else "no GPU of this machine can be used"
-    detail = _driver_detail(msgspec.structs.replace(told, status=status), evidence)
-    yield Finding(
-        id=f"driver.{status}",
-        severity="error" if status == told.status else "warning",
-        subject="driver",
-        says=f"{what}{f' ({detail})' if detail else ''}: {effect}",
-        evidence=evidence,
-        remedy=remedy,
+    detail = _driver_detail(msgspec.structs.replace(driver, status=name), evidence)
+    yield rule.finding(
+        DRIVER,
+        f"{rule.title}{f' ({detail})' if detail else ''}: {effect}",
+        evidence,
+        "error" if name == driver.status else "warning",
     )
 
 
-def _driver_evidence(machine: Machine) -> dict[str, Any]:
-    known = {name: value for name, value in msgspec.to_builtins(machine.driver).items() if value is not None}
-    devices = {node.address: node.driver for node in gpu_nodes(machine)}
-    return known | ({"pci_devices": devices} if devices else {})
-
-
+@check(DRIVER_STATUS["other_driver"])
 def held_gpus(machine: Machine) -> Iterator[Finding]:
-    """Find GPUs that another kernel driver holds beside others: NVIDIA's driver does not count them.
+    """Find GPUs with another kernel driver beside others: NVIDIA's driver does not list them.
 
-    Set aside for a virtual machine is somebody's will, anything else a warning. Where every GPU is so held
-    `driver` tells it.
+    A warning, unless they are reserved for a virtual machine. Where every GPU has another driver, `status`
+    reports that.
     """
     held = held_by_others([machine])
     nodes = {node.address: node for node in gpu_nodes(machine)}
@@ -92,24 +193,67 @@ def held_gpus(machine: Machine) -> Iterator[Finding]:
     for holder in sorted(set(held.values())):
         those = [node for address, node in nodes.items() if held.get(address) == holder]
         words = (f"{node.address} ({node.name})" if node.name else node.address for node in those)
-        them = "it" if len(those) == 1 else "them"
-        yield Finding(
-            id="driver.other_driver",
-            severity="info" if holder in SET_ASIDE else "warning",
-            subject="machine",
-            says=f"the kernel driver {holder} holds {', '.join(words)}: no CUDA program of this machine can "
-            f"use {them}, and nvidia-smi does not count {them}",
-            evidence={"pci_devices": {address: node.driver for address, node in nodes.items()}},
-            remedy=_SET_ASIDE
-            if holder in SET_ASIDE
-            else f"install NVIDIA's driver, keep {holder} from loading (blacklist it) and reboot",
+        yield DRIVER_STATUS["other_driver"].finding(
+            MACHINE,
+            f"kernel driver {holder} is bound to {', '.join(words)}: not listed by nvidia-smi, not usable by "
+            "CUDA",
+            {"pci_devices": {address: node.driver for address, node in nodes.items()}},
+            _RESERVED.severity if holder in SET_ASIDE else "warning",
+            remedy=_RESERVED.remedy if holder in SET_ASIDE else None,
         )
 
 
-def _all_held(machine: Machine) -> bool:
-    """Tell whether a capture that says nothing else of the driver names another one for every GPU.
+@check(NO_DEVICE)
+def no_device(machine: Machine) -> Iterator[Finding]:
+    """Report that there is no GPU to look at, which is no fault."""
+    if machine.driver.status == "no_device":
+        yield NO_DEVICE.finding(MACHINE, NO_DEVICE.title, {"source": machine.source})
 
-    A GPU's own name is told by NVIDIA's driver alone: where one is known, it worked.
+
+@check(GPU_LOST)
+def lost_gpus(machine: Machine) -> Iterator[Finding]:
+    """Find GPUs that were counted and then did not answer."""
+    for gpu in machine.gpus:
+        if gpu.lost:
+            path = f"gpus[{gpu.index}]"
+            reasons = {
+                fact: why
+                for fact, why in machine.missing.items()
+                if fact == path or fact.startswith(f"{path}.")
+            }
+            yield GPU_LOST.finding(
+                Subject.of_gpus([gpu.index]),
+                f"{named(gpu)} was enumerated and then did not answer",
+                {"pci_address": gpu.pci_address, "name": gpu.name, "missing": reasons},
+            )
+
+
+@check(RESET_REQUIRED, RESET_RECOMMENDED)
+def recovery_actions(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs for which the driver requests a recovery action other than "none"."""
+    for gpu in present(machine):
+        action = gpu.recovery_action
+        evidence: dict[str, object] = {"pci_address": gpu.pci_address, "recovery_action": action}
+        if action == "drain and reset":
+            yield RESET_RECOMMENDED.fault(
+                gpu, "works with reduced capacity until it is reset; start no new programs", evidence
+            )
+        elif action not in (None, "none"):
+            case = _RESET_CASES.get(action)
+            says = case.says if case else f"recovery action requested by the driver: {action}"
+            yield RESET_REQUIRED.fault(gpu, says, evidence, remedy=case.remedy if case else None)
+
+
+def _driver_evidence(machine: Machine) -> dict[str, Any]:
+    known = {name: value for name, value in msgspec.to_builtins(machine.driver).items() if value is not None}
+    devices = {node.address: node.driver for node in gpu_nodes(machine)}
+    return known | ({"pci_devices": devices} if devices else {})
+
+
+def _all_held(machine: Machine) -> bool:
+    """Return whether a capture without a driver status shows another kernel driver for every GPU.
+
+    Only NVIDIA's driver reports a GPU's name: where one is known, it worked.
     """
     if machine.driver.status != "not_read" or any(gpu.name is not None for gpu in machine.gpus):
         return False
@@ -122,50 +266,13 @@ def _driver_detail(driver: Driver, evidence: dict[str, Any]) -> str | None:
     if driver.status == "other_driver" and holders:
         return ", ".join(holders)
     library, module = driver.nvml_version or driver.version, driver.kernel_module_version
-    if (
-        (driver.status == "version_mismatch" or _versions_differ(driver))
-        and library
-        and module
-        and library != module
-    ):
+    mismatch = driver.status == "version_mismatch" or _versions_differ(driver)
+    if mismatch and library and module and library != module:
         return f"library {library}, kernel module {module}"
     return driver.detail
 
 
 def _versions_differ(driver: Driver) -> bool:
-    """Tell whether a driver that answers, or of which a capture says little, has parts of two versions."""
+    """Return whether a driver that answers, or whose status is not reported, has parts of two versions."""
     versions = driver.version, driver.kernel_module_version
     return driver.status in ("ok", "not_read") and None not in versions and versions[0] != versions[1]
-
-
-def no_device(machine: Machine) -> Iterator[Finding]:
-    """Tell that there is no GPU to look at: no fault."""
-    if machine.driver.status == "no_device":
-        yield Finding(
-            id="machine.no_nvidia_device",
-            severity="info",
-            subject="machine",
-            says="this machine has no NVIDIA device on its PCI bus",
-            evidence={"source": machine.source},
-            remedy="to look at another machine, give its capture: --from FILE",
-        )
-
-
-def lost_gpus(machine: Machine) -> Iterator[Finding]:
-    """Find GPUs that were counted and then did not answer."""
-    for gpu in machine.gpus:
-        if gpu.lost:
-            path = f"gpus[{gpu.index}]"
-            reasons = {
-                fact: why
-                for fact, why in machine.missing.items()
-                if fact == path or fact.startswith(f"{path}.")
-            }
-            yield Finding(
-                id="gpu.lost",
-                severity="error",
-                subject=f"gpu:{gpu.index}",
-                says=f"{named(gpu)} was counted and then did not answer",
-                evidence={"pci_address": gpu.pci_address, "name": gpu.name, "missing": reasons},
-                remedy=LOST_REMEDY,
-            )

@@ -1,114 +1,104 @@
-"""Memory that failed: errors that were not corrected, rows and pages that were or must be replaced."""
+"""GPU memory errors: uncorrected ECC errors, row remapping and page retirement."""
 
 from collections.abc import Iterator
 
-from gputopo.findings.fault import Fault, findings_of, present
-from gputopo.findings.finding import Finding
-from gputopo.values.machine import Gpu, Machine
+from gputopo.findings.rule import Fault, Rule, Threshold, check, present
+from gputopo.values.machine import Machine
 
-# NVIDIA Dynamic Page Retirement documentation: a card with 60 and more retired pages is to be returned.
-RETIRED_PAGES = 60
+RETIRED_PAGES = Threshold(
+    "retired pages",
+    60,
+    "pages",
+    "NVIDIA, Dynamic Page Retirement: a card with 60 or more retired pages is to be returned",
+)
 
-
-def ecc(machine: Machine) -> Iterator[Finding]:
-    """Find errors that were seen and not corrected since the driver was loaded, and a mode that waits."""
-    gpus = present(machine)
-    faults = [
-        Fault(
-            gpu,
-            f"since the driver was loaded {gpu.ecc.uncorrected_volatile} memory errors were not corrected",
-            {
-                "uncorrected_volatile": gpu.ecc.uncorrected_volatile,
-                "uncorrected_aggregate": gpu.ecc.uncorrected_aggregate,
-                "counts": {name: count for name, count in (gpu.ecc.counts or {}).items() if count},
-            },
-            "error",
-        )
-        for gpu in gpus
-        if gpu.ecc.uncorrected_volatile
-    ]
-    yield from findings_of(
-        "ecc.uncorrected",
-        faults,
-        "results since then may be wrong: run again; reset the GPU (sudo nvidia-smi -r -i GPU) or reboot, "
-        "and have the card replaced if it comes again",
-        machine,
-    )
-    waiting = [
-        Fault(
-            gpu,
-            f"error correction will be {'on' if gpu.ecc.mode_pending else 'off'} after a reboot",
-            {"mode": gpu.ecc.mode, "mode_pending": gpu.ecc.mode_pending},
-            "info",
-        )
-        for gpu in gpus
-        if gpu.ecc.mode is not None
-        and gpu.ecc.mode_pending is not None
-        and gpu.ecc.mode != gpu.ecc.mode_pending
-    ]
-    yield from findings_of(
-        "ecc.mode_pending", waiting, "reboot, or set it back: sudo nvidia-smi -i GPU -e 0 (or 1)", machine
-    )
+ECC_UNCORRECTED = Rule(
+    "ecc.uncorrected",
+    title="uncorrected ECC errors since the driver was loaded",
+    remedy="Rerun what ran since then: results may be wrong. Reset the GPU (sudo nvidia-smi -r -i GPU) or "
+    "reboot, and have the card replaced if it happens again.",
+    severities=("error",),
+)
+ECC_MODE_PENDING = Rule(
+    "ecc.mode_pending",
+    title="ECC mode changes at the next reboot",
+    remedy="Reboot, or set it back: sudo nvidia-smi -i GPU -e 0 (or 1).",
+    severities=("info",),
+)
+REMAP_FAILED = Rule(
+    "memory.remap_failed",
+    title="row remapping failed: a failing memory row could not be replaced",
+    remedy="Do not use this GPU; have the card replaced.",
+    severities=("error",),
+)
+_RESET = "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot."
+REMAP_PENDING = Rule(
+    "memory.remap_pending", title="row remapping pending: done at the next GPU reset", remedy=_RESET
+)
+RETIREMENT_PENDING = Rule(
+    "memory.retirement_pending", title="page retirement pending: done at the next reboot", remedy=_RESET
+)
+MANY_RETIRED_PAGES = Rule(
+    "memory.many_retired_pages",
+    title="more retired memory pages than the warranty allows",
+    remedy="Have the card replaced.",
+    severities=("error",),
+    thresholds=(RETIRED_PAGES,),
+)
 
 
-def replaced_memory(machine: Machine) -> Iterator[Finding]:
-    """Find row remaps and page retirements that failed, that wait for a reset, or that are too many."""
-    gpus = present(machine)
-    yield from findings_of(
-        "memory.remap_failed",
-        [
-            Fault(gpu, "a memory row that fails could not be replaced by a spare one", _rows(gpu), "error")
-            for gpu in gpus
-            if gpu.remapped_rows.failure
-        ],
-        "do not use this card; have it replaced",
-        machine,
-    )
-    yield from findings_of(
-        "memory.remap_pending",
-        [
-            Fault(gpu, "a memory row that fails is replaced at the next reset", _rows(gpu), "warning")
-            for gpu in gpus
-            if gpu.remapped_rows.pending and not gpu.remapped_rows.failure
-        ],
-        "end the work on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot",
-        machine,
-    )
-    yield from findings_of(
-        "memory.retirement_pending",
-        [
-            Fault(
-                gpu, "a memory page that fails is taken out of use at the next reboot", _pages(gpu), "warning"
+@check(ECC_UNCORRECTED, ECC_MODE_PENDING)
+def ecc(machine: Machine) -> Iterator[Fault]:
+    """Find uncorrected errors since the driver was loaded, and a pending change of the mode."""
+    for gpu in present(machine):
+        one = gpu.ecc
+        if one.uncorrected_volatile:
+            yield ECC_UNCORRECTED.fault(
+                gpu,
+                f"{one.uncorrected_volatile} uncorrected ECC errors since the driver was loaded",
+                {
+                    "uncorrected_volatile": one.uncorrected_volatile,
+                    "uncorrected_aggregate": one.uncorrected_aggregate,
+                    "counts": {name: count for name, count in (one.counts or {}).items() if count},
+                },
             )
-            for gpu in gpus
-            if gpu.retired_pages.pending
-        ],
-        "end the work on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot",
-        machine,
-    )
-    yield from findings_of(
-        "memory.many_retired_pages",
-        [
-            Fault(gpu, f"{count} memory pages were taken out of use", _pages(gpu), "error")
-            for gpu in gpus
-            if (count := (gpu.retired_pages.single_bit or 0) + (gpu.retired_pages.double_bit or 0))
-            >= RETIRED_PAGES
-        ],
-        "have the card replaced: this many failing pages are more than its maker accepts",
-        machine,
-    )
+        if one.mode is not None and one.mode_pending is not None and one.mode != one.mode_pending:
+            yield ECC_MODE_PENDING.fault(
+                gpu,
+                f"ECC will be {'on' if one.mode_pending else 'off'} after a reboot",
+                {"mode": one.mode, "mode_pending": one.mode_pending},
+            )
 
 
-def _rows(gpu: Gpu) -> dict[str, object]:
-    rows = gpu.remapped_rows
-    return {
-        "correctable": rows.correctable,
-        "uncorrectable": rows.uncorrectable,
-        "pending": rows.pending,
-        "failure": rows.failure,
-    }
+@check(REMAP_FAILED, REMAP_PENDING)
+def remapped_rows(machine: Machine) -> Iterator[Fault]:
+    """Find row remaps that failed or wait for a reset."""
+    for gpu in present(machine):
+        rows = gpu.remapped_rows
+        evidence = {
+            "correctable": rows.correctable,
+            "uncorrectable": rows.uncorrectable,
+            "pending": rows.pending,
+            "failure": rows.failure,
+        }
+        if rows.failure:
+            yield REMAP_FAILED.fault(gpu, REMAP_FAILED.title, evidence)
+        elif rows.pending:
+            yield REMAP_PENDING.fault(gpu, REMAP_PENDING.title, evidence)
 
 
-def _pages(gpu: Gpu) -> dict[str, object]:
-    pages = gpu.retired_pages
-    return {"single_bit": pages.single_bit, "double_bit": pages.double_bit, "pending": pages.pending}
+@check(RETIREMENT_PENDING, MANY_RETIRED_PAGES)
+def retired_pages(machine: Machine) -> Iterator[Fault]:
+    """Find page retirements that wait for a reboot, or are too many."""
+    for gpu in present(machine):
+        pages = gpu.retired_pages
+        evidence = {
+            "single_bit": pages.single_bit,
+            "double_bit": pages.double_bit,
+            "pending": pages.pending,
+        }
+        if pages.pending:
+            yield RETIREMENT_PENDING.fault(gpu, RETIREMENT_PENDING.title, evidence)
+        count = (pages.single_bit or 0) + (pages.double_bit or 0)
+        if count >= RETIRED_PAGES.value:
+            yield MANY_RETIRED_PAGES.fault(gpu, f"{count} memory pages retired", evidence)

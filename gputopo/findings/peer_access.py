@@ -1,70 +1,97 @@
-"""Direct copies between GPUs (P2P): off where they could be on, or sent round by ACS or the IOMMU."""
+"""Peer access (P2P) between GPUs: off where it could be on, or redirected by ACS or the IOMMU."""
 
 from collections.abc import Iterator
 from itertools import combinations
 
-from gputopo.findings.fault import present
-from gputopo.findings.finding import Finding, Severity
+from gputopo.findings.rule import Case, Finding, Rule, Severity, check, present
 from gputopo.topology.hops import links_by_pair
-from gputopo.topology.peer_access import Off, acs_bridges, statuses, why_off
+from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
+from gputopo.values.subject import MACHINE, Subject
 
-_NO_FIX = "no fix exists: copies go through host memory; gputopo bandwidth measures how fast that is"
-# Of these a rule of its own tells: switched-off pairs are part of its evidence.
+# These have rules of their own: pairs without P2P are part of their evidence.
 _OWN_RULE = ("acs", "iommu")
-# Pairs that can never be peers are no fault of the machine: the report tells them, with the cause.
+# Pairs that can never be peers are no fault of the machine: the report shows them, with the cause.
 _BY_DESIGN = ("different_chips", "across_sockets")
 _NEVER = (*_BY_DESIGN, "geforce_policy")
+_NO_FIX = "No fix exists: copies go through host memory; gputopo bandwidth measures their rate."
 
 
+def _severity(cause: Cause) -> Severity:
+    fixable = CAUSES[cause].fix is not None and cause in ("registry_key", "bar1", "container")
+    return "warning" if fixable else "info"
+
+
+P2P_OFF = Rule(
+    "p2p.off",
+    title="no peer access (P2P) between GPUs",
+    remedy=_NO_FIX,
+    severities=("info", "warning"),
+    cases={
+        name: Case(cause.says, cause.fix or _NO_FIX, _severity(name))
+        for name, cause in CAUSES.items()
+        if name not in (*_OWN_RULE, *_BY_DESIGN)
+    },
+)
+P2P_ACS_ON = Rule(
+    "p2p.acs_on",
+    title="P2P traffic is redirected through the root complex (ACS)",
+    remedy="Turn ACS (and the IOMMU, if not needed) off in the BIOS, or by setpci on these bridges at each "
+    "boot: NVIDIA's NCCL guide, troubleshooting, PCI Access Control Services.",
+)
+P2P_IOMMU = Rule(
+    "p2p.iommu",
+    title="no peer access (P2P) between GPUs, and the IOMMU translates addresses",
+    remedy=CAUSES["iommu"].fix or _NO_FIX,
+)
+
+
+@check(P2P_OFF, P2P_IOMMU)
 def off(machine: Machine) -> Iterator[Finding]:
-    """Give one finding for each cause, with all pairs that it keeps apart and that could be peers."""
-    by_cause: dict[str, list[tuple[Link, Off]]] = {}
+    """Find pairs without P2P that could be peers: one finding for each cause."""
+    by_cause: dict[Cause, list[tuple[Link, Off]]] = {}
     for link, why in _off(machine):
-        if why.cause not in (*_OWN_RULE, *_BY_DESIGN):
-            by_cause.setdefault(why.cause, []).append((link, why))
+        by_cause.setdefault(why.cause, []).append((link, why))
     for cause, pairs in by_cause.items():
         link, why = pairs[0]
-        fixable = why.fix is not None and cause in ("registry_key", "bar1", "container")
-        severity: Severity = "warning" if fixable else "info"
-        yield Finding(
-            id="p2p.off",
-            severity=severity,
-            subject=f"link:{link.a}-{link.b}" if len(pairs) == 1 else "machine",
-            says=f"GPUs cannot copy directly ({_pairs(pairs)}): {why.says}",
-            evidence={
-                "cause": cause,
-                "pairs": {f"{link.a}-{link.b}": list(statuses(link)) for link, _ in pairs},
-            },
-            remedy=why.fix or _NO_FIX,
-        )
+        says = f"no P2P ({_pairs(pairs)}): {why.says}"
+        if cause == "iommu":
+            evidence = {"iommu": machine.host.iommu, "pairs": [f"{one.a}-{one.b}" for one, _ in pairs]}
+            yield P2P_IOMMU.finding(MACHINE, says, evidence)
+        elif cause not in (*_OWN_RULE, *_BY_DESIGN):
+            yield P2P_OFF.finding(
+                Subject.of_link(link.a, link.b) if len(pairs) == 1 else MACHINE,
+                says,
+                {"cause": cause, "pairs": {f"{one.a}-{one.b}": list(statuses(one)) for one, _ in pairs}},
+                _severity(cause) if why.fix is not None else "info",
+                remedy=why.fix,
+            )
 
 
+@check(P2P_ACS_ON)
 def acs(machine: Machine) -> Iterator[Finding]:
-    """Find access control on bridges between GPUs: direct copies are slow, or never end."""
+    """Find ACS on bridges between GPUs: P2P is slow, or hangs."""
     if len(present(machine)) < 2 or machine.host.virtual_machine not in (None, "none"):
         return
     bridges = acs_bridges(machine)
-    told = any(node.acs is not None for node in machine.pci)
-    off_pairs = [f"{link.a}-{link.b}" for link, why in _off(machine) if why.cause == "acs"]
-    if (not bridges and (told or machine.host.acs != "on")) or not _in_the_way(machine):
+    in_tree = any(node.acs is not None for node in machine.pci)
+    if (not bridges and (in_tree or machine.host.acs != "on")) or not _in_the_way(machine):
         return
-    where = "is on between GPUs" if bridges else "is on; where that is between GPUs, which is not told,"
-    yield Finding(
-        id="p2p.acs_on",
-        severity="warning",
-        subject="machine",
-        says=f"access control (ACS) {where}{':' if bridges else ''} direct copies take the way through the "
-        "CPU, are slow and may hang",
-        evidence={"acs": machine.host.acs, "bridges": list(bridges), "p2p_off": off_pairs},
-        remedy="turn ACS (and the IOMMU, if nothing needs it) off in the BIOS; or by setpci on these bridges "
-        "at each start, as NVIDIA's NCCL guide describes (troubleshooting, PCI Access Control Services)",
+    where = "ACS is on between GPUs" if bridges else "ACS is on (where is not reported)"
+    yield P2P_ACS_ON.finding(
+        MACHINE,
+        f"{where}: P2P traffic is redirected through the root complex, is slow and may hang",
+        {
+            "acs": machine.host.acs,
+            "bridges": list(bridges),
+            "p2p_off": [f"{link.a}-{link.b}" for link, why in _off(machine) if why.cause == "acs"],
+        },
     )
 
 
 def _in_the_way(machine: Machine) -> bool:
-    """Tell whether any two GPUs may be peers below one host bridge: only such copies does ACS send round."""
+    """Return whether any two GPUs may be peers below one host bridge: ACS redirects only such copies."""
     links = links_by_pair(machine)
     for a, b in combinations(sorted(gpu.index for gpu in present(machine)), 2):
         link = links.get((a, b))
@@ -75,20 +102,6 @@ def _in_the_way(machine: Machine) -> bool:
         if not never and (link.hop is None or link.hop <= Hop.PXB):
             return True
     return False
-
-
-def iommu(machine: Machine) -> Iterator[Finding]:
-    """Find pairs that are off and of which only an IOMMU in the way is known."""
-    pairs = [(link, why) for link, why in _off(machine) if why.cause == "iommu"]
-    if pairs:
-        yield Finding(
-            id="p2p.iommu",
-            severity="warning",
-            subject="machine",
-            says=f"GPUs cannot copy directly ({_pairs(pairs)}): {pairs[0][1].says}",
-            evidence={"iommu": machine.host.iommu, "pairs": [f"{link.a}-{link.b}" for link, _ in pairs]},
-            remedy=pairs[0][1].fix,
-        )
 
 
 def _off(machine: Machine) -> Iterator[tuple[Link, Off]]:

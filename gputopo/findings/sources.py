@@ -1,102 +1,82 @@
-"""What is in doubt about the machine as it was read: contradictions, lines not understood, what is hidden."""
+"""Doubts about the machine as it was read: contradictions, unparsed lines, hidden or unknown topology."""
 
 import re
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from gputopo.findings.fault import present
-from gputopo.findings.finding import Finding
+from gputopo.findings.rule import Finding, Rule, check, present
 from gputopo.topology.hops import class_name, links_by_pair
 from gputopo.values.fields import path_in_words
 from gputopo.values.machine import Hop, Machine
+from gputopo.values.subject import DRIVER, MACHINE, Subject
+
+TOPOLOGY_CONTRADICTION = Rule(
+    "topology.contradiction",
+    title="two sources disagree on the topology of a pair of GPUs",
+    remedy="Compare with nvidia-smi topo -m. A virtual machine or container often shows another PCI tree "
+    "than the real one.",
+)
+CONTRADICTION = Rule(
+    "machine.contradiction",
+    title="two sources disagree on a fact",
+    remedy="Check that all captures are of one machine and taken at the same time.",
+)
+TOPOLOGY_UNKNOWN = Rule(
+    "topology.unknown",
+    title="topology of some pairs of GPUs unknown",
+    remedy="Add the output of nvidia-smi topo -m of this machine with --from.",
+    severities=("info",),
+)
+TOPOLOGY_HIDDEN = Rule(
+    "topology.hidden",
+    title="topology hidden by a container or virtual machine",
+    remedy="In a container bind-mount /sys, or run gputopo on the host. In a virtual machine measure: "
+    "gputopo bandwidth finds the pairs that share a path.",
+    severities=("info",),
+)
+UNREAD = Rule(
+    "capture.unread",
+    title="lines of a capture not understood",
+    remedy="Look for facts that matter in these lines, and report them with the capture.",
+    severities=("info",),
+)
 
 
+@check(CONTRADICTION, TOPOLOGY_CONTRADICTION)
 def contradictions(machine: Machine) -> Iterator[Finding]:
-    """Give what two sources tell differently; the first stands."""
+    """Report the facts on which two sources disagree; the first source is used."""
     for contradiction in machine.contradictions:
-        said = "; ".join(f"{source} says {what}" for source, what in contradiction.said.items())
-        link = re.fullmatch(r"links\[(\d+)-(\d+)\]\.(?:hop|nvlinks)", contradiction.fact)
-        if link:
-            a, b = link.groups()
-            yield Finding(
-                id="topology.contradiction",
-                severity="warning",
-                subject=f"link:{a}-{b}",
-                says=f"GPUs {a} and {b} are placed differently: {said}; the first is used",
-                evidence={"fact": contradiction.fact, "said": contradiction.said},
-                remedy="compare with nvidia-smi topo -m; a virtual machine or container often shows another "
-                "PCI tree than the real one",
-            )
+        fact, said = contradiction.fact, contradiction.said
+        values = "; ".join(f"{what} ({source})" for source, what in said.items())
+        subject = _subject_of(machine, fact)
+        evidence = {"fact": fact, "said": said}
+        if subject.kind == "link" and fact.endswith(("].hop", "].nvlinks")):
+            a, b = subject.gpus
+            says = f"sources disagree on the topology of GPUs {a} and {b}: {values}; the first is used"
+            yield TOPOLOGY_CONTRADICTION.finding(subject, says, evidence)
         else:
-            what = _in_words(machine, contradiction.fact)
-            yield Finding(
-                id="machine.contradiction",
-                severity="warning",
-                subject=_subject_of(machine, contradiction.fact),
-                says=f"{what} is told differently: {said}; the first is used",
-                evidence={"fact": contradiction.fact, "said": contradiction.said},
-                remedy="see that all captures are of one machine and of one moment",
-            )
+            says = f"sources disagree on the {_in_words(fact, subject)}: {values}; the first is used"
+            yield CONTRADICTION.finding(subject, says, evidence)
 
 
-def _subject_of(machine: Machine, fact: str) -> str:
-    if link := re.match(r"links\[(\d+-\d+)\]", fact):
-        return f"link:{link[1]}"
-    found = re.match(r"gpus\[(\d+)\]", fact)
-    if found and int(found[1]) < len(machine.gpus):
-        return f"gpu:{machine.gpus[int(found[1])].index}"
-    return "driver" if fact.startswith("driver.") else "machine"
-
-
-def _in_words(machine: Machine, fact: str) -> str:
-    """Give `the PCI address of GPU 1` for a fact's path; one of another kind keeps its own words."""
-    device = re.fullmatch(r"(gpus|links)\[(\d+)(?:-(\d+))?\]\.(.+)", fact)
-    if device is None:
-        return path_in_words(fact)
-    room, first, second, path = device.groups()
-    if room == "links":
-        return f"the {path_in_words(path)} of GPUs {first} and {second}"
-    subject = _subject_of(machine, fact).removeprefix("gpu:")
-    return f"the {path_in_words(path)} of GPU {subject}" if subject.isdecimal() else path_in_words(fact)
-
-
+@check(TOPOLOGY_UNKNOWN)
 def unknown_topology(machine: Machine) -> Iterator[Finding]:
-    """Tell of which pairs nothing is known."""
+    """Report the pairs of which neither hop nor NVLinks are known."""
     links = links_by_pair(machine)
-    pairs = list(combinations(sorted(gpu.index for gpu in machine.gpus if not gpu.lost), 2))
+    pairs = list(combinations(sorted(gpu.index for gpu in present(machine)), 2))
     unknown = [pair for pair in pairs if class_name(links.get(pair)) == "unknown"]
     if unknown:
-        yield Finding(
-            id="topology.unknown",
-            severity="info",
-            subject="machine",
-            says=f"how far apart {len(unknown)} of {len(pairs)} pairs of GPUs are is not known",
-            evidence={"pairs": [f"{a}-{b}" for a, b in unknown]},
-            remedy="add the text of nvidia-smi topo -m of this machine with --from",
+        yield TOPOLOGY_UNKNOWN.finding(
+            MACHINE,
+            f"topology of {len(unknown)} of {len(pairs)} pairs of GPUs unknown",
+            {"pairs": [f"{a}-{b}" for a, b in unknown]},
         )
 
 
-def unread_lines(machine: Machine) -> Iterator[Finding]:
-    """Count the lines of each capture that were not understood."""
-    by_source: dict[str, list[dict[str, Any]]] = {}
-    for unread in machine.unread:
-        by_source.setdefault(unread.source, []).append({"line": unread.line, "text": unread.text})
-    for source, lines in by_source.items():
-        numbers = ", ".join(str(entry["line"]) for entry in lines[:5]) + (", ..." if lines[5:] else "")
-        plural = "s were" if len(lines) > 1 else " was"
-        yield Finding(
-            id="capture.unread",
-            severity="info",
-            subject="machine",
-            says=f"{len(lines)} line{plural} not understood in {source}: line {numbers}",
-            evidence={"source": source, "lines": lines},
-            remedy="see whether these lines hold a fact that counts, and report it with the capture",
-        )
-
-
+@check(TOPOLOGY_HIDDEN)
 def hidden_topology(machine: Machine) -> Iterator[Finding]:
-    """Tell where a container or a virtual machine hides how the GPUs are connected, or invents it."""
+    """Report a container or virtual machine that hides or emulates the PCI tree."""
     gpus = [gpu for gpu in present(machine) if gpu.pci_address is not None]
     if len(gpus) < 2:
         return
@@ -104,24 +84,52 @@ def hidden_topology(machine: Machine) -> Iterator[Finding]:
     unseen = [gpu.pci_address for gpu in gpus if gpu.pci_address not in on_bus]
     container, virtual = machine.host.container, machine.host.virtual_machine
     if container not in (None, "none") and unseen:
-        yield Finding(
-            id="topology.hidden",
-            severity="info",
-            subject="machine",
-            says=f"this container ({container}) does not show the PCI bus: slots and bridges are unknown",
-            evidence={"container": container, "not_on_the_bus": unseen},
-            remedy="run gputopo inspect on the host itself, or mount /sys into the container",
+        yield TOPOLOGY_HIDDEN.finding(
+            MACHINE,
+            f"container ({container}) does not show the PCI bus: slots and bridges unknown",
+            {"container": container, "not_on_the_bus": unseen},
         )
     elif virtual not in (None, "none") and not any(link.nvlinks for link in machine.links):
         hops = {link.hop for link in machine.links}
         if len(hops) == 1 and hops <= {Hop.PHB, Hop.NODE, Hop.SYS}:
             hop = next(iter(hops))
-            yield Finding(
-                id="topology.hidden",
-                severity="info",
-                subject="machine",
-                says=f"in this virtual machine ({virtual}) all pairs look alike "
-                f"({hop.value if hop else '?'}): it may not show how the GPUs are really connected",
-                evidence={"virtual_machine": virtual},
-                remedy="measure it: gputopo bandwidth finds the pairs that share a way",
+            yield TOPOLOGY_HIDDEN.finding(
+                MACHINE,
+                f"virtual machine ({virtual}) with the same hop for all pairs ({hop.value if hop else '?'}): "
+                "may differ from the real topology",
+                {"virtual_machine": virtual},
             )
+
+
+@check(UNREAD)
+def unread_lines(machine: Machine) -> Iterator[Finding]:
+    """Count the lines of each capture that were not understood."""
+    by_source: dict[str, list[dict[str, Any]]] = {}
+    for unread in machine.unread:
+        by_source.setdefault(unread.source, []).append({"line": unread.line, "text": unread.text})
+    for source, lines in by_source.items():
+        numbers = ", ".join(str(entry["line"]) for entry in lines[:5]) + (", ..." if lines[5:] else "")
+        yield UNREAD.finding(
+            MACHINE,
+            f"{len(lines)} line{'s' if len(lines) > 1 else ''} not understood in {source}: line {numbers}",
+            {"source": source, "lines": lines},
+        )
+
+
+def _subject_of(machine: Machine, fact: str) -> Subject:
+    link = re.match(r"links\[(\d+)-(\d+)\]", fact)
+    if link and link[1] != link[2]:
+        return Subject.of_link(int(link[1]), int(link[2]))
+    found = re.match(r"gpus\[(\d+)\]", fact)
+    if found and int(found[1]) < len(machine.gpus):
+        return Subject.of_gpus([machine.gpus[int(found[1])].index])
+    return DRIVER if fact.startswith("driver.") else MACHINE
+
+
+def _in_words(fact: str, subject: Subject) -> str:
+    """Return `PCI address of GPU 1` for a fact's path; one of another kind keeps its own words."""
+    device = re.fullmatch(r"(?:gpus|links)\[[\d-]+\]\.(.+)", fact)
+    if device is None or not subject.gpus:
+        return path_in_words(fact)
+    gpus = " and ".join(map(str, subject.gpus))
+    return f"{path_in_words(device[1])} of GPU{'s' if len(subject.gpus) > 1 else ''} {gpus}"

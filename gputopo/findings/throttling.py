@@ -1,81 +1,256 @@
-"""Slowdowns: every reason bit that the driver reports, known or not."""
+"""Throttling: the clock event reasons of the driver, power limits, and temperatures near slowdown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from gputopo.findings.fault import Fault, findings_of, present
-from gputopo.findings.finding import Finding, Severity
 from gputopo.findings.load import idle
-from gputopo.findings.power import limited
-from gputopo.findings.throttle_words import BY_NAME, REASONS
-from gputopo.reference.clock_events import reasons_of
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, present
+from gputopo.reference.clock_events import reasons_of, unnamed
 from gputopo.values.machine import Gpu, Machine
 
-# A card that is held by its own power limit draws about that much. Well below it, something else holds it:
-# a limit of the slot or the cables, or one that is shared by several cards. Ours.
-LOW_DRAW_SHARE = 0.80
-
-_LOW_DRAW_REMEDY = (
-    "see which limit is meant: nvidia-smi -q -d POWER; check that every power socket of the card has a cable "
-    "of its own, and that no tool set a limit for the whole machine"
+LOW_DRAW_SHARE = Threshold(
+    "low power draw at a power cap",
+    0.80,
+    "of the enforced limit",
+    "A GPU at its own power limit draws about that much; well below it, another limit applies, of slot, "
+    "cables or several GPUs together. Ours",
 )
-_UNKNOWN_REMEDY = (
-    "look the bit up in nvml.h of the driver (nvmlClocksEventReason...), and report it to gputopo"
+LIMIT_SHARE = Threshold(
+    "lowered power limit",
+    0.02,
+    "below the other limit",
+    "Limits are set in whole watts and reported in milliwatts; less than this is rounding. Ours",
+)
+NEAR_C = Threshold(
+    "near slowdown", 5, "°C", "GeForce cards target 83 or 84 °C of 95 and keep clear of it. Ours"
+)
+MAX_THRESHOLD_C = Threshold(
+    "highest valid temperature threshold",
+    120,
+    "°C",
+    "Some drivers report 127 for every unknown threshold (NVIDIA/nvidia-settings issue 34)",
+)
+COOL_C = Threshold(
+    "temperature below which margins are not used",
+    65,
+    "°C",
+    "Some H100 report a margin of 0 or less while cool (GPUd has its check off by default for that); "
+    "thresholds are 82 to 101 °C (gpus.csv)",
+)
+
+# By clock event reason. The severities follow NVIDIA/DCGM and GPUd: hardware slowdowns make a node unhealthy,
+# software slowdowns do not.
+THROTTLE: Mapping[str, Rule] = {
+    "sw_power_cap": Rule(
+        "throttle.sw_power_cap",
+        title="clocks reduced to stay within the power limit (SW power cap)",
+        remedy="None needed under full load; better cooling or a higher limit (sudo nvidia-smi -i GPU -pl "
+        "WATTS) allows higher clocks. At low power draw check the power cables of the card and limits for "
+        "several GPUs (nvidia-smi -q -d POWER).",
+        severities=("info", "warning"),
+        thresholds=(LOW_DRAW_SHARE,),
+    ),
+    "hw_slowdown": Rule(
+        "throttle.hw_slowdown",
+        title="clocks cut to half or less by the hardware: temperature, power brake or supply (HW slowdown)",
+        remedy="See nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER for the cause. Check fans, dust, power "
+        "cables and power supply.",
+        severities=("error",),
+    ),
+    "sync_boost": Rule(
+        "throttle.sync_boost",
+        title="clocks limited to those of a slower GPU of the sync boost group",
+        remedy="If not wanted, remove the group with the tool that created it (dcgmi config --syncboost 0).",
+        severities=("info",),
+    ),
+    "sw_thermal_slowdown": Rule(
+        "throttle.sw_thermal_slowdown",
+        title="clocks reduced to stay below the max operating temperature (SW thermal slowdown)",
+        remedy="Improve the air flow (fans, dust, space between cards, air temperature), or lower the power "
+        "limit.",
+    ),
+    "hw_thermal_slowdown": Rule(
+        "throttle.hw_thermal_slowdown",
+        title="GPU too hot: clocks cut to half or less by the hardware (HW thermal slowdown)",
+        remedy="Stop the load and improve the cooling: fans, dust, heat sink and thermal paste, space "
+        "between cards.",
+        severities=("error",),
+    ),
+    "hw_power_brake_slowdown": Rule(
+        "throttle.hw_power_brake_slowdown",
+        title="power brake asserted by the power supply or mainboard (HW power brake slowdown)",
+        remedy="Check the power cables of the card, the power supply and its load. Servers brake their GPUs "
+        "when a supply fails or the chassis exceeds its power budget.",
+        severities=("error",),
+    ),
+    "display_clock_setting": Rule(
+        "throttle.display_clock_setting",
+        title="clocks limited by the display clock setting",
+        remedy="Detach displays from GPUs that compute, or lower the refresh rate.",
+        severities=("info",),
+    ),
+    "board_limit": Rule(
+        "throttle.board_limit",
+        title="clocks limited by the board limit (supply current)",
+        remedy="Check that every power socket of the card has its own cable.",
+    ),
+    "reliability": Rule(
+        "throttle.reliability",
+        title="clocks limited by reliability voltage",
+        remedy="None needed: the GPU runs as fast as its manufacturer allows.",
+        severities=("info",),
+    ),
+}
+THROTTLE_UNKNOWN = Rule(
+    "throttle.unknown",
+    title="throttled, unknown reason bit",
+    remedy="Look the bit up in nvml.h of the driver (nvmlClocksEventReason...), and report it to gputopo.",
+    severities=("info",),
+)
+# These reasons are no throttling, and are no finding.
+UNTHROTTLED = ("gpu_idle", "applications_clocks_setting")
+_THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown")
+_HARDWARE_CAUSES = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
+
+LIMIT_BELOW_DEFAULT = Rule(
+    "power.limit_below_default",
+    title="power limit set below the default",
+    remedy="If not wanted: sudo nvidia-smi -i GPU -pl WATTS restores it until the next boot. Look for a "
+    "start-up script that lowers it.",
+    thresholds=(LIMIT_SHARE,),
+)
+LIMIT_OVERRULED = Rule(
+    "power.limit_overruled",
+    title="enforced power limit below the set one",
+    remedy="Look for a limit above the GPU: the server's management (BMC, power budget), or a limit for a "
+    "module of several GPUs (nvidia-smi -q -d POWER).",
+    thresholds=(LIMIT_SHARE,),
+)
+NEAR_SLOWDOWN = Rule(
+    "thermal.near_slowdown",
+    title="temperature near or above the slowdown temperature",
+    remedy="Improve the air flow before long runs: fans, dust, space between cards, air temperature.",
+    severities=("warning", "error"),
+    thresholds=(NEAR_C, MAX_THRESHOLD_C, COOL_C),
+)
+MEMORY_HOT = Rule(
+    "thermal.memory_hot",
+    title="memory at its max operating temperature",
+    remedy="Improve the air flow at the back plate, replace the memory's thermal pads, or lower the power "
+    "limit.",
+    thresholds=(MAX_THRESHOLD_C,),
 )
 
 
-def slowdowns(machine: Machine) -> Iterator[Finding]:
-    """Give one finding for each reason and the GPUs that have it."""
+def throttle_rule(reason: str) -> Rule | None:
+    """Return the rule of a clock event reason; None if it is no throttling."""
+    return None if reason in UNTHROTTLED else THROTTLE.get(reason, THROTTLE_UNKNOWN)
+
+
+def throttle_message(reason: str) -> str:
+    """Return the message for a clock event reason that has a rule."""
+    return THROTTLE[reason].title if reason in THROTTLE else f"{THROTTLE_UNKNOWN.title} {unnamed(reason)}"
+
+
+def explained(reasons: Iterable[str]) -> bool:
+    """Return whether a known throttle reason is among these: then a low clock is no finding of its own."""
+    return any(reason in THROTTLE for reason in reasons)
+
+
+def has_named_cause(reason: str, others: Iterable[str]) -> bool:
+    """Return whether this is the general HW slowdown, reported beside the bit that names its cause."""
+    return reason == "hw_slowdown" and any(one in _HARDWARE_CAUSES for one in others)
+
+
+def in_rule_order(reasons: Iterable[str]) -> list[str]:
+    """Return clock event reasons in the order of `THROTTLE`, unknown ones last by name."""
+    order = list(THROTTLE)
+    return sorted(reasons, key=lambda name: (order.index(name) if name in order else len(order), name))
+
+
+@check(*THROTTLE.values(), THROTTLE_UNKNOWN)
+def slowdowns(machine: Machine) -> Iterator[Fault]:
+    """Find the reasons for which GPUs are throttled."""
     gpus = present(machine)
-    for reason in REASONS:
-        if reason.severity is None or reason.name == "sw_power_cap":
-            continue
-        faults = [
-            Fault(gpu, reason.says, _evidence(gpu), reason.severity)
-            for gpu in gpus
-            if _stands_for_itself(reason.name, reasons_of(gpu.throttle))
-        ]
-        yield from findings_of(f"throttle.{reason.name}", faults, reason.remedy, machine)
-    yield from _power_cap(machine)
-    unknown = [
-        Fault(
-            gpu,
-            f"clocks are held down for a reason without a name: {', '.join(names)}",
-            _evidence(gpu),
-            "info",
-        )
-        for gpu in gpus
-        if (names := [name for name in reasons_of(gpu.throttle) if name not in BY_NAME])
-    ]
-    yield from findings_of("throttle.unknown", unknown, _UNKNOWN_REMEDY, machine)
+    for reason, rule in THROTTLE.items():
+        for gpu in gpus:
+            reasons = reasons_of(gpu.throttle)
+            if reason in reasons and not has_named_cause(reason, reasons):
+                if reason != "sw_power_cap":
+                    yield rule.fault(gpu, rule.title, _throttle_evidence(gpu))
+                elif (fault := _power_cap(gpu, rule)) is not None:
+                    yield fault
+    for gpu in gpus:
+        unknown = [name for name in reasons_of(gpu.throttle) if throttle_rule(name) is THROTTLE_UNKNOWN]
+        if unknown:
+            says = f"{THROTTLE_UNKNOWN.title} {', '.join(map(unnamed, unknown))}"
+            yield THROTTLE_UNKNOWN.fault(gpu, says, _throttle_evidence(gpu))
 
 
-def _stands_for_itself(name: str, reasons: tuple[str, ...]) -> bool:
-    """Tell whether to say it: the general hardware slowdown is set beside the one that names the cause."""
-    named = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
-    return name in reasons and not (name == "hw_slowdown" and any(one in reasons for one in named))
-
-
-def _power_cap(machine: Machine) -> Iterator[Finding]:
-    """Tell a card at its limit from one that is held below it; a lowered limit has a finding of its own.
-
-    Some cards tell a power cap while they do nothing (A10, A40, RTX A6000 and RTX 5090 in P8 at 0 %, in
-    published captures): no fault.
-    """
-    faults: dict[Severity, list[Fault]] = {"info": [], "warning": []}
+@check(LIMIT_BELOW_DEFAULT, LIMIT_OVERRULED)
+def power_limits(machine: Machine) -> Iterator[Fault]:
+    """Find lowered limits, and lower ones enforced than were set."""
     for gpu in present(machine):
-        if "sw_power_cap" not in reasons_of(gpu.throttle) or limited(gpu) or idle(gpu):
-            continue
-        draw, limit = gpu.power_w.draw, gpu.power_w.enforced_limit or gpu.power_w.limit
-        if draw is not None and limit and draw < LOW_DRAW_SHARE * limit:
-            says = f"the driver caps its power although it draws only {draw:.0f} of {limit:.0f} W"
-            faults["warning"].append(Fault(gpu, says, _evidence(gpu), "warning"))
-        else:
-            faults["info"].append(Fault(gpu, BY_NAME["sw_power_cap"].says, _evidence(gpu), "info"))
-    yield from findings_of("throttle.sw_power_cap", faults["warning"], _LOW_DRAW_REMEDY, machine)
-    yield from findings_of("throttle.sw_power_cap", faults["info"], BY_NAME["sw_power_cap"].remedy, machine)
+        power = gpu.power_w
+        evidence: dict[str, object] = {
+            "limit_w": power.limit,
+            "default_limit_w": power.default_limit,
+            "enforced_limit_w": power.enforced_limit,
+            "draw_w": power.draw,
+        }
+        if _is_limited(gpu):
+            says = f"power limit {power.limit:.0f} W, default {power.default_limit:.0f} W"
+            yield LIMIT_BELOW_DEFAULT.fault(gpu, says, evidence)
+        if _is_below(power.enforced_limit, power.limit):
+            says = f"enforced power limit {power.enforced_limit:.0f} W, set {power.limit:.0f} W"
+            yield LIMIT_OVERRULED.fault(gpu, says, evidence)
 
 
-def _evidence(gpu: Gpu) -> dict[str, object]:
+@check(NEAR_SLOWDOWN, MEMORY_HOT)
+def temperatures(machine: Machine) -> Iterator[Fault]:
+    """Compare with the GPU's own thresholds. One in thermal slowdown has a finding already."""
+    for gpu in present(machine):
+        if not any(reason in _THERMAL for reason in reasons_of(gpu.throttle)):
+            yield from filter(None, (_near_slowdown(gpu), _hot_memory(gpu)))
+
+
+def degrees_left(gpu: Gpu) -> int | None:
+    """Return the degrees Celsius until thermal slowdown, 0 or less during it; None if unknown.
+
+    From the margin (T.Limit) where the GPU reports one, with the margin at which it slows down (0 or less);
+    else from the absolute threshold.
+    """
+    now = gpu.temperature_c
+    if now.margin is not None:
+        if now.gpu is not None and now.gpu < COOL_C.value:
+            return None
+        return now.margin - min(now.margin_slowdown or 0, 0)
+    return None if now.gpu is None or not _is_threshold(now.slowdown) else (now.slowdown or 0) - now.gpu
+
+
+def _power_cap(gpu: Gpu, rule: Rule) -> Fault | None:
+    """Return the fault of a GPU at its power limit, or below it; a lowered limit has its own finding.
+
+    Some GPUs report a power cap while idle (A10, A40, RTX A6000 and RTX 5090 in P8 at 0 %, in published
+    captures): no fault.
+    """
+    if _is_limited(gpu) or idle(gpu):
+        return None
+    draw, limit = gpu.power_w.draw, gpu.power_w.enforced_limit or gpu.power_w.limit
+    if draw is not None and limit and draw < LOW_DRAW_SHARE.value * limit:
+        says = f"SW power cap at a power draw of only {draw:.0f} of {limit:.0f} W"
+        return rule.fault(gpu, says, _throttle_evidence(gpu), "warning")
+    return rule.fault(gpu, rule.title, _throttle_evidence(gpu))
+
+
+def _is_limited(gpu: Gpu) -> bool:
+    return _is_below(gpu.power_w.limit, gpu.power_w.default_limit)
+
+
+def _is_below(limit_w: float | None, other_w: float | None) -> bool:
+    return limit_w is not None and other_w is not None and limit_w < other_w * (1 - LIMIT_SHARE.value)
+
+
+def _throttle_evidence(gpu: Gpu) -> dict[str, object]:
     return {
         "mask": None if gpu.throttle.mask is None else f"{gpu.throttle.mask:#x}",
         "reasons": list(reasons_of(gpu.throttle)),
@@ -83,3 +258,35 @@ def _evidence(gpu: Gpu) -> dict[str, object]:
         "power_w": gpu.power_w.draw,
         "temperature_c": gpu.temperature_c.gpu,
     }
+
+
+def _near_slowdown(gpu: Gpu) -> Fault | None:
+    now = gpu.temperature_c
+    left = degrees_left(gpu)
+    too_warm = (
+        now.gpu is not None and _is_threshold(now.max_operating) and now.gpu >= (now.max_operating or 0)
+    )
+    near = left is not None and left <= NEAR_C.value
+    if not too_warm and not near:
+        return None
+    facts = {name: getattr(now, name) for name in now.__struct_fields__}
+    evidence = {name: value for name, value in facts.items() if value is not None} | {"degrees_left": left}
+    words = [f"{now.gpu} °C"] if now.gpu is not None else []
+    if left is not None and near:
+        words.append(f"{left} °C below slowdown" if left > 0 else "at or above the slowdown temperature")
+    if too_warm:
+        words.append(f"max operating temperature {now.max_operating} °C")
+    severity: Severity = "error" if left is not None and left <= 0 else "warning"
+    return NEAR_SLOWDOWN.fault(gpu, ", ".join(words), evidence, severity)
+
+
+def _hot_memory(gpu: Gpu) -> Fault | None:
+    now, limit = gpu.temperature_c.memory, gpu.temperature_c.memory_max_operating
+    if now is None or limit is None or not _is_threshold(limit) or now < limit:
+        return None
+    evidence = {"memory": now, "memory_max_operating": limit}
+    return MEMORY_HOT.fault(gpu, f"memory at {now} °C, max operating temperature {limit} °C", evidence)
+
+
+def _is_threshold(value: int | None) -> bool:
+    return value is not None and 0 < value <= MAX_THRESHOLD_C.value

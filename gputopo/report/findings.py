@@ -20,8 +20,8 @@ from gputopo.report.layout import (
 from gputopo.report.machine import machine_view
 from gputopo.report.matrix import matrix_view, peers_view
 from gputopo.report.tree import tree_view
-from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Contradiction, Machine, Unread
+from gputopo.values.subject import subjects_in_words
 
 _UNREAD_SHOWN = 8  # the rest is in the JSON
 _UNREAD_WIDTH = 100
@@ -77,19 +77,6 @@ def grouped_findings(findings: Sequence[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
-def subjects_in_words(findings: Sequence[Finding]) -> str:
-    """Give `gpu:3` for one finding, `gpu:0-3,5, driver` for several."""
-    by_kind: dict[str, list[str]] = {}
-    for finding in findings:
-        kind, colon, number = finding.subject.partition(":")
-        numbers = by_kind.setdefault(kind + colon, [])
-        numbers += [number] if number not in numbers else []
-    return ", ".join(
-        kind + (index_ranges(map(int, numbers)) if all(map(str.isdecimal, numbers)) else ",".join(numbers))
-        for kind, numbers in by_kind.items()
-    )
-
-
 def _findings_title(findings: Sequence[Finding]) -> str:
     """Count the findings in the title where there are too many to see at once."""
     if len(findings) < _COUNTED_FROM:
@@ -120,7 +107,7 @@ def _block(group: Sequence[Finding], width: int) -> list[Line]:
     first = group[0]
     severity = (first.severity.ljust(9), SEVERITY_STYLES[first.severity])
     room = width - len(severity[0])
-    head = paragraph(plain(f"{subjects_in_words(group)}  {first.id}"), room, QUIET)
+    head = paragraph(plain(f"{subjects_in_words(one.subject for one in group)}  {first.id}"), room, QUIET)
     body = [one for says in dict.fromkeys(f.says for f in group) for one in paragraph(plain(says), room)]
     if first.remedy:
         body += paragraph(f"To do: {plain(first.remedy)}", room)

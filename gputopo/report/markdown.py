@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from gputopo.findings import Finding, Inspection
 from gputopo.report.facts import grouped_missing, not_read, reason_in_words
-from gputopo.report.findings import grouped_findings, nothing_found, subjects_in_words
+from gputopo.report.findings import grouped_findings, nothing_found
 from gputopo.report.gpus import gpu_columns, gpu_notes, order_warning
 from gputopo.report.health import health_rows
 from gputopo.report.layout import Line, plain, printable, text_of
@@ -13,6 +13,7 @@ from gputopo.report.machine import about_rows
 from gputopo.report.matrix import matrix_view, peer_rows
 from gputopo.report.tree import tree_view
 from gputopo.values.machine import Machine
+from gputopo.values.subject import subjects_in_words
 
 _CODE_WIDTH = 120  # GitHub scrolls wider blocks sideways
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -71,7 +72,8 @@ def findings_list(findings: Sequence[Finding], *, nothing: str = "None.") -> str
     items = []
     for group in grouped_findings(findings):
         first = group[0]
-        items.append(f"- **{first.severity}** `{first.id}` ({escaped(subjects_in_words(group))})\n")
+        subjects = escaped(subjects_in_words(one.subject for one in group))
+        items.append(f"- **{first.severity}** `{first.id}` ({subjects})\n")
         items += [f"  - {escaped(says)}\n" for says in dict.fromkeys(finding.says for finding in group)]
         if first.remedy:
             items.append(f"  - To do: {escaped(first.remedy)}\n")

@@ -1,16 +1,17 @@
-"""Why GPUs cannot copy to one another directly (P2P): the cause, as far as known facts give it.
+"""Why GPUs have no peer access (P2P) to one another: the cause, as far as known facts show it.
 
-The driver answers with a code alone. The rules follow NVIDIA/open-gpu-kernel-modules (p2p_caps.c,
-chipset_pcie.c): two different chips are never peers; a pair needs a switch or a CPU that the driver lists;
-some CPUs refuse across sockets. What no fact explains is called unknown.
+The driver reports only a code. The rules follow NVIDIA/open-gpu-kernel-modules (p2p_caps.c,
+chipset_pcie.c): two different chips are never peers; a pair needs a switch or a CPU that the driver supports;
+some CPUs refuse across sockets. What no fact explains is an unknown cause.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from gputopo.reference.expectations import expected_gpu
-from gputopo.values.machine import Gpu, Hop, Link, Machine, PciNode
+from gputopo.topology.hops import bridges_above
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 Cause = Literal[
     "registry_key",
@@ -26,9 +27,9 @@ Cause = Literal[
     "unknown",
 ]
 
-# The codes of NVML's P2P status (nvmlGpuP2PStatus_t) that blame the way between the cards.
-_WAY = ("CHIPSET_NOT_SUPPORTED", "TOPOLOGY_NOT_SUPPORTED")
-# Without "resizable BAR" the window has this size or less, and a large card cannot show all of its memory.
+# The codes of NVML's P2P status (nvmlGpuP2PStatus_t) that blame the path between the GPUs.
+_PATH_CODES = ("CHIPSET_NOT_SUPPORTED", "TOPOLOGY_NOT_SUPPORTED")
+# Without "resizable BAR" the window has this size or less, and a large GPU cannot map all of its memory.
 SMALL_BAR1_MIB = 256
 
 
@@ -41,71 +42,78 @@ class Off(msgspec.Struct, frozen=True, kw_only=True):
     fix: str | None
 
 
-_WORDS: dict[Cause, tuple[str, str | None]] = {
-    "registry_key": (
-        "a setting of the NVIDIA kernel module turns P2P off",
-        "look for NVreg_RegistryDwords in /etc/modprobe.d and /proc/driver/nvidia/params, remove it, reboot",
+class Words(NamedTuple):
+    """The message for a cause, and its fix; None where no fix exists."""
+
+    says: str
+    fix: str | None
+
+
+CAUSES: dict[Cause, Words] = {
+    "registry_key": Words(
+        "disabled by a registry key of the NVIDIA kernel module",
+        "Remove NVreg_RegistryDwords in /etc/modprobe.d (see /proc/driver/nvidia/params) and reboot.",
     ),
-    "different_chips": ("the two cards have different chips, which the driver never makes peers", None),
-    "geforce_policy": ("NVIDIA's driver gives GeForce cards from RTX on no P2P over PCIe", None),
-    "across_sockets": ("the driver does not allow P2P across these CPU sockets", None),
-    "chipset": (
-        "the driver does not list the chipset or CPU between the two cards",
-        "move both cards under one PCIe switch if the board has one; a newer driver may list the CPU",
+    "different_chips": Words("different chips are never peers", None),
+    "geforce_policy": Words("NVIDIA's driver allows no P2P over PCIe between GeForce RTX GPUs", None),
+    "across_sockets": Words("the driver does not allow P2P across these CPU sockets", None),
+    "chipset": Words(
+        "chipset or CPU between the GPUs not supported by the driver",
+        "Move both cards under one PCIe switch if the board has one. A newer driver may support the CPU.",
     ),
-    "acs": (
-        "access control (ACS) of the bridges sends traffic between the cards up to the CPU",
-        "turn ACS off in the BIOS, or by setpci on the bridges at start-up",
+    "acs": Words(
+        "P2P traffic is redirected through the root complex (ACS)",
+        "Turn ACS off in the BIOS, or by setpci on the bridges at start-up.",
     ),
-    "iommu": (
-        "the IOMMU translates the cards' addresses",
-        "boot with iommu=pt, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS",
+    "iommu": Words(
+        "the IOMMU translates the GPUs' addresses",
+        "Boot with iommu=pt, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS.",
     ),
-    "bar1": (
-        "the cards show too little of their memory on the bus (BAR1)",
-        "turn on Above 4G Decoding and Resizable BAR in the BIOS; the card's VBIOS may need an update",
+    "bar1": Words(
+        "BAR1 maps too little GPU memory",
+        "Turn on Above 4G Decoding and Resizable BAR in the BIOS. The card's VBIOS may need an update.",
     ),
-    "virtual_machine": (
-        "this is a virtual machine, whose host decides which devices are peers",
-        "ask the provider for an instance with P2P; inside the machine there is no fix",
+    "virtual_machine": Words(
+        "virtual machine: its host decides which devices are peers",
+        "Ask the provider for an instance with P2P. Inside the machine there is no fix.",
     ),
-    "container": (
-        "this is a container, which may not show the devices and memory that P2P needs",
-        "compare with nvidia-smi topo -p2p r outside of it; start it with --ipc=host and all GPUs",
+    "container": Words(
+        "container: may hide the devices and memory that P2P needs",
+        "Compare with nvidia-smi topo -p2p r outside of it. Start it with --ipc=host and all GPUs.",
     ),
-    "unknown": (
-        "the cause is not known",
-        "nvidia-smi topo -p2p r tells the code; sudo dmesg | grep -i nvrm may tell more",
+    "unknown": Words(
+        "unknown cause",
+        "See nvidia-smi topo -p2p r for the code, and sudo dmesg | grep -i nvrm.",
     ),
 }
 
 
 def statuses(link: Link) -> tuple[str, ...]:
-    """Give NVML's words for a pair that are not OK: of reads, then of writes, each once."""
-    told = (link.p2p_read, link.p2p_write)
-    return tuple(dict.fromkeys(word for word in told if word is not None and word != "OK"))
+    """Return NVML's statuses of a pair that are not OK: of reads, then of writes, each once."""
+    read = (link.p2p_read, link.p2p_write)
+    return tuple(dict.fromkeys(word for word in read if word is not None and word != "OK"))
 
 
 def why_off(machine: Machine, link: Link) -> Off | None:
-    """Give why P2P is off between two GPUs, or None where it is on or not known.
+    """Return why P2P is off between two GPUs, or None where it is on or unknown.
 
-    The first cause that the facts bear counts: a setting of the driver, different chips, the driver's
+    The first cause that the facts show counts: a setting of the driver, different chips, the driver's
     policy for GeForce, sockets and chipset, ACS, IOMMU, BAR1, virtual machine, container.
     """
     found = statuses(link)
     if not found or found == ("UNKNOWN",):
         return None
     cause = _cause(machine, link, found)
-    says, fix = _WORDS[cause]
+    says, fix = CAUSES[cause]
     if cause in ("across_sockets", "chipset") and _virtual(machine):
-        says, fix = f"{says} (which a virtual machine only pretends to have)", _WORDS["virtual_machine"][1]
+        says, fix = f"{says} (emulated by a virtual machine)", CAUSES["virtual_machine"].fix
     return Off(cause=cause, status=found[0], says=says, fix=fix)
 
 
 def with_reasons(machine: Machine) -> Machine:
-    """Give the machine with `p2p_reason` told for the pairs whose P2P is off.
+    """Return the machine with `p2p_reason` set for the pairs whose P2P is off.
 
-    A cause that the facts give stands before the words for NVML's code; where it is unknown, those stay.
+    A cause that the facts show replaces the words for NVML's code; where it is unknown, those stay.
     """
     links = tuple(
         link if off is None else msgspec.structs.replace(link, p2p_reason=_reason(link, off))
@@ -120,9 +128,9 @@ def _reason(link: Link, off: Off) -> str:
 
 
 def chips_differ(a: Gpu, b: Gpu) -> bool | None:
-    """Tell whether two GPUs have different chips, or None where that is not known.
+    """Return whether two GPUs have different chips, or None where that is unknown.
 
-    Cards of one name have one chip. A GTX 1070 and a GTX 1080 have the same (GP104).
+    GPUs of one name have one chip. A GTX 1070 and a GTX 1080 have the same (GP104).
     """
     if a.name is not None and a.name == b.name:
         return False
@@ -138,7 +146,7 @@ def chips_differ(a: Gpu, b: Gpu) -> bool | None:
 
 
 def acs_bridges(machine: Machine) -> tuple[str, ...]:
-    """Give the bridges with ACS on through which GPUs of one switch would reach one another.
+    """Return the bridges with ACS on through which GPUs of one switch would reach one another.
 
     Root ports are left out: traffic between them passes the CPU with and without ACS.
     """
@@ -146,8 +154,9 @@ def acs_bridges(machine: Machine) -> tuple[str, ...]:
     below: dict[str, set[str]] = {}
     for node in machine.pci:
         if node.kind == "gpu":
-            for bridge in _above(nodes, node):
-                below.setdefault(bridge.address, set()).add(node.address)
+            for bridge in bridges_above(nodes, node.address)[0]:
+                if bridge in nodes:
+                    below.setdefault(bridge, set()).add(node.address)
     shared = {address for address, gpus in below.items() if len(gpus) > 1}
     return tuple(
         sorted(address for address in below if nodes[address].acs and nodes[address].parent in shared)
@@ -162,12 +171,17 @@ def _cause(machine: Machine, link: Link, found: tuple[str, ...]) -> Cause:
     differ = chips_differ(*pair) if len(pair) == 2 else None
     if differ:
         return "different_chips"
-    if pair and not link.nvlinks and all(map(_geforce_policy, pair)) and not _equals_are_peers(machine, pair):
+    if (
+        pair
+        and not link.nvlinks
+        and all(map(_geforce_policy, pair))
+        and not _same_model_has_p2p(machine, pair)
+    ):
         return "geforce_policy"
-    if any(status in _WAY for status in found):
+    if any(status in _PATH_CODES for status in found):
         if link.hop is Hop.SYS:
             return "across_sockets"
-        # Under one switch it is no chipset that stands between the cards; what switches it off, may.
+        # Under one switch no chipset is between the GPUs; ACS, which turns P2P off, may be.
         if not (link.hop is not None and link.hop <= Hop.PXB and _has_acs(machine)):
             return "chipset"
     return _by_surroundings(machine, pair)
@@ -187,7 +201,7 @@ def _by_surroundings(machine: Machine, pair: list[Gpu]) -> Cause:
 
 def _has_acs(machine: Machine) -> bool:
     if _virtual(machine):
-        return False  # the bridges that a virtual machine shows are invented
+        return False  # a virtual machine emulates its bridges
     return bool(acs_bridges(machine)) or (
         machine.host.acs == "on" and not any(node.acs is not None for node in machine.pci)
     )
@@ -200,8 +214,8 @@ def _geforce_policy(gpu: Gpu) -> bool:
     return gpu.name is not None and "GeForce RTX" in gpu.name
 
 
-def _equals_are_peers(machine: Machine, pair: list[Gpu]) -> bool:
-    """Tell whether other cards of this model are peers here: then no policy keeps these apart."""
+def _same_model_has_p2p(machine: Machine, pair: list[Gpu]) -> bool:
+    """Return whether other GPUs of this model are peers here: then no policy of the driver forbids it."""
     names = {gpu.index: gpu.name for gpu in machine.gpus}
     return any(
         link.p2p_read == "OK"
@@ -218,12 +232,3 @@ def _small_bar1(gpu: Gpu) -> bool:
 
 def _virtual(machine: Machine) -> bool:
     return machine.host.virtual_machine not in (None, "none")
-
-
-def _above(nodes: dict[str, PciNode], node: PciNode) -> list[PciNode]:
-    way: list[PciNode] = []
-    parent = nodes.get(node.parent or "")
-    while parent is not None and parent not in way:
-        way.append(parent)
-        parent = nodes.get(parent.parent or "")
-    return way

@@ -55,8 +55,8 @@ def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_equals() -> None:
     cards = "".join(f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: GPU-{index}a)\n{up}" for index in range(7))
     server = read(f"{cards}GPU 7: NVIDIA A100-SXM4-80GB (UUID: GPU-7a)\n\t {REFUSED}\n")
     (found,) = [one for one in find(server) if one.id == "nvlink.down"]
-    assert (found.subject, found.severity) == ("gpu:7", "error")
-    assert "0 NVLinks are up, 12 are due" in found.says
+    assert (found.subject.text, found.severity) == ("gpu:7", "error")
+    assert "0 NVLinks up, expected 12" in found.says
 
 
 def test_a_text_cut_behind_a_gpu_does_not_say_that_it_has_no_links() -> None:

@@ -105,7 +105,7 @@ def test_json_is_a_moment_a_line_and_ctrl_c_is_no_error(capsys: pytest.CaptureFi
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["schema"] == "gputopo.moment/1"
     assert [one["gpus"][0]["graphics_mhz"] for one in (first, second)] == [1771, 1700]
-    assert history.moments == 2
+    assert history.gpus[0].samples == 2
 
 
 def test_a_pipe_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:

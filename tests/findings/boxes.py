@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.findings import catalogue
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
@@ -29,6 +30,8 @@ from gputopo.values.machine import (
     Throttle,
     UtilizationPercent,
 )
+
+IDS = {rule.id for rule in catalogue()}
 
 Change = Callable[[Machine], Machine]
 

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gputopo.findings import IDS, RULES, find
+from gputopo.findings import CHECKS, find
 from gputopo.topology.peer_access import with_reasons
 from gputopo.values.machine import (
     ClockMhz,
@@ -33,6 +33,7 @@ from gputopo.values.machine import (
     UtilizationPercent,
 )
 from gputopo.values.schema import decode, encode
+from tests.findings.boxes import IDS
 
 NUMBERS = st.none() | st.sampled_from([0, 1, 2, 3, 4, 8, 16, 57, 87, 127, 405, 1530]) | st.integers(0, 20_000)
 FLAGS = st.none() | st.booleans()
@@ -180,7 +181,7 @@ MACHINES = of(
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 @given(MACHINES)
 def test_every_rule_stands_any_machine_and_its_findings_can_be_written(machine: Machine) -> None:
-    for rule in RULES:
+    for rule in CHECKS:
         for finding in rule(machine):
             assert finding.id in IDS
             assert finding.remedy

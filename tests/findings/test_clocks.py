@@ -95,15 +95,15 @@ def only(machine: Machine) -> Finding:
 def test_reference_cards_beside_overclocked_ones_differ_in_the_core_and_not_in_memory() -> None:
     machine = all_of(*(gpu(n, clocks_mhz={"sm": {"max": 1620}}) for n in (0, 2, 3)))(sound())
     found = only(machine)  # three of four have 1620: the fourth is the one that differs
-    assert (found.id, found.subject, found.severity) == ("clocks.core_differs", "gpu:1", "info")
+    assert (found.id, found.subject.text, found.severity) == ("clocks.core_differs", "gpu:1", "info")
     assert found.evidence == {"max_mhz": 1530, "peers_mhz": 1620, "clock": "core"}
 
 
 def test_of_two_cards_the_lower_one_differs() -> None:
     found = only(gpu(0, clocks_mhz={"sm": {"max": 1600}})(sound(2)))
-    assert found.subject == "gpu:1"
+    assert found.subject.text == "gpu:1"
     found = only(gpu(1, clocks_mhz={"memory": {"max": 860}})(sound(2)))
-    assert (found.id, found.subject, found.severity) == ("clocks.memory_differs", "gpu:1", "warning")
+    assert (found.id, found.subject.text, found.severity) == ("clocks.memory_differs", "gpu:1", "warning")
 
 
 def test_a_step_of_the_clock_and_a_rounded_megahertz_are_no_difference() -> None:
@@ -130,4 +130,4 @@ def test_graphics_clocks_stand_in_where_no_sm_clock_is_told() -> None:
 
 def test_a_cause_that_all_share_is_said_once() -> None:
     found = only(every_gpu(clocks_mhz={"sm": {"now": 900}})(sound()))
-    assert found.subject == "gpus:0-3"
+    assert found.subject.text == "gpus:0-3"

@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.findings import find
-from gputopo.findings.finding import Finding
+from gputopo.findings.rule import Finding
 from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, every_gpu, gpu, sound
 
@@ -18,7 +18,7 @@ def only(machine: Machine) -> Finding:
 @pytest.mark.parametrize("state", ["not started", "in progress"])
 def test_a_board_whose_gpus_have_not_joined_is_told_once(state: str) -> None:
     found = only(every_gpu(fabric=fabric(state))(sound()))
-    assert (found.id, found.subject, found.severity) == ("nvlink.fabric_not_ready", "gpus:0-3", "error")
+    assert (found.id, found.subject.text, found.severity) == ("nvlink.fabric_not_ready", "gpus:0-3", "error")
     assert state in found.says
     assert "CUDA" in found.says
     assert "nvidia-fabricmanager" in (found.remedy or "")
@@ -26,7 +26,7 @@ def test_a_board_whose_gpus_have_not_joined_is_told_once(state: str) -> None:
 
 def test_a_gpu_that_was_refused_is_told_with_the_drivers_words() -> None:
     found = only(gpu(2, fabric=fabric("completed", "insufficient resources"))(sound()))
-    assert (found.id, found.subject, found.severity) == ("nvlink.fabric_not_ready", "gpu:2", "error")
+    assert (found.id, found.subject.text, found.severity) == ("nvlink.fabric_not_ready", "gpu:2", "error")
     assert "insufficient resources" in found.says
 
 
@@ -59,7 +59,7 @@ def test_gpus_that_have_joined_or_have_no_fabric_are_sound() -> None:
 )
 def test_trouble_since_then_is_told_in_the_drivers_words(name: str, word: str, severity: str) -> None:
     found = only(gpu(1, fabric=fabric("completed", "success", **{name: word}))(sound()))
-    assert (found.id, found.subject, found.severity) == ("nvlink.fabric_unhealthy", "gpu:1", severity)
+    assert (found.id, found.subject.text, found.severity) == ("nvlink.fabric_unhealthy", "gpu:1", severity)
     assert f"{name.replace('_', ' ')} {word}" in found.says
 
 

@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from gputopo.findings import IDS, find
-from tests.findings.boxes import every_gpu, gpu, sound
+from gputopo.findings import find
+from tests.findings.boxes import IDS, every_gpu, gpu, sound
 from tests.findings.faults import FAULTS, IDLE
 
 
@@ -64,10 +64,10 @@ def test_every_finding_has_a_remedy_evidence_and_one_line_of_words() -> None:
 
 def test_a_fault_of_one_gpu_names_it_and_a_fault_of_all_is_said_once() -> None:
     (one,) = find(FAULTS["persistence"][0](sound()))
-    assert one.subject == "gpu:1"
+    assert one.subject.text == "gpu:1"
     assert "GPU 1" in one.says
     (all_,) = find(every_gpu(persistence_mode=False)(sound()))
-    assert all_.subject == "gpus:0-3"
+    assert all_.subject.text == "gpus:0-3"
     assert set(all_.evidence["gpus"]) == {"0", "1", "2", "3"}
 
 
@@ -76,13 +76,13 @@ def test_a_fault_of_all_with_different_numbers_is_said_once_too() -> None:
     for index, fault in enumerate((82, 83, 84, 85)):
         machine = gpu(index, temperature_c={"gpu": fault})(machine)
     (found,) = find(machine)
-    assert found.subject == "gpus:0-3"
+    assert found.subject.text == "gpus:0-3"
     assert [evidence["gpu"] for evidence in found.evidence["gpus"].values()] == [82, 83, 84, 85]
 
 
 def test_the_same_fault_with_other_numbers_on_two_of_four_is_two_findings() -> None:
     machine = gpu(0, pcie={"width_now": 1})(gpu(3, pcie={"width_now": 4})(sound()))
-    assert {finding.subject for finding in find(machine)} == {"gpu:0", "gpu:3"}
+    assert {finding.subject.text for finding in find(machine)} == {"gpu:0", "gpu:3"}
 
 
 def test_many_cards_in_few_words_are_told_in_groups() -> None:
@@ -90,5 +90,4 @@ def test_many_cards_in_few_words_are_told_in_groups() -> None:
     for index, lanes in enumerate((8, 8, 4, 8)):
         machine = gpu(index, pcie={"width_now": lanes})(machine)
     (found,) = find(machine)
-    lanes_told = [f"its PCIe link runs on {lanes} of 16 lanes" for lanes in (8, 4)]
-    assert found.says == f"GPUs 0-1,3, each: {lanes_told[0]}; GPU 2: {lanes_told[1]}"
+    assert found.says == "GPUs 0-1,3: PCIe link on 8 of 16 lanes; GPU 2: PCIe link on 4 of 16 lanes"

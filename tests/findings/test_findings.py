@@ -3,10 +3,10 @@ from typing import get_args
 import msgspec
 import pytest
 
-from gputopo.findings import IDS, Finding, Inspection, driver_broken, find, reaches
+from gputopo.findings import Finding, Inspection, driver_broken, find, reaches
 from gputopo.values.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
 from gputopo.values.schema import decode, encode, to_builtins
-from tests.findings.boxes import sound
+from tests.findings.boxes import IDS, sound
 from tests.findings.faults import FAULTS
 from tests.findings.measured.machines import MEASURED, measured
 from tests.findings.watched import all_watched
@@ -39,7 +39,7 @@ def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverS
         assert not reaches(find(machine), "warning")
     else:
         assert find(machine) == (broken,)
-        assert (broken.id, broken.severity, broken.subject) == (f"driver.{status}", "error", "driver")
+        assert (broken.id, broken.severity, broken.subject.text) == (f"driver.{status}", "error", "driver")
         assert broken.evidence["detail"] == "its own words"
         assert broken.remedy
 
@@ -73,7 +73,7 @@ def test_a_capture_that_names_another_driver_for_every_gpu_is_a_warning() -> Non
 @pytest.mark.parametrize("other", ["nvidia", None])
 @pytest.mark.parametrize(
     ("holder", "severity", "remedy"),
-    [("vfio-pci", "info", "virtual machine"), ("nouveau", "warning", "keep")],
+    [("vfio-pci", "info", "virtual machine"), ("nouveau", "warning", "blacklist")],
 )
 def test_a_gpu_that_another_driver_holds_beside_others_is_told(
     holder: str, severity: str, remedy: str, other: str | None
@@ -83,8 +83,8 @@ def test_a_gpu_that_another_driver_holds_beside_others_is_told(
         for n, driver in ((5, holder), (6, other), (7, other))
     )
     found = only(msgspec.structs.replace(machine_of("X PIX\nPIX X"), pci=nodes))
-    assert (found.id, found.severity, found.subject) == ("driver.other_driver", severity, "machine")
-    assert f"the kernel driver {holder} holds 0000:05:00.0 (a GPU)" in found.says
+    assert (found.id, found.severity, found.subject.text) == ("driver.other_driver", severity, "machine")
+    assert f"kernel driver {holder} is bound to 0000:05:00.0 (a GPU)" in found.says
     assert found.evidence["pci_devices"] == {
         "0000:05:00.0": holder,
         "0000:06:00.0": other,
@@ -114,7 +114,7 @@ def test_another_driver_is_not_told_beside_a_capture_of_cards_that_worked() -> N
 def test_no_nvidia_device_is_told_and_is_no_fault() -> None:
     machine = with_driver("no_device")
     found = only(machine)
-    assert (found.id, found.severity, found.subject) == ("machine.no_nvidia_device", "info", "machine")
+    assert (found.id, found.severity, found.subject.text) == ("machine.no_nvidia_device", "info", "machine")
     assert driver_broken(machine) is None
 
 
@@ -131,7 +131,7 @@ def test_a_lost_gpu_is_an_error_and_does_not_make_its_links_unknown() -> None:
         },
     )
     found = only(machine)
-    assert (found.id, found.severity, found.subject) == ("gpu.lost", "error", "gpu:3")
+    assert (found.id, found.severity, found.subject.text) == ("gpu.lost", "error", "gpu:3")
     assert "0000:08:00.0" in found.says
     assert found.evidence["missing"] == {"gpus[3].name": "GPU_IS_LOST"}
     assert driver_broken(machine) is None
@@ -152,9 +152,13 @@ def test_the_reasons_of_a_lost_gpu_are_its_own_where_the_numbers_have_gaps() -> 
 def test_a_pair_that_is_placed_differently_is_a_warning_with_both_answers() -> None:
     differs = Contradiction(fact="links[0-11].hop", said={"nvml": "PIX", "sysfs": "PHB"})
     found = only(msgspec.structs.replace(machine_of(SEVEN), contradictions=(differs,)))
-    assert (found.id, found.severity, found.subject) == ("topology.contradiction", "warning", "link:0-11")
-    assert "nvml says PIX" in found.says
-    assert "sysfs says PHB" in found.says
+    assert (found.id, found.severity, found.subject.text) == (
+        "topology.contradiction",
+        "warning",
+        "link:0-11",
+    )
+    assert "PIX (nvml)" in found.says
+    assert "PHB (sysfs)" in found.says
     assert found.evidence["said"] == {"nvml": "PIX", "sysfs": "PHB"}
 
 
@@ -171,7 +175,7 @@ def test_other_contradictions_name_what_they_are_about(fact: str, subject: str) 
     differs = Contradiction(fact=fact, said={"a.txt": "one", "b.txt": "two"})
     machine = Machine(source="a test", gpus=(Gpu(index=4),), contradictions=(differs,))
     found = only(machine)
-    assert (found.id, found.subject) == ("machine.contradiction", subject)
+    assert (found.id, found.subject.text) == ("machine.contradiction", subject)
 
 
 def test_pairs_of_which_nothing_is_known_are_listed() -> None:
@@ -190,8 +194,8 @@ def test_lines_that_were_not_understood_are_counted_by_capture() -> None:
     machine = Machine(source="a test", unread=(*lines, Unread(source="b.txt", line=3, text="?")))
     first, second = find(machine)
     assert {first.id, second.id} == {"capture.unread"}
-    assert "7 lines were not understood in a.txt: line 1, 2, 3, 4, 5, ..." in first.says
-    assert "1 line was not understood in b.txt: line 3" in second.says
+    assert "7 lines not understood in a.txt: line 1, 2, 3, 4, 5, ..." in first.says
+    assert "1 line not understood in b.txt: line 3" in second.says
     assert len(first.evidence["lines"]) == 7
 
 

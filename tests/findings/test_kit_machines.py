@@ -37,7 +37,7 @@ def test_the_risers_of_the_seven_card_box_are_found_and_the_card_in_the_slot_is_
 ) -> None:
     machine = read(SCENARIOS["7gforce"], tmp_path)
     narrow = [finding for finding in find(machine) if finding.id == "pcie.slot_narrow"]
-    assert {finding.subject: finding.severity for finding in narrow} == {
+    assert {finding.subject.text: finding.severity for finding in narrow} == {
         "gpus:0-5": "warning",
         "gpu:6": "info",
     }

@@ -24,7 +24,7 @@ OFF: dict[str, Any] = {"p2p_read": "CHIPSET_NOT_SUPPORTED", "p2p_write": "CHIPSE
 def test_pairs_that_one_cause_keeps_apart_are_told_once() -> None:
     across = [pair(a, b, hop=Hop.PHB, **OFF) for a in (0, 1) for b in (2, 3)]
     (found,) = find(all_of(*across)(sound()))
-    assert (found.id, found.subject, found.severity) == ("p2p.off", "machine", "info")
+    assert (found.id, found.subject.text, found.severity) == ("p2p.off", "machine", "info")
     assert found.evidence["cause"] == "chipset"
     assert set(found.evidence["pairs"]) == {"0-2", "0-3", "1-2", "1-3"}
     assert found.remedy is not None
@@ -43,12 +43,12 @@ def test_all_pairs_of_a_box_are_named_in_short() -> None:
     assert found.evidence["cause"] == "geforce_policy"
     assert "any two of GPUs 0-3" in found.says
     assert found.remedy is not None
-    assert "no fix exists" in found.remedy
+    assert "No fix exists" in found.remedy
 
 
 def test_one_pair_is_the_subject() -> None:
     (found,) = find(pair(1, 2, **(OFF | {"hop": Hop.PHB}))(sound()))
-    assert found.subject == "link:1-2"
+    assert found.subject.text == "link:1-2"
 
 
 def test_two_causes_are_two_findings() -> None:
@@ -101,7 +101,7 @@ def test_acs_between_cards_that_are_never_peers_is_no_finding() -> None:
 
 def test_acs_that_nobody_places_is_told_as_that() -> None:
     (found,) = find(replace(host(acs="on")(sound()), pci=()))
-    assert "where that is between GPUs, which is not told, direct copies" in found.says
+    assert "ACS is on (where is not reported): P2P traffic is redirected" in found.says
 
 
 def test_a_single_gpu_has_no_one_to_reach() -> None:

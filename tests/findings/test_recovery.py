@@ -14,17 +14,21 @@ def only(change: Change) -> Finding:
 @pytest.mark.parametrize(
     ("action", "says", "remedy"),
     [
-        ("reset", "before it is reset", "--gpu-reset"),
-        ("reboot", "before the machine is rebooted", "reboot"),
-        ("drain p2p", "all copies between GPUs end", "gpu_recovery_action"),
-        ("system reboot", "asks for a recovery: system reboot", "do what the driver asks for"),
+        ("reset", "must be reset", "--gpu-reset"),
+        ("reboot", "machine must be rebooted", "Reboot"),
+        ("drain p2p", "all P2P traffic must end", "gpu_recovery_action"),
+        (
+            "system reboot",
+            "recovery action requested by the driver: system reboot",
+            "Do what the driver requests",
+        ),
     ],
 )
 def test_a_gpu_that_must_be_recovered_is_an_error_that_names_the_action(
     action: str, says: str, remedy: str
 ) -> None:
     finding = only(gpu(2, recovery_action=action))
-    assert (finding.id, finding.severity, finding.subject) == ("gpu.reset_required", "error", "gpu:2")
+    assert (finding.id, finding.severity, finding.subject.text) == ("gpu.reset_required", "error", "gpu:2")
     assert says in finding.says
     assert remedy in (finding.remedy or "")
     assert finding.evidence["recovery_action"] == action
@@ -42,7 +46,7 @@ def test_no_action_and_an_action_that_is_not_told_are_no_fault(action: str | Non
 
 def test_gpus_that_ask_for_the_same_are_told_together_and_others_apart() -> None:
     box = all_of(*(gpu(n, recovery_action="reset") for n in (0, 1)), gpu(3, recovery_action="reboot"))
-    assert [finding.subject for finding in find(box(sound()))] == ["gpus:0-1", "gpu:3"]
+    assert [finding.subject.text for finding in find(box(sound()))] == ["gpus:0-1", "gpu:3"]
 
 
 def test_a_lost_gpu_is_not_asked() -> None:

@@ -34,7 +34,7 @@ def test_a_virtual_machine_that_shows_switches_is_believed() -> None:
 
 def test_a_driver_whose_module_is_of_another_version_is_a_warning_while_it_answers() -> None:
     (found,) = find(driver(kernel_module_version="535.54.03")(sound()))
-    assert (found.id, found.severity, found.subject) == ("driver.version_mismatch", "warning", "driver")
+    assert (found.id, found.severity, found.subject.text) == ("driver.version_mismatch", "warning", "driver")
     assert "550.163.01" in found.says
     assert "535.54.03" in found.says
 
@@ -51,28 +51,38 @@ def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
             "links[0-3].hop",
             "topology.contradiction",
             "link:0-3",
-            "GPUs 0 and 3 are placed differently: a says x",
+            "sources disagree on the topology of GPUs 0 and 3: x (a); y (b)",
         ),
-        ("links[0-3].nvlinks", "topology.contradiction", "link:0-3", "GPUs 0 and 3 are placed differently"),
-        ("links[0-3].p2p_read", "machine.contradiction", "link:0-3", "the peer read of GPUs 0 and 3 is told"),
+        (
+            "links[0-3].nvlinks",
+            "topology.contradiction",
+            "link:0-3",
+            "sources disagree on the topology of GPUs 0 and 3",
+        ),
+        (
+            "links[0-3].p2p_read",
+            "machine.contradiction",
+            "link:0-3",
+            "sources disagree on the peer read of GPUs 0 and 3",
+        ),
         (
             "gpus[1].pci_address",
             "machine.contradiction",
             "gpu:1",
-            "the PCI address of GPU 1 is told differently",
+            "sources disagree on the PCI address of GPU 1",
         ),
         (
             "gpus[1].clocks_mhz.memory.max",
             "machine.contradiction",
             "gpu:1",
-            "the memory clock max of GPU 1 is",
+            "sources disagree on the memory clock max of GPU 1",
         ),
-        ("driver.version", "machine.contradiction", "driver", "driver version is told differently"),
+        ("driver.version", "machine.contradiction", "driver", "sources disagree on the driver version"),
     ],
 )
 def test_a_contradiction_says_of_what_it_is(fact: str, id: str, subject: str, words: str) -> None:
     told = (Contradiction(fact=fact, said={"a": "x", "b": "y"}),)
     found = next(one for one in find(replace(sound(), contradictions=told)) if one.id == id)
-    assert (found.subject, found.severity) == (subject, "warning")
+    assert (found.subject.text, found.severity) == (subject, "warning")
     assert found.says.startswith(words)
-    assert found.says.endswith("b says y; the first is used")
+    assert found.says.endswith("y (b); the first is used")

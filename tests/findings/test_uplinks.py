@@ -14,7 +14,7 @@ def test_a_few_gpus_on_one_switch_are_usual(count: int) -> None:
 
 def test_eight_gpus_on_one_uplink_are_told_with_their_bridge() -> None:
     (found,) = find(sound(8))
-    assert (found.id, found.severity, found.subject) == ("pcie.shared_uplink", "info", "machine")
+    assert (found.id, found.severity, found.subject.text) == ("pcie.shared_uplink", "info", "machine")
     assert found.evidence["uplinks"] == {
         PORT: {"gpus": list(range(8)), "times_oversubscribed": 8.0},
     }
@@ -37,5 +37,5 @@ def other_vendor(machine: Machine) -> Machine:
 
 def test_a_chipset_slot_is_known_by_intels_port_numbers_only() -> None:
     (found,) = find(chipset_slot(sound()))
-    assert (found.id, found.subject, found.severity) == ("pcie.chipset_slot", "gpu:0", "warning")
+    assert (found.id, found.subject.text, found.severity) == ("pcie.chipset_slot", "gpu:0", "warning")
     assert find(other_vendor(chipset_slot(sound()))) == ()

@@ -29,7 +29,7 @@ def test_of_equal_sets_one_without_a_busy_gpu_is_taken_and_the_reason_told() -> 
     assert found.choice.gpus == (1, 2)
     assert says(found, "9 sets are equal, of those without GPU 0 the lowest indices were taken")
     assert says(
-        found, "GPU 0 avoided, as others are as close: GPU 0: another program uses it: python (pid 4321)"
+        found, "GPU 0 avoided, as others are as close: GPU 0: used by another program: python (pid 4321)"
     )
 
 
@@ -74,7 +74,7 @@ def test_so_is_one_without_a_gpu_that_has_an_error() -> None:
 def test_a_set_that_is_farther_apart_is_not_taken_instead() -> None:
     found = plan(seven((3, BUSY)), Request(num_gpus=4))
     assert found.choice.gpus == (3, 4, 5, 6)
-    assert says(found, "GPU 3 chosen all the same: GPU 3: another program uses it")
+    assert says(found, "GPU 3 chosen all the same: GPU 3: used by another program")
     assert not says(found, "avoided")
 
 

@@ -17,13 +17,20 @@ from gputopo.report.markdown import markdown
 from gputopo.report.metrics.prometheus import exposition
 from gputopo.report.tree import tree_view
 from gputopo.values.machine import Machine
+from gputopo.values.subject import Subject
 from tests.invented_machines import ADDRESSES, machines
 from tests.report.metrics.exposition_grammar import read
 
 FINDINGS = (
-    Finding(id="a.b", severity="warning", subject="gpu:0", says="odd | and `odd`", remedy="do *this*"),
-    Finding(id="a.b", severity="warning", subject="gpu:1", says="odd too", remedy="do *this*"),
-    Finding(id="c", severity="error", subject='gpus:0-3\n"', says="\x1b[31m\nx"),
+    Finding(
+        id="a.b",
+        severity="warning",
+        subject=Subject.parse("gpu:0"),
+        says="odd | and `odd`",
+        remedy="do *this*",
+    ),
+    Finding(id="a.b", severity="warning", subject=Subject.parse("gpu:1"), says="odd too", remedy="do *this*"),
+    Finding(id="c", severity="error", subject=Subject.parse("gpus:0-3"), says="\x1b[31m\nx"),
 )
 some = settings(max_examples=40, deadline=None)
 

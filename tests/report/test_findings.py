@@ -3,6 +3,7 @@ from gputopo.report.findings import findings_view, inspection_view, watched_view
 from gputopo.report.layout import SEVERITY_STYLES, text_of
 from gputopo.report.markdown import markdown
 from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
+from gputopo.values.subject import Subject
 
 
 def shown(machine: Machine, *findings: Finding, width: int = 80) -> str:
@@ -12,7 +13,7 @@ def shown(machine: Machine, *findings: Finding, width: int = 80) -> str:
 LOST = Finding(
     id="gpu.lost",
     severity="error",
-    subject="gpu:3",
+    subject=Subject.parse("gpu:3"),
     says="GPU 3 was counted and then did not answer " * 4,
     remedy="check the seat, the riser, the power cables and the heat of this card " * 3,
 )
@@ -26,7 +27,9 @@ def test_a_finding_has_its_severity_subject_id_words_and_remedy() -> None:
 
 
 def narrow(subject: str, says: str) -> Finding:
-    return Finding(id="pcie.slot", severity="warning", subject=subject, says=says, remedy="move it")
+    return Finding(
+        id="pcie.slot", severity="warning", subject=Subject.parse(subject), says=says, remedy="move it"
+    )
 
 
 def test_findings_of_one_kind_share_a_block_and_its_remedy() -> None:

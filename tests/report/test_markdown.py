@@ -8,6 +8,7 @@ from gputopo.report.layout import text_of
 from gputopo.report.markdown import escaped, markdown
 from gputopo.report.matrix import matrix_view
 from gputopo.values.machine import Contradiction, Gpu, Machine, Unread
+from gputopo.values.subject import Subject
 from tests.kit.machines import read
 from tests.kit.scenarios import SCENARIOS
 
@@ -50,8 +51,8 @@ def test_findings_are_a_list_with_id_severity_and_remedy() -> None:
     same = {"id": "pcie.slot", "severity": "warning", "remedy": "move it"}
     text = shown(
         Machine(source="x"),
-        Finding(subject="gpu:1", says="one lane", **same),  # type: ignore[arg-type]
-        Finding(subject="gpu:2", says="two lanes", **same),  # type: ignore[arg-type]
+        Finding(subject=Subject.parse("gpu:1"), says="one lane", **same),  # type: ignore[arg-type]
+        Finding(subject=Subject.parse("gpu:2"), says="two lanes", **same),  # type: ignore[arg-type]
     )
     assert "- **warning** `pcie.slot` (gpu:1-2)\n  - one lane\n  - two lanes\n  - To do: move it\n" in text
 

@@ -122,7 +122,7 @@ def test_a_cause_stands_before_the_words_for_a_code_and_those_before_an_unknown_
     )
     filled = with_reasons(all_of(*pairs)(sound(4)))
     reasons = {(link.a, link.b): link.p2p_reason for link in filled.links}
-    assert reasons[0, 1] == "the cause is not known"
+    assert reasons[0, 1] == "unknown cause"
     assert reasons[0, 2] == "told"
     assert "chipset" in (reasons[1, 3] or "")
     assert reasons[2, 3] is None

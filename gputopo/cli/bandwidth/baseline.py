@@ -22,7 +22,7 @@ def saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved":
 
     Raises InputError where there is nothing.
     """
-    from gputopo.findings.fault import named
+    from gputopo.findings.rule import named
     from gputopo.runs import history
 
     path = history.history_file()

@@ -1,94 +1,113 @@
-"""What measured copies tell of the host: pageable memory, far nodes, shared uplinks, slow host memory."""
+"""Measured copies and the host: pageable memory, far NUMA nodes, shared uplinks, slow host memory."""
 
 from collections.abc import Iterator
 
 from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
-from gputopo.findings.fault import Fault, findings_of, numbers, present, roughly
-from gputopo.findings.finding import Finding, Severity
-from gputopo.findings.uplinks import SHARED_TIMES
+from gputopo.findings.pcie import SHARED_TIMES, SHARED_UPLINK
+from gputopo.findings.rule import Fault, Finding, Rule, Threshold, check, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
+from gputopo.values.subject import MACHINE
 
-# Pageable copies go through a small pinned buffer of the driver, which costs more the faster the link is.
-# Below this share of a pinned copy it is worth to be told. Ours.
-PAGEABLE_SHARE = 0.70
-# Copies from the far node of sound two-socket machines lose some percent; half and less is told as a fault:
-# a P100 had 3.78 of 12.15 GB/s from the remote node (gearshifft, pull request 82).
-FAR_SHARE = 0.90
-FAR_BAD_SHARE = 0.50
-
-_NEAR = (
-    "bind the program to the node of its GPUs (numactl --cpunodebind=NODE --membind=NODE), and measure with "
-    "--numa NODE what that gives"
+PAGEABLE_SHARE = Threshold(
+    "slow pageable copies",
+    0.70,
+    "of the pinned rate",
+    "Pageable copies use a small pinned buffer of the driver, which costs more the faster the link is. Ours",
 )
-_ONE_GROUP = (
-    "all GPUs share it, so none is a better choice: use fewer of them for work that is fed from the host, "
-    "and keep what they exchange on the GPUs; where it is no bridge, it is a link of the CPU or host memory "
-    "(see that all its channels are filled)"
+FAR_SHARE = Threshold(
+    "slow copies with a far NUMA node",
+    0.90,
+    "of the near rate",
+    "Copies from the far node of two-socket machines without a fault lose some percent. Ours",
 )
-_WAYS = {"h2d": "from the host", "d2h": "to the host"}
+FAR_BAD_SHARE = Threshold(
+    "very slow copies with a far NUMA node",
+    0.50,
+    "of the near rate",
+    "A P100 had 3.78 of 12.15 GB/s from the remote node (gearshifft, pull request 82)",
+)
+
+PAGEABLE_SLOW = Rule(
+    "bandwidth.pageable_slow",
+    title="copies from pageable memory are far slower than pinned ones",
+    remedy="Feed the GPUs from pinned memory: TensorFlow does for data that tf.data prefetches to the device "
+    "(prefetch_to_device).",
+    severities=("info",),
+    thresholds=(PAGEABLE_SHARE,),
+)
+FAR_SLOW = Rule(
+    "numa.far_slow",
+    title="copies with memory of another NUMA node are slower",
+    remedy="Bind the program to the node of its GPUs (numactl --cpunodebind=NODE --membind=NODE), and "
+    "measure the effect with --numa NODE.",
+    severities=("info", "warning"),
+    thresholds=(FAR_SHARE, FAR_BAD_SHARE),
+)
+MEMORY_SLOW = Rule(
+    "host.memory_slow",
+    title="host memory slower than all PCIe links together",
+    remedy="Populate all memory channels of every socket with the same modules (sudo dmidecode -t memory), "
+    "check their speed in the BIOS, and keep gradients on the GPUs where links allow it.",
+    severities=("info", "warning"),
+)
+
+_PATHS = {"h2d": "from the host", "d2h": "to the host"}
 
 
-def pageable(machine: Machine) -> Iterator[Finding]:
-    """Find how much slower copies from memory are that is not page-locked."""
+@check(PAGEABLE_SLOW)
+def pageable(machine: Machine) -> Iterator[Fault]:
+    """Find copies from pageable memory that are far slower than pinned ones."""
     samples = machine.bandwidth.samples if machine.bandwidth else ()
     for kind in HOST_KINDS:
-        faults = []
         for gpu in present(machine):
             pair = _pageable_and_pinned(samples, kind, gpu.index, machine)
-            if pair is None or pair[0] >= PAGEABLE_SHARE * pair[1]:
+            if pair is None or pair[0] >= PAGEABLE_SHARE.value * pair[1]:
                 continue
-            says = (
-                f"copies {_WAYS[kind]} reach about {roughly(pair[0] / pair[1])} of the pinned rate with "
-                "memory that is not page-locked"
+            yield PAGEABLE_SLOW.fault(
+                gpu,
+                f"pageable copies {_PATHS[kind]} reach about {roughly(pair[0] / pair[1])} of the pinned rate",
+                {"pageable_gb_per_s": pair[0], "pinned_gb_per_s": pair[1]},
+                part=kind,
             )
-            evidence: dict[str, object] = {"pageable_gb_per_s": pair[0], "pinned_gb_per_s": pair[1]}
-            faults.append(Fault(gpu, says, evidence, "info"))
-        yield from findings_of(
-            "bandwidth.pageable_slow",
-            faults,
-            "feed the GPUs from page-locked memory: TensorFlow does so for what tf.data prefetches to the "
-            "device (prefetch_to_device)",
-            machine,
-        )
 
 
-def far_nodes(machine: Machine) -> Iterator[Finding]:
+@check(FAR_SLOW)
+def far_nodes(machine: Machine) -> Iterator[Fault | Finding]:
     """Find GPUs and cores that are slow with the memory of another node."""
     samples = machine.bandwidth.samples if machine.bandwidth else ()
     for kind in HOST_KINDS:
         near = rates(host_copies(samples, kind, machine))
-        faults = []
         for gpu in present(machine):
             far = _fastest_far(samples, kind, gpu.index, machine)
-            share = far / near[gpu.index] if gpu.index in near and far is not None else 1.0
-            if share < FAR_SHARE:
-                severity: Severity = "warning" if share < FAR_BAD_SHARE else "info"
-                slow = f"about {roughly(share)} of the near rate"
-                says = f"copies {_WAYS[kind]} reach {slow} with memory of another node"
-                evidence: dict[str, object] = {
-                    "far_gb_per_s": far,
-                    "near_gb_per_s": near[gpu.index],
-                    "near_node": gpu.numa_node,
-                }
-                faults.append(Fault(gpu, says, evidence, severity))
-        yield from findings_of("numa.far_slow", faults, _NEAR, machine)
+            if far is None or gpu.index not in near or far >= FAR_SHARE.value * near[gpu.index]:
+                continue
+            share = far / near[gpu.index]
+            yield FAR_SLOW.fault(
+                gpu,
+                f"copies {_PATHS[kind]} reach about {roughly(share)} of the near rate with memory of another "
+                "NUMA node",
+                {"far_gb_per_s": far, "near_gb_per_s": near[gpu.index], "near_node": gpu.numa_node},
+                "warning" if share < FAR_BAD_SHARE.value else "info",
+                part=kind,
+            )
     yield from _far_memory(samples)
 
 
+@check(SHARED_UPLINK)
 def shared_uplinks(machine: Machine) -> Iterator[Finding]:
-    """Tell the measured groups that share an uplink, and whether the PCI tree shows the same."""
-    groups = measured_groups(machine)
+    """Report the measured groups that share an uplink, and whether the PCI tree shows the same."""
+    groups = _measured_groups(machine)
     if not groups:
         return
-    bad = any(_share(group) < 1 / SHARED_TIMES for group in groups)
-    yield Finding(
-        id="pcie.shared_uplink",
-        severity="warning" if bad else "info",
-        subject="machine",
-        says=f"measured: {'; '.join(map(_group_words, groups))}",
-        evidence={
+    all_gpus = {gpu.index for gpu in present(machine)} <= set(groups[0].gpus)
+    bad = any(_share(group) < 1 / SHARED_TIMES.value for group in groups)
+    yield SHARED_UPLINK.finding(
+        MACHINE,
+        f"measured: {'; '.join(map(_group_words, groups))}",
+        {
             "groups": [
                 {
                     "gpus": list(group.gpus),
@@ -101,48 +120,43 @@ def shared_uplinks(machine: Machine) -> Iterator[Finding]:
                 for group in groups
             ]
         },
-        remedy=_ONE_GROUP
-        if {gpu.index for gpu in present(machine)} <= set(groups[0].gpus)
-        else "take GPUs of different groups for work that is fed from the host or staged through it; "
-        "a group that is no bridge of the tree shares a link of the chipset, of the CPU, or host memory",
+        "warning" if bad else "info",
+        remedy=SHARED_UPLINK.cases["all GPUs"].remedy if all_gpus else None,
     )
 
 
+@check(MEMORY_SLOW)
 def memory_slow(machine: Machine) -> Iterator[Finding]:
-    """Find host memory that is slower than what all links can ask of it at once.
+    """Find host memory that is slower than all links together.
 
     A copy reads or writes host memory once; the measured rate counts bytes read and written.
     """
     samples = machine.bandwidth.samples if machine.bandwidth else ()
     near = {
-        one.source: max(one.repeats_gb_per_s, default=rate(one))  # the most that it was seen to carry
+        one.source: max(one.repeats_gb_per_s, default=rate(one))  # the highest rate that was seen
         for one in judged(samples)
         if one.kind == "host_memory" and one.source == one.destination
     }
-    to_device, to_host = _asked_at_once(machine, "h2d"), _asked_at_once(machine, "d2h")
+    to_device, to_host = _all_at_once(machine, "h2d"), _all_at_once(machine, "d2h")
     has = sum(near.values())
     if not near or has >= to_device + to_host or not to_device or not to_host:
         return
     one_way = has < max(to_device, to_host)
-    yield Finding(
-        id="host.memory_slow",
-        severity="warning" if one_way else "info",
-        subject="machine",
-        says=f"host memory carries {has:.1f} GB/s, and all GPUs at once can ask "
-        f"{to_device + to_host:.1f}: it "
-        f"limits staged copies and a parameter server on the CPU{' even one way' if one_way else ''}",
-        evidence={
+    yield MEMORY_SLOW.finding(
+        MACHINE,
+        f"host memory {has:.1f} GB/s, all GPUs at once {to_device + to_host:.1f} GB/s: it limits staged "
+        f"copies and a parameter server on the CPU{', even in one direction' if one_way else ''}",
+        {
             "host_memory_gb_per_s": {place: round(one, 3) for place, one in near.items()},
             "all_from_host_gb_per_s": round(to_device, 3),
             "all_to_host_gb_per_s": round(to_host, 3),
         },
-        remedy="fill all memory channels of every socket with equal modules (sudo dmidecode -t memory shows "
-        "them), see their speed in the BIOS, and keep gradients on the GPUs where links allow it",
+        "warning" if one_way else "info",
     )
 
 
-def _asked_at_once(machine: Machine, kind: Kind) -> float:
-    """Give what all GPUs together can ask of the host in GB/s: measured, or the sum of their links."""
+def _all_at_once(machine: Machine, kind: Kind) -> float:
+    """Return the rate of copies of all GPUs at once in GB/s: measured, or the sum of their links."""
     samples = machine.bandwidth.samples if machine.bandwidth else ()
     alone = rates(host_copies(samples, kind, machine))
     at_once: dict[str, dict[int, float]] = {}
@@ -150,12 +164,12 @@ def _asked_at_once(machine: Machine, kind: Kind) -> float:
         gpu = host_gpu(sample)
         if sample.kind == kind and sample.group and gpu is not None and is_large(sample):
             at_once.setdefault(sample.group, {})[gpu] = rate(sample)
-    whole = [sum(told.values()) for told in at_once.values() if told.keys() >= alone.keys()]
+    whole = [sum(each.values()) for each in at_once.values() if each.keys() >= alone.keys()]
     return max(whole) if whole and len(alone) > 1 else sum(alone.values())
 
 
-def measured_groups(machine: Machine) -> tuple[UplinkGroup, ...]:
-    """Give the groups that a session wrote down, else those that its samples show."""
+def _measured_groups(machine: Machine) -> tuple[UplinkGroup, ...]:
+    """Return the groups that a session recorded, else those that its samples show."""
     bandwidth = machine.bandwidth
     if bandwidth is None:
         return ()
@@ -165,7 +179,7 @@ def measured_groups(machine: Machine) -> tuple[UplinkGroup, ...]:
 def _pageable_and_pinned(
     samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine
 ) -> tuple[float, float] | None:
-    """Give the fastest pageable copy and the fastest pinned one that it can be compared with.
+    """Return the fastest pageable copy and the fastest pinned one that it can be compared with.
 
     That is one of the same size where there is one: two runs of different tools on a link that was slow in
     one of them would else look like a penalty.
@@ -201,30 +215,31 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Finding]:
             near[cores] = sample
         else:
             far[cores, memory] = sample
-    # Their own memory is what cores are held against; where it was not measured, that memory's own cores.
-    beside = {way: near.get(way[0], near.get(way[1])) for way in far}
-    slow = {way: (one, own) for way, one in far.items() if (own := beside[way]) and _clearly_far(one, own)}
+    # Cores are compared with their own memory; where it was not measured, with that memory's own cores.
+    beside = {nodes: near.get(nodes[0], near.get(nodes[1])) for nodes in far}
+    slow = {
+        nodes: (one, own) for nodes, one in far.items() if (own := beside[nodes]) and _clearly_far(one, own)
+    }
     if slow:
         (cores, memory), (slowest, own) = min(slow.items(), key=lambda item: rate(item[1][0]))
-        yield Finding(
-            id="numa.far_slow",
-            severity="warning" if rate(slowest) < FAR_BAD_SHARE * rate(own) else "info",
-            subject="machine",
-            says=f"the cores of node {cores} reach the memory of node {memory} at {rate(slowest):.1f} GB/s, "
-            f"near memory at {rate(own):.1f}",
-            evidence={
+        yield FAR_SLOW.finding(
+            MACHINE,
+            f"cores of NUMA node {cores} reach memory of node {memory} at {rate(slowest):.1f} GB/s, near "
+            f"memory at {rate(own):.1f}",
+            {
                 "near_gb_per_s": {str(node): round(rate(one), 3) for node, one in near.items()},
                 "far_gb_per_s": {
-                    f"cores {way[0]}, memory {way[1]}": round(rate(one), 3) for way, (one, _) in slow.items()
+                    f"cores {nodes[0]}, memory {nodes[1]}": round(rate(one), 3)
+                    for nodes, (one, _) in slow.items()
                 },
             },
-            remedy=_NEAR,
+            "warning" if rate(slowest) < FAR_BAD_SHARE.value * rate(own) else "info",
         )
 
 
 def _clearly_far(far: Sample, near: Sample) -> bool:
-    """Tell whether far memory is slower, and no repeat of it was as fast as the slowest of the near one."""
-    if rate(far) >= FAR_SHARE * rate(near):
+    """Return whether far memory is slower, and no repeat of it was as fast as the slowest of the near one."""
+    if rate(far) >= FAR_SHARE.value * rate(near):
         return False
     return max(far.repeats_gb_per_s, default=rate(far)) < min(near.repeats_gb_per_s, default=rate(near))
 
@@ -236,12 +251,12 @@ def _share(group: UplinkGroup) -> float:
 
 
 def _group_words(group: UplinkGroup) -> str:
-    words = f"GPUs {numbers(group.gpus)} share "
+    words = f"GPUs {index_ranges(group.gpus)} share "
     if group.agrees and group.bridge:
         words += f"bridge {group.bridge}"
     else:
-        words += "a way to the host" + ("" if group.agrees is None else " that the PCI tree does not show")
+        words += "a path to the host" + ("" if group.agrees is None else " that is not in the PCI tree")
     if group.alone_gb_per_s and group.together_gb_per_s is not None:
-        what = "both ways at once" if group.from_kind == "bidirectional" else "at once"
-        words += f" ({group.together_gb_per_s:.1f} GB/s {what}, {group.alone_gb_per_s:.1f} one by one)"
+        how = "both directions at once" if group.from_kind == "bidirectional" else "at once"
+        words += f" ({group.together_gb_per_s:.1f} GB/s {how}, {group.alone_gb_per_s:.1f} one at a time)"
     return words

@@ -1,6 +1,6 @@
 """The series of one GPU for Prometheus."""
 
-from gputopo.findings.fabric import JOINED, SOUND, SUCCESS
+from gputopo.findings.nvlink import JOINED, SOUND, SUCCESS
 from gputopo.reference.clock_events import reasons_of
 from gputopo.report.metrics.exposition import MIB, Exposition, Label, times
 from gputopo.values.machine import JOINING, Fabric, Gpu, MemoryMib, NvLink

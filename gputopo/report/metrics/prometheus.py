@@ -124,7 +124,7 @@ def _findings(out: Exposition, inspection: Inspection) -> None:
             1,
             id=finding.id,
             severity=finding.severity,
-            subject=finding.subject,
+            subject=finding.subject.text,
         )
     for severity in SEVERITIES:
         count = sum(finding.severity == severity for finding in inspection.findings)

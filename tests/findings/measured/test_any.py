@@ -2,17 +2,17 @@
 
 from typing import get_args
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.copies.difference import bandwidth_difference
 from gputopo.copies.expected import with_expectations
-from gputopo.findings import IDS, find_bandwidth
+from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Kind, Method, Path, Sample, UplinkGroup
 from gputopo.values.machine import Gpu, Hop, Link, Machine
-from tests.findings.boxes import sound
+from gputopo.values.schema import encode
+from tests.findings.boxes import IDS, sound
 
 PLACES = st.sampled_from(["host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:9", "somewhere"])
 RATES = st.one_of(st.none(), st.just(0.0), st.floats(1e-3, 1e4))
@@ -73,7 +73,7 @@ def test_any_samples_get_a_verdict_that_can_be_written_down(session: Bandwidth, 
         assert finding.id in IDS
         assert finding.says
         assert finding.remedy
-        assert msgspec.json.encode(finding)
+        assert encode(finding)
     judged = with_expectations(session, machine)
     assert [one.median_gb_per_s for one in judged.samples] == [one.median_gb_per_s for one in session.samples]
 

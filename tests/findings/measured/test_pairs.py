@@ -89,7 +89,7 @@ def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None
 def test_a_single_pair_is_its_own_subject() -> None:
     staged = all_pairs(4, 11.0)
     (found,) = told(box(4, {(2, 1): 9.0}, staged), SLOWER)
-    assert found.subject == "link:1-2"
+    assert found.subject.text == "link:1-2"
 
 
 def test_a_card_on_a_narrow_link_makes_none_of_its_pairs_slow() -> None:

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import IDS, find, find_bandwidth
+from gputopo.findings import find, find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, NotMeasured
 from gputopo.values.machine import Gpu, Machine
-from tests.findings.boxes import gpu, sound
+from tests.findings.boxes import IDS, gpu, sound
 from tests.findings.measured.machines import MEASURED, conditions, measured, sample
 
 
@@ -46,7 +46,7 @@ def test_what_a_reading_and_the_copies_both_show_is_told_once() -> None:
     machine = gpu(1, pcie={"width_now": 8})(conditions(1, pcie_width=8)(measured()))
     told = [finding for finding in find(machine) if finding.id == "pcie.width_degraded"]
     assert len(told) == 1
-    assert "while copies ran" in told[0].says
+    assert "during copies" in told[0].says
 
 
 @pytest.mark.parametrize(("read", "write", "differs"), [(40.0, 29.0, True), (400.0, 290.0, False)])

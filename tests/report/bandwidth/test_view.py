@@ -7,10 +7,15 @@ from gputopo.findings import Finding
 from gputopo.report.bandwidth.view import bandwidth_markdown, bandwidth_view
 from gputopo.report.layout import text_of
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
+from gputopo.values.subject import Subject
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 
 FOUR = machine_with(4)
-FOUND = (Finding(id="a.b", severity="warning", subject="gpu:1", says="odd | words", remedy="do *this*"),)
+FOUND = (
+    Finding(
+        id="a.b", severity="warning", subject=Subject.parse("gpu:1"), says="odd | words", remedy="do *this*"
+    ),
+)
 
 
 def shown(bandwidth: Bandwidth, gpus: int = 4, width: int = 80, findings: tuple[Finding, ...] = ()) -> str:
@@ -222,7 +227,9 @@ def test_notes_that_differ_in_a_gpu_only_are_said_once() -> None:
 
 
 def test_findings_are_shown_as_inspect_shows_them() -> None:
-    found = Finding(id="p2p.slow", severity="warning", subject="link:0-1", says="slow", remedy="look")
+    found = Finding(
+        id="p2p.slow", severity="warning", subject=Subject.parse("link:0-1"), says="slow", remedy="look"
+    )
     body = part(shown(bandwidth_of(2), gpus=2, findings=(found,)), "Findings")
     assert re.search(r"warning +link:0-1 +p2p\.slow\n +slow\n +To do: look", body)
     assert "None." in part(shown(bandwidth_of(2), gpus=2), "Findings")

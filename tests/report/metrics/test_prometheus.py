@@ -22,6 +22,7 @@ from gputopo.values.machine import (
     TemperatureC,
     UtilizationPercent,
 )
+from gputopo.values.subject import Subject
 from tests.kit.machines import read as read_machine
 from tests.kit.scenarios import SCENARIOS
 from tests.report.metrics.exposition_grammar import Family, read
@@ -150,8 +151,8 @@ def test_the_hop_matrix_is_a_series_a_pair() -> None:
 
 
 def test_findings_are_series_and_the_same_one_twice_is_one() -> None:
-    lost = Finding(id="gpu.lost", severity="error", subject="gpu:3", says="one")
-    again = Finding(id="gpu.lost", severity="error", subject="gpu:3", says="two")
+    lost = Finding(id="gpu.lost", severity="error", subject=Subject.parse("gpu:3"), says="one")
+    again = Finding(id="gpu.lost", severity="error", subject=Subject.parse("gpu:3"), says="two")
     found = families(Machine(source="x"), lost, again)
     assert value(found, "gputopo_finding", id="gpu.lost", severity="error", subject="gpu:3") == 1
     assert value(found, "gputopo_findings", severity="error") == 2

@@ -1,0 +1,239 @@
+"""The form of a rule: its id, title, remedy, severities and thresholds, and the findings of its checks.
+
+A rule is declared once as a `Rule`. A check is a function over a Machine (or over its samples in time) that
+yields the faults of one rule or several; `check` names them. What no rule declares cannot be reported.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, Generic, Literal, ParamSpec
+
+import msgspec
+
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.subject import Subject
+
+Severity = Literal["info", "warning", "error"]
+
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+
+MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
+
+P = ParamSpec("P")
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to know about a machine.
+
+    `subject`: in JSON `gpu:3`, `gpus:0-3,6`, `link:0-1`, `driver` or `machine`. `says`: the message.
+    `evidence`: the values that the finding is based on. `remedy`: what a person can do about it.
+    """
+
+    id: str
+    severity: Severity
+    subject: Subject
+    says: str
+    evidence: dict[str, Any] = {}
+    remedy: str | None = None
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.inspect/1"):
+    """A machine and its findings: the document that `gputopo inspect --json` prints."""
+
+    machine: Machine
+    findings: tuple[Finding, ...] = ()
+
+
+class Threshold(msgspec.Struct, frozen=True):
+    """A number that decides whether there is a finding, or how severe it is; `origin`: its source or "
+    "reason."""
+
+    name: str
+    value: float
+    unit: str
+    origin: str
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One cause or code under a rule that has a message, remedy and severity of its own."""
+
+    says: str
+    remedy: str
+    severity: Severity
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with one GPU. `says` continues "GPU 3: "; GPUs with the same fault become one finding.
+
+    `part`: faults of different parts, such as directions of copies, are never in one finding.
+    """
+
+    rule: "Rule"
+    gpu: Gpu
+    says: str
+    evidence: dict[str, Any]
+    severity: Severity
+    remedy: str
+    part: str = ""
+
+
+class Rule(msgspec.Struct, frozen=True, eq=False):
+    """The declaration of an id, which keeps its meaning from version to version.
+
+    `severities`: those that its findings can have, the usual one first. `remedy`: what to do; `cases`: the
+    causes or codes of which each has its own.
+    """
+
+    id: str
+    title: str
+    remedy: str
+    severities: tuple[Severity, ...] = ("warning",)
+    thresholds: tuple[Threshold, ...] = ()
+    cases: Mapping[str, Case] = {}
+
+    def fault(
+        self,
+        gpu: Gpu,
+        says: str,
+        evidence: dict[str, Any],
+        severity: Severity | None = None,
+        *,
+        remedy: str | None = None,
+        part: str = "",
+    ) -> Fault:
+        """Return a fault of one GPU under this rule."""
+        return Fault(self, gpu, says, evidence, self._checked(severity), remedy or self.remedy, part)
+
+    def finding(
+        self,
+        subject: Subject,
+        says: str,
+        evidence: dict[str, Any],
+        severity: Severity | None = None,
+        *,
+        remedy: str | None = None,
+    ) -> Finding:
+        """Return a finding under this rule."""
+        return Finding(
+            id=self.id,
+            severity=self._checked(severity),
+            subject=subject,
+            says=says,
+            evidence=evidence,
+            remedy=remedy or self.remedy,
+        )
+
+    def _checked(self, severity: Severity | None) -> Severity:
+        assert severity is None or severity in self.severities, (self.id, severity)
+        return severity or self.severities[0]
+
+
+class Check(Generic[P]):
+    """A function that yields the faults of some rules; called, it returns them as findings."""
+
+    def __init__(
+        self, rules: tuple[Rule, ...], function: Callable[Concatenate[Machine, P], Iterable[Fault | Finding]]
+    ) -> None:
+        self.rules, self.function = rules, function
+
+    def __call__(self, machine: Machine, *args: P.args, **kwargs: P.kwargs) -> list[Finding]:
+        """Return the findings for a machine: one for all GPUs that have the same fault."""
+        return _findings(self.function(machine, *args, **kwargs), machine)
+
+
+def check(
+    *rules: Rule,
+) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault | Finding]]], Check[P]]:
+    """Make a function that yields the faults of these rules a check."""
+    return lambda function: Check(rules, function)
+
+
+def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return errors first, then warnings; within a severity the order stays."""
+    return tuple(sorted(findings, key=lambda finding: -SEVERITIES.index(finding.severity)))
+
+
+def reaches(findings: Iterable[Finding], severity: Severity) -> bool:
+    """Return whether any finding is at or above a severity, as `--fail-on` asks."""
+    return any(SEVERITIES.index(found.severity) >= SEVERITIES.index(severity) for found in findings)
+
+
+def named(gpu: Gpu) -> str:
+    """Return a GPU by number, model and address, as far as they are known."""
+    known = ", ".join(fact for fact in (gpu.name, gpu.pci_address) if fact)
+    return f"GPU {gpu.index}{f' ({known})' if known else ''}"
+
+
+def roughly(share: float) -> str:
+    """Return a share to the next tenth, so that GPUs with about the same share one message."""
+    return f"{max(round(share, 1), 0.1):.0%}" if share >= 0.05 else "under 5%"
+
+
+def present(machine: Machine) -> list[Gpu]:
+    """Return the GPUs that answer: rules do not look at a lost one."""
+    return [gpu for gpu in machine.gpus if not gpu.lost]
+
+
+def by_model(machine: Machine) -> list[list[Gpu]]:
+    """Return the GPUs of each model together: they are peers. GPUs without a name have none."""
+    found: dict[str, list[Gpu]] = {}
+    for gpu in present(machine):
+        if gpu.name:
+            found.setdefault(gpu.name, []).append(gpu)
+    return list(found.values())
+
+
+def _findings(found: Iterable[Fault | Finding], machine: Machine) -> list[Finding]:
+    """Return one finding for each fault, but only one where several GPUs have the same.
+
+    The same: of one rule, severity, remedy and part, and with the same message. Where every GPU of the
+    machine has a fault of one severity, messages may differ: then it is a property of the machine.
+    """
+    groups: list[Finding | list[Fault]] = []
+    by_key: dict[tuple[str, ...], list[Fault]] = {}
+    for one in found:
+        if isinstance(one, Finding):
+            groups.append(one)
+            continue
+        key = (one.rule.id, one.severity, one.remedy, one.part)
+        if key not in by_key:
+            by_key[key] = []
+            groups.append(by_key[key])
+        by_key[key].append(one)
+    gpus = sum(not gpu.lost for gpu in machine.gpus)
+    return [
+        finding
+        for group in groups
+        for finding in ([group] if isinstance(group, Finding) else map(_joined, _split(group, gpus)))
+    ]
+
+
+def _split(faults: list[Fault], gpus: int) -> list[list[Fault]]:
+    if len({fault.gpu.index for fault in faults}) == len(faults) == gpus > 1:
+        return [faults]
+    found: dict[str, list[Fault]] = {}
+    for fault in faults:
+        found.setdefault(fault.says, []).append(fault)
+    return list(found.values())
+
+
+def _joined(group: Sequence[Fault]) -> Finding:
+    first = group[0]
+    alone = len(group) == 1
+    return first.rule.finding(
+        Subject.of_gpus(fault.gpu.index for fault in group),
+        f"{named(first.gpu)}: {first.says}" if alone else "; ".join(_messages(group)),
+        first.evidence if alone else {"gpus": {str(one.gpu.index): one.evidence for one in group}},
+        first.severity,
+        remedy=first.remedy,
+    )
+
+
+def _messages(group: Sequence[Fault]) -> Iterator[str]:
+    by_message: dict[str, list[int]] = {}
+    for fault in group:
+        by_message.setdefault(fault.says, []).append(fault.gpu.index)
+    for says, gpus in list(by_message.items())[:MAX_MESSAGES]:
+        yield f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}: {says}"
+    if len(by_message) > MAX_MESSAGES:
+        yield "similar on the others"
