@@ -1,107 +1,176 @@
 """The commands by name, and how one is called. Only the module of the command that is asked for is loaded."""
 
 import importlib
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
-from gputopo.cli.lean import LeanCommand, LeanGroup
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
 
-# name: module, function, and what `gputopo --help` says of it, in the order of the help.
-COMMANDS = {
-    "inspect": ("gputopo.cli.inspect", "inspect", "Show the machine, its GPUs and links, and what is wrong."),
-    "bandwidth": (
-        "gputopo.cli.bandwidth.command",
-        "bandwidth",
-        "Measure what the links really do, and judge it.",
+
+@dataclass(frozen=True)
+class CommandPlace:
+    """Where a command's function is, and a line of help.
+
+    `aliases`: flags of other programs are read. `moved`: hints for flags that another command has now.
+    """
+
+    module: str
+    function: str
+    summary: str
+    aliases: bool = False
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+
+# In the order of the help.
+COMMANDS: Mapping[str, CommandPlace] = {
+    "inspect": CommandPlace(
+        "gputopo.cli.inspect", "inspect", "Show the machine, its GPUs and links, and diagnose them."
     ),
-    "plan": ("gputopo.cli.plan", "plan", "Choose the GPUs of a job, and say why."),
-    "run": ("gputopo.cli.run.command", "run", "Train a model on the best GPUs, and watch each of them."),
-    "make-data": ("gputopo.cli.make_data", "make_data", "Write a small data folder to try real input with."),
+    "bandwidth": CommandPlace(
+        "gputopo.cli.bandwidth",
+        "bandwidth",
+        "Measure the bandwidth of all links, and judge it.",
+        moved=dict.fromkeys(
+            ("--allreduce", "--all-reduce", "--model"),
+            "time reductions with gputopo bench-reduction --model NAME [--all-reduce METHOD]",
+        ),
+    ),
+    "plan": CommandPlace(
+        "gputopo.cli.plan", "plan", "Choose the GPUs of a training job, with reasons.", aliases=True
+    ),
+    "run": CommandPlace(
+        "gputopo.cli.run.command", "run", "Train a model on the best GPUs, and monitor each.", aliases=True
+    ),
+    "bench-reduction": CommandPlace(
+        "gputopo.cli.bench_reduction",
+        "bench_reduction",
+        "Time the reduction of a model's gradients, by method.",
+    ),
+    "make-data": CommandPlace(
+        "gputopo.cli.make_data", "make_data", "Write a small data folder to try real input with."
+    ),
 }
+_OWN_FLAGS = ("--version", "--help", "-h")
 
-# Their options may be written with underscores and as in tf_cnn_benchmarks.
-OTHER_SPELLINGS = ("plan", "run")
 
-# Some releases of typer bring their own click, others use the installed one; this class is the same in both.
-_ParserError = cast(type[Exception], typer.BadParameter.__bases__[0])
+@dataclass(frozen=True)
+class OptionInfo:
+    """An option of a command as a reference lists it. `value`: placeholder; empty for a flag."""
+
+    command: str
+    flags: tuple[str, ...]
+    value: str
+    help: str
+    default: str
+    theme: str
+
+
+def list_options() -> tuple[OptionInfo, ...]:
+    """Return every option and argument of every command, in the order of the help."""
+    from gputopo.values.option import parameters_of
+
+    return tuple(
+        OptionInfo(
+            name, (one.option.flag,), one.placeholder, f"{one.option.help}.", one.default_text, one.theme
+        )
+        for name, place in COMMANDS.items()
+        for one in parameters_of(_function(place))
+    )
 
 
 def invoke(arguments: list[str]) -> int:
-    """Call the command that the arguments name and give its exit code.
+    """Call the command that the arguments name and return its exit code.
 
     Raises UsageError for arguments that no command takes, and whatever GputopoError the command raises.
     """
-    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    if named is not None and named not in COMMANDS:
-        raise _unknown_command(named)
-    command = get_command(_app(COMMANDS if named is None else (named,)))
-    if named in OTHER_SPELLINGS:
+    first = arguments[0] if arguments else None
+    named = first if first in COMMANDS else None
+    if first is not None and named is None and first not in _OWN_FLAGS:
+        raise _unknown(first)
+    if named is not None and COMMANDS[named].aliases:
         from gputopo.cli.run import aliases
+        from gputopo.values.option import parameters_of
 
-        parameters = cast(Any, command).commands[named].params
-        flags = [name for one in parameters if getattr(one, "is_flag", False) for name in one.opts]
+        flags = [one.option.flag for one in parameters_of(_function(COMMANDS[named])) if one.is_flag]
         arguments = [named, *aliases.translate(arguments[1:], flags)]
+    if named is not None:
+        _refuse_moved(arguments[1:], COMMANDS[named].moved)
+    command = get_command(_app(named))
     try:
         with command.make_context("gputopo", list(arguments)) as context:
             result: Any = command.invoke(context)
     except typer.Exit as exit_:
         return int(exit_.exit_code)
-    except _ParserError as error:
-        from gputopo.cli import usage
-
-        asked = command if named is None else cast(Any, command).commands[named]
-        raise usage.explain(error, f"gputopo {named or ''}".rstrip(), asked.params) from error
     return int(result) if isinstance(result, int) else 0
 
 
-def _app(names: Iterable[str]) -> typer.Typer:
-    """Build the application with these commands; the module of each is loaded."""
+def _app(named: str | None) -> typer.Typer:
+    """Build the application: with the function of the command that is named, with all summaries for None."""
     app = typer.Typer(
         name="gputopo",
-        cls=LeanGroup,
         add_completion=False,
+        add_help_option=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings={"max_content_width": 100},
     )
     app.callback(invoke_without_command=True)(_gputopo)
-    for name in names:
-        module, function, short_help = COMMANDS[name]
-        app.command(name, cls=LeanCommand, short_help=short_help)(_function(module, function))
+    if named is None:
+        for name, place in COMMANDS.items():
+            app.command(name, short_help=place.summary)(_not_loaded)
+        return app
+    from gputopo.cli.parsing import Command, declared_to_typer
+
+    app.command(named, cls=Command, add_help_option=False)(declared_to_typer(_function(COMMANDS[named])))
     return app
 
 
-def _function(module: str, name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+def _not_loaded() -> None:
+    """Stand for a command in the list of all commands."""
+
+
+def _function(place: CommandPlace) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(importlib.import_module(place.module), place.function)
     return function
 
 
 def _gputopo(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    help: Annotated[bool, typer.Option("--help", "-h", help="Show this message and exit.")] = False,
 ) -> None:
-    """Tell whether a machine with several GPUs is healthy and how its links run, choose the GPUs of a job,
-    and train on them.
+    """Diagnose multi-GPU machines: health, topology, bandwidth. Choose the GPUs of a job, and train on them.
 
-    Every command explains itself: gputopo inspect --help
+    Options of a command: gputopo inspect --help
     """
     if version:
         from gputopo import __version__
 
         emit(f"gputopo {__version__}\n")
         raise typer.Exit
-    if context.invoked_subcommand is None:
+    if help or context.invoked_subcommand is None:
         emit(f"{context.get_help()}\n")
+        raise typer.Exit
 
 
-def _unknown_command(name: str) -> UsageError:
-    from gputopo.cli.choices import listed, nearest, shown
+def _refuse_moved(words: Sequence[str], moved: Mapping[str, str]) -> None:
+    for flag in (word.partition("=")[0] for word in words):
+        if flag in moved:
+            raise UsageError(f"there is no option '{flag}'", moved[flag])
 
-    near = nearest(name, COMMANDS)
+
+def _unknown(word: str) -> UsageError:
+    from gputopo.values.option import listed, nearest, shown
+
+    if word.startswith("-"):
+        from gputopo.cli.parsing import unknown_option
+
+        return unknown_option(word.partition("=")[0], _OWN_FLAGS, "gputopo")
+    near = nearest(word, COMMANDS)
     hint = f"did you mean gputopo {near[0]}?" if near else f"the commands are {listed(COMMANDS, 'and')}"
-    return UsageError(f"there is no command {shown(name)}", hint)
+    return UsageError(f"there is no command {shown(word)}", hint)

@@ -1,99 +1,98 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from gputopo.cli.choices import require_choice, shape_of
 from gputopo.cli.printing import emit, show
-from gputopo.cli.source import FromOption, machine_from
+from gputopo.cli.source import FROM, machine_from
 from gputopo.values.errors import ExitCode, UsageError
+from gputopo.values.option import Option
 
 if TYPE_CHECKING:
-    from gputopo.findings import Inspection, Severity
+    from gputopo.findings import Inspection
     from gputopo.values.machine import Machine
 
-FORMATS = ("table", "json", "markdown", "prometheus")
-DIFF_FORMATS = ("table", "json", "markdown")
-WATCH_FORMATS = ("table", "json")
-FAIL_ON: "tuple[Severity, ...]" = ("warning", "error")
+Shape = Literal["table", "json", "markdown", "prometheus"]
+FailOn = Literal["warning", "error"]
+DIFF_SHAPES: tuple[Shape, ...] = ("table", "json", "markdown")
+WATCH_SHAPES: tuple[Shape, ...] = ("table", "json")
+INTERVAL_S = 1.0
+MIN_INTERVAL_S = 0.1  # below it sampling itself costs what it should see
+MAX_SECONDS = 366 * 86400.0  # beyond some hundred years no clock can be set
 
 
 def inspect(
-    sources: FromOption = None,
+    sources: Annotated[tuple[str, ...], FROM] = (),
     record: Annotated[
-        Path | None,
-        typer.Option("--record", metavar="FILE", help="Also write the machine to a file that --from reads."),
+        Path | None, Option("--record", "Also write the machine to a file that --from reads")
     ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMATS),
-            help="How to print: markdown for bug reports, prometheus for a textfile collector.",
-            show_default="table",
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    shape: Annotated[
+        Shape,
+        Option("--format", "Output format: markdown for bug reports, prometheus for a textfile collector"),
+        Option("--json", "Same as --format json", const="json"),
+    ] = "table",
     diff: Annotated[
         str | None,
-        typer.Option(
-            "--diff", metavar="OLD", help="Say in a line each what changed since a recording or capture."
-        ),
+        Option("--diff", "Show what changed since a recording or capture, one change a line", value="OLD"),
     ] = None,
     watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Show clocks, power, heat and links over time; Ctrl-C ends it."),
+        bool, Option("--watch", "Show clocks, power, temperature and links over time, until Ctrl-C")
     ] = False,
     interval: Annotated[
-        str | None,
-        typer.Option("--interval", metavar="SECONDS", help="Time between two readings of --watch (1)."),
+        float | None,
+        Option(
+            "--interval",
+            "Time between two samples of --watch",
+            value="SECONDS",
+            default=f"{INTERVAL_S:g}",
+            min=MIN_INTERVAL_S,
+            max=MAX_SECONDS,
+        ),
     ] = None,
     duration: Annotated[
-        str | None,
-        typer.Option("--duration", metavar="SECONDS", help="End --watch by itself after so long."),
+        float | None,
+        Option("--duration", "End --watch after this time", value="SECONDS", min=0, max=MAX_SECONDS),
     ] = None,
     fail_on: Annotated[
-        str | None,
-        typer.Option(
-            "--fail-on",
-            metavar="|".join(FAIL_ON),
-            help="Exit with 1 on a finding this severe; differences do not count.",
-        ),
+        FailOn | None,
+        Option("--fail-on", "Exit with 1 on a finding of this severity or worse; differences do not count"),
     ] = None,
     identities: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--identities",
-            help="Keep UUIDs and user names in what is printed and recorded (the table always names users).",
+            "Include UUIDs and user names in output and recordings (the table always names users)",
         ),
     ] = False,
 ) -> int:
-    """Show the host, the GPUs, how they are connected, what is wrong, and what could not be read.
+    """Show the host, the GPUs, their links, findings, and what could not be read.
 
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 an NVIDIA device is there and its
     driver does not work, or there is nothing to watch.
     """
-    shape = shape_of(output, FORMATS, json=json)
-    worst = None if fail_on is None else require_choice("--fail-on", fail_on, FAIL_ON)
     if watch:
         _refuse_beside_watch(sources, record, diff, identities=identities)
-        _require_shape(shape, WATCH_FORMATS, "--watch")
+        _require_shape(shape, WATCH_SHAPES, "--watch")
         from gputopo.cli.watch import watch as watch_gpus
 
-        return watch_gpus(interval, duration, shape, worst)
+        every = default_interval(duration) if interval is None else interval
+        return watch_gpus(every, duration, shape, fail_on)
     if interval is not None or duration is not None:
-        raise UsageError("--interval and --duration are of --watch", "give --watch with them")
-    return _inspect_once(sources or [], record, shape, diff, worst, identities)
+        raise UsageError("--interval and --duration belong to --watch", "add --watch")
+    return _inspect_once(sources, record, shape, diff, fail_on, identities)
+
+
+def default_interval(duration_s: float | None) -> float:
+    """Return the default seconds between two samples: a watch shorter than that has a second one."""
+    return INTERVAL_S if not duration_s else max(min(INTERVAL_S, duration_s), MIN_INTERVAL_S)
 
 
 def _inspect_once(
-    sources: list[str],
+    sources: tuple[str, ...],
     record: Path | None,
-    shape: str,
+    shape: Shape,
     diff: str | None,
-    worst: "Severity | None",
+    fail_on: FailOn | None,
     identities: bool,
 ) -> int:
     from gputopo import findings
@@ -110,13 +109,13 @@ def _inspect_once(
     if old is not None:
         _print_difference(old, whole, shape)
     elif shape == "table":
-        # One's own screen shows whose processes hold the GPUs; what is passed on does not, unless asked.
+        # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
         _show_table(findings.Inspection(machine=whole, findings=inspection.findings))
     else:
         _print(inspection, shape)
     if findings.driver_broken(machine) is not None:
         return ExitCode.HARDWARE
-    if worst is not None and findings.reaches(inspection.findings, worst):
+    if fail_on is not None and findings.reaches(inspection.findings, fail_on):
         return ExitCode.FINDINGS
     return ExitCode.OK
 
@@ -160,21 +159,21 @@ def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
         show(lambda width: difference_view(found, width))
 
 
-def _old_machine(diff: str, sources: list[str], shape: str) -> "Machine":
-    """Read what to compare with. Raises InputError, and UsageError where the options do not fit together."""
-    _require_shape(shape, DIFF_FORMATS, "--diff")
+def _old_machine(diff: str, sources: tuple[str, ...], shape: Shape) -> "Machine":
+    """Return the machine to compare with. Raises InputError, UsageError for options that clash."""
+    _require_shape(shape, DIFF_SHAPES, "--diff")
     if diff == "-" and "-" in sources:
         raise UsageError("standard input can be read only once", "give - to --from or to --diff, not both")
     return machine_from([diff])
 
 
-def _require_shape(shape: str, shapes: tuple[str, ...], option: str) -> None:
+def _require_shape(shape: Shape, shapes: tuple[Shape, ...], option: str) -> None:
     if shape not in shapes:
         raise UsageError(f"{option} cannot print {shape}", f"give --format {' or '.join(shapes)}")
 
 
 def _refuse_beside_watch(
-    sources: list[str] | None, record: Path | None, diff: str | None, *, identities: bool
+    sources: tuple[str, ...], record: Path | None, diff: str | None, *, identities: bool
 ) -> None:
     others = {
         "--from": bool(sources),
@@ -186,5 +185,5 @@ def _refuse_beside_watch(
         if given:
             raise UsageError(
                 f"--watch and {option} do not go together",
-                "leave out one of them: --watch shows this machine as time goes by",
+                "leave out one of them: --watch samples this machine",
             )

@@ -1,31 +1,29 @@
-"""Where a command's machine comes from: captures if any were given, this machine otherwise."""
+"""The machine of a command: read from captures if any were given, this machine otherwise."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
-import typer
+from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import tell
 from gputopo.values.errors import GputopoError
-from gputopo.values.machine import Machine
+from gputopo.values.option import Option
 
-FromOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--from",
-        metavar="FILE",
-        help="Read this instead of the machine: a recording, what nvidia-smi, lspci, NCCL, hwloc, "
-        "TensorFlow or a bandwidth test wrote, a copied /sys (folder or tar), - for stdin, or the name of a "
-        "bundled machine such as 7gforce. The content decides. May be given several times.",
-    ),
-]
+if TYPE_CHECKING:
+    from gputopo.values.machine import Machine
+
+FROM = Option(
+    "--from",
+    "Read this instead of the machine: a recording, output of nvidia-smi, lspci, NCCL, hwloc, TensorFlow or "
+    "a bandwidth test, a copied /sys (folder or tar), - for stdin, or the name of a bundled machine such as "
+    "7gforce. The format is detected by content. Repeatable",
+    value="FILE",
+    repeated=True,
+)
 
 
-def machine_from(sources: Sequence[str]) -> Machine:
-    """Give the machine of the captures, or read this one.
+def machine_from(sources: Sequence[str]) -> "Machine":
+    """Return the machine of the captures, or read this one.
 
     `GPUTOPO_ROOT` names a folder that stands in for `/`: /sys, /proc and /dev are read under it.
     Raises InputError for a capture that cannot be read.
@@ -39,11 +37,11 @@ def machine_from(sources: Sequence[str]) -> Machine:
     return collect.read_machine(Path(os.environ.get("GPUTOPO_ROOT") or "/"))
 
 
-def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> Machine:
-    """Give the machine to plan for: a captured one as it is, this one with its last saved bandwidth.
+def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
+    """Return the machine to plan for: a captured one as it is, this one with its last saved bandwidth.
 
-    Which bandwidth that is, or why there is none although something was saved, is said on stderr. Without
-    `pairs` (one GPU is planned) it is not looked for.
+    The date of that bandwidth, or why a saved one cannot be used, is printed to stderr. Without `pairs` (one
+    GPU is planned) no bandwidth is read.
     """
     machine = machine_from(sources)
     if sources or not pairs or len(machine.gpus) < 2 or machine.bandwidth is not None:
@@ -57,11 +55,13 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> Machine:
         return machine
     if saved is None:
         return machine
+    import msgspec
+
     tell(f"gputopo: with the bandwidth measured on {saved.date}\n")
     return msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
 
 
-def _read_tree(root: Path) -> Machine:
+def _read_tree(root: Path) -> "Machine":
     from gputopo.probes import collect  # only a copied /sys needs it
 
     return collect.read_tree(root)

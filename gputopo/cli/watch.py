@@ -1,6 +1,5 @@
 """`gputopo inspect --watch`: the GPUs' clocks, power, heat and links over time, and what was wrong in it."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -11,16 +10,13 @@ from gputopo import findings
 from gputopo.cli.printing import emit, show, tell
 from gputopo.findings import Finding, Severity
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, HardwareError, UsageError
+from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.events import MachineSample
 
 if TYPE_CHECKING:
     from gputopo.findings.watched import History
     from gputopo.values.machine import Machine
 
-INTERVAL_S = 1.0
-_SHORTEST_S = 0.1  # below it the watching itself costs what it should see
-_LONGEST_S = 366 * 86400.0  # beyond some hundred years no clock can be set
 MOMENT_SCHEMA = "gputopo.moment/1"
 
 
@@ -40,31 +36,11 @@ class Source(Protocol):
         """Give the GPUs as they are now, and the errors since the call before."""
 
 
-def seconds_from(option: str, text: str, least: float) -> float:
-    """Read seconds as a person gives them. Raises UsageError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= _LONGEST_S:
-        raise UsageError(
-            f"{option} must be a number of seconds, got {text[:40]!r}", f"give {least:g} to {_LONGEST_S:.0f}"
-        )
-    return value
+def watch(every: float, duration: float | None, shape: str, fail_on: Severity | None) -> int:
+    """Sample the GPUs of this machine until Ctrl-C or the end of `duration`, and print findings. Times in s.
 
-
-def usual_interval(long_s: float | None) -> float:
-    """Give the seconds between two readings where nobody said: a watch that is shorter has a second one."""
-    return INTERVAL_S if not long_s else max(min(INTERVAL_S, long_s), _SHORTEST_S)
-
-
-def watch(interval: str | None, duration: str | None, shape: str, worst: Severity | None) -> int:
-    """Watch the GPUs of this machine until Ctrl-C or the end of `duration`, and tell what was found.
-
-    Raises UsageError for other times than numbers, HardwareError where there is nothing to watch.
+    Raises HardwareError where there is nothing to watch.
     """
-    long = None if duration is None else seconds_from("--duration", duration, 0.0)
-    every = usual_interval(long) if interval is None else seconds_from("--interval", interval, _SHORTEST_S)
     from gputopo.cli.source import machine_from
     from gputopo.findings import watched as watching
 
@@ -73,18 +49,20 @@ def watch(interval: str | None, duration: str | None, shape: str, worst: Severit
     from gputopo.probes.nvml.door import NotReadError
     from gputopo.probes.watch import Watcher
 
-    if long and long < every:
-        tell(f"gputopo: one reading: the next would come after {every:g} s, and --duration is {long:g} s\n")
+    if duration and duration < every:
+        tell(
+            f"gputopo: one reading: the next would come after {every:g} s, and --duration is {duration:g} s\n"
+        )
     history = watching.History()
     try:
         with Watcher([gpu.index for gpu in machine.gpus]) as watcher:
-            watch_source(machine, watcher, history, shape, ticks(every, long), every)
+            watch_source(machine, watcher, history, shape, ticks(every, duration), every)
             reason = watcher.xid_reason
     except NotReadError as error:
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi tells more") from error
     found = watching.find_watched(machine, history)
     _tell(found, shape, reason)
-    return ExitCode.FINDINGS if worst and findings.reaches(found, worst) else ExitCode.OK
+    return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
 
 
 def watch_source(

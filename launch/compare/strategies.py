@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from gputopo.launch.models.models import Model
 from gputopo.launch.spec.numerics import remarks
+from gputopo.launch.spec.rules.trainer import require_strategy
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.spec.strategy_names import StrategyName, require_strategy
+from gputopo.launch.spec.strategy_names import StrategyName
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.marks import Marks, clock, row_of
 from gputopo.launch.train.placement import checking

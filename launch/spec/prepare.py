@@ -1,5 +1,6 @@
 """From a plan to the frozen spec of a run. Pure: nothing here asks the machine, a file or the clock."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -8,21 +9,10 @@ from gputopo.launch.spec import model_names
 from gputopo.launch.spec.cpu_plan import CPU_DEVICES, counted_devices
 from gputopo.launch.spec.model_data import data_of, model_for
 from gputopo.launch.spec.model_schedules import Recipe, model_recipe
+from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
 from gputopo.launch.spec.rules.checks import check
-from gputopo.launch.spec.run_spec import (
-    Backend,
-    Data,
-    DataFormat,
-    Exchange,
-    GradReduce,
-    Lifecycle,
-    Method,
-    Optimization,
-    Precision,
-    RunSpec,
-    Runtime,
-    Task,
-)
+from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
+from gputopo.launch.spec.target import Target
 from gputopo.launch.spec.tower_devices import find_gpu, ps_device, tower_device
 from gputopo.planner.request import SPREAD
 from gputopo.topology.reduction_groups import reduction_groups
@@ -49,47 +39,8 @@ _DOES: dict[Task, str] = {
 }
 
 
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asked of a run beside the plan. None: the default of the backend, or of the model.
-
-    `batch_size` is per device. `add_work` maps a tower to forward passes that it makes more in each step.
-    `scale_learning_rate`: times the number of devices. `model_schedule`: the learning rate falls as the
-    model's authors let it. `cpu_devices` counts only without a machine to plan
-    for. `rehearsal_of`: see `RunSpec`. `why_cpu`: why the run is on CPU devices, a clause such as "No NVIDIA
-    device". `asked`: the options as they were typed, for the result.
-    """
-
-    model: str
-    backend: Backend
-    data_name: str | None = None
-    task: Task = "train"
-    method: Method | None = None
-    strategy: str | None = None
-    batch_size: int | None = None
-    num_batches: int | None = None
-    num_warmup_batches: int | None = None
-    detect_warmup: bool = False
-    data_format: DataFormat | None = None
-    grad_reduce: GradReduce = "mean"
-    learning_rate: float | None = None
-    scale_learning_rate: bool = False
-    model_schedule: bool = False
-    seed: int | None = None
-    optimization: Optimization = Optimization()
-    precision: Precision = Precision()
-    exchange: Exchange = Exchange()
-    data: Data = Data()
-    lifecycle: Lifecycle = Lifecycle()
-    runtime: Runtime = Runtime()
-    add_work: dict[int, int] = {}
-    cpu_devices: int = CPU_DEVICES
-    rehearsal_of: str | None = None
-    why_cpu: str = "No NVIDIA device"
-    asked: dict[str, Any] = {}
-
-
 def reduced_by_strategy(plan: Plan) -> Plan:
-    """Give a plan of copies for a strategy of tf.distribute, which adds up gradients in a way of its own."""
+    """Return a plan of copies without a reduction: a strategy of tf.distribute has its own."""
 
     def without(candidate: Candidate) -> Candidate:
         return msgspec.structs.replace(candidate, all_reduce=None)
@@ -98,68 +49,62 @@ def reduced_by_strategy(plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, choice=without(plan.choice), candidates=candidates)
 
 
-def spec_of(plan: Plan, machine: Machine | None, options: RunOptions) -> RunSpec:
-    """Turn a plan into what to run.
+def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, **given: Any) -> RunSpec:
+    """Return what to run on a target: the fields that were `given`, and for others the defaults.
 
-    On the GPU backend tower i is `/GPU:i`, the i-th of the plan's GPUs, which is all that the worker sees.
+    `asked`: the options as they were typed, for the result. Defaults are those of model, backend and plan.
+    On the GPU backend tower i is `/GPU:i`, the i-th of the plan's GPUs, which are all that the worker sees.
     On the CPU backend it is `/CPU:i`, standing for that GPU where the plan has GPUs (a rehearsal).
-    `machine` is the one that was planned for, None where there are no GPUs.
-    Raises UsageError for a number that cannot be, a model that is not known, variables on a GPU that is not
-    in the plan, added work for a tower that is not there, or options that do not go together.
+    Raises UsageError for an unknown model, variables on a GPU that is not in the plan, added work for a tower
+    that is not there, or options that do not go together.
     """
-    choice = plan.choice
-    model = model_for(options.model, options.data_name)
-    count = len(choice.gpus) or options.cpu_devices
-    _check_numbers(options, count)
-    steps = _steps(options, model, count)
-    recipe = _recipe(options, plan, model, steps["batch_size"], count)
-    spec = RunSpec(
+    backend, machine, choice = target.backend, target.machine, target.plan.choice
+    count = len(choice.gpus) or target.cpu_devices
+    fields = {"batch_size": 1, **given}
+    wanted = RunSpec(model=model, devices=(), backend=backend, asked=dict(asked or {}), **fields)
+    model = model_for(model, wanted.data.name)
+    _check_added_work(wanted.extra_forward, count)
+    spec = msgspec.structs.replace(
+        wanted,
         model=model,
-        devices=tuple(tower_device(tower, choice, machine, options.backend) for tower in range(count)),
-        backend=options.backend,
-        task=options.task,
-        method=options.method,
-        strategy=options.strategy,
+        devices=tuple(tower_device(tower, choice, machine, backend) for tower in range(count)),
         variable_update=choice.variable_update,
-        ps_device=ps_device(choice, options.backend),
+        ps_device=ps_device(choice, backend),
         all_reduce=choice.all_reduce,
-        grad_reduce=options.grad_reduce,
-        **steps,
-        learning_rate=recipe.learning_rate,
-        data_format=options.data_format or _DEFAULT_FORMAT[options.backend],
-        optimization=msgspec.structs.replace(options.optimization, schedule=recipe.schedule),
-        precision=options.precision,
-        exchange=_exchange(plan, machine, options),
-        data=_data(options, model),
-        lifecycle=options.lifecycle,
-        runtime=options.runtime,
-        extra_forward=options.add_work,
-        max_clocks_mhz={} if options.backend == "cpu" else _max_clocks(machine, choice.gpus),
-        rehearsal_of=options.rehearsal_of,
-        asked=options.asked,
-        versions=_driver_versions(machine, options),
-        says=says(choice.gpus, count, options),
+        data_format=given.get("data_format", _DEFAULT_FORMAT[backend]),
+        exchange=_exchange(target, wanted.exchange),
+        data=_data(wanted.data, model),
+        precision=_precision(wanted),
+        max_clocks_mhz={} if backend == "cpu" else _max_clocks(machine, choice.gpus),
+        rehearsal_of=target.rehearsal_of,
+        versions=_driver_versions(target),
+        says=_notes(target, wanted, count),
+        **_steps(wanted, given, model, count),
     )
-    if options.seed is not None:
-        spec = msgspec.structs.replace(spec, seed=options.seed)
+    recipe = _recipe(spec, given, count)
+    spec = msgspec.structs.replace(
+        spec,
+        learning_rate=recipe.learning_rate,
+        optimization=msgspec.structs.replace(spec.optimization, schedule=recipe.schedule),
+    )
     check(spec)
     return spec
 
 
-def says(gpus: tuple[int, ...], count: int, options: RunOptions) -> tuple[str, ...]:
-    """Give what every output has to say: where it trains, and what makes its steps unlike others."""
-    does = _DOES[options.task]
-    if options.rehearsal_of is not None:
+def _notes(target: Target, wanted: RunSpec, count: int) -> tuple[str, ...]:
+    """Return what every output shows: where it trains, and what makes its steps unlike others."""
+    does, gpus = _DOES[wanted.task], target.plan.choice.gpus
+    if target.rehearsal_of is not None:
         listed = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(map(str, gpus))}"
         on = f"{count} CPU device{'s' if count > 1 else ''}"
-        where = f"Rehearsal of {options.rehearsal_of} ({listed}) on {on}: speeds are this CPU's."
-    elif options.backend == "cpu":
-        where = f"{options.why_cpu}: {does} on {counted_devices(count)}."
+        where = f"Rehearsal of {target.rehearsal_of} ({listed}) on {on}: speeds are this CPU's."
+    elif target.backend == "cpu":
+        where = f"{target.why_cpu}: {does} on {counted_devices(count)}."
     else:
         where = f"{does.capitalize()} on {count} GPU{'s' if count > 1 else ''}: {', '.join(map(str, gpus))}."
-    stale = ("Weights and gradients are one step old: --staged-vars.",) if options.exchange.staged else ()
-    old = ("Gradients are applied one step late: relaxed consistency.",) if options.exchange.relaxed else ()
-    work = (_work_said(tower, passes) for tower, passes in sorted(options.add_work.items()))
+    stale = ("Weights and gradients are one step old: --staged-vars.",) if wanted.exchange.staged else ()
+    old = ("Gradients are applied one step late: relaxed consistency.",) if wanted.exchange.relaxed else ()
+    work = (_work_said(tower, passes) for tower, passes in sorted(wanted.extra_forward.items()))
     return (where, *work, *stale, *old)
 
 
@@ -169,13 +114,13 @@ def _work_said(tower: int, passes: int) -> str:
     )
 
 
-def _steps(options: RunOptions, model: str, count: int) -> dict[str, Any]:
-    """Give the batch of a device and how many steps there are: by count, by the clock, or all examples."""
+def _steps(wanted: RunSpec, given: Mapping[str, Any], model: str, count: int) -> dict[str, Any]:
+    """Return the batch of a device and the number of steps: by count, by time, or all examples."""
     known = model_names.defaults(model)
-    on_cpu = options.backend == "cpu"
-    fixed = not on_cpu or options.num_batches is not None
-    batches = _or(options.num_batches, GPU_BATCHES)
-    if options.task == "eval" and options.data.folder is not None and options.num_batches is None:
+    on_cpu = wanted.backend == "cpu"
+    fixed = not on_cpu or wanted.num_batches is not None
+    batches = GPU_BATCHES if wanted.num_batches is None else wanted.num_batches
+    if wanted.task == "eval" and wanted.data.folder is not None and wanted.num_batches is None:
         counted: dict[str, Any] = {"num_batches": None, "time_budget_s": None, "max_batches": None}
     else:
         counted = {
@@ -184,73 +129,64 @@ def _steps(options: RunOptions, model: str, count: int) -> dict[str, Any]:
             "max_batches": batches if fixed else CPU_MAX_BATCHES,
         }
     return {
+        "batch_size": _cpu_batch(known.cpu_batch, count) if on_cpu else known.gpu_batch,
+        "num_warmup_batches": CPU_WARMUP_BATCHES if on_cpu else GPU_WARMUP_BATCHES,
+        **{name: given[name] for name in ("batch_size", "num_warmup_batches") if name in given},
         **counted,
-        "batch_size": _or(
-            options.batch_size, _cpu_batch(known.cpu_batch, count) if on_cpu else known.gpu_batch
-        ),
-        "num_warmup_batches": _or(
-            options.num_warmup_batches, CPU_WARMUP_BATCHES if on_cpu else GPU_WARMUP_BATCHES
-        ),
-        "detect_warmup": options.detect_warmup,
     }
 
 
-def _recipe(options: RunOptions, plan: Plan, model: str, batch_size: int, count: int) -> Recipe:
-    """Give the rate and the schedule: as asked, where not as the model's authors have them."""
-    update = plan.choice.variable_update
-    added = count if options.grad_reduce == "sum" and update == "replicated" else 1
-    batch = batch_size if update == "independent" else batch_size * count
-    own = model_recipe(model, batch, added=added)
-    rate = own.learning_rate if options.learning_rate is None else options.learning_rate
-    schedule = options.optimization.schedule
-    if options.model_schedule:
+def _recipe(spec: RunSpec, given: Mapping[str, Any], count: int) -> Recipe:
+    """Return the rate and the schedule: as asked, else those of the model's authors."""
+    update = spec.variable_update
+    added = count if spec.grad_reduce == "sum" and update == "replicated" else 1
+    batch = spec.batch_size if update == "independent" else spec.batch_size * count
+    own = model_recipe(spec.model, batch, added=added)
+    rate = given.get("learning_rate", own.learning_rate)
+    schedule = spec.optimization.schedule
+    if spec.asked.get("learning_rate_schedule") == MODEL_SCHEDULE:
         warmup = schedule.warmup_steps or own.schedule.warmup_steps
         schedule = msgspec.structs.replace(own.schedule, warmup_steps=warmup)
-    return Recipe(rate * count if options.scale_learning_rate else rate, schedule)
+    return Recipe(rate * count if spec.asked.get("scale_learning_rate") else rate, schedule)
 
 
-def _exchange(plan: Plan, machine: Machine | None, options: RunOptions) -> Exchange:
-    choice = plan.choice
-    groups = options.exchange.groups
-    if choice.all_reduce == "hierarchical" and machine is not None and choice.gpus and not groups:
-        groups = reduction_groups(machine, choice.gpus)
-    return msgspec.structs.replace(options.exchange, ps_spread=choice.ps_device == SPREAD, groups=groups)
+def _precision(wanted: RunSpec) -> Precision:
+    """Return the precision with the usual loss scale of fp16, where none is asked for."""
+    precision = wanted.precision
+    asked = "loss_scale" in wanted.asked or precision.loss_scale != Precision().loss_scale
+    if precision.compute != "fp16" or asked:
+        return precision
+    return msgspec.structs.replace(precision, loss_scale=FP16_LOSS_SCALE)
 
 
-def _data(options: RunOptions, model: str) -> Data:
-    """Real examples have the name of the model's data set, which the folder must hold."""
-    if options.data.folder is None:
-        return options.data
-    return msgspec.structs.replace(options.data, name=options.data_name or data_of(model))
+def _exchange(target: Target, exchange: Exchange) -> Exchange:
+    choice, groups = target.plan.choice, exchange.groups
+    if choice.all_reduce == "hierarchical" and target.machine is not None and choice.gpus and not groups:
+        groups = reduction_groups(target.machine, choice.gpus)
+    return msgspec.structs.replace(exchange, ps_spread=choice.ps_device == SPREAD, groups=groups)
 
 
-def _driver_versions(machine: Machine | None, options: RunOptions) -> dict[str, str]:
-    """Give what the machine knows of versions that the worker cannot see."""
-    if machine is None or options.backend == "cpu" or machine.driver is None:
+def _data(data: Data, model: str) -> Data:
+    """Return the data with its name: the model's data set, unless another is asked for."""
+    name = None if data.folder is None else data.name or data_of(model)
+    return msgspec.structs.replace(data, name=name)
+
+
+def _driver_versions(target: Target) -> dict[str, str]:
+    """Return the versions that the worker cannot see."""
+    if target.machine is None or target.backend == "cpu" or target.machine.driver is None:
         return {}
-    known = {"driver": machine.driver.version, "cuda_driver": machine.driver.cuda_version}
+    driver = target.machine.driver
+    known = {"driver": driver.version, "cuda_driver": driver.cuda_version}
     return {name: version for name, version in known.items() if version is not None}
 
 
-def _check_numbers(options: RunOptions, count: int) -> None:
-    least = (
-        ("--batch-size", options.batch_size, 1),
-        ("--num-batches", options.num_batches, 1),
-        ("--num-warmup-batches", options.num_warmup_batches, 0),
-        ("--seed", options.seed, 0),
-    )
-    for name, value, lowest in least:
-        if value is not None and value < lowest:
-            raise UsageError(f"{name} cannot be {value}", f"give {lowest} or more")
-    if options.learning_rate is not None and not 0 <= options.learning_rate < float("inf"):
-        raise UsageError(f"--learning-rate cannot be {options.learning_rate}", "give a number such as 0.01")
-    for tower, passes in options.add_work.items():
-        if not 0 <= tower < count:
-            raise UsageError(
-                f"--add-work names tower {tower}, this run has {count}", f"give a tower from 0 to {count - 1}"
-            )
-        if passes < 1:
-            raise UsageError(f"--add-work cannot add {passes} passes", "give 1 or more")
+def _check_added_work(added: Mapping[int, int], count: int) -> None:
+    stray = next((tower for tower in added if tower >= count), None)
+    if stray is not None:
+        raise UsageError(
+            f"--add-work names tower {stray}, this run has {count}", f"give a tower from 0 to {count - 1}"
+        )
 
 
 def _cpu_batch(batch_of_two: int, count: int) -> int:
@@ -267,7 +203,3 @@ def _max_clocks(machine: Machine | None, gpus: tuple[int, ...]) -> dict[int, dic
             clocks = {"graphics": gpu.clocks_mhz.graphics.max, "memory": gpu.clocks_mhz.memory.max}
             found[index] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
     return found
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value

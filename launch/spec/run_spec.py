@@ -1,10 +1,26 @@
-"""What to run, frozen: the one value that goes from the launcher to the worker (`gputopo.runspec/1`)."""
+"""What to run, frozen: the one value that goes from the launcher to the worker (`gputopo.runspec/1`).
 
-from typing import Any, Literal
+A field that can be asked for declares its option: its place on the command line, its check and its help.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from gputopo.launch.spec.readers import (
+    FP16_LOSS_SCALE,
+    SCHEDULE_GRAMMAR,
+    read_added_work,
+    read_data_folder,
+    read_folder,
+    read_loss_scale,
+    read_schedule,
+    read_steps,
+    read_warmup,
+)
+from gputopo.launch.spec.strategy_names import STRATEGIES
 from gputopo.values.events import Device
+from gputopo.values.option import Option, require_choice
 from gputopo.values.plan import AllReduce, VariableUpdate
 
 Backend = Literal["cpu", "gpu"]
@@ -22,8 +38,30 @@ Method = Literal["kuza55", "avolkov1", "fchollet"]
 ThreadMode = Literal["global", "gpu_private", "gpu_shared"]
 
 
+STEPS, EXCHANGE, OPTIMIZER, LAYOUT = (
+    "Model and steps",
+    "Exchange between devices",
+    "Optimizer",
+    "Precision and layout",
+)
+# Headings of the options, in the order of the help.
+THEMES = (STEPS, "Data", EXCHANGE, OPTIMIZER, LAYOUT, "Saved files", "TensorFlow runtime")
+
+
+def _no_field(_flag: str, _text: str) -> dict[str, Any]:
+    """Return nothing to set: the option changes how another is read, and stands in `RunSpec.asked`."""
+    return {}
+
+
+def _share(flag: str, help: str) -> Option:
+    """Option of a share: from 0 to below 1."""
+    return Option(flag, help, min=0, below=1)
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the parts of a spec."""
+    """Base of the parts of a spec. `THEME`: heading of its options in the help."""
+
+    THEME: ClassVar[str] = ""
 
 
 class Schedule(_Part, frozen=True):
@@ -34,8 +72,21 @@ class Schedule(_Part, frozen=True):
     `decay_steps` steps, in stairs. cosine: down to 0 at `decay_steps`.
     """
 
-    kind: ScheduleName = "constant"
-    warmup_steps: int = 0
+    THEME: ClassVar[str] = OPTIMIZER
+
+    kind: Annotated[
+        ScheduleName,
+        Option(
+            "--learning-rate-schedule",
+            f"Factor of the learning rate by step: {SCHEDULE_GRAMMAR}",
+            value="NAME[:...]",
+            read=read_schedule,
+            sets_fields=True,
+        ),
+    ] = "constant"
+    warmup_steps: Annotated[
+        int, Option("--learning-rate-warmup-steps", "Steps in which the rate grows from 0", min=0)
+    ] = 0
     boundaries: tuple[int, ...] = ()
     factors: tuple[float, ...] = ()
     decay: float = 0.1
@@ -43,24 +94,28 @@ class Schedule(_Part, frozen=True):
 
 
 class Optimization(_Part, frozen=True):
-    """How gradients become changes. Defaults are those of tf_cnn_benchmarks.
+    """How gradients change the variables. Defaults are those of tf_cnn_benchmarks."""
 
-    `weight_decay` adds that share of a variable to its gradient. `gradient_clip` cuts every entry at plus and
-    minus that; `gradient_clip_norm` scales all gradients together down to that norm.
-    """
+    THEME: ClassVar[str] = OPTIMIZER
 
-    optimizer: OptimizerName = "sgd"
-    momentum: float = 0.9
-    nesterov: bool = False
-    rmsprop_decay: float = 0.9
-    rmsprop_momentum: float = 0.9
-    rmsprop_epsilon: float = 1.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    gradient_clip: float | None = None
-    gradient_clip_norm: float | None = None
+    optimizer: Annotated[OptimizerName, Option("--optimizer", "Optimizer")] = "sgd"
+    momentum: Annotated[float, _share("--momentum", "Momentum coefficient")] = 0.9
+    nesterov: Annotated[bool, Option("--nesterov", "Nesterov momentum, as tf_cnn_benchmarks uses it")] = False
+    rmsprop_decay: Annotated[float, _share("--rmsprop-decay", "Decay of the squared gradients (RMSProp)")] = (
+        0.9
+    )
+    rmsprop_momentum: Annotated[float, _share("--rmsprop-momentum", "Momentum coefficient of RMSProp")] = 0.9
+    rmsprop_epsilon: Annotated[float, Option("--rmsprop-epsilon", "Epsilon of RMSProp", above=0)] = 1.0
+    adam_beta1: Annotated[float, _share("--adam-beta1", "Decay of the first moment (Adam)")] = 0.9
+    adam_beta2: Annotated[float, _share("--adam-beta2", "Decay of the second moment (Adam)")] = 0.999
+    adam_epsilon: Annotated[float, Option("--adam-epsilon", "Epsilon of Adam", above=0)] = 1e-8
+    weight_decay: Annotated[float, Option("--weight-decay", "L2 coefficient λ: gradient += λw", min=0)] = 0.0
+    gradient_clip: Annotated[
+        float | None, Option("--gradient-clip", "Clip every gradient element to [-X, X]", above=0)
+    ] = None
+    gradient_clip_norm: Annotated[
+        float | None, Option("--gradient-clip-norm", "Scale all gradients down to this global norm", above=0)
+    ] = None
     schedule: Schedule = Schedule()
 
 
@@ -68,15 +123,27 @@ class Precision(_Part, frozen=True):
     """The type to compute in; variables stay float32.
 
     `loss_scale` multiplies the loss and divides the gradients (fp16). With `auto_loss_scale` it is halved,
-    and the step left out, where a gradient is not finite, and doubled after `loss_scale_steps` good steps
+    and the step skipped, where a gradient is not finite, and doubled after `loss_scale_steps` good steps
     (1000: the default of --fp16_inc_loss_scale_every_n of tf_cnn_benchmarks).
     """
 
-    compute: PrecisionName = "fp32"
-    loss_scale: float = 1.0
+    THEME: ClassVar[str] = LAYOUT
+
+    compute: Annotated[PrecisionName, Option("--precision", "Compute type; variables stay fp32")] = "fp32"
+    loss_scale: Annotated[
+        float,
+        Option(
+            "--loss-scale",
+            "Loss scale of fp16; auto adapts it",
+            value="X|auto",
+            default=f"{FP16_LOSS_SCALE:g} with fp16",
+            read=read_loss_scale,
+            sets_fields=True,
+        ),
+    ] = 1.0
     auto_loss_scale: bool = False
     loss_scale_steps: int = 1000
-    xla: bool = False
+    xla: Annotated[bool, Option("--xla", "Compile each tower with XLA")] = False
 
 
 class Exchange(_Part, frozen=True):
@@ -85,120 +152,282 @@ class Exchange(_Part, frozen=True):
     `ps_spread`: a parameter server on all towers' devices, each variable on the one with the fewest bytes so
     far. `staged`: weights and gradients pass one-step buffers (stale by one). `relaxed`: replicated towers
     apply the reduced gradients of the step before. `asynchronous`: each tower applies its own gradients to
-    the common variables as soon as it has them. `groups`: towers that lie close together, for the
-    hierarchical reduction. `repacking`: all gradients as so many equal pieces. `small_bytes`, `small_group`:
-    runs of gradients up to that size are reduced as one, so many at a time. `transfer`: the type they travel
-    in.
+    the common variables as soon as it has them. `groups`: towers close to each other, for the hierarchical
+    reduction. `repacking`: all gradients as so many equal chunks. `small_bytes`, `small_group`: runs of
+    gradients up to that size are reduced as one, so many at a time. `transfer`: the type they travel in.
     """
 
+    THEME: ClassVar[str] = EXCHANGE
+
     ps_spread: bool = False
-    staged: bool = False
-    relaxed: bool = False
-    asynchronous: bool = False
+    staged: Annotated[
+        bool, Option("--staged-vars", "Use weights and gradients of the previous step (stale by one)")
+    ] = False
+    relaxed: Annotated[
+        bool,
+        Option(
+            "--variable-consistency",
+            "relaxed: replicated applies the gradients of the previous step",
+            value="strong|relaxed",
+            default="strong",
+            read=lambda flag, text: require_choice(flag, text, ("strong", "relaxed")) == "relaxed",
+        ),
+    ] = False
+    asynchronous: Annotated[
+        bool, Option("--async", "Apply each tower's gradients as soon as they are computed")
+    ] = False
     groups: tuple[tuple[int, ...], ...] = ()
-    repacking: int = 0
-    small_bytes: int = 0
-    small_group: int = 10
-    transfer: Literal["fp32", "fp16"] = "fp32"
+    repacking: Annotated[
+        int,
+        Option(
+            "--gradient-repacking",
+            "Reduce all gradients as K equal chunks; 0: each by itself",
+            value="K",
+            min=0,
+        ),
+    ] = 0
+    small_bytes: Annotated[
+        int,
+        Option(
+            "--agg-small-grads-max-bytes",
+            "Reduce gradients up to this size together; 0: none",
+            value="BYTES",
+            min=0,
+        ),
+    ] = 0
+    small_group: Annotated[
+        int, Option("--agg-small-grads-max-group", "Maximum number of small gradients in a group", min=1)
+    ] = 10
+    transfer: Annotated[
+        Literal["fp32", "fp16"], Option("--fp16-transfer", "Transfer gradients as float16", const="fp16")
+    ] = "fp32"
 
 
 class Data(_Part, frozen=True):
-    """Where examples come from. `folder` None: synthetic ones, made at `source` and given by `feed`.
+    """Where examples come from. `folder` None: synthetic ones, made at `source` and transferred by `feed`.
 
-    `name`: imagenet (TFRecords) or cifar10 (binaries) in the folder. `bad_records`: skip or stop. `cache`:
-    records are kept in memory after the first pass, raw as they are in the files or as decoded pictures; the
-    first pass is in the same order with and without, later ones are not.
-    `prefetch`: batches that are ready on the devices ahead of the step; 0: one, on the host.
-    `private_threads`: of the pipeline.
+    `name`: data set of the folder: imagenet (TFRecords) or cifar10 (binaries). `cache`: records stay in
+    memory after the first pass; that pass has the same order with and without, later ones do not.
     """
 
-    source: DataSource = "gpu"
-    feed: Feed = "sync"
-    folder: str | None = None
-    name: str | None = None
-    distortions: bool = False
-    resize: ResizeMethod = "bilinear"
-    private_threads: int | None = None
-    cache: CacheForm | None = None
-    prefetch: int = 1
-    bad_records: Literal["stop", "skip"] = "stop"
+    THEME: ClassVar[str] = "Data"
+
+    source: Annotated[
+        DataSource,
+        Option(
+            "--data-source",
+            "Synthetic examples: made once on the device, each step by TensorFlow on the CPU, or in Python",
+        ),
+    ] = "gpu"
+    feed: Annotated[Feed, Option("--feed", "How Python batches are transferred")] = "sync"
+    folder: Annotated[
+        str | None,
+        Option(
+            "--data-dir",
+            "Real examples: TFRecords of ImageNet or binary files of CIFAR-10",
+            value="DIR",
+            read=read_data_folder,
+        ),
+    ] = None
+    name: Annotated[
+        Literal["imagenet", "cifar10"] | None,
+        Option("--data-name", "Data set, which gives the shape of the examples", default="by model"),
+    ] = None
+    distortions: Annotated[
+        bool, Option("--distortions", "Distort real images: colours of ImageNet, crop and flip of CIFAR-10")
+    ] = False
+    resize: Annotated[ResizeMethod, Option("--resize-method", "Resize method of ImageNet")] = "bilinear"
+    private_threads: Annotated[
+        int | None,
+        Option("--datasets-num-private-threads", "Threads of the input pipeline", default="by cores", min=1),
+    ] = None
+    cache: Annotated[
+        CacheForm | None,
+        Option("--cache", "Cache ImageNet in memory after the first pass: raw records, or decoded images"),
+    ] = None
+    prefetch: Annotated[
+        int,
+        Option("--prefetch", "Batches ready on the devices ahead of their step; 0: one, on the host", min=0),
+    ] = 1
+    bad_records: Annotated[Literal["stop", "skip"], Option("--bad-records", "At a damaged record")] = "stop"
 
 
 class Lifecycle(_Part, frozen=True):
-    """What is kept of a run. Folders are absolute; None: nothing is written.
+    """What a run saves. Folders are absolute; None: nothing is written. `trace`: folder of the profile."""
 
-    `checkpoint_steps`: every so many steps, and at the end. `trace_steps`: numbers of steps to profile.
-    """
+    THEME: ClassVar[str] = "Saved files"
 
-    checkpoints: str | None = None
-    checkpoint_steps: int | None = None
-    keep_checkpoints: int = 5
-    resume: bool = False
-    export: str | None = None
+    checkpoints: Annotated[
+        str | None,
+        Option("--checkpoints", "Folder of checkpoints, to write and to read", value="DIR", read=read_folder),
+    ] = None
+    checkpoint_steps: Annotated[
+        int | None,
+        Option("--checkpoint-steps", "Steps between checkpoints", default="at the end only", min=1),
+    ] = None
+    keep_checkpoints: Annotated[int, Option("--keep-checkpoints", "Number of checkpoints to keep", min=1)] = 5
+    resume: Annotated[bool, Option("--resume", "Continue from the latest checkpoint")] = False
+    export: Annotated[
+        str | None,
+        Option("--export", "Write the model, for a single device, at the end", value="DIR", read=read_folder),
+    ] = None
     trace: str | None = None
-    trace_steps: tuple[int, ...] = ()
-    tensorboard: str | None = None
-    training_accuracy: bool = False
+    trace_steps: Annotated[
+        tuple[int, ...],
+        Option(
+            "--trace",
+            "Profile these steps, such as 5 or 5-7,20, into the run's folder",
+            value="STEPS",
+            read=read_steps,
+        ),
+    ] = ()
+    tensorboard: Annotated[
+        str | None, Option("--tensorboard", "Write scalars of each device", value="DIR", read=read_folder)
+    ] = None
+    training_accuracy: Annotated[
+        bool, Option("--print-training-accuracy", "Show top-1 and top-5 accuracy of each step")
+    ] = False
 
 
 class Runtime(_Part, frozen=True):
-    """Settings of TensorFlow's runtime; None: its own default.
+    """Settings of TensorFlow's runtime; None: its own default."""
 
-    `memory_limit_mib`: of each GPU; None lets it grow.
-    """
+    THEME: ClassVar[str] = "TensorFlow runtime"
 
-    intra_threads: int | None = None
-    inter_threads: int | None = None
-    gpu_thread_mode: ThreadMode = "gpu_private"
-    per_gpu_threads: int = 2
-    memory_limit_mib: int | None = None
+    intra_threads: Annotated[
+        int | None, Option("--num-intra-threads", "Threads within an op", default="TensorFlow's", min=1)
+    ] = None
+    inter_threads: Annotated[
+        int | None, Option("--num-inter-threads", "Concurrent ops", default="TensorFlow's", min=1)
+    ] = None
+    gpu_thread_mode: Annotated[ThreadMode, Option("--gpu-thread-mode", "Threads that launch GPU kernels")] = (
+        "gpu_private"
+    )
+    per_gpu_threads: Annotated[
+        int, Option("--per-gpu-thread-count", "Number of these threads per GPU", min=1)
+    ] = 2
+    memory_limit_mib: Annotated[
+        int | None,
+        Option(
+            "--gpu-memory-limit", "Memory limit of each GPU", value="MIB", default="grows as needed", min=1
+        ),
+    ] = None
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.runspec/1"):
     """One run of the built-in training core.
 
     `model`: a name of gputopo.workload.workloads, `keras:NAME`, or `module:function`. `task`: train, forward
-    passes only, evaluation of a checkpoint, or the input alone. `method`: one of the three ways of Keras
-    programs; `strategy`: a tf.distribute strategy in place of our own towers.
+    passes only, evaluation of a checkpoint, or the input alone. `method`: one of three Keras programs;
+    `strategy`: a tf.distribute strategy; None: our own towers.
     `devices`: a tower each, in order. `ps_device` is the TensorFlow device that holds the variables
     (`/CPU:0`, `/GPU:1`), None where every tower has its own copy or they are spread. `batch_size` is per
     device.
-    `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: however long it
-    takes), `max_batches` at most (None: to the end of the data).
+    `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: no limit of
+    time), `max_batches` at most (None: to the end of the data).
     `detect_warmup`: the warm-up ends by the rule of gputopo.runs.steadiness, `num_warmup_batches` at least.
     `extra_forward` (for trying out the anomaly report) adds forward passes to a tower: {1: 2} makes
-    tower 1 run its forward pass two times more in each step. `max_clocks_mhz`: the most that each GPU of the
-    machine can do, {0: {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
-    `asked`: the options of plan and training that were typed, by name (`num_gpus`). `versions`: what the
-    launcher knows of the machine's software and the worker does not.
+    tower 1 run its forward pass two times more in each step. `max_clocks_mhz`: maximum clocks of each GPU,
+    {0: {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
+    `asked`: the options of plan and training that were typed, by name (`num_gpus`). `versions`: versions of
+    the machine's software that the worker cannot see. `says`: notes for every output.
     """
 
     model: str
     devices: tuple[Device, ...]
     backend: Backend
-    task: Task = "train"
-    method: Method | None = None
-    strategy: str | None = None
+    task: Annotated[
+        Task,
+        Option("--task", "Train, forward passes only, evaluate a checkpoint, or input only", theme=STEPS),
+        Option("--forward-only", "Same as --task forward", const="forward", theme=STEPS),
+        Option("--eval", "Same as --task eval: needs --checkpoints", const="eval", theme=STEPS),
+        Option(
+            "--input-only",
+            "Same as --task input: measure the input pipeline alone",
+            const="input",
+            theme=STEPS,
+        ),
+    ] = "train"
+    method: Annotated[
+        Method | None, Option("--method", "Train as this multi-GPU Keras program did", theme=STEPS)
+    ] = None
+    strategy: Annotated[
+        str | None,
+        Option(
+            "--strategy",
+            f"Train with tf.distribute, to compare: {', '.join(STRATEGIES)}",
+            value="NAME",
+            theme=STEPS,
+        ),
+    ] = None
     variable_update: VariableUpdate = "parameter_server"
     ps_device: str | None = None
     all_reduce: AllReduce | None = None
-    grad_reduce: GradReduce = "mean"
-    batch_size: int
-    num_batches: int | None = None
+    grad_reduce: Annotated[
+        GradReduce, Option("--grad-reduce", "Mean or sum over replicas", theme=EXCHANGE)
+    ] = "mean"
+    batch_size: Annotated[
+        int, Option("--batch-size", "Images per device and step", default="by model", min=1, theme=STEPS)
+    ]
+    num_batches: Annotated[
+        int | None,
+        Option(
+            "--num-batches",
+            "Number of counted steps",
+            default="100; by time on CPU devices; all examples with --eval and --data-dir",
+            min=1,
+            theme=STEPS,
+        ),
+    ] = None
     time_budget_s: float | None = None
     max_batches: int | None = 100
-    num_warmup_batches: int = 10
+    num_warmup_batches: Annotated[
+        int,
+        Option(
+            "--num-warmup-batches",
+            "Uncounted warm-up steps; auto: until step times are steady",
+            value="N|auto",
+            default="10; 3 on CPU devices",
+            read=read_warmup,
+            sets_fields=True,
+            theme=STEPS,
+        ),
+    ] = 10
     detect_warmup: bool = False
-    data_format: DataFormat = "NHWC"
-    learning_rate: float = 0.005
-    seed: int = 1234
+    data_format: Annotated[
+        DataFormat,
+        Option("--data-format", "Layout of images", default="NCHW on GPUs, NHWC on the CPU", theme=LAYOUT),
+    ] = "NHWC"
+    learning_rate: Annotated[
+        float,
+        Option("--learning-rate", "Learning rate", default="by model", min=0, theme=OPTIMIZER),
+        Option(
+            "--scale-learning-rate",
+            "Scale the rate linearly with devices",
+            const=True,
+            read=_no_field,
+            sets_fields=True,
+            theme=OPTIMIZER,
+        ),
+    ] = 0.005
+    seed: Annotated[int, Option("--seed", "Random seed", min=0, theme=STEPS)] = 1234
     optimization: Optimization = Optimization()
     precision: Precision = Precision()
     exchange: Exchange = Exchange()
     data: Data = Data()
     lifecycle: Lifecycle = Lifecycle()
     runtime: Runtime = Runtime()
-    extra_forward: dict[int, int] = {}
+    extra_forward: Annotated[
+        dict[int, int],
+        Option(
+            "--add-work",
+            "Slow a tower down by this many forward passes a step, to try the anomaly report. Repeatable",
+            value="TOWER:PASSES",
+            read=read_added_work,
+            repeated=True,
+            theme=STEPS,
+        ),
+    ] = {}
     max_clocks_mhz: dict[int, dict[str, int]] = {}
     rehearsal_of: str | None = None
     asked: dict[str, Any] = {}
@@ -207,5 +436,5 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
     @property
     def most_batches(self) -> int | None:
-        """How many steps are counted at most; None: to the end of the data."""
+        """Maximum number of counted steps; None: to the end of the data."""
         return self.num_batches or self.max_batches

@@ -29,9 +29,10 @@ _NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
 
 @dataclass(frozen=True)
 class Target:
-    """What was planned, for which machine (None: no GPU to plan for), and on what it runs.
+    """The plan, its machine (None: no GPU to plan for), and the backend it runs on.
 
-    `why_cpu`: why it runs on CPU devices, None on GPUs. `rehearsal_of`: the name of the captured machine.
+    `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs. `rehearsal_of`:
+    name of the captured machine. `cpu_devices`: number of devices of a plan without GPUs.
     """
 
     backend: Backend
@@ -39,6 +40,7 @@ class Target:
     machine: Machine | None
     why_cpu: str | None = None
     rehearsal_of: str | None = None
+    cpu_devices: int = CPU_DEVICES
 
 
 def target_of(
@@ -90,14 +92,15 @@ def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
                 f"{option} names GPUs, and there is none: {why}",
                 "--num-gpus N takes N CPU devices; --from FILE rehearses the plan of another machine",
             )
+    devices = CPU_DEVICES if request.num_gpus is None else request.num_gpus
     plan = cpu_plan(
         request.model,
-        devices=CPU_DEVICES if request.num_gpus is None else request.num_gpus,
+        devices=devices,
         ps=request.ps,
         variable_update=request.variable_update,
         all_reduce=request.all_reduce,
     )
-    return Target("cpu", plan, None, why_cpu=why)
+    return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices)
 
 
 def _refuse_hidden(request: Request, machine: Machine, seen: Machine, environ: Mapping[str, str]) -> None:

@@ -72,7 +72,7 @@ def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
     ("arguments", "words"),
     [
         (["inspekt"], ("'inspekt'", "gputopo inspect")),
-        (["frobnicate"], ("inspect, bandwidth, plan, run and make-data",)),
+        (["frobnicate"], ("inspect, bandwidth, plan, run, bench-reduction and make-data",)),
         (["--fast", "inspect"], ("'--fast'", "gputopo --help")),
         (["inspect", "--form", "json"], ("'--form'", "--format")),
         (["inspect", "--zzz"], ("'--zzz'", "gputopo inspect --help")),

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gputopo.cli.watch import Watched, ticks, usual_interval, watch_source
+from gputopo.cli.inspect import default_interval
+from gputopo.cli.watch import Watched, ticks, watch_source
 from gputopo.findings.watched import History
 from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.machine import Gpu, Machine
@@ -86,7 +87,7 @@ def test_a_duration_of_nothing_is_one_moment() -> None:
     ("long_s", "every_s"), [(None, 1.0), (0.0, 1.0), (5.0, 1.0), (0.5, 0.5), (0.05, 0.1)]
 )
 def test_a_short_watch_is_read_at_its_end_too(long_s: float | None, every_s: float) -> None:
-    assert usual_interval(long_s) == every_s
+    assert default_interval(long_s) == every_s
     if long_s and long_s >= 0.1:
         assert len(list(Clock().run(every_s, long_s))) > 1
 

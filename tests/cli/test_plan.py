@@ -56,7 +56,7 @@ def test_json_and_another_format_are_refused_together(call: Call) -> None:
     done = call("plan", "--from", "7gforce", "--model", "alexnet", "--format", "env", "--json")
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines() == [
-        "gputopo: --json and --format env contradict one another", "  leave one of them out"
+        "gputopo: --format env and --json contradict one another", "  leave one of them out"
     ]  # fmt: skip
 
 

@@ -98,7 +98,7 @@ _ELSEWHERE = {
     "look at what ran on each device by --trace STEPS": (
         *("graph_file", "partitioned_graph_file_prefix", "debugger"),
     ),
-    "time reductions alone by gputopo bandwidth --allreduce --model NAME": ("iters_per_step",),
+    "time reductions alone: gputopo bench-reduction --model NAME": ("iters_per_step",),
     "leave it out: TensorFlow brings its own oneDNN; --num-intra-threads bounds its threads": (
         *("mkl", "kmp_blocktime", "kmp_affinity", "kmp_settings"),
     ),

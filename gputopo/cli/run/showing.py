@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import talking, unwritten, went_with_terminal
+from gputopo.cli.run.options import Shape
 from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,21 +18,20 @@ class Showing:
     Progress that cannot be written is lost. Log lines that cannot be are told at the end: `require_written`.
     """
 
-    def __init__(self, printed: str, display_every: int | None = None) -> None:
-        """`printed`: table, json or tf-cnn-log. `display_every`: steps from line to line; None: 10."""
-        self._prints_log = printed == "tf-cnn-log"
+    def __init__(self, shape: Shape, display_every: int) -> None:
+        """`display_every`: steps from line to line."""
+        self._prints_log = shape == "tf-cnn-log"
         self._every = display_every
         self._unwritten: InputError | None = None
 
     @contextlib.contextmanager
     def one_run(self) -> "Iterator[Callable[[Event], None]]":
         """Give what is to be called with each event of a run."""
-        from gputopo.report.runs.progress import DISPLAY_EVERY, Progress
+        from gputopo.report.runs.progress import Progress
         from gputopo.report.runs.tf_cnn_log import TfCnnLog
 
-        every = self._every or DISPLAY_EVERY
-        log = TfCnnLog(every) if self._prints_log else None
-        with Progress(display_every=every) as progress:
+        log = TfCnnLog(self._every) if self._prints_log else None
+        with Progress(display_every=self._every) as progress:
 
             def on_event(event: "Event") -> None:
                 with talking():

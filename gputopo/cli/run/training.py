@@ -5,23 +5,22 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.choices import shown
 from gputopo.cli.printing import tell
-from gputopo.cli.run.offers import is_utf8
+from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.showing import Showing
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
-from gputopo.launch.spec.prepare import RunOptions, spec_of
+from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
+from gputopo.values.option import shown
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.run_spec import RunSpec
@@ -35,36 +34,25 @@ _EVENTS_FD_TO_COME = 3
 _Ending = GputopoError | KeyboardInterrupt | signals.EndedError
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What is wanted of a run beside its training.
-
-    `output`: its folder, None: a new one of gputopo's. `printed`: table, json or tf-cnn-log.
-    `display_every`: steps from line to line while it goes, None: the usual ones.
-    """
-
-    output: Path | None
-    printed: str
-    fail_on_anomaly: bool = False
-    repeats: int = 1
-    display_every: int | None = None
-
-
-def train(target: "Target", options: RunOptions, wanted: Wanted) -> int:
-    """Train to the end, once or repeatedly, print the result as wanted, and give the exit code."""
-    spec = _checked(target, options, wanted)
-    showing = Showing(wanted.printed, wanted.display_every)
+def train(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> int:
+    """Train to the end, once or repeatedly, print the result as wanted, and return the exit code."""
+    _check(target, spec, wanted)
+    showing = Showing(wanted.shape, wanted.display_every)
     if wanted.repeats > 1:
         return _train_repeatedly(target, spec, wanted, showing)
     results: list[Result] = []
     try:
-        _train_once(target, spec, wanted.output, showing, results)
+        _train_once(target, spec, _folder(wanted), showing, results)
     except KeyboardInterrupt:
         if not results:
             raise
-    _print(results[0], wanted.printed)  # a Ctrl-C behind the end of training has nothing left to end
+    _print(results[0], wanted.shape)  # a Ctrl-C behind the end of training has nothing left to end
     showing.require_written()
     return _exit_code(results[0].exit_code, results, wanted)
+
+
+def _folder(wanted: OutputOptions) -> Path | None:
+    return None if wanted.output is None else Path(wanted.output)
 
 
 def _require_repeatable(spec: "RunSpec") -> None:
@@ -83,7 +71,7 @@ def _require_repeatable(spec: "RunSpec") -> None:
             )
 
 
-def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted, showing: Showing) -> int:
+def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: OutputOptions, showing: Showing) -> int:
     """One run after the other, each with its own worker and folder; one that was stopped is the last.
 
     What cannot begin or be written any more, and a signal between two of them, ends them too; those before
@@ -102,9 +90,9 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: Wanted, showing
         if error is not None:
             repeats = ended_by(repeats, *_told(error))
         with signals.held():
-            if wanted.output is not None and not _saved(repeats, wanted.output):
+            if wanted.output is not None and not _saved(repeats, Path(wanted.output)):
                 repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
-        _print_repeats(repeats, wanted.printed)
+        _print_repeats(repeats, wanted.shape)
     if isinstance(error, signals.EndedError):
         tell(f"gputopo: stopped by {error}\n")
         return _told(error)[1]
@@ -123,7 +111,7 @@ def _told(error: _Ending) -> tuple[str, int]:
 
 
 def _repeats(
-    target: "Target", spec: "RunSpec", wanted: Wanted, showing: Showing, results: "list[Result]"
+    target: "Target", spec: "RunSpec", wanted: OutputOptions, showing: Showing, results: "list[Result]"
 ) -> None:
     """Take the repeats and add their results, up to one that was stopped.
 
@@ -132,7 +120,7 @@ def _repeats(
     with signals.raised():
         for number in range(1, wanted.repeats + 1):
             tell(f"repeat {number} of {wanted.repeats}\n")
-            folder = None if wanted.output is None else wanted.output / str(number)
+            folder = None if wanted.output is None else Path(wanted.output) / str(number)
             if _train_once(target, spec, folder, showing, results):
                 break
 
@@ -189,19 +177,18 @@ def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
-def _exit_code(code: int, results: "Sequence[Result]", wanted: Wanted) -> int:
-    if code == 0 and wanted.fail_on_anomaly and any(result.anomalies for result in results):
+def _exit_code(code: int, results: "Sequence[Result]", wanted: OutputOptions) -> int:
+    if code == 0 and wanted.fail_on == "warning" and any(result.anomalies for result in results):
         return ExitCode.FINDINGS
     return code
 
 
-def _checked(target: "Target", options: RunOptions, wanted: Wanted) -> "RunSpec":
-    """Give the spec, after the looks that are cheap here and would cost the worker's start."""
+def _check(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> None:
+    """Check before the worker starts what is cheap to see here. Raises GputopoError."""
     from gputopo.launch.spec.memory_check import require_room
     from gputopo.launch.spec.numerics import require_numerics
     from gputopo.launch.supervise.oom import memory_bytes
 
-    spec = spec_of(target.plan, target.machine, options)
     if wanted.repeats > 1:
         _require_repeatable(spec)
     if spec.lifecycle.trace_steps and wanted.output is None:
@@ -212,7 +199,6 @@ def _checked(target: "Target", options: RunOptions, wanted: Wanted) -> "RunSpec"
         from gputopo.launch.data.folder import find
 
         find(Path(spec.data.folder), spec.data.name)
-    return spec
 
 
 def _require_home_of_traces(home: Path) -> None:
@@ -237,15 +223,15 @@ def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
     return spec
 
 
-def show_only(target: "Target", options: RunOptions, wanted: Wanted) -> int:
+def show_only(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> int:
     """Print what `train` would do, and do nothing."""
     from gputopo.cli.run.dry import show_dry_run
 
-    spec = _checked(target, options, wanted)
+    _check(target, spec, wanted)
     environment = env.worker_env(os.environ, spec, target.plan.environment)
-    place = _SPEC_OF_A_RUN_TO_COME if wanted.output is None else runs.RunFolder(wanted.output).spec
+    place = _SPEC_OF_A_RUN_TO_COME if wanted.output is None else runs.RunFolder(Path(wanted.output)).spec
     command = worker_command(place, _EVENTS_FD_TO_COME)
-    show_dry_run(target.plan, spec, env.changes(os.environ, environment), command, wanted.printed)
+    show_dry_run(target.plan, spec, env.changes(os.environ, environment), command, wanted.shape)
     return ExitCode.OK
 
 

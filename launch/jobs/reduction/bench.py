@@ -1,4 +1,4 @@
-"""Times the reduction of a model's gradients by each method that TensorFlow offers: `bandwidth --allreduce`.
+"""Times the reduction of a model's gradients by each method that TensorFlow offers: `bench-reduction`.
 
 Each method runs in a process of its own, because one that fails can leave TensorFlow unusable, end it or
 hang. The clock runs from the host's call of the compiled graph until the host knows that every device has

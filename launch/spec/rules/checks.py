@@ -10,9 +10,8 @@ from gputopo.launch.spec.rules.data import DATA_RULES, NUMBER_RULES, SCHEDULE_RU
 from gputopo.launch.spec.rules.exchange import EXCHANGE_RULES
 from gputopo.launch.spec.rules.rule import Rule, replaced
 from gputopo.launch.spec.rules.task import KEPT_RULES, TASK_RULES
-from gputopo.launch.spec.rules.trainer import TRAINER_RULES
+from gputopo.launch.spec.rules.trainer import TRAINER_RULES, require_strategy
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.spec.strategy_names import require_strategy
 from gputopo.values import all_reduce
 from gputopo.values.errors import UsageError
 

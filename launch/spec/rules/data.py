@@ -1,8 +1,10 @@
 """Rules of the data, of the numbers that are computed with, and of the runtime. Pure."""
 
+from collections.abc import Callable
+
 from gputopo.launch.spec.model_data import data_of
 from gputopo.launch.spec.rules.rule import Rule, needless, replaced, to, untyped
-from gputopo.launch.spec.run_spec import Data, Precision, RunSpec, Runtime
+from gputopo.launch.spec.run_spec import Data, OptimizerName, Precision, RunSpec, Runtime
 
 
 def _other_data(spec: RunSpec) -> bool:
@@ -23,7 +25,29 @@ def _made_in_python(data: Data) -> bool:
     return data.folder is None and data.source == "python"
 
 
+# Options of one optimizer, by name.
+_OF_AN_OPTIMIZER: dict[OptimizerName, tuple[str, ...]] = {
+    "momentum": ("momentum", "nesterov"),
+    "rmsprop": ("rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),
+    "adam": ("adam_beta1", "adam_beta2", "adam_epsilon"),
+}
+
+
+def _of_another(optimizer: OptimizerName) -> Callable[[RunSpec], bool]:
+    return lambda spec: spec.optimization.optimizer != optimizer
+
+
 NUMBER_RULES: tuple[Rule, ...] = (
+    *(
+        rule
+        for optimizer, names in _OF_AN_OPTIMIZER.items()
+        for rule in needless(
+            names,
+            _of_another(optimizer),
+            f"does not go with --optimizer {{spec.optimization.optimizer}}: it is a parameter of {optimizer}",
+            f"use --optimizer {optimizer}, or leave it out",
+        )
+    ),
     Rule(
         lambda spec: (
             spec.precision.compute != "fp16"

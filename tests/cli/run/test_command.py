@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli.run import options as run_options
+from gputopo.cli.commands import list_options
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.events import Anomaly, RunStarted, Sample, read_events
@@ -203,7 +203,8 @@ def test_the_driver_is_among_the_versions_of_a_run_on_gpus(
 def test_the_help_is_grouped_by_theme(call: Call) -> None:
     text = call("run", "--help").out
     headings = [line.removesuffix(":") for line in text.splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings == ["Arguments", "Options", *run_options.THEMES]
+    themes = dict.fromkeys(one.theme for one in list_options() if one.command == "run" and one.theme)
+    assert headings == ["Arguments", "Options", *themes]
 
 
 def test_a_verdict_names_an_earlier_run_even_where_its_folder_is_no_utf8(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli.run.options import exchange
 from gputopo.launch.data import folder as data_folder
 from gputopo.launch.spec.rules.checks import RULES
+from gputopo.launch.spec.run_spec import EXCHANGE, RunSpec
+from gputopo.values.option import options_of
 from tests.cli.conftest import Call
 
 # Each asks for nothing else that would be refused. DIR is a folder.
@@ -59,6 +60,14 @@ REFUSED = """
 --forward-only --gradient-clip 1
 --forward-only --gradient-clip-norm 1
 --forward-only --precision fp16 --loss-scale 8
+--momentum 0.5
+--optimizer adam --nesterov
+--rmsprop-epsilon 0.5
+--adam-beta1 0.5
+--optimizer adam --rmsprop-decay 0.5
+--optimizer adam --rmsprop-momentum 0.5
+--adam-beta2 0.5
+--adam-epsilon 0.5
 --eval --checkpoints DIR --num-warmup-batches 3
 --eval --checkpoints DIR --keep-checkpoints 3
 --eval --checkpoints DIR --resume
@@ -133,7 +142,10 @@ FITTING = {
 }
 WORDS = ("out", "and", "or", "which", "without", "with", "of", "count", "places")
 TASKS = ("--task", "--forward-only", "--eval", "--input-only")
-OF_THE_EXCHANGE = tuple(offer.option for offer in exchange.OFFERS)
+OF_THE_EXCHANGE = (
+    "--all-reduce",
+    *(one.option.flag for one in options_of(RunSpec) if one.theme == EXCHANGE),
+)
 OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 
 Command = dict[str, str | None]  # each option with its value, None: it takes none

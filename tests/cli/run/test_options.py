@@ -8,46 +8,46 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.cli.run import options as run_options
-from gputopo.cli.run.command import strategy_has_copies
-from gputopo.cli.run.offers import Offer
-from gputopo.cli.run.options.exchange import implied_update
-from gputopo.cli.run.options.lifecycle import MOST_TRACED, parse_steps
-from gputopo.cli.run.options.optimizer import SCHEDULE
-from gputopo.cli.run.options.schedule import parse_schedule
+from gputopo.cli.plan_options import PlanOptions
+from gputopo.cli.run.command import implied_update, strategy_has_copies
 from gputopo.launch.spec.cpu_plan import cpu_plan
-from gputopo.launch.spec.prepare import RunOptions, reduced_by_strategy, spec_of
+from gputopo.launch.spec.prepare import reduced_by_strategy, spec_of
+from gputopo.launch.spec.readers import MAX_TRACED, read_schedule, read_steps
 from gputopo.launch.spec.run_spec import RunSpec, Schedule
+from gputopo.launch.spec.target import Target
 from gputopo.values.errors import GputopoError, InputError, UsageError
+from gputopo.values.option import Text, given_of, options_of
 
-OFFERS: tuple[Offer, ...] = tuple(itertools.chain(*run_options.THEMES.values()))
-
-
-def typed(**given_: Any) -> dict[str, Any]:
-    """All options as the parser gives them: those of the test, the others not given."""
-    plain = {offer.name: offer.unset for offer in OFFERS}
-    return {**plain, "ps": "auto", "variable_update": "auto", **given_}
+OPTIONS = options_of(RunSpec)
 
 
-def spec(model: str = "alexnet", **given_: Any) -> RunSpec:
-    words = typed(**given_)
-    copies = strategy_has_copies(words)
+def text_of(value: Any) -> Text:
+    """A value as it is typed."""
+    return value if isinstance(value, bool | list) else str(value)
+
+
+def spec(model: str = "alexnet", **typed: Any) -> RunSpec:
+    """What runs on two CPU devices with these options."""
+    texts = {name: text_of(value) for name, value in typed.items() if value is not False}
+    given_ = given_of(RunSpec, texts)
+    asked = {**given_of(PlanOptions, texts).typed, **given_.typed}
+    copies = strategy_has_copies(asked)
     plan = cpu_plan(
         model,
-        ps=words["ps"],
-        variable_update="replicated" if copies else implied_update(words),
-        all_reduce=words["all_reduce"],
+        ps=typed.get("ps", "auto"),
+        variable_update="replicated" if copies else implied_update(asked),
+        all_reduce=typed.get("all_reduce"),
     )
     plan = reduced_by_strategy(plan) if copies else plan
-    fields = run_options.fields_of(words)
-    return spec_of(plan, None, RunOptions(model=model, backend="cpu", **fields))
+    return spec_of(Target("cpu", plan, None, why_cpu="No NVIDIA device"), model, asked, **given_.fields)
 
 
 def test_names_are_unique_and_every_option_is_explained() -> None:
-    names = [offer.name for offer in OFFERS]
+    names = [option.name for option in OPTIONS]
     assert len(names) == len(set(names))
-    assert all(offer.help.endswith(".") for offer in OFFERS)
-    assert all(offer.name.isidentifier() for offer in OFFERS)
+    assert all(option.name.isidentifier() for option in OPTIONS)
+    assert [option.option.flag for option in OPTIONS if not option.option.help or not option.theme] == []
+    assert [option.option.flag for option in OPTIONS if option.option.help.endswith(".")] == []
 
 
 def test_without_any_option_the_spec_is_plain() -> None:
@@ -140,8 +140,7 @@ def test_every_option_that_changes_a_spec_is_tried_above_or_needs_more() -> None
         "datasets_num_private_threads",
     }
     elsewhere |= {"gpu_thread_mode", "per_gpu_thread_count", "gpu_memory_limit"}
-    elsewhere |= {offer.name for offer in run_options.THEMES["Output"]}
-    assert {offer.name for offer in OFFERS} - tried == elsewhere
+    assert {option.name for option in OPTIONS} - tried == elsewhere
 
 
 def test_options_of_real_data_come_to_the_spec(tmp_path: Path) -> None:
@@ -184,13 +183,6 @@ def test_the_largest_number_is_one_that_tensorflow_takes(name: str) -> None:
     assert spec(**largest).asked == largest
 
 
-def test_what_was_typed_of_the_plan_is_among_what_was_asked() -> None:
-    words = typed(num_gpus=2, gpus="0,1", exclude=None, prefer_pix=True, ps="cpu", batch_size=4)
-    assert run_options.asked_of(words) == {
-        "num_gpus": 2, "gpus": "0,1", "prefer_pix": True, "ps": "cpu", "batch_size": 4
-    }  # fmt: skip
-
-
 def test_the_schedule_of_a_models_authors_knows_the_batch() -> None:
     made = spec("resnet20", learning_rate_schedule="model", batch_size=50)
     assert made.optimization.schedule.kind == "piecewise"
@@ -201,7 +193,6 @@ def test_the_schedule_of_a_models_authors_knows_the_batch() -> None:
 @pytest.mark.parametrize(
     ("text", "schedule"),
     [
-        (None, Schedule()),
         ("constant", Schedule()),
         ("exponential:1000:0.5", Schedule(kind="exponential", decay_steps=1000, decay=0.5)),
         ("exponential:1000", Schedule(kind="exponential", decay_steps=1000, decay=0.1)),
@@ -211,29 +202,29 @@ def test_the_schedule_of_a_models_authors_knows_the_batch() -> None:
         ),
     ],
 )
-def test_a_schedule_is_one_word(text: str | None, schedule: Schedule) -> None:
-    assert parse_schedule(SCHEDULE, text, 0) == schedule
+def test_a_schedule_is_one_word(text: str, schedule: Schedule) -> None:
+    assert Schedule(**read_schedule("--learning-rate-schedule", text)) == schedule
 
 
 @given(text=st.text(alphabet="cosinepwexamtl:=,.0159-", max_size=24))
 def test_any_word_is_a_schedule_or_is_refused_in_words(text: str) -> None:
     for word in (text, f"piecewise:{text}", f"cosine:{text}", f"exponential:{text}"):
         with contextlib.suppress(UsageError):
-            made = parse_schedule(SCHEDULE, word, 0)
+            made = Schedule(**read_schedule("--learning-rate-schedule", word))
             assert len(made.factors) in (0, len(made.boundaries) + 1)
             assert list(made.boundaries) == sorted(set(made.boundaries))
 
 
-@pytest.mark.parametrize("text", ["", "0", "5-3", "x", "1,,2", "-1", f"1-{MOST_TRACED + 1}", "1" * 30])
+@pytest.mark.parametrize("text", ["", "0", "5-3", "x", "1,,2", "-1", f"1-{MAX_TRACED + 1}", "1" * 30])
 def test_steps_to_trace_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--trace"):
-        parse_steps(text)
+        read_steps("--trace", text)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"task": "forward", "eval": True}, "two tasks"),
-    ({"optimizer": "sgd", "momentum": 0.5}, "number of momentum"),
-    ({"optimizer": "adam", "nesterov": True}, "number of momentum"),
+    ({"task": "forward", "eval": True}, "contradict"),
+    ({"optimizer": "sgd", "momentum": 0.5}, "parameter of momentum"),
+    ({"optimizer": "adam", "nesterov": True}, "parameter of momentum"),
     ({"optimizer": "momentun"}, "--optimizer"),
     ({"weight_decay": -1.0}, "--weight-decay"),
     ({"gradient_clip": 0.0}, "--gradient-clip"),
@@ -244,7 +235,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "momentum", "momentum": 1.0}, "below 1"),
     ({"optimizer": "adam", "adam_beta1": 1.0}, "below 1"),
     ({"optimizer": "adam", "adam_beta2": 1.0}, "below 1"),
-    ({"precision": "fp16", "loss_scale": "1e300"}, "--loss-scale cannot be 1e+300"),
+    ({"precision": "fp16", "loss_scale": "1e300"}, "--loss-scale cannot be"),
     ({"seed": 2**31}, "2147483647 at most"),
     ({"num_batches": 10**30}, "--num-batches cannot be 1000"),
     ({"batch_size": 10**30}, "--batch-size cannot be 1000"),

@@ -7,25 +7,30 @@ from gputopo.launch.spec.cpu_plan import cpu_plan
 from gputopo.launch.spec.prepare import (
     CPU_MAX_BATCHES,
     CPU_TIME_BUDGET_S,
-    RunOptions,
     reduced_by_strategy,
     spec_of,
 )
 from gputopo.launch.spec.run_spec import Backend, Data, Exchange, Lifecycle, RunSpec
+from gputopo.launch.spec.target import Target
 from gputopo.values.errors import UsageError
-from gputopo.values.machine import ClockMhz, ClocksMhz
+from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
+from gputopo.values.option import Text, given_of
+from gputopo.values.plan import Plan
 from gputopo.workload.workloads import require
 from tests.launch.specs import machine, plan_for
 
 
 def spec(gpus: tuple[int, ...] = (), ps: str | None = "cpu", backend: str = "gpu", **options: Any) -> RunSpec:
-    plan = (
-        plan_for(gpus, ps)
-        if gpus
-        else cpu_plan("alexnet", devices=options.get("cpu_devices", 2), ps=ps or "auto")
-    )
-    asked = RunOptions(model="alexnet", backend=backend, **options)  # type: ignore[arg-type]
-    return spec_of(plan, machine() if gpus else None, asked)
+    devices, rehearsal_of = options.pop("cpu_devices", 2), options.pop("rehearsal_of", None)
+    plan = plan_for(gpus, ps) if gpus else cpu_plan("alexnet", devices=devices, ps=ps or "auto")
+    machine_ = machine() if gpus else None
+    why = "No NVIDIA device"
+    target = Target(backend, plan, machine_, why, rehearsal_of, devices)  # type: ignore[arg-type]
+    return spec_of(target, "alexnet", **options)
+
+
+def on_gpus(plan: Plan, model: str = "alexnet", of: Machine | None = None, **options: Any) -> RunSpec:
+    return spec_of(Target("gpu", plan, of or machine()), model, **options)
 
 
 def hops(one: RunSpec) -> list[str | None]:
@@ -53,11 +58,7 @@ def test_nvlinks_go_before_the_pcie_hop() -> None:
 def test_variables_on_the_cpu_are_the_hosts_and_own_copies_are_nowhere() -> None:
     assert hops(spec((0, 1), "cpu")) == ["host", "host"]
     assert spec((0, 1), "cpu").ps_device == "/CPU:0"
-    own = spec_of(
-        plan_for((0, 1), None, variable_update="replicated", all_reduce="copy"),
-        machine(),
-        RunOptions(model="alexnet", backend="gpu"),
-    )
+    own = on_gpus(plan_for((0, 1), None, variable_update="replicated", all_reduce="copy"))
     assert hops(own) == [None, None]
     assert (own.ps_device, own.variable_update, own.all_reduce) == (None, "replicated", "copy")
 
@@ -69,15 +70,14 @@ def test_a_strategy_with_copies_on_every_device_reduces_in_its_own_way(
     copies = plan_for(gpus, None, variable_update="replicated", all_reduce="copy")
     plan = reduced_by_strategy(copies if gpus else cpu_plan("alexnet", variable_update="replicated"))
     assert {one.all_reduce for one in (plan.choice, *plan.candidates)} == {None}
-    asked = RunOptions(model="alexnet", backend=backend, strategy="mirrored")
-    made = spec_of(plan, machine() if gpus else None, asked)
+    made = spec_of(Target(backend, plan, machine() if gpus else None), "alexnet", strategy="mirrored")
     assert (made.variable_update, made.ps_device, made.all_reduce) == ("replicated", None, None)
     assert hops(made) == [None, None]
 
 
 def test_a_link_that_is_not_known_is_called_unknown() -> None:
     bare = msgspec.structs.replace(machine(), links=())
-    made = spec_of(plan_for((0, 1), "gpu:0"), bare, RunOptions(model="alexnet", backend="gpu"))
+    made = on_gpus(plan_for((0, 1), "gpu:0"), of=bare)
     assert hops(made) == ["local", "unknown"]
 
 
@@ -183,35 +183,40 @@ def test_what_was_not_asked_for_is_the_specs_own_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("name", "text"),
     [
-        ({"batch_size": 0}, "--batch-size cannot be 0"),
-        ({"num_batches": -1}, "--num-batches cannot be -1"),
-        ({"num_warmup_batches": -1}, "--num-warmup-batches cannot be -1"),
-        ({"learning_rate": float("nan")}, "--learning-rate"),
-        ({"add_work": {2: 1}}, "tower 2, this run has 2"),
-        ({"add_work": {0: 0}}, "--add-work"),
+        ("batch_size", "0"),
+        ("num_batches", "-1"),
+        ("num_warmup_batches", "-1"),
+        ("seed", "-1"),
+        ("learning_rate", "nan"),
+        ("add_work", ["0:0"]),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        spec(backend="cpu", **options)
+def test_numbers_that_cannot_be_are_refused(name: str, text: Text) -> None:
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} cannot be"):
+        given_of(RunSpec, {name: text})
+
+
+def test_work_for_a_tower_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="tower 2, this run has 2"):
+        spec(backend="cpu", extra_forward={2: 1})
 
 
 def test_added_work_is_in_the_spec_and_is_said() -> None:
-    made = spec(backend="cpu", add_work={1: 2})
+    made = spec(backend="cpu", extra_forward={1: 2})
     assert made.extra_forward == {1: 2}
     assert made.says[1] == "Tower 1 makes 2 forward passes more in each step, as asked."
 
 
 def test_an_unknown_model_names_the_nearest() -> None:
     with pytest.raises(UsageError) as error:
-        spec_of(cpu_plan("alexnt"), None, RunOptions(model="alexnt", backend="cpu"))
+        spec_of(Target("cpu", cpu_plan("alexnt"), None), "alexnt")
     assert "alexnet" in error.value.hint
 
 
 def test_a_spec_comes_back_from_its_file_as_it_went() -> None:
-    made = spec((0, 1), "gpu:0", add_work={1: 2})
+    made = spec((0, 1), "gpu:0", extra_forward={1: 2})
     assert msgspec.json.decode(msgspec.json.encode(made), type=RunSpec) == made
 
 
@@ -230,38 +235,38 @@ def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
             for gpu in box.gpus
         ),
     )
-    options = RunOptions(model="alexnet", backend="gpu")
     expected = {0: {"graphics": 1900, "memory": 4004}, 1: {"graphics": 1901}}
-    assert spec_of(plan_for((0, 1), "cpu"), clocked, options).max_clocks_mhz == expected
-    rehearsed = msgspec.structs.replace(options, backend="cpu", rehearsal_of="7gforce")
-    assert spec_of(plan_for((0, 1), "cpu"), clocked, rehearsed).max_clocks_mhz == {}
+    plan = plan_for((0, 1), "cpu")
+    assert on_gpus(plan, of=clocked).max_clocks_mhz == expected
+    rehearsed = Target("cpu", plan, clocked, rehearsal_of="7gforce")
+    assert spec_of(rehearsed, "alexnet").max_clocks_mhz == {}
 
 
 def test_a_sum_where_nothing_is_reduced_is_refused() -> None:
     plan = plan_for((0, 1), None, variable_update="independent")
     with pytest.raises(UsageError, match="nothing is reduced"):
-        spec_of(plan, machine(), RunOptions(model="alexnet", backend="gpu", grad_reduce="sum"))
+        on_gpus(plan, grad_reduce="sum")
 
 
 def test_the_hierarchical_reduction_gets_groups_of_close_gpus_on_gpus_only() -> None:
     plan = plan_for((0, 1, 2, 3), None, variable_update="replicated", all_reduce="hierarchical")
-    made = spec_of(plan, machine(), RunOptions(model="alexnet", backend="gpu"))
+    made = on_gpus(plan)
     assert sorted(map(sorted, made.exchange.groups)) == [[0, 1], [2, 3]]
     copied = plan_for((0, 1, 2, 3), None, variable_update="replicated", all_reduce="copy")
-    assert spec_of(copied, machine(), RunOptions(model="alexnet", backend="gpu")).exchange.groups == ()
+    assert on_gpus(copied).exchange.groups == ()
 
 
 def test_variables_that_are_spread_have_no_single_place() -> None:
-    made = spec_of(plan_for((0, 1), "gpu:spread"), machine(), RunOptions(model="alexnet", backend="gpu"))
+    made = on_gpus(plan_for((0, 1), "gpu:spread"))
     assert (made.ps_device, made.exchange.ps_spread, hops(made)) == (None, True, ["spread", "spread"])
 
 
 def test_the_rate_of_a_residual_network_follows_the_batch_of_all_devices() -> None:
     plan = plan_for((0, 1), "cpu")
-    made = spec_of(plan, machine(), RunOptions(model="resnet50", backend="gpu", batch_size=64))
+    made = on_gpus(plan, "resnet50", batch_size=64)
     assert made.learning_rate == pytest.approx(0.128 * 128 / 256)
-    doubled = RunOptions(model="resnet50", backend="gpu", learning_rate=0.1, scale_learning_rate=True)
-    assert spec_of(plan, machine(), doubled).learning_rate == pytest.approx(0.2)
+    doubled = on_gpus(plan, "resnet50", asked={"scale_learning_rate": True}, learning_rate=0.1)
+    assert doubled.learning_rate == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -270,16 +275,15 @@ def test_the_rate_of_a_residual_network_follows_the_batch_of_all_devices() -> No
 )
 def test_the_first_line_tells_the_task(task: str, said: str) -> None:
     options: dict[str, Any] = {"task": task, "data": Data(source="cpu")}
-    asked = RunOptions(model="alexnet", backend="gpu", **options)
-    assert spec_of(plan_for((0, 1), "cpu"), machine(), asked).says[0].startswith(said)
+    assert on_gpus(plan_for((0, 1), "cpu"), **options).says[0].startswith(said)
 
 
 def test_stale_weights_are_said_with_every_output() -> None:
-    asked = RunOptions(model="alexnet", backend="gpu", exchange=Exchange(staged=True))
-    assert any("one step old" in said for said in spec_of(plan_for((0, 1), "cpu"), machine(), asked).says)
+    made = on_gpus(plan_for((0, 1), "cpu"), exchange=Exchange(staged=True))
+    assert any("one step old" in said for said in made.says)
 
 
 def test_models_of_keras_and_of_the_user_have_defaults_too() -> None:
-    made = spec_of(cpu_plan(None), None, RunOptions(model="keras:ResNet50", backend="cpu"))
+    made = spec_of(Target("cpu", cpu_plan(None), None), "keras:ResNet50")
     assert made.batch_size >= 1
     assert made.learning_rate > 0

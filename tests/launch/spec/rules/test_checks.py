@@ -62,6 +62,8 @@ TYPED = (
     *("gradient_clip_norm", "loss_scale", "ps", "variable_update", "precision", "xla", "batch_size"),
     *("num_warmup_batches", "keep_checkpoints", "data_name", "data_format"),
     *("prefetch", "resize_method", "cache", "distortions"),
+    *("momentum", "nesterov", "rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),
+    *("adam_beta1", "adam_beta2", "adam_epsilon"),
 )
 ASKED = st.one_of(
     st.just({**dict.fromkeys(TYPED, 1), "learning_rate_schedule": "model"}),

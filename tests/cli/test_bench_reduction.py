@@ -41,8 +41,8 @@ def test_all_gpus_are_reduced_over_unless_some_are_named(
     call: Call, on_scenario: Callable[[str], None], asked: Asked
 ) -> None:
     on_scenario("four")
-    done = call("bandwidth", "--allreduce", "--model", "alexnet")
-    call("bandwidth", "--allreduce", "--model", "alexnet", "--gpus", "3,1", "--all-reduce", "ring")
+    done = call("bench-reduction", "--model", "alexnet")
+    call("bench-reduction", "--model", "alexnet", "--gpus", "3,1", "--all-reduce", "ring")
     assert asked == [("alexnet", (0, 1, 2, 3), None), ("alexnet", (3, 1), ("ring",))]
     assert done.code == 0
     assert "reduction 1 of 1: copy" in done.err
@@ -57,16 +57,16 @@ def test_lost_and_hidden_gpus_are_left_out_and_refused_by_name(
     on_scenario("four")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
-    call("bandwidth", "--allreduce", "--model", "alexnet")
+    call("bench-reduction", "--model", "alexnet")
     assert asked == [("alexnet", (1, 2), None)]
-    done = call("bandwidth", "--allreduce", "--model", "alexnet", "--gpus", "0,1")
+    done = call("bench-reduction", "--model", "alexnet", "--gpus", "0,1")
     assert done.code == 2
     assert "GPU 0" in done.err
 
 
 @pytest.mark.usefixtures("without_gpu")
 def test_without_a_gpu_cpu_devices_reduce_and_that_is_said(call: Call, asked: Asked) -> None:
-    done = call("bandwidth", "--allreduce", "--model", "alexnet", "--json")
+    done = call("bench-reduction", "--model", "alexnet", "--json")
     assert asked == [("alexnet", None, None)]
     assert done.code == 0
     assert any("CPU devices" in note for note in json.loads(done.out)["notes"])
@@ -74,5 +74,22 @@ def test_without_a_gpu_cpu_devices_reduce_and_that_is_said(call: Call, asked: As
 
 @pytest.mark.usefixtures("with_broken_driver")
 def test_a_broken_driver_is_no_reason_to_reduce_on_the_cpu(call: Call, asked: Asked) -> None:
-    done = call("bandwidth", "--allreduce", "--model", "alexnet")
+    done = call("bench-reduction", "--model", "alexnet")
     assert (done.code, done.out, asked) == (3, "", [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--model is missing"),
+        (["--model", "alexnt"], "alexnet"),
+        (["--model", "alexnet", "--save"], "there is no option '--save'"),
+        (["--model", "alexnet", "--gpus", "0;1"], "0,1"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_two_lines(
+    arguments: list[str], words: str, call: Call
+) -> None:
+    done = call("bench-reduction", *arguments)
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
+    assert words in done.err

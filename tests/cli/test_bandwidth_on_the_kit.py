@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.sessions,
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the CUDA double with"),

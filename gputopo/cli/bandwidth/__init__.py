@@ -1,1 +1,0 @@
-"""`gputopo bandwidth`: its options, what is shown while it measures, and what it prints and files."""

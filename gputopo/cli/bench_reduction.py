@@ -1,0 +1,127 @@
+"""`gputopo bench-reduction`: time to reduce a model's gradients over the GPUs, by each method."""
+
+import os
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from gputopo.cli.bandwidth import (
+    FORMAT,
+    GPUS,
+    INTERRUPTED,
+    INTERRUPTED_NOTE,
+    JSON,
+    FailOn,
+    Shape,
+    print_bandwidth,
+    with_expected,
+)
+from gputopo.cli.printing import tell
+from gputopo.cli.source import machine_from
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.errors import ExitCode, HardwareError, UsageError
+from gputopo.values.option import Option
+
+if TYPE_CHECKING:
+    from gputopo.values.machine import Machine
+
+
+def bench_reduction(
+    model: Annotated[
+        str, Option("--model", "Model whose gradients are reduced, such as alexnet", value="NAME")
+    ],
+    method: Annotated[
+        str | None,
+        Option("--all-reduce", "Only this method", value="METHOD", default="all that are available"),
+    ] = None,
+    gpus: Annotated[tuple[int, ...] | None, GPUS] = None,
+    shape: Annotated[Shape, FORMAT, JSON] = "table",
+    fail_on: Annotated[
+        FailOn | None, Option("--fail-on", "Exit with 1 on a finding of this severity or worse")
+    ] = None,
+) -> int:
+    """Time the reduction of a model's gradients with TensorFlow, by each method of --all-reduce.
+
+    Without an NVIDIA device it is timed over CPU devices, which every output shows. Ctrl-C ends it and shows
+    the results so far.
+
+    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 the driver does not work, or
+    TensorFlow cannot be used; 130 ended by Ctrl-C.
+    """
+    from gputopo import findings
+    from gputopo.topology.peer_access import with_reasons
+    from gputopo.workload import workloads as workload
+
+    known = workload.require(model).name
+    machine = with_reasons(machine_from(()))
+    measured = with_expected(machine, _measure(known, method, machine, gpus))
+    machine = msgspec.structs.replace(machine, bandwidth=measured)
+    found = findings.find_bandwidth(machine)
+    print_bandwidth(machine, measured, found, shape)
+    if not measured.complete:
+        tell(INTERRUPTED_NOTE)
+        return INTERRUPTED
+    reached = fail_on is not None and findings.reaches(found, fail_on)
+    return ExitCode.FINDINGS if reached else ExitCode.OK
+
+
+def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[int, ...] | None) -> Bandwidth:
+    """Time the reduction over the chosen GPUs, or over CPU devices where there is no GPU.
+
+    Raises HardwareError for an NVIDIA device whose driver does not work, UsageError for fewer than two
+    devices or a method that there is not.
+    """
+    from gputopo.launch.jobs.reduction import bench
+    from gputopo.topology.reduction_groups import reduction_groups
+
+    gpus = _gpus(chosen, machine)
+    began = time.time()
+    groups = () if gpus is None else reduction_groups(machine, gpus)
+    times = bench.measure(
+        model, gpus, methods=None if method is None else (method,), groups=groups, progress=_show_progress
+    )
+    where = () if gpus is not None else ("No NVIDIA device: the reduction was timed on CPU devices.",)
+    return Bandwidth(
+        source="live",
+        samples=times.samples,
+        failures=times.failures,
+        not_measured=times.not_measured,
+        complete=times.complete,
+        measured_at=began,
+        duration_s=time.time() - began,
+        driver_version=machine.driver.version,
+        cuda_version=machine.driver.cuda_version,
+        notes=(*where, *times.notes, *_fixed_cost(times.fixed_cost_us)),
+    )
+
+
+def _gpus(chosen: tuple[int, ...] | None, machine: "Machine") -> tuple[int, ...] | None:
+    """Return the GPUs to use: the chosen ones, else all that respond and that this process may see."""
+    from gputopo.findings import driver_broken
+    from gputopo.launch.spec.env import narrowed
+
+    broken = driver_broken(machine)
+    if broken is not None:
+        raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
+    there = tuple(gpu.index for gpu in narrowed(os.environ, machine).gpus if not gpu.lost)
+    if chosen is None:
+        return there or None
+    missing = [index for index in chosen if index not in there]
+    if missing:
+        raise UsageError(
+            f"--gpus names GPU {missing[0]}, which cannot be used here",
+            "gputopo inspect shows the GPUs; CUDA_VISIBLE_DEVICES may hide some",
+        )
+    return chosen
+
+
+def _fixed_cost(cost_us: dict[str, float]) -> tuple[str, ...]:
+    if not cost_us:
+        return ()
+    costs = ", ".join(f"{name} {us / 1000:.2f} ms" for name, us in cost_us.items())
+    return (f"A call that reduces nothing takes: {costs}. The times above include it.",)
+
+
+def _show_progress(method: str, number: int, count: int) -> None:
+    tell(f"gputopo: reduction {number + 1} of {count}: {method}\n")

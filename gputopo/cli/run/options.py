@@ -1,0 +1,39 @@
+"""The options of `gputopo run` beside its plan and its training: what is printed and where."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from gputopo.launch.spec.readers import read_folder
+from gputopo.values.option import Option
+
+Shape = Literal["table", "json", "tf-cnn-log"]
+
+
+class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a run beside its training. `output`: its folder, absolute; None: a new one."""
+
+    THEME = "Output"
+
+    repeats: Annotated[int, Option("--repeats", "Number of runs; shows mean and spread", min=1)] = 1
+    require_gpu: Annotated[
+        bool, Option("--require-gpu", "Without a GPU exit with 3 instead of training on the CPU")
+    ] = False
+    output: Annotated[
+        str | None,
+        Option("--output", "Folder of the run", value="DIR", default="a new one", read=read_folder),
+    ] = None
+    shape: Annotated[
+        Shape,
+        Option("--format", "Output format; tf-cnn-log: log lines of tf_cnn_benchmarks"),
+        Option("--json", "Same as --format json", const="json"),
+        Option("--tf-cnn-log", "Same as --format tf-cnn-log", const="tf-cnn-log"),
+    ] = "table"
+    display_every: Annotated[
+        int, Option("--display-every", "Show the first counted step and every N-th", min=1)
+    ] = 10
+    fail_on: Annotated[
+        Literal["warning", "error"] | None,
+        Option("--fail-on", "Exit with 1 on an anomaly; each is a warning"),
+    ] = None
+    dry_run: Annotated[bool, Option("--dry-run", "Show plan, environment and command; start nothing")] = False

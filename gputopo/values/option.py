@@ -1,0 +1,346 @@
+"""Options of commands: each is declared once, beside the parameter or the field of a spec that it sets.
+
+`momentum: Annotated[float, Option("--momentum", "Momentum coefficient", min=0, below=1)] = 0.9` is the field,
+and the option on the command line with its check, default, help and place in the documentation.
+"""
+
+import inspect
+import keyword
+import math
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from gputopo.values.errors import UsageError
+
+if TYPE_CHECKING:
+    import msgspec
+
+Choice = TypeVar("Choice", bound=str)
+Text = str | bool | Sequence[str]
+"""What was typed for an option: its value, True for a flag, all values of one that may be repeated."""
+
+MAX_INT = 2**31 - 1  # sizes and seeds of TensorFlow are C ints
+MAX_FLOAT = 3.4e38  # the largest float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Declaration:
+    value: str = ""
+    theme: str = ""
+    default: str = ""
+    min: float | None = None
+    above: float | None = None
+    below: float | None = None
+    max: float | None = None
+    const: Any = None
+    read: Callable[[str, Any], Any] | None = None
+    sets_fields: bool = False
+    repeated: bool = False
+
+
+@dataclass(frozen=True)
+class Option(_Declaration):
+    """An option: `flag` as it is typed (without dashes: a positional argument), `help` without a full stop.
+
+    `value`: placeholder of the value, by default that of the type. `theme`: heading in the help.
+    `default`: the default in words, where it is not that of the field. `min`, `max`, `above`, `below`: range
+    of a number. `const`: value of the field where this option, a flag, is given.
+    `read`: returns the value for (flag, text) where the type alone does not tell; raises UsageError or
+    InputError. With `sets_fields` it returns values of several fields by name, or of none. `repeated`: it may
+    be given several times; the value is a tuple, `read` gets all texts.
+    """
+
+    flag: str
+    help: str
+
+
+@dataclass(frozen=True)
+class OptionsOf:
+    """A parameter that takes all options of a spec: `given: Annotated[Given, OptionsOf(RunSpec)]`.
+
+    Where the parameter's type is the spec itself it gets one, with its defaults for what was not typed.
+    """
+
+    spec: "type[msgspec.Struct]"
+
+
+@dataclass(frozen=True)
+class Given:
+    """The options of a spec that were typed: values of its fields, and what was typed by option name."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    typed: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An option with the parameter or field that it sets; `part`: path of the field's struct in the spec."""
+
+    option: Option
+    field: str
+    kind: Any
+    default: Any
+    part: tuple[str, ...] = ()
+    theme: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name as an identifier: `batch_size` of --batch-size, `async_` of --async."""
+        if self.is_positional:
+            return self.field
+        name = self.option.flag.removeprefix("--").replace("-", "_")
+        return f"{name}_" if keyword.iskeyword(name) else name
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether it is an argument without a flag."""
+        return not self.option.flag.startswith("--")
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it takes no value."""
+        return self.option.const is not None or (self.kind is bool and self.option.read is None)
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the command cannot do without it."""
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for the value in the help: `N`, `table|json`; empty for a flag."""
+        if self.is_flag or self.is_positional:
+            return ""
+        if get_origin(self.kind) is Literal:
+            return self.option.value or "|".join(get_args(self.kind))
+        return self.option.value or {int: "N", float: "X", Path: "FILE"}.get(self.kind, "TEXT")
+
+    @property
+    def default_text(self) -> str:
+        """The default in words; empty where there is none to tell."""
+        shown = self.default
+        if self.option.default or self.is_flag or self.is_required:
+            return self.option.default
+        return "" if shown is None or isinstance(shown, tuple | dict) else str(shown).removesuffix(".0")
+
+    @property
+    def help(self) -> str:
+        """Help with the default, as sentences."""
+        required = " Required." if self.is_required else ""
+        default = f" Default: {self.default_text}." if self.default_text else ""
+        return f"{self.option.help}.{default}{required}"
+
+    def values(self, text: Text) -> dict[str, Any]:
+        """Return the values of fields that a text stands for. Raises UsageError or InputError."""
+        option = self.option
+        if option.read is not None:
+            found = option.read(option.flag, text)
+            return found if option.sets_fields else {self.field: found}
+        if self.is_flag:
+            return {self.field: True if option.const is None else option.const}
+        if option.repeated:
+            assert not isinstance(text, bool)
+            return {self.field: tuple(text)}
+        return {self.field: self._one(str(text))}
+
+    def as_typed(self, text: Text) -> Any:
+        """Return what was typed as a result records it: numbers as numbers, a list for a repeated option."""
+        if self.option.repeated:
+            assert not isinstance(text, bool)
+            return list(text)
+        plain = self.option.read is None and self.kind in (int, float) and not self.is_flag
+        return self._one(str(text)) if plain else text
+
+    def _one(self, text: str) -> Any:
+        if self.kind is int:
+            return self._integer(text)
+        if self.kind is float:
+            return self._number(text)
+        if get_origin(self.kind) is Literal:
+            return require_choice(self.option.flag, text, get_args(self.kind))
+        return self.kind(text)
+
+    def _integer(self, text: str) -> int:
+        option = self.option
+        low = -MAX_INT if option.min is None else int(option.min)
+        high = MAX_INT if option.max is None else int(option.max)
+        try:
+            value = int(text)
+        except ValueError:
+            raise UsageError(
+                f"{option.flag} cannot be {shown(text)}: it is no integer", f"give {self.usage}"
+            ) from None
+        if low <= value <= high:
+            return value
+        limit = f"{low} or more" if value < low else f"{high} at most"
+        hint = limit if option.max is None else f"{low} to {high}"
+        raise UsageError(f"{option.flag} cannot be {shown(text)[1:-1]}", f"give {hint}")
+
+    def _number(self, text: str) -> float:
+        option = self.option
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        low = option.above if option.above is not None else option.min
+        high = option.below if option.below is not None else option.max or MAX_FLOAT
+        too_low = low is not None and (value <= low if option.above is not None else value < low)
+        too_high = not (value < high if option.below is not None else value <= high)
+        if too_low or too_high:
+            since = "" if low is None else f" {'above' if option.above is not None else 'from'} {low:g}"
+            until = f"{', below' if option.below is not None else ' to'} {high:g}"
+            raise UsageError(f"{option.flag} cannot be {shown(text)[1:-1]}", f"give a number{since}{until}")
+        return value
+
+    @property
+    def usage(self) -> str:
+        """How it is given, with its help: `--seed N: Random seed`."""
+        return f"{self.option.flag} {self.placeholder}".rstrip() + f": {self.option.help}"
+
+
+def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tuple[Declared, ...]:
+    """Return the options that a spec declares with its fields, those of its parts included."""
+    import msgspec
+
+    found: list[Declared] = []
+    for one in msgspec.structs.fields(spec):
+        kind, options = _declared(one.type)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not options:
+            found += options_of(kind, (*part, one.name))
+        default = None if one.default is msgspec.NODEFAULT else one.default
+        theme = str(getattr(spec, "THEME", ""))
+        found += [
+            Declared(option, one.name, kind, default, part, option.theme or theme) for option in options
+        ]
+    return tuple(found)
+
+
+def parameters_of(command: Callable[..., Any]) -> tuple[Declared, ...]:
+    """Return the options that a command declares with its parameters."""
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    return tuple(one for parameter in parameters for one in _of_parameter(parameter))
+
+
+def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dict[str, Any]:
+    """Return the arguments of a command by what was typed for its options.
+
+    Raises UsageError for one that is missing or cannot be, InputError as its reader does.
+    """
+    arguments: dict[str, Any] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        spec = _spec(parameter.annotation)
+        if spec is not None:
+            given = given_of(spec, texts)
+            whole = get_args(parameter.annotation)[0] is spec
+            arguments[parameter.name] = spec(**given.fields) if whole else given
+            continue
+        options = _of_parameter(parameter)
+        missing = next((one for one in options if one.is_required and one.name not in texts), None)
+        if missing is not None:
+            raise UsageError(f"{missing.option.flag} is missing", f"add {missing.usage}")
+        arguments.update(_values(options, texts).get((), {}))
+    return arguments
+
+
+def _of_parameter(parameter: inspect.Parameter) -> tuple[Declared, ...]:
+    spec = _spec(parameter.annotation)
+    if spec is not None:
+        return options_of(spec)
+    kind, options = _declared(parameter.annotation)
+    return tuple(
+        Declared(option, parameter.name, kind, parameter.default, theme=option.theme) for option in options
+    )
+
+
+def given_of(spec: "type[msgspec.Struct]", texts: Mapping[str, Text]) -> Given:
+    """Return the fields of a spec that were asked for. Raises UsageError and InputError."""
+    options = options_of(spec)
+    values = _values(options, texts)
+    typed = {one.name.rstrip("_"): one.as_typed(texts[one.name]) for one in options if one.name in texts}
+    return Given(_fields(spec, values, ()), typed)
+
+
+def _values(options: Iterable[Declared], texts: Mapping[str, Text]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the values of fields by the path of their struct. Raises UsageError where two options differ."""
+    values: dict[tuple[str, ...], dict[str, Any]] = {}
+    by: dict[tuple[tuple[str, ...], str], str] = {}
+    for one in options:
+        if one.name not in texts:
+            continue
+        text = texts[one.name]
+        typed = one.option.flag if one.is_flag or one.option.repeated else f"{one.option.flag} {text}"
+        part = values.setdefault(one.part, {})
+        for name, value in one.values(text).items():
+            other = by.setdefault((one.part, name), typed)
+            if part.setdefault(name, value) != value:
+                raise UsageError(f"{other} and {typed} contradict one another", "leave one of them out")
+    return values
+
+
+def _fields(
+    spec: "type[msgspec.Struct]", values: Mapping[tuple[str, ...], dict[str, Any]], part: tuple[str, ...]
+) -> dict[str, Any]:
+    import msgspec
+
+    found = dict(values.get(part, {}))
+    for one in msgspec.structs.fields(spec):
+        kind, _ = _declared(one.type)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            inner = _fields(kind, values, (*part, one.name))
+            if inner:
+                found[one.name] = kind(**inner)
+    return found
+
+
+def _spec(annotation: Any) -> "type[msgspec.Struct] | None":
+    extras = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return next((one.spec for one in extras if isinstance(one, OptionsOf)), None)
+
+
+def _declared(annotation: Any) -> tuple[Any, tuple[Option, ...]]:
+    """Return the type without None, and the options."""
+    options: tuple[Option, ...] = ()
+    if get_origin(annotation) is Annotated:
+        annotation, *extras = get_args(annotation)
+        options = tuple(one for one in extras if isinstance(one, Option))
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(one for one in get_args(annotation) if one is not types.NoneType)
+    return annotation, options
+
+
+def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the known words most similar to `word`, best first, three at most; empty for no match."""
+    import difflib  # only when something is wrong
+
+    by_lower = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)
+    return tuple(by_lower[name] for name in found)
+
+
+def require_choice(flag: str, value: str, choices: tuple[Choice, ...]) -> Choice:
+    """Return the choice that `value` names, in any case, with - or _. Raises UsageError with the nearest."""
+    by_word = {_plain(choice): choice for choice in choices}
+    if _plain(value) in by_word:
+        return by_word[_plain(value)]
+    near = nearest(value, choices)
+    hint = f"did you mean {near[0]}? It takes {listed(choices)}" if near else f"it takes {listed(choices)}"
+    raise UsageError(f"{flag} cannot be {shown(value)}", hint)
+
+
+def listed(words: Iterable[str], joint: str = "or") -> str:
+    """Return words as `a, b or c`."""
+    *head, last = words
+    return f"{', '.join(head)} {joint} {last}" if head else last
+
+
+def shown(value: str) -> str:
+    """Return typed text in quotes on one line, cut where it is very long."""
+    quoted = ascii(value) if not value.isprintable() else f"'{value}'"
+    return quoted if len(quoted) <= 60 else f"{quoted[:56]}...'"
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "_")

@@ -1,0 +1,188 @@
+"""Values of options that the type alone does not tell: folders, steps, schedules, and words beside numbers.
+
+Each takes the option's flag and what was typed, and raises UsageError or InputError.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gputopo.values.errors import InputError, UsageError
+from gputopo.values.option import MAX_FLOAT, nearest, shown
+
+MAX_TRACED = 100  # a profile of more steps than this does not fit into memory. Ours.
+FP16_LOSS_SCALE = 128.0  # the default of tf_cnn_benchmarks' models for --fp16_loss_scale
+AUTO = "auto"
+MODEL_SCHEDULE = "model"  # resolved where the model and its batch are known
+_UNPACK = "name the folder that holds the records; an archive must be unpacked first"
+_SCHEDULES = {
+    "constant": "constant",
+    "cosine": "cosine:5000",
+    "exponential": "exponential:1000:0.5",
+    "piecewise": "piecewise:3000=0.1,6000=0.01",
+    MODEL_SCHEDULE: MODEL_SCHEDULE,
+}
+SCHEDULE_GRAMMAR = (
+    "piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY or cosine:STEPS, or model for that of its authors"
+)
+_STEPS = r"[1-9][0-9]{0,8}"
+
+
+def read_folder(flag: str, text: str, hint: str = "name a folder, or a place for a new one") -> str:
+    """Return the absolute path of a folder that is there or can be made: the worker runs elsewhere.
+
+    Raises UsageError for no name at all, InputError where something else has the name (`hint`: what to do
+    then), or a run, which is written in UTF-8, could not name it.
+    """
+    if not text.strip():
+        raise UsageError(f"{flag} names no folder: it is empty", "name a folder; . is this one")
+    try:
+        path = Path(text).expanduser().absolute()
+        taken = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError) as error:  # a name too long, a place that may not be seen, ~nobody
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{flag} {shown(text)} cannot be accessed: {why}", "name another folder") from error
+    if taken:
+        raise InputError(f"{flag} {text} is not a folder", hint)
+    if not is_utf8(str(path)):
+        lies = "lies in a folder whose name is" if is_utf8(text) else "is"
+        raise InputError(
+            f"{flag} {shown(text)} {lies} no UTF-8, in which a run is written down",
+            "give the folder another name, or name it by a symbolic link that has one",
+        )
+    return str(path)
+
+
+def read_data_folder(flag: str, text: str) -> str:
+    """Return the absolute path of a folder that must be there."""
+    path = read_folder(flag, text, _UNPACK)
+    if not Path(path).is_dir():
+        raise InputError(f"{flag} {shown(text)} is not a folder", _UNPACK)
+    return path
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether text can be written as UTF-8: a path from the command line may hold other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_steps(flag: str, text: str) -> tuple[int, ...]:
+    """Read `5`, `5-7` or `5-7,20` as numbers of counted steps, in order."""
+    found: set[int] = set()
+    for part in text.split(","):
+        matched = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
+        first, last = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
+        if not 1 <= first <= last:
+            raise UsageError(f"{flag} cannot be {shown(text)}", "give steps from 1 on, such as 5 or 5-7,20")
+        if last - first >= MAX_TRACED or len(found) + last - first + 1 > MAX_TRACED:
+            raise UsageError(f"{flag} {shown(text)} asks for too much", f"give {MAX_TRACED} steps at most")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def read_added_work(flag: str, words: Sequence[str]) -> dict[int, int]:
+    """Read `1:2` as two passes more for tower 1. Raises UsageError also for a tower that is named twice."""
+    added: dict[int, int] = {}
+    for word in words:
+        found = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,4})", word.strip())
+        if found is None or int(found[2]) == 0:
+            raise UsageError(
+                f"{flag} cannot be {shown(word)}", "give a tower and a count of passes, such as 1:2"
+            )
+        tower = int(found[1])
+        if tower in added:
+            raise UsageError(f"{flag} names tower {tower} twice", "name every tower once")
+        added[tower] = int(found[2])
+    return added
+
+
+def read_warmup(flag: str, text: str) -> dict[str, Any]:
+    """Read a count of steps, or auto, as fields of a RunSpec."""
+    if text == AUTO:
+        return {"detect_warmup": True}
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise UsageError(f"{flag} cannot be {shown(text)}", f"give 0 or more, or {AUTO}")
+    return {"num_warmup_batches": int(text)}
+
+
+def read_loss_scale(flag: str, text: str) -> dict[str, Any]:
+    """Read a scale, or auto, as fields of a Precision."""
+    if text == AUTO:
+        return {"loss_scale": FP16_LOSS_SCALE, "auto_loss_scale": True}
+    scale = _number(text)
+    if scale is None or not 0 < scale <= MAX_FLOAT:
+        raise UsageError(f"{flag} cannot be {shown(text)}", f"give a number above 0, such as 128, or {AUTO}")
+    return {"loss_scale": scale}
+
+
+def read_schedule(flag: str, text: str) -> dict[str, Any]:
+    """Read `constant`, `piecewise:30=0.1,60=0.01`, `exponential:1000:0.5`, `cosine:5000` or `model`.
+
+    Returns fields of a Schedule, none for that of the model. A piecewise one begins with the factor 1.
+    """
+    name, _, rest = text.partition(":")
+    if name not in _SCHEDULES:
+        near = nearest(name, _SCHEDULES)
+        hint = f"did you mean {_SCHEDULES[near[0]]}?" if near else f"give {SCHEDULE_GRAMMAR}"
+        raise UsageError(f"{flag} cannot be {shown(text)}", hint)
+    found = _READ[name](rest)
+    if found is None:
+        raise UsageError(f"{flag} cannot be {shown(text)}", f"write it as {_SCHEDULES[name]}")
+    return found
+
+
+def _plain(name: str) -> Callable[[str], dict[str, Any] | None]:
+    fields = {} if name == MODEL_SCHEDULE else {"kind": name}
+    return lambda rest: None if rest else fields
+
+
+def _cosine(rest: str) -> dict[str, Any] | None:
+    return {"kind": "cosine", "decay_steps": int(rest)} if re.fullmatch(_STEPS, rest) else None
+
+
+def _exponential(rest: str) -> dict[str, Any] | None:
+    steps, _, decay = rest.partition(":")
+    factor = _factor(decay) if decay else None
+    if not re.fullmatch(_STEPS, steps) or (decay and factor is None):
+        return None
+    return {"kind": "exponential", "decay_steps": int(steps)} | ({} if factor is None else {"decay": factor})
+
+
+def _piecewise(rest: str) -> dict[str, Any] | None:
+    boundaries: list[int] = []
+    factors = [1.0]
+    for part in rest.split(","):
+        step, _, text = part.partition("=")
+        factor = _factor(text)
+        if not re.fullmatch(_STEPS, step) or factor is None or (boundaries and int(step) <= boundaries[-1]):
+            return None
+        boundaries.append(int(step))
+        factors.append(factor)
+    return {"kind": "piecewise", "boundaries": tuple(boundaries), "factors": tuple(factors)}
+
+
+def _factor(text: str) -> float | None:
+    value = _number(text)
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+_READ: dict[str, Callable[[str], dict[str, Any] | None]] = {
+    "constant": _plain("constant"),
+    MODEL_SCHEDULE: _plain(MODEL_SCHEDULE),
+    "cosine": _cosine,
+    "exponential": _exponential,
+    "piecewise": _piecewise,
+}

@@ -1,0 +1,150 @@
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+
+from gputopo.values.errors import UsageError
+from gputopo.values.option import (
+    MAX_INT,
+    Given,
+    Option,
+    OptionsOf,
+    Text,
+    arguments_for,
+    given_of,
+    listed,
+    nearest,
+    options_of,
+    parameters_of,
+    require_choice,
+    shown,
+)
+
+
+def test_nearest_ignores_case_and_gives_nothing_for_something_else() -> None:
+    assert nearest("JSN", ("table", "json")) == ("json",)
+    assert nearest("xyz", ("table", "json")) == ()
+
+
+def test_a_choice_is_given_back_and_another_value_names_all_choices() -> None:
+    assert require_choice("--format", "json", ("table", "json")) == "json"
+    with pytest.raises(UsageError) as caught:
+        require_choice("--format", "xml", ("table", "json"))
+    assert (caught.value.what, caught.value.hint) == ("--format cannot be 'xml'", "it takes table or json")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"), [(["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")]
+)
+def test_words_are_listed_as_a_person_does(words: list[str], text: str) -> None:
+    assert listed(words) == text
+
+
+def test_what_was_typed_is_shown_on_one_line_and_not_without_end() -> None:
+    assert shown("a\nb\x1b[31m") == r"'a\nb\x1b[31m'"
+    assert len(shown("x" * 5000)) <= 60
+
+
+class Part(msgspec.Struct, frozen=True):
+    THEME = "Optimizer"
+
+    momentum: Annotated[float, Option("--momentum", "Momentum coefficient", min=0, below=1)] = 0.9
+    epsilon: Annotated[float, Option("--epsilon", "Epsilon", above=0)] = 1.0
+    plain: int = 0
+
+
+class Spec(msgspec.Struct, frozen=True):
+    shape: Annotated[
+        Literal["table", "json"],
+        Option("--format", "Output format"),
+        Option("--json", "Same as --format json", const="json"),
+    ] = "table"
+    count: Annotated[int | None, Option("--count", "Count", default="by model", min=1)] = None
+    asynchronous: Annotated[bool, Option("--async", "Do not wait")] = False
+    words: Annotated[tuple[str, ...], Option("--word", "A word", value="WORD", repeated=True)] = ()
+    part: Part = Part()
+
+
+def command(
+    name: Annotated[str, Option("NAME", "The name")],
+    given: Annotated[Given, OptionsOf(Spec)],
+    side: Annotated[int, Option("--side", "Pixels", min=8, max=16)] = 8,
+) -> None:
+    """Do something."""
+
+
+def test_a_field_declares_the_whole_option() -> None:
+    momentum = next(one for one in options_of(Spec) if one.name == "momentum")
+    assert (momentum.placeholder, momentum.help) == ("X", "Momentum coefficient. Default: 0.9.")
+    assert (momentum.theme, momentum.part, momentum.field) == ("Optimizer", ("part",), "momentum")
+    assert [one.name for one in options_of(Spec)] == [
+        "format", "json", "count", "async_", "word", "momentum", "epsilon"
+    ]  # fmt: skip
+    assert [one.help for one in options_of(Spec)][:3] == [
+        "Output format. Default: table.",
+        "Same as --format json.",
+        "Count. Default: by model.",
+    ]
+    assert next(one for one in options_of(Spec)).placeholder == "table|json"
+
+
+def test_what_was_typed_comes_to_its_field_and_nothing_else_does() -> None:
+    typed: dict[str, Text] = {
+        "json": True,
+        "count": "3",
+        "async_": True,
+        "momentum": "0.5",
+        "word": ["a", "b"],
+    }
+    given = given_of(Spec, typed)
+    assert given.fields == {
+        "shape": "json", "count": 3, "asynchronous": True, "words": ("a", "b"), "part": Part(momentum=0.5)
+    }  # fmt: skip
+    assert given.typed == {
+        "json": True, "count": 3, "async": True, "momentum": 0.5, "word": ["a", "b"]
+    }  # fmt: skip
+    assert given_of(Spec, {}) == Given()
+
+
+def test_a_command_gets_its_own_arguments_and_the_options_of_its_spec() -> None:
+    found = arguments_for(command, {"name": "x", "count": "2"})
+    assert found == {"name": "x", "given": Given({"count": 2}, {"count": 2})}
+    assert [one.name for one in parameters_of(command)][-1] == "side"
+    with pytest.raises(UsageError, match="NAME is missing"):
+        arguments_for(command, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hint"),
+    [
+        ("count", "0", "1 or more"),
+        ("count", str(MAX_INT + 1), f"{MAX_INT} at most"),
+        ("count", "two", "--count N"),
+        ("count", "1" * 5000, "--count N"),
+        ("momentum", "1", "from 0, below 1"),
+        ("momentum", "-0.1", "from 0, below 1"),
+        ("momentum", "nan", "from 0, below 1"),
+        ("momentum", "x", "from 0, below 1"),
+        ("epsilon", "0", "above 0"),
+        ("epsilon", "inf", "above 0"),
+        ("format", "jsn", "did you mean json"),
+        ("format", "yaml", "table or json"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_those_that_can(name: str, text: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"--{name} cannot be") as refused:
+        given_of(Spec, {name: text})
+    assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["7", "17"])
+def test_a_range_with_two_ends_is_shown_whole(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        arguments_for(command, {"name": "x", "side": text})
+    assert refused.value.hint == "give 8 to 16"
+
+
+def test_two_options_of_one_field_may_not_differ() -> None:
+    assert given_of(Spec, {"format": "json", "json": True}).fields == {"shape": "json"}
+    with pytest.raises(UsageError, match="--format table and --json contradict one another"):
+        given_of(Spec, {"format": "table", "json": True})
