@@ -1,49 +1,49 @@
-"""After a run that ran out of memory: the largest batch per device, by halving, that does not.
+"""After a run that ran out of memory: the largest batch per device, by halving, that fits.
 
-The sizes are the batch halved once, twice, ... down to 1. Where one fits, all smaller ones are taken to fit
-too, so they are not tried one by one: of the 30 sizes below 2147483647 ten tries at most tell the largest.
+The sizes are the batch halved once, twice, ... down to 1. Where one fits, all smaller ones are assumed to
+fit too: of the 30 sizes below 2147483647 at most ten are tried.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise import failure
-from gputopo.launch.supervise.output import WorkerOutput
+from gputopo.launch.supervise.job import Workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.events import BatchTried, PhaseBegun
 
-Work = Callable[[RunSpec, Path, Record, WorkerOutput], None]
-"""Runs one worker to its end: by a spec, in a file, its events to a record, what it prints to an output."""
+WorkerCommand = Callable[[Path, int], Sequence[str]]
+"""Makes the command line of a worker from the path of its spec and the file descriptor for its events."""
 
 
-def find(spec: RunSpec, folder: RunFolder, record: Record, work: Work) -> None:
-    """Try smaller batches, telling each, and release the failure that the record holds with what fits."""
+def find(spec: RunSpec, folder: RunFolder, record: Record, workers: Workers, command: WorkerCommand) -> None:
+    """Try smaller batches, record each, and release the record's deferred failure with what fits."""
     if spec.batch_size > 1:
-        record.tell(PhaseBegun(time_s=time.time(), phase="batch search"))
+        record.add(PhaseBegun(time_s=time.time(), phase="batch search"))
 
     def fits(batch_size: int) -> bool | None:
-        answer = try_batch(spec, batch_size, folder, work)
+        answer = try_batch(spec, batch_size, folder, workers, command)
         if answer is not None:
-            record.tell(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))
+            record.add(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))
         return answer
 
     record.release(remedy(spec, *search(spec.batch_size, fits)))
 
 
 def search(batch_size: int, fits: Callable[[int], bool | None]) -> tuple[int | None, int | None]:
-    """Give the largest size that was seen to fit, and the smallest that was seen not to; None: none was.
+    """Return the largest size that was seen to fit, and the smallest that was seen not to; None: none was.
 
     Halved once, twice, four times, eight times, ... until one fits, then between the two, in the middle. With
     an answer to every try the first is the largest that fits, None if not even 1 does.
-    `fits` tries a size and gives None where that cannot be told, which ends the search.
+    `fits` tries a size; None where the answer is unknown, which ends the search.
     """
     halved = list(_halved(batch_size))
     above, below = -1, len(halved)  # places in `halved`: up to `above` none fits, from `below` on all do
@@ -66,7 +66,7 @@ def _halved(batch_size: int) -> Iterator[int]:
 
 
 def trial_of(spec: RunSpec, batch_size: int) -> RunSpec:
-    """Give a run of two steps with another batch, which keeps nothing of what it does."""
+    """Return a run of two steps with another batch, which saves nothing."""
     return msgspec.structs.replace(
         spec,
         task="forward" if spec.task == "eval" else spec.task,
@@ -79,22 +79,23 @@ def trial_of(spec: RunSpec, batch_size: int) -> RunSpec:
     )
 
 
-def try_batch(spec: RunSpec, batch_size: int, folder: RunFolder, work: Work) -> bool | None:
-    """Try a batch in a worker of its own, since one that ran out of memory is good for nothing more.
+def try_batch(
+    spec: RunSpec, batch_size: int, folder: RunFolder, workers: Workers, command: WorkerCommand
+) -> bool | None:
+    """Try a batch in a separate worker: one that ran out of memory cannot go on.
 
-    None: it failed for another reason, or somebody stopped it.
+    None: it failed for another reason, or a signal stopped it.
     """
     trial = trial_of(spec, batch_size)
-    file, printed = folder.path / f"trial-{batch_size}.json", folder.path / f"trial-{batch_size}.log"
+    file, log = folder.path / f"trial-{batch_size}.json", folder.path / f"trial-{batch_size}.log"
     record = Record(None, lambda event: None)
     try:
         schema.write(file, trial)
-        with closing(WorkerOutput(printed)) as output:
-            work(trial, file, record, output)
-    except (InputError, OSError):  # the disk is full: what is known already is to be told still
+        workers.run(trial, lambda events: command(file, events), record, log)
+    except (InputError, OSError):  # the disk is full: what is known already is still reported
         return None
     finally:
-        for left in (file, printed):
+        for left in (file, log):
             with suppress(OSError):
                 left.unlink(missing_ok=True)
     if record.failure is None:
@@ -103,7 +104,7 @@ def try_batch(spec: RunSpec, batch_size: int, folder: RunFolder, work: Work) -> 
 
 
 def remedy(spec: RunSpec, found: int | None, failed: int | None) -> str:
-    """Say what to do. `found`: the largest batch seen to fit; `failed`: the smallest seen not to, or None."""
+    """What to do. `found`: the largest batch seen to fit; `failed`: the smallest seen not to, or None."""
     if found is not None and found == (failed or spec.batch_size) // 2:
         return f"use --batch-size {found}: the largest, by halving, that takes a step here"
     if found is not None:

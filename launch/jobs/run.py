@@ -1,8 +1,7 @@
-"""Starts a worker, writes down what it tells, and ends it on every way out.
+"""A training run: its worker, what happened in it, and after out of memory the batch size that fits.
 
-The launcher is the only writer of events.jsonl: RunStarted, what the worker tells, samples, anomalies, the
-first failure, RunFinished. Who ends whom, and when, is in `worker_life`. If the launcher itself is killed,
-the kernel kills the worker (see `tether`).
+The launcher is the only writer of events.jsonl: RunStarted, the worker's events, samples, anomalies, the
+first failure, RunFinished. If the launcher itself is killed, the kernel kills the worker (see `tether`).
 """
 
 import contextlib
@@ -14,15 +13,12 @@ from pathlib import Path
 from gputopo.launch.jobs import batch_search
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
-from gputopo.launch.supervise.child import adopting
+from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.oom import oom_kills
-from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog, RunFolder
 from gputopo.launch.supervise.sampling import Sampler, sampled
-from gputopo.launch.supervise.signals import caught
-from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
-from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
+from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.values.errors import InputError
 from gputopo.values.events import Event
 
@@ -31,7 +27,7 @@ from gputopo.values.events import Event
 class Outcome:
     """What is known after a run. The result is derived from `events`, which is all that was to be written.
 
-    `stopped`: somebody ended it by a signal, be it while smaller batches were tried after its failure.
+    `stopped`: a signal ended it, be it while smaller batches were tried after its failure.
     """
 
     exit_code: int
@@ -40,7 +36,7 @@ class Outcome:
 
 
 def worker_command(spec_path: Path, events_fd: int) -> Sequence[str]:
-    """Give the command of the core's worker. -P: files of the current folder do not shadow packages."""
+    """Return the command of the training worker. -P: files of the current folder do not shadow packages."""
     return (sys.executable, "-P", "-m", "gputopo.launch.train.worker", str(spec_path), str(events_fd))
 
 
@@ -50,15 +46,15 @@ def supervise(
     on_event: Callable[[Event], None],
     *,
     environment: Mapping[str, str],
-    command: Callable[[Path, int], Sequence[str]] = worker_command,
+    command: batch_search.WorkerCommand = worker_command,
     sampler: Sampler | None = None,
     limits: Limits = LIMITS,
     count_oom_kills: Callable[[], int | None] = oom_kills,
     open_log: Callable[[Path], EventLog] = EventLog,
 ) -> Outcome:
-    """Run one worker to its end and give what happened; never leaves a process of its group behind.
+    """Run one worker to its end and return what happened; leaves no process of its group behind.
 
-    `on_event` gets every event as it is written. `environment`: the worker's, as a whole. `command` gives the
+    `on_event` gets every event as it is written. `environment`: the worker's, as a whole. `command` makes the
     worker's command line from the path of the spec and the file descriptor for its events.
     Raises InputError if the events file cannot be opened; later failures are in the events.
     """
@@ -69,33 +65,16 @@ def supervise(
             f"cannot write {folder.events}: {error.strerror}",
             "name a folder that you may write to with --output",
         ) from error
-    output = WorkerOutput(folder.log)
-    record = Record(log, on_event)
     with (
-        contextlib.closing(record),
-        contextlib.closing(output),
-        caught() as signals,
-        adopting(),
+        contextlib.closing(Record(log, on_event)) as record,
+        workers(environment, limits=limits, count_oom_kills=count_oom_kills) as running,
         sampled(sampler) as samples,
     ):
-        stopped = False
-        run = WorkerLife(spec, record, output, limits, count_oom_kills)
         record.begin(spec)
         if not record.unwritable:
-            run.watch(lambda fd: command(folder.spec, fd), environment, signals, samples)
+            running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, samples)
         if record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
-
-            def work(trial: RunSpec, file: Path, own: Record, printed: WorkerOutput) -> None:
-                once = WorkerLife(trial, own, printed, limits, count_oom_kills)
-                once.watch(lambda fd: command(file, fd), environment, signals, None)
-                nonlocal stopped
-                stopped = _is_stopped(own)
-
-            batch_search.find(spec, folder, record, work)
+            batch_search.find(spec, folder, record, running, command)
         events = record.finish()
     code = 0 if record.failure is None else record.failure.exit_code
-    return Outcome(code, events, stopped or _is_stopped(record))
-
-
-def _is_stopped(record: Record) -> bool:
-    return record.failure is not None and record.failure.kind in STOPPED_FROM_OUTSIDE
+    return Outcome(code, events, running.stopped is not None)

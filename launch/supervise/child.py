@@ -1,4 +1,4 @@
-"""A worker process with a session of its own: started, told to end, and reaped with all of its group."""
+"""A worker process in its own session: started, signalled, and reaped with all of its group."""
 
 import ctypes
 import os
@@ -14,15 +14,15 @@ from gputopo.launch.supervise.tether import tethered
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 
 Command = Callable[[int], Sequence[str]]
-"""Gives the command line of a worker that writes its events to this file descriptor."""
+"""Makes the command line of a worker that writes its events to this file descriptor."""
 
 
 class Child:
     """One worker and the launcher's ends of its three pipes.
 
-    `events`: its event lines. `output`: its stdout and stderr, taken at fd level, so that what C++ prints is
-    in it too. `ended`: becomes readable (end of file) when the worker has ended. All are non-blocking.
-    `peak_bytes`: the most memory that it held, once it has been reaped; 0 where that is not known.
+    `events`: its event lines. `output`: its stdout and stderr at fd level, with what C++ prints. `ended`:
+    becomes readable (end of file) when the worker has ended. All are non-blocking.
+    `peak_bytes`: its peak memory, once it has been reaped; 0 where unknown.
     Use it as a context: on the way out the whole process group is killed and reaped.
     """
 
@@ -49,7 +49,7 @@ class Child:
             os.close(events_in)
             os.close(output_in)
         self.peak_bytes = 0
-        self._ending = threading.Thread(target=self._tell_end, name="worker-end", daemon=True)
+        self._ending = threading.Thread(target=self._signal_end, name="worker-end", daemon=True)
         self._ending.start()
 
     @property
@@ -68,10 +68,9 @@ class Child:
             os.killpg(self.pid, signum)
 
     def end(self, *, within_s: float) -> int | None:
-        """Kill what is left of the group, reap it, and give the worker's exit status (-n: signal n).
+        """Kill what is left of the group, reap it, and return the worker's exit status (-n: signal n).
 
-        None if it does not end within that time: a process in an uninterruptible call of a driver cannot be
-        ended by anybody.
+        None if it does not end within that time: a process in an uninterruptible driver call cannot be ended.
         """
         self.signal_group(signal.SIGKILL)
         self._ending.join(within_s)
@@ -88,7 +87,7 @@ class Child:
         for handle in (self.events, self.output, self.ended):
             os.close(handle)
 
-    def _tell_end(self) -> None:
+    def _signal_end(self) -> None:
         # WNOWAIT leaves it a zombie: its pid, and so the id of its group, cannot be given to others before
         # the group has been killed.
         with suppress(ChildProcessError):
@@ -96,12 +95,12 @@ class Child:
         os.close(self._ended_in)
 
     def _reap(self) -> int:
-        """Reap the worker, which is a zombie by now, with what it used."""
+        """Reap the worker, which is a zombie by now, with its resource usage."""
         try:
             _, status, used = os.wait4(self.pid, 0)
         except ChildProcessError:  # somebody set SIGCHLD to be ignored
             return self._process.wait()
-        # Linux counts what the process held before it became the worker too: as much as this one did.
+        # Linux counts the memory before exec too, which is that of this process.
         self.peak_bytes = used.ru_maxrss * 1024 if used.ru_maxrss > _own_peak_kib() else 0
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return self._process.returncode
@@ -138,7 +137,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _own_peak_kib() -> int:
-    """Give the most that this process has held since it became this program."""
+    """Peak memory of this process since its exec, in KiB."""
     with (
         suppress(OSError, StopIteration),
         open("/proc/self/status", encoding="ascii", errors="replace") as lines,

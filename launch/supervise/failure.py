@@ -1,15 +1,15 @@
-"""What a worker's end means, in words: pure functions from what was seen to the `RankFailed` event.
+"""Causes of a worker's end: pure functions from what was observed to the `RankFailed` event.
 
-| what was seen                                   | kind          | exit code |
+| observed                                        | kind          | exit code |
 |-------------------------------------------------|---------------|-----------|
 | Ctrl-C (SIGINT) reached the launcher            | interrupted   | 130       |
 | SIGTERM or SIGHUP reached the launcher          | terminated    | 143, 129  |
 | the worker was ended by signal n                | killed        | 128 + n   |
 | the kernel killed it for lack of memory         | out_of_memory | 3         |
 | it crashed on CPUs with much of the memory held | out_of_memory | 3         |
-| its last words tell of a failed allocation      | out_of_memory | 3         |
+| its last lines report a failed allocation       | out_of_memory | 3         |
 | the run folder cannot be written any more       | disk_full     | 3         |
-| it said nothing for far longer than a step      | hung          | 3         |
+| it was silent for far longer than a step        | hung          | 3         |
 | it ended with an error, or broke the protocol   | error         | 3         |
 """
 
@@ -24,10 +24,10 @@ from gputopo.values.errors import ExitCode
 from gputopo.values.events import RankFailed
 
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
-# oneDNN's kernels go on where an allocation failed, and crash (TensorFlow 2.21). A worker that crashed with
-# that share of the host's memory wanted more of it: its next tensor is seldom larger than all before. Ours.
+# oneDNN's kernels continue after a failed allocation, and crash (TensorFlow 2.21). A worker that crashed with
+# this share of the host's memory asked for more: the next tensor is seldom larger than all before. Ours.
 LARGE_SHARE = 0.25
-# What TensorFlow, XLA, the CUDA driver, C++ and Python say when an allocation failed.
+# What TensorFlow, XLA, the CUDA driver, C++ and Python print when an allocation failed.
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|ResourceExhaustedError|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|"
     r"std::bad_alloc|^MemoryError|[Oo]ut of memory"
@@ -44,7 +44,7 @@ _SIGNAL_HINTS = {
 
 
 def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
-    """Tell that the run was told to end by a signal. What the worker printed has no part in it."""
+    """The failure of a run that a signal ended. What the worker printed does not matter."""
     name = signal_name(signum)
     by_hand = signum == signal.SIGINT
     saves = spec.task == "train" and spec.lifecycle.checkpoints is not None
@@ -70,11 +70,11 @@ def of_exit(
     peak_bytes: int = 0,
     memory_bytes: int | None = None,
 ) -> RankFailed:
-    """Tell why a worker ended that has not told it itself.
+    """The failure of a worker that ended without reporting one.
 
     `returncode` as subprocess gives it: -n for signal n. `oom_kills`: how often the kernel killed for lack
-    of memory while the run went on. `peak_bytes`: the most that the worker held, of the host's `memory_bytes`
-    (None: those of this machine).
+    of memory during the run. `peak_bytes`: the worker's peak memory, of the host's `memory_bytes` (None: of
+    this machine).
     """
     if returncode < 0:
         memory = oom.memory_bytes() if memory_bytes is None else memory_bytes
@@ -91,13 +91,13 @@ def of_exit(
             exit_code=int(ExitCode.HARDWARE),
             last_lines=tuple(last_lines),
         )
-    said = last_words(last_lines)
+    last = last_words(last_lines)
     return RankFailed(
         time_s=time_s,
         kind="error",
-        cause=f"the worker failed: {said}" if said else f"the worker ended with exit code {returncode}",
+        cause=f"the worker failed: {last}" if last else f"the worker ended with exit code {returncode}",
         remedy="install TensorFlow: pip install 'tensorflow>=2.16', or gputopo[cuda] for GPUs"
-        if _NO_TENSORFLOW.search(said)
+        if _NO_TENSORFLOW.search(last)
         else "see worker.log in the run folder",
         exit_code=int(ExitCode.HARDWARE),
         last_lines=tuple(last_lines),
@@ -105,7 +105,7 @@ def of_exit(
 
 
 def broken(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
-    """Tell that the worker did not keep to the protocol between it and the launcher."""
+    """The failure of a worker that broke the protocol between it and the launcher."""
     return RankFailed(
         time_s=time_s,
         kind="error",
@@ -117,12 +117,12 @@ def broken(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> Rank
 
 
 def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
-    """Tell that the worker took no step any more and was ended."""
+    """The failure of a worker that was silent for too long and was ended."""
     return RankFailed(
         time_s=time_s,
         kind="hung",
         cause=cause,
-        remedy="worker.log tells where it stood; with nccl try another --all-reduce, "
+        remedy="worker.log shows where it stood; with nccl try another --all-reduce, "
         "and look at the load of the machine",
         exit_code=int(ExitCode.HARDWARE),
         last_lines=tuple(last_lines),
@@ -130,7 +130,7 @@ def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFa
 
 
 def unwritable(path: Path, error: OSError, *, time_s: float) -> RankFailed:
-    """Tell that a file of the run folder cannot be written any more; what was measured stays in memory."""
+    """The failure to write a file of the run folder; what was measured stays in memory."""
     return RankFailed(
         time_s=time_s,
         kind="disk_full",
@@ -141,14 +141,14 @@ def unwritable(path: Path, error: OSError, *, time_s: float) -> RankFailed:
 
 
 def less_memory(spec: RunSpec) -> str:
-    """Say what to do about a run that needs more memory than there is."""
+    """What to do about a run that needs more memory than there is."""
     if spec.batch_size > 1:
         return f"use a smaller --batch-size (now {spec.batch_size} per device)"
     return "use fewer devices (--num-gpus) or a smaller model"
 
 
 def signal_name(signum: int) -> str:
-    """Give SIGKILL for 9; a number that has no name (a real-time signal) as `signal 40`."""
+    """Name of a signal: SIGKILL for 9, `signal 40` for a number without a name (a real-time signal)."""
     try:
         return signal.Signals(signum).name
     except ValueError:
@@ -156,21 +156,20 @@ def signal_name(signum: int) -> str:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """Give the line that names the cause: the last exception if there is one, else the last line, else ''."""
-    said = [line.strip() for line in lines if line.strip()]
+    """The line that names the cause: the last exception if there is one, else the last line, else ''."""
+    printed = [line.strip() for line in lines if line.strip()]
     exceptions = [line.strip() for line in lines if _EXCEPTION.match(line)]
-    return (exceptions or said or [""])[-1]
+    return (exceptions or printed or [""])[-1]
 
 
 def _starved(signum: int, spec: RunSpec, oom_kills: int, peak_bytes: int, memory_bytes: int) -> str | None:
-    """Tell how it is known that the signal came for lack of memory; None: it did not, or nobody knows."""
+    """The evidence that the signal came for lack of memory; None: it did not, or that is unknown."""
     if signum == signal.SIGKILL and oom_kills > 0:
         return "out of memory (the kernel's count of out-of-memory kills rose during the run)"
     crashed = signum == signal.SIGSEGV and spec.backend == "cpu"
     if crashed and 0 < memory_bytes * LARGE_SHARE <= peak_bytes:
-        held = f"{peak_bytes / 2**30:.1f} of the host's {memory_bytes / 2**30:.1f} GiB"
-        says = f"it held {held}, and TensorFlow's operations for CPUs crash where they get no more"
-        return f"out of memory, it seems ({says})"
+        used = f"{peak_bytes / 2**30:.1f} of the host's {memory_bytes / 2**30:.1f} GiB"
+        return f"probably out of memory (it used {used}; TensorFlow's CPU kernels crash without memory)"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Event lines out of a pipe, piece by piece."""
+"""Events read line by line from the chunks of a pipe."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ from gputopo.values.events import (
     decode_line,
 )
 
-WORKER_TELLS = (
+WORKER_EVENTS = (
     ModelBuilt,
     PlacementChecked,
     WarmupDone,
@@ -43,26 +43,26 @@ WORKER_TELLS = (
     BatchTried,
     RankFailed,
 )
-LONGEST_LINE = 16 * 1024 * 1024  # a step of a thousand towers is far below; more is no event line
+MAX_LINE_BYTES = 16 * 1024 * 1024  # a step of a thousand towers is far below
 
 
 class NotAnEventError(Exception):
-    """The worker wrote something else than an event of its own; the message holds its beginning."""
+    """The worker wrote a line that is none of its events; the message holds its beginning."""
 
 
 class EventLines:
-    """Cuts what comes through the pipe into lines and reads them; an unfinished line waits for more."""
+    """Splits what comes through the pipe into lines and decodes them; an unfinished line waits for more."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def take(self, data: bytes) -> Iterator[Event]:
-        """Give the events that `data` completes. Raises NotAnEventError at the first line that is none."""
+        """Decode the events that `data` completes. Raises NotAnEventError at the first line that is none."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.strip():
                 yield _read(line)
-        if len(self._rest) > LONGEST_LINE:
+        if len(self._rest) > MAX_LINE_BYTES:
             raise NotAnEventError(_shown(self._rest))
 
     @property
@@ -76,7 +76,7 @@ def _read(line: bytes) -> Event:
         event = decode_line(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAnEventError(_shown(line)) from error
-    if not isinstance(event, WORKER_TELLS):
+    if not isinstance(event, WORKER_EVENTS):
         raise NotAnEventError(_shown(line))
     return event
 

@@ -1,7 +1,6 @@
-"""Of runs that begin in one folder at once one gets it, and one that was killed leaves nothing in the way.
+"""Locks (flock) that keep runs at the same time out of each other's folders.
 
-A run has its folder by its spec.json. Until that is written the file is empty, and locked (flock) by the run
-that writes it: the lock ends with the process, however it ends.
+A lock ends with the process, however it ends, and nothing is left in the way.
 """
 
 import contextlib
@@ -11,12 +10,16 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.values.errors import InputError
+
 
 @contextlib.contextmanager
-def claimed(spec: Path) -> Iterator[bool]:
-    """Claim a folder by its spec.json, which is to be replaced by the whole one while in the context.
+def locked_spec(spec: Path) -> Iterator[bool]:
+    """Lock a run folder by its spec.json, which is to be replaced by the complete one while in the context.
 
-    Gives False where another run has it. Raises OSError where the file cannot be made.
+    Until then the file is empty. False where another run has the folder. Raises OSError where the file cannot
+    be made.
     """
     handle, is_new = _opened(spec)
     try:
@@ -26,38 +29,75 @@ def claimed(spec: Path) -> Iterator[bool]:
 
 
 def is_left_over(spec: Path) -> bool:
-    """Tell whether a spec.json is that of a run that began just now, or was killed before it wrote it."""
-    told = spec.stat()
-    return stat.S_ISREG(told.st_mode) and told.st_size == 0
+    """Whether a spec.json is that of a run that began just now, or was killed before it wrote it."""
+    found = spec.stat()
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
+
+
+@contextlib.contextmanager
+def locked_outputs(lifecycle: Lifecycle) -> Iterator[None]:
+    """Lock the folders of a run's checkpoints and export, made if need be, while in the context.
+
+    The folders themselves are locked. Disks without locks of folders (NFS) are used without.
+    Raises InputError for a folder that another run writes to, DiskError for one that cannot be written.
+    """
+    from gputopo.launch.train.lifecycle.checkpoint_files import require_writable
+
+    named = {"--checkpoints": lifecycle.checkpoints, "--export": lifecycle.export}
+    ours: set[Path] = set()  # one folder may be both
+    with contextlib.ExitStack() as locks:
+        for option, name in named.items():
+            if name is None:
+                continue
+            folder = Path(name)
+            require_writable(folder, option)
+            if folder.resolve() not in ours:
+                locks.enter_context(_locked_folder(folder, option))
+                ours.add(folder.resolve())
+        yield
+
+
+@contextlib.contextmanager
+def _locked_folder(folder: Path, option: str) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not _locked(handle, otherwise=True):
+            raise InputError(
+                f"another run is writing to {folder}",
+                f"wait until it has ended, or name another folder with {option}",
+            )
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int, *, otherwise: bool) -> bool:
+    """Lock a file; False if another process has locked it, `otherwise` where this disk has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network disks
+        return otherwise
+    return True
 
 
 def _opened(spec: Path) -> tuple[int, bool]:
-    """Open the file, made if need be, and tell whether it is new. It is opened to write: NFS wants that."""
+    """Open the file, made if need be; whether it is new. It is opened for writing, which NFS requires."""
     how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     with contextlib.suppress(FileExistsError):
         return os.open(spec, how | os.O_EXCL, 0o666), True
     return os.open(spec, how, 0o666), False
 
 
-def _locked(handle: int, *, otherwise: bool) -> bool:
-    """Lock the file, or tell that another has; `otherwise` where this disk knows no locks."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # some network disks: there only a new file is a claim
-        return otherwise
-    return True
-
-
 def _is_unwritten(handle: int, spec: Path) -> bool:
-    """Tell whether the file that is locked is still the one of that name, and empty.
+    """Whether the locked file is still the one of that name, and empty.
 
-    Between the opening and the lock another run may have put its whole spec.json in its place.
+    Between the opening and the lock another run may have put its complete spec.json in its place.
     """
     mine = os.fstat(handle)
     try:
-        there = os.stat(spec)
+        now = os.stat(spec)
     except FileNotFoundError:
         return False
-    return mine.st_size == 0 and os.path.samestat(mine, there)
+    return mine.st_size == 0 and os.path.samestat(mine, now)

@@ -1,13 +1,11 @@
-"""How many processes the kernel has killed for lack of memory, read before and after a run; and how much
-memory there is.
-"""
+"""Out-of-memory kills of the kernel, read before and after a run; and the size of the memory."""
 
 import os
 from pathlib import Path
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Give the number of out-of-memory kills in this process's memory cgroup, or on the machine, or None.
+    """Number of out-of-memory kills in this process's memory cgroup, or on the machine; None if unknown.
 
     Sources, first that answers: `memory.events` (cgroup 2) or `memory.oom_control` (cgroup 1) of the group in
     /proc/self/cgroup, the same at the top of the mount (a container sees its own group there), /proc/vmstat.
@@ -21,7 +19,7 @@ def oom_kills(root: Path = Path("/")) -> int | None:
 
 
 def memory_bytes() -> int:
-    """Give the host's memory, which is what TensorFlow's allocator for CPUs takes at most."""
+    """The host's memory in bytes, the limit of TensorFlow's allocator for CPUs."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

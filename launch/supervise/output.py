@@ -1,4 +1,4 @@
-"""What a worker prints: into worker.log, and its last lines kept for the report of a failure."""
+"""What a worker prints: written to worker.log, with the last lines stored for the report of a failure."""
 
 import collections
 import contextlib
@@ -7,21 +7,21 @@ import re
 from pathlib import Path
 
 LINES = 20
-# What every TensorFlow without a GPU prints as it starts: it explains no failure, and buries what does.
+# What every TensorFlow without a GPU prints as it starts: it explains no failure.
 _CHATTER = re.compile(
     rb"All log messages before absl::InitializeLog|oneDNN custom operations are on|"
     rb"Could not find cuda drivers|failed call to cuInit|"
     rb"This TensorFlow binary is optimized to use available CPU instructions|"
     rb"To enable the following instructions"
 )
-LINE_BYTES = 500  # of a line that is kept; the file gets all of it
+LINE_BYTES = 500  # stored of a line; the file gets all of it
 
 
 class WorkerOutput:
-    """Takes the bytes of the worker's stdout and stderr, which share a pipe. Nothing here can fail a run."""
+    """The bytes of the worker's stdout and stderr, which share a pipe. Nothing here can fail a run."""
 
     def __init__(self, path: Path) -> None:
-        """Open the log; a disk that refuses it costs the log only."""
+        """Open the log; without it where the disk refuses."""
         self._lines: collections.deque[bytes] = collections.deque(maxlen=LINES)
         self._open_line = b""
         self._handle: int | None = None
@@ -29,11 +29,11 @@ class WorkerOutput:
             self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
     def take(self, data: bytes) -> None:
-        """Take what the worker printed, in pieces of any size."""
+        """Take bytes that the worker printed, in chunks of any size."""
         self._write(data)
         *whole, rest = (self._open_line + data).split(b"\n")
-        told = [line for line in whole if not _CHATTER.search(line)]
-        self._lines.extend(line[:LINE_BYTES] for line in told[-LINES:])
+        lines = [line for line in whole if not _CHATTER.search(line)]
+        self._lines.extend(line[:LINE_BYTES] for line in lines[-LINES:])
         self._open_line = rest[:LINE_BYTES]
 
     @property

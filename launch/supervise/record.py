@@ -1,4 +1,4 @@
-"""What happened in a run, taken down once: in memory, in the events file, and for whoever looks on."""
+"""The record of a run: its events in memory, in the events file, and passed on as they come."""
 
 import platform
 import time
@@ -16,57 +16,57 @@ from gputopo.values.events import Event, RankFailed, RunFinished, RunStarted, St
 
 
 class Record:
-    """The events of a run: in memory, in the file as long as it can be written, and to whoever looks on."""
+    """The events of a run: in memory, in the file as long as it can be written, and passed to `on_event`."""
 
     def __init__(self, log: EventLog | None, on_event: Callable[[Event], None]) -> None:
-        """Take down events; `log` None: in memory only."""
+        """`log` None: in memory only."""
         self.events: list[Event] = []
         self.failure: RankFailed | None = None
-        self._held: RankFailed | None = None
+        self._deferred: RankFailed | None = None
         self._log: EventLog | None = log
         self._on_event = on_event
         self._began = time.monotonic()
 
     def close(self) -> None:
-        """Close the file if `finish` did not come to it; nothing more is said."""
+        """Close the file if `finish` did not."""
         self._close()
 
     @property
     def unwritable(self) -> bool:
-        """Whether the file could not be written any more: what comes now is in memory only."""
+        """Whether the file cannot be written any more: later events are in memory only."""
         return self.failure is not None and self.failure.kind == "disk_full"
 
-    def tell(self, event: Event) -> None:
-        """Take an event. The first failure counts: a later one is passed over.
+    def add(self, event: Event) -> None:
+        """Record an event. The first failure counts: a later one is ignored.
 
-        That memory ran out is held back until it is known what would fit: see `release`.
+        A failure for lack of memory is deferred until it is known what would fit: see `release`.
         """
         if isinstance(event, RankFailed):
             if self.failure is not None:
                 return
             self.failure = event
             if event.kind == failure.OUT_OF_MEMORY:
-                self._held = event
+                self._deferred = event
                 return
-        self._tell(event)
+        self._add(event)
 
     def release(self, remedy: str | None = None) -> None:
-        """Tell the failure that was held back, if there is one, with another remedy if one is given."""
-        held, self._held = self._held, None
-        if held is not None:
-            self.failure = held if remedy is None else msgspec.structs.replace(held, remedy=remedy)
-            self._tell(self.failure)
+        """Record the deferred failure, if there is one, with another remedy if one is given."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            self.failure = deferred if remedy is None else msgspec.structs.replace(deferred, remedy=remedy)
+            self._add(self.failure)
 
-    def _tell(self, event: Event) -> None:
+    def _add(self, event: Event) -> None:
         self.events.append(event)
         unwritten = self._write(event)
         self._on_event(event)
         if unwritten is not None:
-            self.tell(unwritten)
+            self.add(unwritten)
 
     def begin(self, spec: RunSpec) -> None:
-        """Tell that the run begins."""
-        self.tell(
+        """Record that the run begins."""
+        self.add(
             RunStarted(
                 time_s=time.time(),
                 host=platform.node(),
@@ -84,20 +84,20 @@ class Record:
         )
 
     def finish(self) -> tuple[Event, ...]:
-        """Look for slow devices, say how the run ended, close the file and give all events."""
+        """Look for slow devices, record how the run ended, close the file and return all events."""
         self.release()
         started = next(event for event in self.events if isinstance(event, RunStarted))
         steps = [event for event in self.events if isinstance(event, Step)]
-        # Where the input is measured alone no device has work to be slow at.
+        # Where the input alone is measured, no device computes.
         devices = () if started.spec.get("task") == "input" else started.devices
         for slow in anomaly.find_anomalies(devices, steps).anomalies:
-            self.tell(slow.event(time.time()))
-        self.tell(self._finished())
+            self.add(slow.event(time.time()))
+        self.add(self._finished())
         unwritten = self._close()
         if unwritten is not None:
-            self.tell(unwritten)
+            self.add(unwritten)
         if isinstance(self.events[-1], RankFailed):  # the disk took no more when the run had finished
-            self.tell(self._finished())
+            self.add(self._finished())
         return tuple(self.events)
 
     def _finished(self) -> RunFinished:

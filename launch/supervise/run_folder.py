@@ -1,11 +1,11 @@
-"""The folder of a run: where it lies, what is in it, and how its files are written.
+"""The folder of a run: where it is, what is in it, and how its files are written.
 
-| file          | what it holds                                                               |
+| file          | contents                                                                    |
 |---------------|-----------------------------------------------------------------------------|
 | spec.json     | what to run (`gputopo.runspec/1`)                                           |
 | plan.json     | the plan it came from (`gputopo.plan/1`), GPUs by index                     |
 | machine.json  | the machine that was planned for (`gputopo.machine/1`), without identities  |
-| events.jsonl  | what happened, line by line as it went (`gputopo.events/1`)                 |
+| events.jsonl  | what happened, line by line (`gputopo.events/1`)                            |
 | worker.log    | what the worker printed                                                     |
 | result.json   | what was measured (`gputopo.result/1`)                                      |
 """
@@ -13,15 +13,16 @@
 import contextlib
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.locks import claimed, is_left_over
+from gputopo.launch.supervise.locks import is_left_over, locked_spec
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
@@ -30,11 +31,12 @@ from gputopo.values.machine import Machine
 from gputopo.values.plan import Plan
 from gputopo.values.result import Result
 
-# What a run writes: any of these is of another run, or of somebody who would miss it.
+# What a run writes: any of these belongs to another run, or to the user.
 _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
-# What a disk says of itself, and not of the name that a person gave.
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+# Errors of the disk, not of the name that the user gave.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+MAX_PAST_RUNS = 50  # that are read: older ones say little, and reading takes some ms
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class RunFolder:
 
 
 def runs_home(environ: Mapping[str, str]) -> Path:
-    """Give the folder of all runs: `$GPUTOPO_HOME/runs`, else in the user's data folder."""
+    """Return the folder of all runs: `$GPUTOPO_HOME/runs`, else in the user's data folder."""
     home = environ.get("GPUTOPO_HOME")
     if home:
         return Path(home) / "runs"
@@ -81,11 +83,11 @@ def check_output(output: Path | None) -> None:
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is not a folder", "name a new folder with --output")
     try:
-        held = next((name for name in _WRITTEN if _is_in_the_way(output / name)), None)
+        found = next((name for name in _WRITTEN if _is_in_the_way(output / name)), None)
     except OSError as error:
         raise InputError(f"cannot look into {output}: {error.strerror}", "name another --output") from error
-    if held is not None:
-        raise _held(output, held)
+    if found is not None:
+        raise _taken(output, found)
 
 
 def create(
@@ -100,21 +102,21 @@ def create(
     """Make the folder of a run, with what is known before it starts.
 
     `output` if given, else `<timestamp>-<model>-<n>` in `home`, with the lowest n from 1 that is free.
-    Of runs that begin at once in one `output` the first gets it. Raises InputError where the folder holds a
-    run or cannot be written, HardwareError where the disk is full or broken, and leaves nothing behind then.
+    Of runs that begin at the same time in one `output` the first gets it. Raises InputError where the folder
+    holds a run or cannot be written, HardwareError where the disk is full or broken; leaves nothing then.
     """
     check_output(output)
     made: list[Path] = []
-    with contextlib.ExitStack() as claim, contextlib.ExitStack() as undone:
+    with contextlib.ExitStack() as lock, contextlib.ExitStack() as undone:
         undone.callback(_remove_folders, made)
         try:
             path = _numbered(home, now, spec.model, made) if output is None else _made(output, made)
             folder = RunFolder(path)
-            is_ours = claim.enter_context(claimed(folder.spec))
+            is_ours = lock.enter_context(locked_spec(folder.spec))
         except OSError as error:
             raise _unmade(f"cannot make the run folder {output or home}: {error.strerror}", error) from error
         if not is_ours:
-            raise _held(path, folder.spec.name)
+            raise _taken(path, folder.spec.name)
         written = [(folder.spec, spec), (path / "plan.json", _by_index(plan))]
         if machine is not None:
             written.append((path / "machine.json", without_identities(machine)))
@@ -129,12 +131,12 @@ def create(
 
 
 def write_result(folder: RunFolder, result: Result) -> None:
-    """Write result.json, whole or not at all. Raises InputError."""
+    """Write result.json, completely or not at all. Raises InputError."""
     schema.write(folder.result, result)
 
 
 def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
-    """Write result.json and give the result; where it cannot be written, the result with that failure."""
+    """Write result.json and return the result; where it cannot be written, the result with that failure."""
     try:
         write_result(folder, result)
     except InputError as error:
@@ -144,7 +146,7 @@ def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
             time_s=time_s,
             kind="disk_full",
             cause=error.what,
-            remedy="start it again, with a folder for --output that stays there while the run goes on"
+            remedy="start it again, with a folder for --output that stays during the run"
             if isinstance(error.__cause__, FileNotFoundError)
             else "free some space, or name another folder with --output",
             exit_code=int(ExitCode.HARDWARE),
@@ -153,8 +155,26 @@ def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
     return result
 
 
+def latest_results(home: Path, *, but: Path | None = None) -> Iterator[tuple[str, Result]]:
+    """Iterate over folder and result of the latest runs, latest first, without those that cannot be read.
+
+    `home`: the folder of all runs, whose names begin with their time. `but`: a run to leave out.
+    """
+    if not home.is_dir():
+        return
+    folders = sorted((path for path in home.iterdir() if path.is_dir()), reverse=True)
+    for path in islice(folders, MAX_PAST_RUNS):
+        file = RunFolder(path).result
+        if path == but or not file.is_file():
+            continue
+        try:
+            yield str(path), schema.decode(file.read_bytes(), Result, origin=str(file))
+        except (OSError, InputError):
+            continue
+
+
 class EventLog:
-    """The events file of a run, written line by line. What is in it can be read at any moment."""
+    """The events file of a run, written line by line, readable at any time."""
 
     def __init__(self, path: Path) -> None:
         """Open the file; raises OSError."""
@@ -163,7 +183,7 @@ class EventLog:
         self._size = 0
 
     def write(self, event: Event) -> None:
-        """Write one event as a whole line. Raises OSError; then a part that was written is taken back."""
+        """Write one event as a whole line. Raises OSError; then the written part is removed."""
         line = memoryview(encode_line(event))
         written = 0
         try:
@@ -196,7 +216,7 @@ def _numbered(home: Path, now: datetime, model: str, made: list[Path]) -> Path:
 
 
 def _made(path: Path, made: list[Path]) -> Path:
-    """Make a folder with those above it, and note in `made` which are new, outermost first."""
+    """Make a folder with those above it, and add the new ones to `made`, outermost first."""
     absent = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(absent):
         folder.mkdir(exist_ok=True)
@@ -207,19 +227,19 @@ def _made(path: Path, made: list[Path]) -> Path:
 
 
 def _is_in_the_way(file: Path) -> bool:
-    """Tell whether a file of this name is another run's. Raises OSError."""
+    """Whether a file of this name is another run's. Raises OSError."""
     return file.exists() and not (file.name == "spec.json" and is_left_over(file))
 
 
 def _unmade(what: str, cause: BaseException | None) -> GputopoError:
-    """Give the error for a run folder that could not be made: by its name, or by the disk's fault."""
-    if isinstance(cause, OSError) and cause.errno in _OF_THE_DISK:
+    """The error for a run folder that could not be made, because of its name or of the disk."""
+    if isinstance(cause, OSError) and cause.errno in _DISK_ERRORS:
         return HardwareError(what, "free some space, or name a folder on another disk with --output")
     return InputError(what, _WRITABLE)
 
 
-def _held(output: Path, held: str) -> InputError:
-    return InputError(f"{output} already holds a run, or its {held}", "name a new folder with --output")
+def _taken(output: Path, file: str) -> InputError:
+    return InputError(f"{output} already holds a run, or its {file}", "name a new folder with --output")
 
 
 def _remove_files(written: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Samples of the GPUs in a thread of their own: a driver that hangs must not stop the launcher."""
+"""Samples of the GPUs in a separate thread: a driver that hangs must not stop the launcher."""
 
 import contextlib
 import os
@@ -14,14 +14,14 @@ EVERY_S = 1.0  # NVML's own power and utilisation readings are means of up to a 
 
 
 class Sampler(Protocol):
-    """Gives the state of the GPUs of a run, None in a field that does not answer."""
+    """Reads the state of the GPUs of a run, None in a field that does not answer."""
 
     def sample(self) -> tuple[GpuSample, ...]:
         """Read all GPUs now."""
 
 
 class Samples:
-    """The samples that wait to be taken; `ready` is a pipe that is readable when there are some."""
+    """The queue of samples; `ready` is a pipe that is readable when there are some."""
 
     def __init__(self) -> None:
         self.ready, self._wake = os.pipe()
@@ -30,7 +30,7 @@ class Samples:
         self._over = threading.Event()
 
     def take(self) -> Iterator[Sample]:
-        """Give what waits, oldest first."""
+        """Take the samples from the queue, oldest first."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.ready, 4096)
         with contextlib.suppress(queue.Empty):
@@ -47,7 +47,7 @@ class Samples:
                 self._over.wait(every_s)
 
     def end(self) -> None:
-        """Tell the thread to end; a driver call that hangs is not waited for."""
+        """Ask the thread to end, without waiting for a driver call that hangs."""
         self._over.set()
         os.close(self.ready)
 

@@ -1,5 +1,5 @@
 """Signals to the launcher: as bytes in a pipe, so that one loop can wait for them and for everything else;
-as exceptions between two runs; and held back while a result is written.
+as exceptions between two runs; and deferred while a result is written.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndedError(BaseException):
-    """SIGTERM or SIGHUP came, as KeyboardInterrupt tells of SIGINT. `number`: which."""
+    """SIGTERM or SIGHUP came (KeyboardInterrupt: SIGINT). `number`: which."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -23,7 +23,7 @@ class EndedError(BaseException):
 
 @contextlib.contextmanager
 def caught() -> Iterator[int]:
-    """Catch SIGINT, SIGTERM and SIGHUP; give a pipe that holds a byte, the number, for each that came."""
+    """Catch SIGINT, SIGTERM and SIGHUP; yield a pipe with one byte, the number, for each that came."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -42,21 +42,18 @@ def caught() -> Iterator[int]:
 
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise EndedError, as SIGINT raises KeyboardInterrupt, except within `caught`."""
+    """Raise EndedError at SIGTERM and SIGHUP, as KeyboardInterrupt at SIGINT, except within `caught`."""
 
-    def tell(signum: int, _: FrameType | None) -> None:
+    def end(signum: int, _: FrameType | None) -> None:
         raise EndedError(signum)
 
-    with _handled((signal.SIGTERM, signal.SIGHUP), tell):
+    with _handled((signal.SIGTERM, signal.SIGHUP), end):
         yield
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Let a signal that would end the launcher wait until what is being written has been.
-
-    Of several the first is let through at the end.
-    """
+def deferred() -> Iterator[None]:
+    """Defer a signal that would end the launcher until the end of the context; of several the first."""
     came: list[int] = []
 
     def note(signum: int, _: FrameType | None) -> None:
@@ -70,7 +67,7 @@ def held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(numbers: Sequence[signal.Signals], handler: Handler) -> Iterator[None]:
-    """Let a handler take these signals, and set again at the end what was set before.
+    """Handle these signals, and restore the earlier handlers at the end.
 
     An ignored SIGHUP stays ignored (nohup). Only the main thread can catch signals: elsewhere none come.
     """

@@ -1,4 +1,4 @@
-"""Become a program that does not outlive its launcher: `python tether.py SIGNAL PARENT PROGRAM ARGS...`.
+"""A program that does not outlive its launcher: `python tether.py SIGNAL PARENT PROGRAM ARGS...`.
 
 The kernel sends SIGNAL to the program when the process PARENT dies, however it dies: a launcher that was
 killed with SIGKILL cannot end its worker itself. The setting (PR_SET_PDEATHSIG, prctl(2)) outlives exec, so
@@ -17,7 +17,7 @@ _CANNOT_RUN, _NOT_FOUND = 126, 127  # the exit codes of a shell
 
 
 def main(arguments: list[str]) -> int:
-    """Set the tether and become the program; comes back only with the exit code of a failure."""
+    """Set the tether and become the program; returns only the exit code of a failure."""
     signum, parent, program = int(arguments[0]), int(arguments[1]), arguments[2:]
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:  # it died before the tether held
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 
 
 def tethered(program: list[str], signum: int) -> list[str]:
-    """Give the command that runs the program with a tether to this process.
+    """Return the command that runs the program tethered to this process.
 
     The signal comes when the *thread* that started the child ends, so start it from the main thread.
     """

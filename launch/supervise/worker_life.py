@@ -1,9 +1,9 @@
-"""The life of one worker. One loop waits for all at once: pipes, signals, the worker's end, a deadline.
+"""The life of one worker, in one loop that waits for pipes, signals, the worker's end and a deadline.
 
 A signal to the launcher, a full disk or a broken protocol ends the worker's group with SIGTERM, and with
-SIGKILL after a grace or at a second Ctrl-C. A worker that keeps something of its steps (checkpoints, scalars,
-a trace) and has begun with them is first asked, by SIGINT, to end after its step: as long as it makes
-progress it may, unless a second Ctrl-C comes. However the worker ended, its group is killed and reaped.
+SIGKILL after a grace period or at a second Ctrl-C. A worker that saves something of its steps (checkpoints,
+scalars, a trace) and has begun with them is first asked, by SIGINT, to end after its step: it may as long as
+it makes progress, unless a second Ctrl-C comes. However the worker ended, its group is killed and reaped.
 """
 
 import contextlib
@@ -13,11 +13,12 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise import ending, failure
+from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.child import Child, Command
 from gputopo.launch.supervise.lines import EventLines, NotAnEventError
 from gputopo.launch.supervise.output import WorkerOutput
@@ -26,8 +27,8 @@ from gputopo.launch.supervise.sampling import Samples
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog
 from gputopo.values.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Step
 
-_PIECE_BYTES = 64 * 1024  # a pipe's default capacity
-_PIECES_AT_ONCE = 16  # a pipe holds 1 MiB at most, unless a stranger goes on writing to it
+_CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
+_MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on writing to it
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Limits:
 
     `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
     which TensorFlow takes itself down. `after_kill`: until it is given up as stuck in a driver call.
-    `patience`: how long a worker may say nothing.
+    `patience`: how long a worker may be silent.
     """
 
     after_term: float = 5.0
@@ -48,8 +49,15 @@ class Limits:
 LIMITS = Limits()
 
 
+Stage = Literal["running", "finishing", "closing", "asked", "killed", "over"]
+"""Of a worker's life: running, finishing its step, no more events, sent SIGTERM, killed, ended."""
+
+Answer = Literal["finish", "end", "kill"]
+"""To a signal: let the worker finish its step, send SIGTERM, or kill it."""
+
+
 class WorkerLife:
-    """Running, finishing its step, told to end, killed; and what is awaited when."""
+    """The stages of a worker, and what is awaited in each."""
 
     def __init__(
         self,
@@ -67,7 +75,7 @@ class WorkerLife:
         self._oom_kills_before = count_oom_kills()
         self._lines = EventLines()
         self._watchdog = Watchdog(limits.patience, time.monotonic())
-        self._stage: ending.Stage = "running"
+        self._stage: Stage = "running"
         self._has_begun = False
         self._deadline: float | None = None
         self._child: Child
@@ -76,11 +84,11 @@ class WorkerLife:
     def watch(
         self, command: Command, environment: Mapping[str, str], signals: int, samples: Samples | None
     ) -> None:
-        """Start the worker and go on until it has ended; then say why, if it was not the end of its work."""
+        """Run the worker to its end; record the cause, if it was not the end of its work."""
         try:
             self._child = Child(command, environment)
         except OSError as error:
-            self._record.tell(self._broken(f"cannot start the worker: {error.strerror}"))
+            self._record.add(self._broken(f"cannot start the worker: {error.strerror}"))
             return
         with contextlib.closing(self._child):
             try:
@@ -125,7 +133,7 @@ class WorkerLife:
     def _over(self) -> None:
         self._stage = "over"
 
-    # What comes through the pipes
+    # The pipes
 
     def _take_events(self) -> None:
         data = _read(self._child.events)
@@ -135,9 +143,9 @@ class WorkerLife:
             self._selector.unregister(self._child.events)
             self._expect_end()
             return
-        self._tell_events(data)
+        self._decode_events(data)
 
-    def _tell_events(self, data: bytes) -> None:
+    def _decode_events(self, data: bytes) -> None:
         try:
             for event in self._lines.take(data):
                 self._watchdog.heard(event, time.monotonic())
@@ -145,11 +153,11 @@ class WorkerLife:
                 if isinstance(event, RankFailed):
                     _empty(self._child.output, self._output.take)
                     event = msgspec.structs.replace(event, last_lines=self._output.last_lines)
-                    self._say_what_is_lost(event)
+                    self._note_lost_state(event)
                     self._expect_end()
-                self._record.tell(event)
+                self._record.add(event)
         except NotAnEventError as error:
-            self._record.tell(self._broken(f"the worker wrote a line that is no event: {error}"))
+            self._record.add(self._broken(f"the worker wrote a line that is no event: {error}"))
             self._ask_to_end()
         if self._record.unwritable:
             self._ask_to_end()
@@ -163,22 +171,22 @@ class WorkerLife:
 
     def _take_samples(self, samples: Samples) -> None:
         for sample in samples.take():
-            self._record.tell(sample)
+            self._record.add(sample)
         if self._record.unwritable:
             self._ask_to_end()
 
     def _empty_pipes(self) -> None:
-        """Take what the worker had written before its end: the failure that it told may be in it."""
+        """Read what the worker had written before its end: its failure may be in it."""
         _empty(self._child.output, self._output.take)
-        _empty(self._child.events, self._tell_events)
+        _empty(self._child.events, self._decode_events)
 
     # How it ends
 
     def _signals_came(self, signals: int) -> None:
         for number in _read(signals) or b"":
-            worth_a_step = self._has_begun and ending.keeps_something(self._spec)
-            decided = ending.answer(number, self._stage, worth_a_step=worth_a_step)
-            self._record.tell(failure.asked_to_end(number, self._spec, time_s=time.time()))
+            worth_a_step = self._has_begun and saves_something(self._spec)
+            decided = answer(number, self._stage, worth_a_step=worth_a_step)
+            self._record.add(failure.asked_to_end(number, self._spec, time_s=time.time()))
             if decided == "kill":
                 self._kill()
             elif decided == "finish":
@@ -190,27 +198,25 @@ class WorkerLife:
         if self._stage == "running":  # it is asked once
             self._child.signal(signal.SIGINT)
             self._stage = "finishing"
-            self._record.tell(PhaseBegun(time_s=time.time(), phase="end"))
+            self._record.add(PhaseBegun(time_s=time.time(), phase="end"))
 
-    def _say_what_is_lost(self, told: RankFailed) -> None:
-        """The signal is why the run ended; that the worker could not do as asked is to be known too."""
-        if self._stage == "finishing" and told.kind != "interrupted":
-            self._record.tell(Noticed(time_s=time.time(), says=f"The last state is lost: {told.cause}"))
+    def _note_lost_state(self, failed: RankFailed) -> None:
+        """Record that the worker could not finish its step; the signal stays the cause of the run's end."""
+        if self._stage == "finishing" and failed.kind != "interrupted":
+            self._record.add(Noticed(time_s=time.time(), says=f"The last state is lost: {failed.cause}"))
 
     def _look_for_a_hang(self) -> None:
         verdict = self._watchdog.verdict(time.monotonic())
         if verdict is not None:
-            told = failure.hung(verdict, time_s=time.time(), last_lines=self._output.last_lines)
-            self._say_what_is_lost(told)
-            self._record.tell(told)
+            hung = failure.hung(verdict, time_s=time.time(), last_lines=self._output.last_lines)
+            self._note_lost_state(hung)
+            self._record.add(hung)
             self._ask_to_end()
 
     def _too_late(self) -> None:
         if self._stage == "closing":
             seconds = f"{self._limits.after_last_event:g} s"
-            self._record.tell(
-                self._broken(f"the worker told its last event and did not end within {seconds}")
-            )
+            self._record.add(self._broken(f"the worker sent its last event and did not end within {seconds}"))
             self._ask_to_end()
         elif self._stage == "asked":
             self._kill()
@@ -218,7 +224,7 @@ class WorkerLife:
             self._stage = "over"
 
     def _expect_end(self) -> None:
-        """The worker has told all it has to tell: it may take itself down, but not for ever."""
+        """The worker has sent its last event: it has a limited time to end."""
         if self._is_watched:
             self._stage = "closing"
             self._deadline = time.monotonic() + self._limits.after_last_event
@@ -236,14 +242,14 @@ class WorkerLife:
             self._deadline = time.monotonic() + self._limits.after_kill
 
     def _judge(self, status: int | None) -> None:
-        """Say why the worker ended, unless a failure was told before or it did its work."""
+        """Record why the worker ended, unless it did its work."""
         if status is None:
             stuck = f"process {self._child.pid} does not end even by SIGKILL: it is stuck in the driver"
-            self._record.tell(self._broken(stuck))
+            self._record.add(self._broken(stuck))
         elif status == 0 and self._lines.unfinished:
-            self._record.tell(self._broken("the worker's last event was cut short"))
+            self._record.add(self._broken("the worker's last event was cut short"))
         elif status != 0 or not any(isinstance(event, Step) for event in self._record.events):
-            self._record.tell(
+            self._record.add(
                 failure.of_exit(
                     status,
                     self._spec,
@@ -265,7 +271,7 @@ class WorkerLife:
 
 
 def _empty(handle: int, take: Callable[[bytes], None]) -> None:
-    for _ in range(_PIECES_AT_ONCE):
+    for _ in range(_MAX_CHUNKS):
         data = _read(handle)
         if not data:
             return
@@ -273,8 +279,28 @@ def _empty(handle: int, take: Callable[[bytes], None]) -> None:
 
 
 def _read(handle: int) -> bytes | None:
-    """Give what waits in a non-blocking pipe, b"" at its end, None if nothing waits."""
+    """Read a non-blocking pipe: b"" at its end, None if it is empty."""
     try:
-        return os.read(handle, _PIECE_BYTES)
+        return os.read(handle, _CHUNK_BYTES)
     except BlockingIOError:
         return None
+
+
+def answer(signum: int, stage: Stage, *, worth_a_step: bool) -> Answer:
+    """Decide what a signal to the launcher does. A second Ctrl-C kills at once.
+
+    SIGTERM and SIGHUP may come twice for one request, to the group and again from a parent, and their sender
+    can use SIGKILL: they do not interrupt the step that the worker was asked to finish.
+
+    `worth_a_step`: the worker has begun with its steps, and saves their result.
+    """
+    if signum == signal.SIGINT and stage in ("finishing", "asked", "killed"):
+        return "kill"
+    return "finish" if stage in ("running", "finishing") and worth_a_step else "end"
+
+
+def saves_something(spec: RunSpec) -> bool:
+    """Whether the worker saves something at the end of a step: checkpoints, scalars or a trace."""
+    lifecycle = spec.lifecycle
+    checkpoints = spec.task == "train" and lifecycle.checkpoints is not None
+    return checkpoints or lifecycle.tensorboard is not None or bool(lifecycle.trace_steps)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gputopo.launch.models.models import Model, parameter_count
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.folder_claims import claimed_folders
+from gputopo.launch.supervise.locks import locked_outputs
 from gputopo.launch.train.inputs.source import noticing
 from gputopo.launch.train.lifecycle.checkpoint_files import require_writable
 from gputopo.launch.train.lifecycle.checkpoints import Checkpoints
@@ -43,7 +43,7 @@ def train(
     a checkpoint of another run or a folder that another run has, DiskError if something cannot be written,
     and whatever TensorFlow raises (`tf.errors.ResourceExhaustedError` when memory is out).
     """
-    with claimed_folders(spec.lifecycle):
+    with locked_outputs(spec.lifecycle):
         return _train(model, spec, emit, start, stopped)
 
 

@@ -89,7 +89,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: OutputOptions, 
         repeats = combine(results, wanted.repeats)
         if error is not None:
             repeats = ended_by(repeats, *_told(error))
-        with signals.held():
+        with signals.deferred():
             if wanted.output is not None and not _saved(repeats, Path(wanted.output)):
                 repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
         _print_repeats(repeats, wanted.shape)
@@ -159,7 +159,7 @@ def _train_once(
     outcome = _supervised(target, spec, folder, showing)
     from gputopo.runs.summary import summarise
 
-    with signals.held():
+    with signals.deferred():
         result = _judged(summarise(outcome.events), folder)
         results.append(runs.save_result(folder, result, time_s=time.time()))
         tell(f"Run folder: {folder.path}\n")
@@ -168,7 +168,7 @@ def _train_once(
 
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     """Add what an earlier run says of this one's input."""
-    from gputopo.launch.supervise.past_runs import latest_results
+    from gputopo.launch.supervise.run_folder import latest_results
     from gputopo.runs.input_verdict import verdict
 
     earlier = latest_results(runs.runs_home(os.environ), but=folder.path)

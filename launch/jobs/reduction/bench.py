@@ -1,40 +1,81 @@
 """Times the reduction of a model's gradients by each method that TensorFlow offers: `bench-reduction`.
 
-Each method runs in a process of its own, because one that fails can leave TensorFlow unusable, end it or
+Each method runs in a separate process, because one that fails can leave TensorFlow unusable, end it or
 hang. The clock runs from the host's call of the compiled graph until the host knows that every device has
-every sum. Nothing is subtracted: what a call costs that reduces nothing is told in `fixed_cost_us`.
+every sum. Nothing is subtracted: `fixed_cost_us` is the cost of a call that reduces nothing.
 
 Bandwidths as nccl-tests defines them (doc/PERFORMANCE.md): algorithm bandwidth is the bytes of one replica's
 gradients over the time; bus bandwidth is that times 2 (n - 1) / n, which the links must carry at least.
 """
 
 import os
+import signal
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from gputopo.launch.jobs.reduction.process import SILENCE_LIMIT_S, Command, ReductionProcess, worker_command
-from gputopo.launch.jobs.reduction.spec import METHODS, Method, ReductionJob, Refused, Timed, require
+from gputopo.launch.jobs.reduction.spec import (
+    EMPTY_CALLS,
+    METHODS,
+    REFUSED,
+    REFUSED_FOR_ALL,
+    WRONG_SUM,
+    Method,
+    ReductionJob,
+    require,
+)
 from gputopo.launch.spec.cpu_plan import CPU_DEVICES, MOST_CPU_DEVICES
 from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.failure import last_words
+from gputopo.launch.supervise.job import Workers, workers
+from gputopo.launch.supervise.record import Record
+from gputopo.launch.supervise.watchdog import Patience
+from gputopo.launch.supervise.worker_life import Limits
 from gputopo.topology.reduction_groups import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.errors import UsageError
-from gputopo.values.events import Device
+from gputopo.values.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
 from gputopo.workload import workloads as workload
 
 REPEATS = 10
 WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer access and memory in it
+# A process without an event for this long hangs. Loading TensorFlow from a cold disk takes up to a minute,
+# and TensorFlow itself gives a collective up after 60 s.
+SILENCE_LIMIT_S = 120.0
 _SHARED_MEMORY = (
     "CPU devices share their memory and cores: tensors are handed over without a copy, so these times compare"
     " the methods' arithmetic and order, not links"
 )
 
+Command = Callable[[ReductionJob, int], Sequence[str]]
+"""Makes the command line that does a job and writes its events to a file descriptor."""
+
+
+def worker_command(job: ReductionJob, events: int) -> Sequence[str]:
+    """Return the command of the real worker. -P: files of the current folder do not shadow packages."""
+    module = "gputopo.launch.jobs.reduction.worker"
+    return (sys.executable, "-P", "-m", module, msgspec.json.encode(job).decode(), str(events))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Times of one method: microseconds of every repeat, and of a call that reduces nothing (median).
+
+    `bytes`: of one replica's gradients.
+    """
+
+    bytes: int
+    repeats_us: tuple[float, ...]
+    fixed_cost_us: float
+
 
 class ReductionTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, a sample per method in the order asked for.
+    """All times measured, a sample per method in the order asked for.
 
     `failures`: methods whose sums were wrong (reason WRONG_DATA). `fixed_cost_us`: by method, the median time
     of the same call without a reduction. `complete` is False where it was interrupted (Ctrl-C).
@@ -76,21 +117,26 @@ def measure(
     if repeats < 1:
         raise UsageError(f"{repeats} repeats measure nothing", "ask for at least one")
     run = _run_spec(model, gpus, cpu_devices)
-    session = _Session(run, worker_env(*_environments(run, gpus, environment)), command, silence_limit_s)
-    try:
+    session = _Session(run, command)
+    silence = Patience(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
+    environment = worker_env(*_environments(run, gpus, environment))
+    with workers(environment, limits=Limits(patience=silence)) as running:
         for number, method in enumerate(chosen):
             if progress is not None:
                 progress(method.name, number, len(chosen))
-            session.take(ReductionJob(run=run, method=method, repeats=repeats, warm_up=WARM_UP))
-    except KeyboardInterrupt:
-        for method in chosen[session.taken :]:
-            session.leave_out(method, "interrupted")
-        return session.times(complete=False)
-    return session.times()
+            job = ReductionJob(run=run, method=method, repeats=repeats, warm_up=WARM_UP)
+            first_missed = number + session.measure(job, running)
+            if running.stopped is not None:
+                for missed in chosen[first_missed:]:
+                    session.leave_out(missed, "interrupted")
+                break
+    if running.stopped is not None and running.stopped.kind != "interrupted":
+        signal.raise_signal(running.stopped.exit_code - 128)  # SIGTERM or SIGHUP ends this process too
+    return session.times(complete=running.stopped is None)
 
 
 def bus_factor(devices: int) -> float:
-    """Give bus bandwidth over algorithm bandwidth of an all-reduce: 2 (n - 1) / n.
+    """Bus bandwidth over algorithm bandwidth of an all-reduce: 2 (n - 1) / n.
 
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
@@ -98,13 +144,13 @@ def bus_factor(devices: int) -> float:
 
 
 def place_of(run: RunSpec) -> str:
-    """Name the set of a run's devices: `gpu:0,3` by index in the machine, `cpu:0,1` for CPU devices."""
+    """Name of the set of a run's devices: `gpu:0,3` by index in the machine, `cpu:0,1` for CPU devices."""
     numbers = (device.tower if device.gpu is None else device.gpu for device in run.devices)
     return f"{run.backend}:{','.join(map(str, numbers))}"
 
 
 def sample_of(run: RunSpec, method: Method, timed: Timed) -> Sample:
-    """Give the sample of one method's times."""
+    """Return the sample of one method's times."""
     speeds = tuple(timed.bytes / us / 1e3 for us in timed.repeats_us)  # bytes/us is MB/s
     median_us = statistics.median(timed.repeats_us)
     speed = timed.bytes / median_us / 1e3
@@ -125,36 +171,50 @@ def sample_of(run: RunSpec, method: Method, timed: Timed) -> Sample:
     )
 
 
-class _Session:
-    """The outcomes so far, and how the next one is had."""
+def timed_of(job: ReductionJob, events: Sequence[Event]) -> Timed | None:
+    """Return the times that a worker's events hold; None if it did not come to its last call."""
+    size, empty = 0, False
+    reduced_us: list[float] = []
+    empty_us: list[float] = []
+    for event in events:
+        if isinstance(event, ModelBuilt):
+            size = event.parameter_bytes
+        elif isinstance(event, PhaseBegun):
+            empty = event.phase == EMPTY_CALLS
+        elif isinstance(event, Step) and not event.warmup:
+            (empty_us if empty else reduced_us).append(1e6 * event.seconds)
+    if size == 0 or min(len(reduced_us), len(empty_us)) < job.repeats:
+        return None
+    return Timed(size, tuple(reduced_us), statistics.median(empty_us))
 
-    def __init__(
-        self, run: RunSpec, environment: Mapping[str, str], command: Command, silence_limit_s: float
-    ) -> None:
+
+class _Session:
+    """The outcomes so far."""
+
+    def __init__(self, run: RunSpec, command: Command) -> None:
         self._run = run
-        self._environment = environment
         self._command = command
-        self._limit_s = silence_limit_s
         self._samples: list[Sample] = []
         self._failures: list[Failure] = []
         self._not_measured: list[NotMeasured] = []
         self._fixed_cost_us: dict[str, float] = {}
         self._for_all: str | None = None
-        self.taken = 0
 
-    def take(self, job: ReductionJob) -> None:
-        """Time one method, or note why not."""
+    def measure(self, job: ReductionJob, running: Workers) -> bool:
+        """Time one method, or note why not; False if a signal stopped it before its last call."""
         why_not = self._for_all or job.method.why_not(self._run.backend, len(self._run.devices))
-        if why_not is None:
-            outcome = ReductionProcess(job, self._environment, self._command, self._limit_s).outcome()
-            if isinstance(outcome, Timed):
-                self._samples.append(sample_of(self._run, job.method, outcome))
-                self._fixed_cost_us[job.method.name] = outcome.fixed_cost_us
-            else:
-                self._refused(job.method, outcome)
-        else:
+        if why_not is not None:
             self.leave_out(job.method, why_not)
-        self.taken += 1
+            return True
+        record = Record(None, lambda event: None)
+        running.run(self._run, lambda events: self._command(job, events), record, Path(os.devnull))
+        timed = timed_of(job, record.events)
+        if timed is not None:
+            self._samples.append(sample_of(self._run, job.method, timed))
+            self._fixed_cost_us[job.method.name] = timed.fixed_cost_us
+        elif running.stopped is None:
+            self._failed(job.method, record)
+        return timed is not None or running.stopped is None
 
     def leave_out(self, method: Method, reason: str) -> None:
         """Note that a method was not measured."""
@@ -163,7 +223,7 @@ class _Session:
         self._not_measured.append(NotMeasured(what=what, reason=reason))
 
     def times(self, *, complete: bool = True) -> ReductionTimes:
-        """Give all that was measured."""
+        """Return all that was measured."""
         return ReductionTimes(
             samples=tuple(self._samples),
             failures=tuple(self._failures),
@@ -173,8 +233,9 @@ class _Session:
             complete=complete,
         )
 
-    def _refused(self, method: Method, refused: Refused) -> None:
-        if refused.wrong_data:
+    def _failed(self, method: Method, record: Record) -> None:
+        failed = record.failure
+        if failed is not None and failed.kind == WRONG_SUM:
             place = place_of(self._run)
             self._failures.append(
                 Failure(
@@ -182,13 +243,26 @@ class _Session:
                     source=place,
                     destination=place,
                     reason="WRONG_DATA",
-                    says=refused.says,
+                    says=failed.cause,
                 )
             )
             return
-        self.leave_out(method, refused.says)
-        if refused.for_all:
-            self._for_all = refused.says
+        reason = _reason(failed, record.events)
+        self.leave_out(method, reason)
+        if failed is not None and failed.kind == REFUSED_FOR_ALL:
+            self._for_all = reason
+
+
+def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
+    """Why there are no times: the worker's own cause, or how it ended, in which phase, and its last line."""
+    if failed is None:
+        return "the worker ended before its last call"
+    if failed.kind in (REFUSED, REFUSED_FOR_ALL):
+        return failed.cause
+    phase = next((event.phase for event in reversed(events) if isinstance(event, PhaseBegun)), "its start")
+    cause = failed.cause if phase in failed.cause else f"{failed.cause}, in {phase}"
+    last = last_words(failed.last_lines)
+    return f"{cause}: {last}" if last and last not in cause else cause
 
 
 def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSpec:

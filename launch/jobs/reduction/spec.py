@@ -1,4 +1,4 @@
-"""What a process that times one reduction is told, and what it tells; and the table of all methods.
+"""The job of a process that times one reduction, and the table of all methods.
 
 To add a method: its name in `gputopo.values.all_reduce`, and if its algorithm is new, a function in
 `gputopo.launch.train.reductions.methods.ALGORITHMS`. This module does not load TensorFlow.
@@ -16,7 +16,7 @@ _ALSO_TIMED = ("ring#2", "psgpu#2")
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to reduce: a name for users, the algorithm that builds its ops, and that algorithm's options.
+    """One method: a name for users, the algorithm that builds its ops, and that algorithm's options.
 
     `algorithm` is a key of `ALGORITHMS`, `options` are its keyword arguments.
     """
@@ -27,13 +27,13 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = {}
 
     def why_not(self, backend: Backend, devices: int) -> str | None:
-        """Say why it cannot be used there, None if it can."""
+        """Why it cannot be used there, None if it can."""
         found = all_reduce.parse(self.name).why_not(backend, devices)
         return None if found is None else found[0]
 
 
 def options_of(asked: Reduction, groups: Groups = ()) -> tuple[str, Options]:
-    """Give the algorithm of a reduction, and its options. `groups`: of towers, for the hierarchical one."""
+    """Return the algorithm of a reduction, and its options. `groups`: of towers, for the hierarchical one."""
     if asked.name == "collective":
         return "collective", {"hint": "ring"}
     if asked.name == "nccl":
@@ -44,7 +44,7 @@ def options_of(asked: Reduction, groups: Groups = ()) -> tuple[str, Options]:
 
 
 def require(name: str, groups: Groups = ()) -> Method:
-    """Give the method of that name (`gputopo.values.all_reduce`). UsageError names the nearest."""
+    """Return the method of that name (`gputopo.values.all_reduce`). UsageError names the nearest."""
     asked = all_reduce.parse(name)
     algorithm, options = options_of(asked, groups)
     return Method(name=asked.written, algorithm=algorithm, says=SAYS[asked.name], options=options)
@@ -54,7 +54,12 @@ METHODS: dict[str, Method] = {name: require(name) for name in (*NAMES, *_ALSO_TI
 
 
 class ReductionJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process shall time. Of `run` its model, devices and backend count."""
+    """What one process times. Of `run` its model, devices and backend count.
+
+    The worker's events: PhaseBegun for what comes next, ModelBuilt with the bytes of one replica's gradients,
+    a Step per call (warm-up below 1), first with the reduction, then, after PhaseBegun(EMPTY_CALLS), without;
+    RankFailed of the kinds below for a refusal.
+    """
 
     run: RunSpec
     method: Method
@@ -62,32 +67,7 @@ class ReductionJob(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: int
 
 
-class Alive(msgspec.Struct, frozen=True, kw_only=True, tag="alive"):
-    """A sign of life: what comes next, in words."""
-
-    next: str
-
-
-class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
-    """The outcome: microseconds of every repeat, and of a call that reduces nothing (median).
-
-    `bytes`: of one replica's gradients.
-    """
-
-    bytes: int
-    repeats_us: tuple[float, ...]
-    fixed_cost_us: float
-
-
-class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """Why there is no outcome, in one line.
-
-    `wrong_data`: it ran and its sums were wrong. `for_all`: every other method would be refused as well.
-    """
-
-    says: str
-    wrong_data: bool = False
-    for_all: bool = False
-
-
-Message = Alive | Timed | Refused
+EMPTY_CALLS = "calls without a reduction"
+REFUSED = "refused"  # this method cannot be measured here
+REFUSED_FOR_ALL = "refused for all"  # nor can any other
+WRONG_SUM = "wrong sum"  # it ran, and its sums were wrong

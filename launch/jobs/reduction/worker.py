@@ -1,11 +1,10 @@
-"""Times one reduction: `python -m gputopo.launch.jobs.reduction.worker JOB_JSON MESSAGES_FD`.
+"""Times one reduction: `python -m gputopo.launch.jobs.reduction.worker JOB_JSON EVENTS_FD`.
 
 One process, one method: a collective that failed leaves TensorFlow unusable, and some methods end it. It
-tests the sums, warms up, times, and tells `Message`s, one JSON object a line.
+tests the sums, warms up, times, and writes the events that `ReductionJob` describes.
 """
 
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,45 +12,55 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.launch.jobs.reduction.spec import Alive, Message, ReductionJob, Refused, Timed
+from gputopo.launch.jobs.reduction.spec import (
+    EMPTY_CALLS,
+    REFUSED,
+    REFUSED_FOR_ALL,
+    WRONG_SUM,
+    ReductionJob,
+)
 from gputopo.launch.train import lean_tensorflow
-from gputopo.values.errors import GputopoError, HardwareError
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError
+from gputopo.values.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
 
 if TYPE_CHECKING:
     from gputopo.launch.models.models import Model
     from gputopo.launch.train.reductions.reducer import Reducer
 
 Tensor = Any
-Tell = Callable[[Message], None]
+Emit = Callable[[Event], None]
 
 # The values to be added are whole numbers and small, so that every sum is exact in float32 in any order,
 # and a lost, doubled or exchanged tensor changes it: (index + 7 x variable) mod 61, and 64 more per tower.
 _PERIOD, _SHIFT, _STEP = 61, 7, 64
-_US = 1e6
 # On CPU devices: stand-ins, sums, and what a method packs or a check compares. Four devices with AlexNet's
 # 0.25 GB peaked at 3.2 GB, TensorFlow's own 0.5 GB counted.
 _HOST_BYTES_PER_GRADIENT_BYTE = 4
 
 
 def main(arguments: list[str]) -> int:
-    """Do the job and tell its outcome; gives 0 also for a refusal that was told."""
+    """Do the job; return 0, or the exit code of a refusal, which is among the events."""
     job, handle = msgspec.json.decode(arguments[0], type=ReductionJob), int(arguments[1])
 
-    def tell(message: Message) -> None:
-        data = msgspec.json.encode(message) + b"\n"
+    def emit(event: Event) -> None:
+        data = encode_line(event)
         while data:
             data = data[os.write(handle, data) :]
 
-    tell(_outcome(job, tell))
-    return 0
+    refused = _refusal(job, emit)
+    if refused is not None:
+        emit(refused)
+    os.close(handle)  # TensorFlow may hang in taking itself down: the launcher then knows that all is said
+    return 0 if refused is None else refused.exit_code
 
 
-def _outcome(job: ReductionJob, tell: Tell) -> Message:
-    tell(Alive(next="loading TensorFlow"))
+def _refusal(job: ReductionJob, emit: Emit) -> RankFailed | None:
+    """Time the reduction; return why it cannot be measured, or None."""
+    _begin(emit, "loading TensorFlow")
     try:
         tf = lean_tensorflow.load()
     except ImportError as error:
-        return Refused(says=f"TensorFlow cannot be imported: {error}", for_all=True)
+        return _refused(REFUSED_FOR_ALL, f"TensorFlow cannot be imported: {error}")
     import psutil
 
     from gputopo.launch.models import models
@@ -65,15 +74,24 @@ def _outcome(job: ReductionJob, tell: Tell) -> Message:
         free = psutil.virtual_memory().available
         require_memory(4 * models.parameter_count(model), job, free=free)
     except GputopoError as error:
-        return Refused(says=error.what, for_all=True)
+        return _refused(REFUSED_FOR_ALL, error.what)
     try:
-        return time_reduction(model, job, tell)
+        time_reduction(model, job, emit)
     except WrongSumError as error:
-        return Refused(says=error.what, wrong_data=True)
+        return _refused(WRONG_SUM, error.what)
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
-        return Refused(says=f"out of memory: {_first_line(error)}")
+        return _refused(REFUSED, f"out of memory: {_first_line(error)}")
     except tf.errors.OpError as error:
-        return Refused(says=_first_line(error))
+        return _refused(REFUSED, _first_line(error))
+    return None
+
+
+def _begin(emit: Emit, phase: str) -> None:
+    emit(PhaseBegun(time_s=time.time(), phase=phase))
+
+
+def _refused(kind: str, cause: str) -> RankFailed:
+    return RankFailed(time_s=time.time(), kind=kind, cause=cause, remedy="", exit_code=ExitCode.HARDWARE)
 
 
 def require_memory(gradient_bytes: int, job: ReductionJob, *, free: int) -> None:
@@ -91,7 +109,7 @@ class WrongSumError(HardwareError):
     """A reduction that did not give the sum."""
 
 
-def time_reduction(model: "Model", job: ReductionJob, tell: Tell) -> Timed:
+def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
     """Test the method, then time it on gradients of the model's shapes.
 
     Raises WrongSumError, and whatever TensorFlow raises.
@@ -99,15 +117,25 @@ def time_reduction(model: "Model", job: ReductionJob, tell: Tell) -> Timed:
     from gputopo.launch.train.reductions.methods import ALGORITHMS
 
     devices = [device.device for device in job.run.devices]
-    tell(Alive(next="the self-test"))
+    _begin(emit, "the self-test")
+    began = time.perf_counter()
     reducer = ALGORITHMS[job.method.algorithm](devices, **job.method.options)
     test_digits(reducer, devices, job.method.name)
     bench = _Bench(model, devices, job.method.name)
     bench.check(reducer)
-    tell(Alive(next="the warm-up"))
-    repeats = bench.time(reducer, job, tell)
-    fixed = bench.time(lambda gradients: [list(values) for values in gradients], job, tell, reduces=False)
-    return Timed(bytes=bench.bytes, repeats_us=tuple(repeats), fixed_cost_us=statistics.median(fixed))
+    emit(
+        ModelBuilt(
+            time_s=time.time(),
+            parameters=bench.bytes // 4,
+            parameter_bytes=bench.bytes,
+            import_s=0.0,
+            build_s=time.perf_counter() - began,
+        )
+    )
+    _begin(emit, "the warm-up")
+    bench.time(reducer, job, emit)
+    _begin(emit, EMPTY_CALLS)
+    bench.time(lambda gradients: [list(values) for values in gradients], job, emit, reduces=False)
 
 
 def test_digits(reducer: "Reducer", devices: Sequence[str], name: str) -> None:
@@ -121,7 +149,7 @@ def test_digits(reducer: "Reducer", devices: Sequence[str], name: str) -> None:
 
 
 class _Bench:
-    """Stand-ins for the gradients, [variable][tower], on their devices: what is reduced again and again."""
+    """Stand-ins for the gradients, [variable][tower], on their devices: the reduction's input."""
 
     def __init__(self, model: "Model", devices: Sequence[str], name: str) -> None:
         import numpy as np
@@ -153,30 +181,26 @@ class _Bench:
                     # One after the other: what is expected takes as much memory as the sum itself.
                     with tf.device(device), tf.control_dependencies(right[-1:]):
                         own = self._sources[number][tower].read_value()
-                        wanted = count * own + _STEP * (count * (count - 1) / 2 - count * tower)
-                        right.append(tf.reduce_all(tf.equal(total, wanted)))
+                        expected = count * own + _STEP * (count * (count - 1) / 2 - count * tower)
+                        right.append(tf.reduce_all(tf.equal(total, expected)))
             return right
 
         for number, right in enumerate(tf.compat.v1.wrap_function(build, [])()):
             if not bool(right.numpy()):
                 raise self._wrong(self._devices[number % count], f"variable {number // count}")
 
-    def time(self, reducer: "Reducer", job: ReductionJob, tell: Tell, *, reduces: bool = True) -> list[float]:
-        """Give the microseconds of each repeat, from the call until the host knows that all have all sums."""
+    def time(self, reducer: "Reducer", job: ReductionJob, emit: Emit, *, reduces: bool = True) -> None:
+        """Time each call from its start until the host knows that all devices have all sums."""
         import tensorflow as tf
 
         graph = tf.compat.v1.wrap_function(lambda: self._probes(reducer(self._read())), [])
-        seconds = []
-        for turn in range(job.warm_up + job.repeats):
+        for number in range(1 - job.warm_up, 1 + job.repeats):
             began = time.perf_counter()
             probes = [probe.numpy() for probe in graph()]
-            ended = time.perf_counter()
-            if turn >= job.warm_up:
-                seconds.append(ended - began)
+            seconds = time.perf_counter() - began
             if reduces:
                 self._check_probes(probes)
-            tell(Alive(next=f"call {turn + 2} of {job.warm_up + job.repeats}, the warm-up counted"))
-        return [_US * value for value in seconds]
+            emit(Step(time_s=time.time(), step=number, seconds=seconds, images=0, loss=None, marks=()))
 
     def _read(self) -> list[list[Tensor]]:
         import tensorflow as tf
@@ -191,9 +215,9 @@ class _Bench:
         return read
 
     def _probes(self, sums: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Give a number of each device on the host: the first elements of all its sums, added up there.
+        """Return a number of each device on the host: the first elements of all its sums, added up there.
 
-        They cannot be known before every sum is on that device, nor can any sum be left out.
+        It cannot be known before every sum is on that device, nor can any sum be left out.
         """
         import tensorflow as tf
 
@@ -211,9 +235,9 @@ class _Bench:
     def _check_probes(self, probes: Sequence[Any]) -> None:
         count = len(self._devices)
         firsts = sum(_SHIFT * number % _PERIOD for number in range(len(self._sources)))
-        wanted = count * firsts + len(self._sources) * _STEP * count * (count - 1) // 2
+        expected = count * firsts + len(self._sources) * _STEP * count * (count - 1) // 2
         for device, probe in zip(self._devices, probes, strict=True):
-            if float(probe) != -wanted:
+            if float(probe) != -expected:
                 raise self._wrong(device, "a timed call")
 
     def _wrong(self, device: str, where: str) -> WrongSumError:

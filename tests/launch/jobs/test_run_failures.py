@@ -92,7 +92,7 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
 
 
 def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run) -> None:
-    impatient = Limits(after_term=60, patience=Patience(factor=1, least_s=0.2))
+    impatient = Limits(after_term=60, patience=Patience(factor=1, min_s=0.2))
     outcome = run("hangs", limits=impatient)
     told = failure(outcome)
     assert (told.kind, outcome.exit_code) == ("hung", 3)

@@ -49,7 +49,7 @@ def crashed(held: int, backend: str = "cpu", signum: int = signal.SIGSEGV) -> Ra
 def test_a_crash_on_cpus_with_much_of_the_memory_held_is_told_as_out_of_memory(held: int) -> None:
     told = crashed(held)
     assert (told.kind, told.exit_code, told.signal) == ("out_of_memory", 3, "SIGSEGV")
-    assert f"it held {held / GIB:.1f} of the host's 32.0 GiB" in told.cause
+    assert f"it used {held / GIB:.1f} of the host's 32.0 GiB" in told.cause
     assert told.remedy == "use a smaller --batch-size (now 64 per device)"
 
 

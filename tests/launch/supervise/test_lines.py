@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.supervise.lines import LONGEST_LINE, EventLines, NotAnEventError
+from gputopo.launch.supervise.lines import MAX_LINE_BYTES, EventLines, NotAnEventError
 from gputopo.values.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
 
 EVENTS: list[Event] = [
@@ -51,6 +51,6 @@ def test_an_event_that_only_the_launcher_tells_is_refused() -> None:
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
     lines = EventLines()
-    assert list(lines.take(b"x" * LONGEST_LINE)) == []
+    assert list(lines.take(b"x" * MAX_LINE_BYTES)) == []
     with pytest.raises(NotAnEventError):
         list(lines.take(b"x"))

@@ -11,7 +11,8 @@ import pytest
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.locks import claimed
+from gputopo.launch.supervise.locks import locked_spec
+from gputopo.launch.supervise.run_folder import MAX_PAST_RUNS, latest_results
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
 from gputopo.values.events import WarmupDone, read_events
@@ -103,7 +104,7 @@ def test_an_empty_spec_of_a_run_that_was_killed_is_not_in_the_way(tmp_path: Path
 
 
 def test_an_empty_spec_of_a_run_that_lives_is_in_the_way(tmp_path: Path) -> None:
-    with claimed(tmp_path / "spec.json"), pytest.raises(InputError, match="already holds a run"):
+    with locked_spec(tmp_path / "spec.json"), pytest.raises(InputError, match="already holds a run"):
         create(tmp_path, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
 
@@ -254,9 +255,7 @@ def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_pat
 def test_a_run_folder_that_was_removed_is_told_as_that_and_no_space_is_asked_for(tmp_path: Path) -> None:
     given = runs.save_result(runs.RunFolder(tmp_path / "gone"), RESULT, time_s=1.0)
     assert given.failure is not None
-    assert given.failure.remedy == (
-        "start it again, with a folder for --output that stays there while the run goes on"
-    )
+    assert given.failure.remedy == ("start it again, with a folder for --output that stays during the run")
 
 
 def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_path: Path) -> None:
@@ -267,3 +266,31 @@ def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_
     first = failure.broken("the first", time_s=1.0)
     failed = msgspec.structs.replace(RESULT, status="failed", exit_code=3, failure=first)
     assert runs.save_result(runs.RunFolder(tmp_path / "gone"), failed, time_s=1.0) == failed
+
+
+def past_run(home: Path, name: str) -> Path:
+    (home / name).mkdir(parents=True)
+    schema.write(home / name / "result.json", RESULT)
+    return home / name
+
+
+def test_the_latest_past_runs_come_first_and_this_run_is_left_out(tmp_path: Path) -> None:
+    first, second = past_run(tmp_path, "20260101-000000-a-1"), past_run(tmp_path, "20260102-000000-a-1")
+    own = past_run(tmp_path, "20260103-000000-a-1")
+    assert [where for where, _ in latest_results(tmp_path, but=own)] == [str(second), str(first)]
+
+
+def test_past_runs_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
+    kept = past_run(tmp_path, "1")
+    (tmp_path / "2").mkdir()
+    (past_run(tmp_path, "3") / "result.json").write_text("{ cut off")
+    (tmp_path / "file").touch()
+    assert list(latest_results(tmp_path)) == [(str(kept), RESULT)]
+    assert list(latest_results(tmp_path / "nowhere")) == []
+
+
+def test_only_so_many_past_runs_are_read(tmp_path: Path) -> None:
+    for number in range(MAX_PAST_RUNS + 5):
+        (tmp_path / f"{number:03d}").mkdir()
+    past_run(tmp_path, "000-old")
+    assert list(latest_results(tmp_path)) == []

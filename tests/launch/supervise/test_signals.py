@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from gputopo.launch.supervise.signals import EndedError, caught, held, raised
+from gputopo.launch.supervise.signals import EndedError, caught, deferred, raised
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -38,7 +38,7 @@ def test_what_is_being_written_is_written_to_its_end(number: signal.Signals) -> 
     done = []
 
     def write() -> None:
-        with held():
+        with deferred():
             os.kill(os.getpid(), number)
             done.append("written")
 
@@ -49,7 +49,7 @@ def test_what_is_being_written_is_written_to_its_end(number: signal.Signals) -> 
 
 def test_of_several_signals_that_waited_the_first_one_counts() -> None:
     def write() -> None:
-        with held():
+        with deferred():
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGTERM)
 

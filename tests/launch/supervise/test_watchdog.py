@@ -13,7 +13,7 @@ from gputopo.values.events import (
     WarmupDone,
 )
 
-PATIENCE = Patience(factor=10, least_s=5, phase_s=100, start_s=1000)
+PATIENCE = Patience(factor=10, min_s=5, phase_s=100, start_s=1000)
 
 
 def step(seconds: float = 1.0, number: int = 1) -> Step:
@@ -89,7 +89,7 @@ def test_every_word_of_the_worker_moves_the_deadline_on(seconds: list[float]) ->
         now += one
         watchdog.heard(step(one), now)
         deadline = watchdog.deadline_s()
-        assert deadline >= now + PATIENCE.least_s
+        assert deadline >= now + PATIENCE.min_s
         assert watchdog.verdict(now) is None
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from gputopo.launch.jobs.reduction.spec import METHODS, Method, ReductionJob
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.values.errors import GputopoError
-from gputopo.values.events import Device
+from gputopo.values.events import Device, Event
 from tests.launch.train.small_model import SmallModel
 
 SHAPES = ((3, 5, 2), (1,), (), (401, 300), (40, 31), (7,), (7,))  # the large one is worth cutting
@@ -131,13 +131,17 @@ def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def _checked(method: Method, run: RunSpec) -> list[Any]:
     """Give the bytes and the number of times of a bench, or what it refused."""
+    from gputopo.launch.jobs.reduction.bench import timed_of
     from gputopo.launch.jobs.reduction.worker import time_reduction
 
     job = ReductionJob(run=run, method=method, repeats=2, warm_up=1)
+    events: list[Event] = []
     try:
-        timed = time_reduction(SmallModel(), job, lambda _: None)
+        time_reduction(SmallModel(), job, events.append)
     except GputopoError as error:
         return [error.what]
+    timed = timed_of(job, events)
+    assert timed is not None
     return [timed.bytes, len(timed.repeats_us), min(timed.repeats_us) > 0, timed.fixed_cost_us > 0]
 
 

@@ -1,7 +1,8 @@
-"""The parent's part of timing reductions, with processes that misbehave in one way each. No TensorFlow."""
+"""The launcher's part of timing reductions, with workers that misbehave in one respect each."""
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,23 +13,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.jobs.reduction.bench import bus_factor, measure, sample_of
-from gputopo.launch.jobs.reduction.process import worker_command
-from gputopo.launch.jobs.reduction.spec import METHODS, ReductionJob, Timed, require
+from gputopo.launch.jobs.reduction.bench import Timed, bus_factor, measure, sample_of, worker_command
+from gputopo.launch.jobs.reduction.spec import METHODS, ReductionJob, require
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.bandwidth import gpu_of
 from gputopo.values.errors import UsageError
 from gputopo.values.events import Device
 
-TIMED = {"type": "timed", "bytes": 1000, "repeats_us": [4.0, 2.0, 2.0], "fixed_cost_us": 0.5}
-# What a worker of these tests can use: `tell(message)`, and the job's method as `method`.
+# What a worker of these tests can use: `tell(event, ...)`, `times()`, and the job's method as `method`.
 PRELUDE = """
 import json, os, signal, sys, time
-method = json.loads(sys.argv[1])["method"]["name"]
-def tell(**message):
-    os.write(int(sys.argv[2]), json.dumps(message).encode() + b"\\n")
+job = json.loads(sys.argv[1])
+method = job["method"]["name"]
+def tell(event, **fields):
+    os.write(int(sys.argv[2]), json.dumps({"event": event, "time_s": 1.0, **fields}).encode() + b"\\n")
+def step(number, us):
+    tell("step", step=number, seconds=us / 1e6, images=0, loss=None, marks=[])
+def times():
+    tell("model_built", parameters=250, parameter_bytes=1000, import_s=0, build_s=0)
+    step(0, 1e6)
+    for number in range(job["repeats"]):
+        step(number + 1, 4.0 if number == 0 else 2.0)
+    tell("phase", phase="calls without a reduction")
+    for number in range(job["repeats"]):
+        step(number + 1, 0.5)
+def refuse(kind, cause):
+    tell("rank_failed", kind=kind, cause=cause, remedy="", exit_code=3)
+    sys.exit(3)
 """
-TELL_TIMED = f"tell(**{TIMED})"
+TELL_TIMES = "times()"
 
 
 class Worker:
@@ -39,10 +52,10 @@ class Worker:
         self._of_method = of_method
         self.jobs: list[ReductionJob] = []
 
-    def __call__(self, job: ReductionJob, messages: int) -> Sequence[str]:
+    def __call__(self, job: ReductionJob, events: int) -> Sequence[str]:
         self.jobs.append(job)
         script = PRELUDE + self._of_method.get(job.method.name, self._script)
-        return (sys.executable, "-I", "-c", script, msgspec.json.encode(job).decode(), str(messages))
+        return (sys.executable, "-I", "-c", script, msgspec.json.encode(job).decode(), str(events))
 
 
 def reasons(worker: Worker, methods: Sequence[str] = ("copy",), **options: Any) -> list[str]:
@@ -51,33 +64,35 @@ def reasons(worker: Worker, methods: Sequence[str] = ("copy",), **options: Any) 
 
 
 def test_every_method_gets_a_process_in_the_order_asked_for() -> None:
-    worker = Worker(TELL_TIMED)
-    told: list[tuple[str, int, int]] = []
+    worker = Worker(TELL_TIMES)
+    shown: list[tuple[str, int, int]] = []
     times = measure(
         "alexnet",
         None,
         methods=["ring", "copy"],
         command=worker,
         repeats=7,
-        progress=lambda *step: told.append(step),
+        progress=lambda *step: shown.append(step),
     )
     assert [sample.algorithm for sample in times.samples] == ["ring", "copy"]
-    assert told == [("ring", 0, 2), ("copy", 1, 2)]
+    assert shown == [("ring", 0, 2), ("copy", 1, 2)]
     assert [job.repeats for job in worker.jobs] == [7, 7]
     assert times.complete
     assert times.fixed_cost_us == {"ring": 0.5, "copy": 0.5}
     assert "without a copy" in times.notes[0]
 
 
-def test_groups_are_told_to_the_hierarchical_reduction_alone() -> None:
-    worker = Worker(TELL_TIMED)
+def test_groups_are_given_to_the_hierarchical_reduction_alone() -> None:
+    worker = Worker(TELL_TIMES)
     groups = ((0, 2), (1,))
     measure("alexnet", [4, 5, 6], methods=["hierarchical", "copy"], groups=groups, command=worker)
     assert [job.method.options for job in worker.jobs] == [{"groups": groups}, {}]
 
 
 def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth() -> None:
-    (sample,) = measure("alexnet", [5, 2, 7, 0], methods=["copy"], command=Worker(TELL_TIMED)).samples
+    (sample,) = measure(
+        "alexnet", [5, 2, 7, 0], methods=["copy"], repeats=3, command=Worker(TELL_TIMES)
+    ).samples
     assert (sample.kind, sample.model, sample.bytes) == ("allreduce", "alexnet", 1000)
     assert sample.source == sample.destination == "gpu:5,2,7,0"
     assert gpu_of(sample.source) is None, "the place is no single GPU"
@@ -90,53 +105,54 @@ def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth() -> None:
 
 
 def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on() -> None:
-    hang = "tell(type='alive', next=f'call {os.getpid()}'); print('waiting for device 1', flush=True); "
-    worker = Worker(TELL_TIMED, ring=hang + "time.sleep(600)")
+    hang = "tell('phase', phase=f'call {os.getpid()}'); print('waiting for device 1', flush=True); "
+    worker = Worker(TELL_TIMES, ring=hang + "time.sleep(600)")
     times = measure("alexnet", None, methods=["ring", "copy"], command=worker, silence_limit_s=0.5)
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     (hung,) = times.not_measured
     assert "ring" in hung.what
-    assert hung.reason.endswith("nothing came for 0.5 s: waiting for device 1")
-    pid = int(hung.reason.partition("call ")[2].partition(":")[0])
+    assert "hangs" in hung.reason
+    assert hung.reason.endswith("': waiting for device 1")
+    pid = int(hung.reason.partition("call ")[2].partition("'")[0])
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
 def test_signs_of_life_put_the_limit_off() -> None:
-    lively = "\nfor turn in range(8): tell(type='alive', next='call'); time.sleep(0.1)\n" + TELL_TIMED
+    lively = "\nfor turn in range(8): tell('phase', phase='call'); time.sleep(0.1)\n" + TELL_TIMES
     assert reasons(Worker(lively), silence_limit_s=0.6) == []
 
 
-def test_a_process_that_aborts_is_told_with_its_last_line() -> None:
-    script = (
-        "tell(type='alive', next='the warm-up'); print('F0000 Check failed: peer', flush=True); os.abort()"
-    )
-    assert reasons(Worker(script)) == ["it was ended by SIGABRT at the warm-up: F0000 Check failed: peer"]
+def test_a_process_that_aborts_is_reported_with_its_last_line() -> None:
+    script = "tell('phase', phase='the warm-up'); print('F0000 Check failed: peer', flush=True); os.abort()"
+    assert reasons(Worker(script)) == [
+        "the worker was ended by SIGABRT, in the warm-up: F0000 Check failed: peer"
+    ]
 
 
-def test_an_exception_of_the_process_is_told_by_its_line() -> None:
+def test_an_exception_of_the_process_is_reported_by_its_line() -> None:
     (reason,) = reasons(Worker("raise ValueError('group of one')"))
-    assert reason == "it ended with exit code 1 at its start: ValueError: group of one"
+    assert reason == "the worker failed: ValueError: group of one, in its start"
 
 
 def test_an_end_without_an_outcome_is_no_pass() -> None:
-    assert reasons(Worker("pass")) == ["it ended with exit code 0 at its start"]
+    assert reasons(Worker("pass")) == ["the worker ended without a counted step, in its start"]
 
 
-@pytest.mark.parametrize("line", ["{}", "nothing", '{"type": "timed"}', "[1", '{"type": "later"}'])
-def test_a_line_that_is_no_message_is_not_measured(line: str) -> None:
+@pytest.mark.parametrize("line", ["{}", "nothing", '{"event": "step"}', "[1", '{"event": "later"}'])
+def test_a_line_that_is_no_event_is_not_measured(line: str) -> None:
     (reason,) = reasons(Worker(f"os.write(int(sys.argv[2]), {line!r}.encode() + b'\\n')"))
-    assert "no message" in reason
+    assert "no event" in reason
 
 
 def test_an_outcome_is_taken_even_if_the_process_dies_or_hangs_afterwards() -> None:
     for after in ("os.abort()", "time.sleep(600)"):
-        assert reasons(Worker(f"{TELL_TIMED}; {after}"), silence_limit_s=30.0) == []
+        assert reasons(Worker(f"{TELL_TIMES}; {after}"), silence_limit_s=0.5) == []
 
 
 def test_wrong_sums_are_a_failure_and_no_sample() -> None:
-    wrong = "tell(type='refused', says='adds up to 11, not 111', wrong_data=True)"
-    times = measure("alexnet", [0, 1], methods=["ring", "copy"], command=Worker(TELL_TIMED, ring=wrong))
+    wrong = "refuse('wrong sum', 'adds up to 11, not 111')"
+    times = measure("alexnet", [0, 1], methods=["ring", "copy"], command=Worker(TELL_TIMES, ring=wrong))
     (failed,) = times.failures
     assert (failed.kind, failed.reason, failed.source) == ("allreduce", "WRONG_DATA", "gpu:0,1")
     assert failed.says == "adds up to 11, not 111"
@@ -146,13 +162,13 @@ def test_wrong_sums_are_a_failure_and_no_sample() -> None:
 
 
 def test_what_holds_for_all_methods_is_found_out_once() -> None:
-    worker = Worker("tell(type='refused', says='no TensorFlow', for_all=True)")
+    worker = Worker("refuse('refused for all', 'no TensorFlow')")
     assert reasons(worker, ["copy", "ring", "pscpu"]) == ["no TensorFlow"] * 3
     assert len(worker.jobs) == 1
 
 
 def test_methods_for_gpus_start_no_process_on_cpu_devices() -> None:
-    worker = Worker(TELL_TIMED)
+    worker = Worker(TELL_TIMES)
     assert reasons(worker, ["nccl", "nccl_op"]) == ["NCCL reduces between GPUs only"] * 2
     assert worker.jobs == []
     assert len(measure("alexnet", [0, 1], methods=["nccl"], command=worker).samples) == 1
@@ -160,16 +176,14 @@ def test_methods_for_gpus_start_no_process_on_cpu_devices() -> None:
 
 @pytest.mark.parametrize(("devices", "measured"), [(2, 1), (3, 0), (4, 1), (5, 0)])
 def test_the_hierarchical_copy_is_left_out_for_odd_numbers(devices: int, measured: int) -> None:
-    times = measure("alexnet", None, devices, methods=["tf_hierarchical"], command=Worker(TELL_TIMED))
+    times = measure("alexnet", None, devices, methods=["tf_hierarchical"], command=Worker(TELL_TIMES))
     assert len(times.samples) == measured
     assert len(times.not_measured) == 1 - measured
     assert all("odd" in left_out.reason for left_out in times.not_measured)
 
 
 def test_the_chosen_gpus_replace_the_visible_ones_in_pci_order() -> None:
-    script = (
-        "tell(type='refused', says=json.dumps({k: v for k, v in os.environ.items() if k.startswith('CUDA')}))"
-    )
+    script = "refuse('refused', json.dumps({k: v for k, v in os.environ.items() if k.startswith('CUDA')}))"
     given_environment = {"CUDA_VISIBLE_DEVICES": "6,7", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
     times = measure("alexnet", [3, 1], 2, ["copy"], given_environment, command=Worker(script))
     assert json.loads(times.not_measured[0].reason) == {
@@ -180,13 +194,13 @@ def test_the_chosen_gpus_replace_the_visible_ones_in_pci_order() -> None:
     assert json.loads(times.not_measured[0].reason) == {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
-def test_an_interruption_keeps_what_was_measured() -> None:
+def test_ctrl_c_between_two_methods_keeps_what_was_measured() -> None:
     def interrupt(_: str, number: int, __: int) -> None:
         if number == 1:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     methods = ["copy", "ring", "one_device"]
-    times = measure("alexnet", None, methods=methods, command=Worker(TELL_TIMED), progress=interrupt)
+    times = measure("alexnet", None, methods=methods, command=Worker(TELL_TIMES), progress=interrupt)
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     assert [left_out.reason for left_out in times.not_measured] == ["interrupted"] * 2
     assert not times.complete
@@ -198,7 +212,7 @@ def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path)
         f"open({str(note)!r}, 'w').write(str(os.getpid())); "
         "os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     )
-    times = measure("alexnet", None, methods=["copy", "ring"], command=Worker(TELL_TIMED, ring=hang))
+    times = measure("alexnet", None, methods=["copy", "ring"], command=Worker(TELL_TIMES, ring=hang))
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     assert [left_out.reason for left_out in times.not_measured] == ["interrupted"]
     assert not times.complete
@@ -206,15 +220,14 @@ def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path)
         os.kill(int(note.read_text()), 0)
 
 
-def test_a_command_that_is_not_there_is_told() -> None:
+def test_a_command_that_is_not_there_is_reported() -> None:
     (reason,) = [
         left_out.reason
         for left_out in measure(
             "alexnet", None, methods=["copy"], command=lambda *_: ("/no/such/python",)
         ).not_measured
     ]
-    assert "exit code 127" in reason
-    assert "/no/such/python" in reason
+    assert "cannot run /no/such/python: No such file or directory" in reason
 
 
 @pytest.mark.parametrize(
@@ -233,7 +246,7 @@ def test_too_few_too_many_and_doubled_devices_are_refused_in_words(
     gpus: list[int] | None, cpu_devices: int, says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        measure("alexnet", gpus, cpu_devices, command=Worker(TELL_TIMED))
+        measure("alexnet", gpus, cpu_devices, command=Worker(TELL_TIMES))
 
 
 def test_unknown_names_and_no_repeats_are_refused_in_words() -> None:
@@ -278,7 +291,7 @@ def test_the_real_command_starts_the_worker_module_with_the_job() -> None:
     towers = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(2))
     run = RunSpec(model="alexnet", devices=towers, backend="cpu", batch_size=1)
     job = ReductionJob(run=run, method=METHODS["ring"], repeats=3, warm_up=1)
-    *_, module, told, messages = worker_command(job, 9)
+    *_, module, written, events = worker_command(job, 9)
     assert module == "gputopo.launch.jobs.reduction.worker"
-    assert msgspec.json.decode(told, type=ReductionJob) == job
-    assert messages == "9"
+    assert msgspec.json.decode(written, type=ReductionJob) == job
+    assert events == "9"

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from gputopo.launch.jobs.reduction.bench import measure
-from gputopo.launch.jobs.reduction.process import worker_command
-from gputopo.launch.jobs.reduction.spec import METHODS, Message, ReductionJob, Refused
+from gputopo.launch.jobs.reduction.bench import measure, worker_command
+from gputopo.launch.jobs.reduction.spec import METHODS, REFUSED, REFUSED_FOR_ALL, ReductionJob
+from gputopo.values.events import RankFailed, read_events
 from tests.launch.forks import run_program
 from tests.launch.train.reduction_cases import ON_CPU, SHAPES, WRAPPED, run_spec, wrapped
 from tests.launch.train.small_model import SHAPES as SMALL_MODEL
@@ -169,7 +169,7 @@ def test_the_real_worker_is_measured_on_cpu_devices() -> None:
         assert sample.bus_gb_per_s == pytest.approx((sample.median_gb_per_s or 0.0) * 4 / 3)
 
 
-def run_worker(job: ReductionJob) -> Message:
+def run_worker(job: ReductionJob) -> RankFailed:
     reading, writing = os.pipe()
     done = subprocess.run(
         worker_command(job, writing),
@@ -181,24 +181,21 @@ def run_worker(job: ReductionJob) -> Message:
     )
     os.close(writing)
     with open(reading, "rb") as stream:
-        messages = [msgspec.json.decode(line, type=Message) for line in stream]
-    assert messages, done.stderr[-2000:]
-    last: Message = messages[-1]
-    return last
+        events = list(read_events(stream, origin="pipe"))
+    assert events, done.stderr[-2000:]
+    assert isinstance(events[-1], RankFailed)
+    return events[-1]
 
 
 def test_an_op_without_a_kernel_is_refused_in_tensorflows_words() -> None:
     method = METHODS["nccl_op"]
     told = run_worker(ReductionJob(run=run_spec(2), method=method, repeats=1, warm_up=1))
-    assert isinstance(told, Refused)
-    assert "NcclAllReduce" in told.says
-    assert not told.wrong_data
-    assert not told.for_all
+    assert told.kind == REFUSED
+    assert "NcclAllReduce" in told.cause
 
 
 def test_gpus_that_tensorflow_does_not_see_are_refused_for_all_methods() -> None:
     run = msgspec.structs.replace(run_spec(2), backend="gpu")
     told = run_worker(ReductionJob(run=run, method=METHODS["copy"], repeats=1, warm_up=1))
-    assert isinstance(told, Refused)
-    assert told.for_all
-    assert "TensorFlow sees 0 of the 2 planned GPUs" in told.says
+    assert told.kind == REFUSED_FOR_ALL
+    assert "TensorFlow sees 0 of the 2 planned GPUs" in told.cause

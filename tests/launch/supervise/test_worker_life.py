@@ -1,9 +1,11 @@
+"""What a signal to the launcher does to a worker. The rest of its life: tests/launch/jobs/test_run_*."""
+
 import signal
 
 import pytest
 
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
-from gputopo.launch.supervise.ending import Answer, Stage, answer, keeps_something
+from gputopo.launch.supervise.worker_life import Answer, Stage, answer, saves_something
 from tests.launch.specs import cpu_spec
 
 
@@ -17,19 +19,19 @@ from tests.launch.specs import cpu_spec
         ("killed", "kill", "end"),
     ],
 )
-def test_only_a_worker_at_work_may_end_its_step_and_a_second_ctrl_c_kills(
+def test_only_a_running_worker_may_finish_its_step_and_a_second_ctrl_c_kills(
     stage: Stage, ctrl_c: Answer, term: Answer
 ) -> None:
     assert answer(signal.SIGINT, stage, worth_a_step=True) == ctrl_c
     assert answer(signal.SIGTERM, stage, worth_a_step=True) == term
 
 
-def test_a_worker_with_nothing_to_keep_is_told_to_end() -> None:
+def test_a_worker_with_nothing_to_save_is_sent_sigterm() -> None:
     assert answer(signal.SIGINT, "running", worth_a_step=False) == "end"
 
 
 @pytest.mark.parametrize(
-    ("spec", "keeps"),
+    ("spec", "saves"),
     [
         (cpu_spec(), False),
         (cpu_spec(lifecycle=Lifecycle(checkpoints="/c")), True),
@@ -38,5 +40,5 @@ def test_a_worker_with_nothing_to_keep_is_told_to_end() -> None:
         (cpu_spec(lifecycle=Lifecycle(trace="/t", trace_steps=(3,))), True),
     ],
 )
-def test_checkpoints_of_a_training_scalars_and_traces_are_worth_a_step(spec: RunSpec, keeps: bool) -> None:
-    assert keeps_something(spec) is keeps
+def test_checkpoints_of_a_training_scalars_and_traces_are_worth_a_step(spec: RunSpec, saves: bool) -> None:
+    assert saves_something(spec) is saves

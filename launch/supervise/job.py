@@ -1,0 +1,65 @@
+"""Runs workers: what a training run, a trial of a batch size and a measurement have in common.
+
+A job is a spec, a command that works by it and writes events, and a record of what happened. However a job
+ends, its failure is in the record, the first one with its cause, and no process of it is left.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.child import Command, adopting
+from gputopo.launch.supervise.oom import oom_kills
+from gputopo.launch.supervise.output import WorkerOutput
+from gputopo.launch.supervise.record import Record
+from gputopo.launch.supervise.sampling import Samples
+from gputopo.launch.supervise.signals import caught
+from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
+from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
+from gputopo.values.events import RankFailed
+
+
+class Workers:
+    """Runs workers one after another, in one environment and with one way to end them.
+
+    `stopped`: the failure of the last worker that a signal to the launcher ended, None if there was none.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        limits: Limits,
+        count_oom_kills: Callable[[], int | None],
+        signals: int,
+    ) -> None:
+        self._environment = environment
+        self._limits = limits
+        self._count_oom_kills = count_oom_kills
+        self._signals = signals
+        self.stopped: RankFailed | None = None
+
+    def run(
+        self, spec: RunSpec, command: Command, record: Record, log: Path, samples: Samples | None = None
+    ) -> None:
+        """Run one worker to its end: its events go to the record, its stdout and stderr to the log."""
+        with contextlib.closing(WorkerOutput(log)) as output:
+            life = WorkerLife(spec, record, output, self._limits, self._count_oom_kills)
+            life.watch(command, self._environment, self._signals, samples)
+        if record.failure is not None and record.failure.kind in STOPPED_FROM_OUTSIDE:
+            self.stopped = record.failure
+
+
+@contextlib.contextmanager
+def workers(
+    environment: Mapping[str, str],
+    *,
+    limits: Limits = LIMITS,
+    count_oom_kills: Callable[[], int | None] = oom_kills,
+) -> Iterator[Workers]:
+    """Make what runs workers with this environment, as a whole. Signals to the launcher end the running one.
+
+    One that comes between two workers ends the next. Use it in the main thread.
+    """
+    with caught() as signals, adopting():
+        yield Workers(environment, limits, count_oom_kills, signals)
