@@ -45,7 +45,7 @@ class LabelledImage:
 
 
 def serialized(image: LabelledImage) -> bytes:
-    """Return an image as a serialized Example; equal images give equal bytes."""
+    """Return an image as a serialized Example; equal images yield equal bytes."""
     boxes = image.boxes
     fields = {
         "image/height": _integers([image.height]),

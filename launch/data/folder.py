@@ -32,14 +32,14 @@ _INNER = ("cifar-10-batches-bin", "cifar-10-batches-py")
 class DataFolder:
     """A data set on the disk. `files`: of each subset, in order of their names.
 
-    `says`: what must be reported with a result, such as missing files.
+    `notices`: what must be reported with a result, such as missing files.
     """
 
     name: DataName
     form: Form
     folder: Path
     files: dict[Subset, tuple[Path, ...]]
-    says: tuple[str, ...] = field(default=())
+    notices: tuple[str, ...] = field(default=())
 
     def of(self, subset: Subset) -> tuple[Path, ...]:
         """Return the files of a subset. Raises InputError if there are none."""
@@ -126,19 +126,19 @@ def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
     if not matches:
         return None
     files: dict[Subset, tuple[Path, ...]] = {"train": (), "validation": ()}
-    says = []
+    notices = []
     for subset in files:
-        own = [found for found in matches if found[1] == subset]
-        files[subset] = tuple(folder / found[0] for found in own)
-        totals = sorted({int(found[3]) for found in own})
+        matched = [found for found in matches if found[1] == subset]
+        files[subset] = tuple(folder / found[0] for found in matched)
+        totals = sorted({int(found[3]) for found in matched})
         if len(totals) > 1:
             sets = " and ".join(f"-of-{total:05d}" for total in totals)
-            says.append(f"{folder} has {subset} files of several sets ({sets}): all of them are read.")
-        elif totals and totals[0] > len(own):
-            says.append(
-                f"{folder} has {len(own)} of {totals[0]} {subset} files: the others' images are left out."
+            notices.append(f"{folder} has {subset} files of several sets ({sets}): all of them are read.")
+        elif totals and totals[0] > len(matched):
+            notices.append(
+                f"{folder} has {len(matched)} of {totals[0]} {subset} files: the others' images are left out."
             )
-    return DataFolder("imagenet", "tfrecord", folder, files, tuple(says))
+    return DataFolder("imagenet", "tfrecord", folder, files, tuple(notices))
 
 
 def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
@@ -151,13 +151,13 @@ def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
     form = max(counts, key=lambda form: counts[form])
     if not counts[form]:
         return None
-    says = []
+    notices = []
     if all(counts.values()):
-        says.append(f"{folder} has CIFAR-10 in both versions: the {form} files are read.")
+        notices.append(f"{folder} has CIFAR-10 in both versions: the {form} files are read.")
     got, of = len(versions[form]["train"]), len(_CIFAR[form]["train"])
     if 0 < got < of:
-        says.append(f"{folder} has {got} of {of} training files: the others' images are left out.")
-    return DataFolder("cifar10", form, folder, versions[form], tuple(says))
+        notices.append(f"{folder} has {got} of {of} training files: the others' images are left out.")
+    return DataFolder("cifar10", form, folder, versions[form], tuple(notices))
 
 
 def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputError:

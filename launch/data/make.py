@@ -166,15 +166,20 @@ def _imagenet(folder: Path, request: Request, count: int, each: Pictures) -> tup
 
 
 def _tensorflow() -> Any:
-    """Import TensorFlow without its messages at the start. Raises HardwareError where it is not there."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    """Import TensorFlow, without what its libraries print as they load. Raises HardwareError without it."""
+    stderr = os.dup(2)
     try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
         import tensorflow
     except ImportError as error:
         raise HardwareError(
             f"TensorFlow cannot be imported: {error}",
             "it writes the TFRecords: install it (pip install tensorflow), or use --data-name cifar10",
         ) from error
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
     return tensorflow
 
 

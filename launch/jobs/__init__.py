@@ -1,1 +1,1 @@
-"""Programs that are started to answer one question: a user's program, a search, a measurement."""
+"""What gputopo starts: training runs, trials, measurements, and the user's program."""

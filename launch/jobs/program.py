@@ -1,4 +1,4 @@
-"""Runs the user's own program on the planned GPUs: its terminal, its signals, its exit code.
+"""Runs the user's program on the planned GPUs: its terminal, its signals, its exit code.
 
 The program stays in the launcher's process group and gets its stdin, stdout and stderr, so what reads keys or
 draws on the terminal works as without gputopo. If the launcher is killed, the program gets SIGTERM.
@@ -30,7 +30,7 @@ def check_program(command: Sequence[str], environment: Mapping[str, str]) -> Non
 
 
 def run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program to its end and give its exit code; 128 + n if signal n ended it.
+    """Run a program to its end and return its exit code; 128 + n if signal n ended it.
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that the terminal sends
     to the whole group: the program has had them. Raises UsageError if it is not there. Main thread only.

@@ -1,1 +1,1 @@
-"""Watches over the worker: starts it, listens to it, says what became of it, and ends it on every way out."""
+"""Supervises workers: starts them, reads their events, records how they ended, and leaves no process behind."""

@@ -21,7 +21,7 @@ from gputopo.values.events import RankFailed
 
 
 class Workers:
-    """Runs workers one after another, in one environment and with one way to end them.
+    """Runs workers one after another, with one environment, one set of limits and one set of signals.
 
     `stopped`: the failure of the last worker that a signal to the launcher ended, None if there was none.
     """

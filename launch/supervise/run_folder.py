@@ -257,7 +257,7 @@ def _remove_folders(made: list[Path]) -> None:
 
 
 def _by_index(plan: Plan) -> Plan:
-    """The plan as it may be shown to others: GPUs by index, which says the same in PCI order."""
+    """The plan without identities: GPUs by index, in PCI order."""
     if "GPU-" not in plan.environment.get("CUDA_VISIBLE_DEVICES", ""):
         return plan
     by_index = {

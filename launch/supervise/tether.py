@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     """Set the tether and become the program; returns only the exit code of a failure."""
     signum, parent, program = int(arguments[0]), int(arguments[1]), arguments[2:]
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent:  # it died before the tether held
+    if os.getppid() != parent:  # it died before the tether was set
         return 128 + signum
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):

@@ -36,7 +36,7 @@ class Limits:
     """How long a worker may take to end, in seconds.
 
     `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
-    which TensorFlow takes itself down. `after_kill`: until it is given up as stuck in a driver call.
+    which TensorFlow shuts down. `after_kill`: until it is given up as stuck in a driver call.
     `patience`: how long a worker may be silent.
     """
 

@@ -1,1 +1,1 @@
-"""Times the reduction of gradients: `bench` asks method by method, each in a `process` of its own."""
+"""Times the reduction of gradients: `bench` runs a `worker` for each method."""

@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     refused = _refusal(job, emit)
     if refused is not None:
         emit(refused)
-    os.close(handle)  # TensorFlow may hang in taking itself down: the launcher then knows that all is said
+    os.close(handle)  # TensorFlow may hang at exit: the launcher then knows that there is no more to come
     return 0 if refused is None else refused.exit_code
 
 

@@ -1,1 +1,1 @@
-"""Where the towers' examples come from: each kind of input is a `Source` in a module of its own."""
+"""The inputs of a training step: each kind is a `Source`, made by `factory`."""

@@ -23,11 +23,11 @@ from gputopo.launch.train.placement.devices import turn_width
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
 from gputopo.workload import workloads as workload
 
-# As tf_cnn_benchmarks: besides its own threads, a GPU keeps two of the host's busy.
+# As tf_cnn_benchmarks: besides its private threads, a GPU occupies two of the host.
 MONITORING_THREADS = 2
 _COLOURS = 3
 _MIN_CLASSES: dict[DataName, int] = {"imagenet": 2, "cifar10": 10}  # ImageNet's 0 is the background
-_SAMPLED_RECORDS = 32  # whose pictures give the mean growth by decoding
+_SAMPLED_RECORDS = 32  # for the mean growth by decoding
 _GIB = 2**30
 
 
@@ -172,7 +172,7 @@ def _pipeline(
         training=spec.task != "eval",
         seed=spec.seed,
     )
-    notices = (*found.says, _summary(found, subset, threads))
+    notices = (*found.notices, _summary(found, subset, threads))
     paths = found.of(subset)
     if found.name == "cifar10":
         return Cifar10(*read(paths, bad), recipe, spec.batch_size, threads, bad, notices)
@@ -200,7 +200,7 @@ def _facts(
         "images": images,
         "threads": threads,
         **readiness(spec, spec.data.prefetch),
-        **({"resize": spec.data.resize} if found.name == "imagenet" else {}),  # CIFAR-10 keeps its own size
+        **({"resize": spec.data.resize} if found.name == "imagenet" else {}),  # CIFAR-10 is not resized
         "distortions": str(spec.data.distortions).lower(),
         "cache": spec.data.cache,
         "bad_records": spec.data.bad_records,

@@ -197,7 +197,7 @@ def with_threads(made: Dataset, threads: int) -> Dataset:
 def untuned(made: Dataset) -> Dataset:
     """Return the dataset without tf.data's autotuning thread.
 
-    All numbers of our pipelines are given, so there is nothing to tune. That thread sleeps for as long as the
+    All numbers of our pipelines are fixed, so there is nothing to tune. That thread sleeps for as long as the
     pipeline has run, up to a minute, and sometimes is not woken when the iterator is dropped (TensorFlow
     2.21: 8 of 20 iterators, each 2 s old): the program then stands still until it wakes by itself.
     """

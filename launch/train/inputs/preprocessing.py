@@ -1,4 +1,4 @@
-"""From a stored picture to what a model takes, as tf_cnn_benchmarks does it, in today's TensorFlow.
+"""From a stored picture to a model's input, as tf_cnn_benchmarks does it, in today's TensorFlow.
 
 Training on ImageNet: a random box of the picture (at least a tenth of the object in it, sides 3:4 to 4:3, 5 %
 to all of the area), stretched to the model's size, turned left to right half of the time; with distortions
@@ -36,7 +36,7 @@ _PHILOX = 1
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is done to each picture. `height` and `width`: of the model's input."""
+    """Settings of the preprocessing. `height` and `width`: of the model's input."""
 
     height: int
     width: int
@@ -46,7 +46,7 @@ class Recipe:
     seed: int
 
     def key(self, purpose: int, place: Tensor) -> Tensor:
-        """Give the seed [2] of one random choice for the picture at a place of the order, or for an epoch."""
+        """Seed [2] of one random choice for the picture at a place of the order, or for an epoch."""
         return tf.stack([tf.constant((self.seed << 8) ^ purpose, tf.int64), tf.cast(place, tf.int64)])
 
 
@@ -56,7 +56,7 @@ def decode(encoded: Tensor) -> Tensor:
 
 
 def picture(recipe: Recipe, encoded: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
-    """Turn a JPEG into float32 [height, width, 3], normalised. `boxes`: [n, 4] as ymin, xmin, ymax, xmax.
+    """Convert a JPEG to float32 [height, width, 3], normalised. `boxes`: [n, 4] as ymin, xmin, ymax, xmax.
 
     Only the part of a JPEG that is needed is decoded. ImageNet has a PNG under a JPEG's name: it and a GIF of
     one picture are decoded whole.
@@ -93,7 +93,7 @@ def decoded_picture(recipe: Recipe, pixels: Tensor, boxes: Tensor, place: Tensor
 
 
 def cifar_pictures(recipe: Recipe, pixels: Tensor, first: Tensor) -> Tensor:
-    """Turn uint8 [batch, 32, 32, 3] into float32 [batch, height, width, 3], normalised.
+    """Convert uint8 [batch, 32, 32, 3] into float32 [batch, height, width, 3], normalised.
 
     The pictures stand one after the other in the order of the data, from place `first` on.
     """
@@ -135,7 +135,7 @@ def _resized(recipe: Recipe, pixels: Tensor, height: Tensor, width: Tensor, plac
         sized = tf.switch_case(chosen, [by(method) for method in _METHODS])
     else:
         sized = by(_NAMED.get(recipe.resize, tf.image.ResizeMethod.BILINEAR))()
-    return tf.clip_by_value(sized, 0.0, 255.0)  # bicubic goes beyond
+    return tf.clip_by_value(sized, 0.0, 255.0)  # bicubic exceeds it
 
 
 def _other_colours(recipe: Recipe, pixels: Tensor, place: Tensor) -> Tensor:
@@ -166,9 +166,9 @@ def _middle(recipe: Recipe, pixels: Tensor, place: Tensor) -> Tensor:
 
 
 def _not_too_long(pixels: Tensor) -> Tensor:
-    """Give the middle of a picture whose longer side is over `LONGEST` times the shorter, others as they are.
+    """Return the middle of a picture whose longer side is over `LONGEST` times the shorter, others unchanged.
 
-    Such a one, in proportion as large as a model's input, would take gigabytes.
+    Such a picture, in proportion as large as a model's input, would need gigabytes.
     """
     shape = tf.shape(pixels)[:2]
     size = tf.minimum(shape, LONGEST * tf.reduce_min(shape))
@@ -187,7 +187,7 @@ def _at_least(recipe: Recipe, pixels: Tensor) -> Tensor:
 
 
 def _scaled(recipe: Recipe, pixels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Give the height and width, sides in proportion, that just cover the model's input times `scale`."""
+    """Height and width, sides in proportion, that just cover the model's input times `scale`."""
     shape = tf.cast(tf.shape(pixels), tf.float32)
     ratio = scale * tf.maximum(recipe.height / shape[0], recipe.width / shape[1])
     height = tf.maximum(tf.cast(tf.round(shape[0] * ratio), tf.int32), recipe.height)
@@ -197,7 +197,7 @@ def _scaled(recipe: Recipe, pixels: Tensor, scale: float) -> tuple[Tensor, Tenso
 
 def _cifar_distorted(recipe: Recipe, pixels: Tensor, first: Tensor) -> Tensor:
     batch, side = tf.shape(pixels)[0], pixels.shape[1]
-    # One counter of Philox gives four numbers: picture n draws from counter n.
+    # One counter of Philox yields four numbers: picture n draws from counter n.
     drawn = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=tf.stack([batch, 4]),
         key=tf.constant([(recipe.seed << 32) ^ _CIFAR], tf.uint64),

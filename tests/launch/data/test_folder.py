@@ -24,12 +24,12 @@ def test_imagenet_is_known_by_its_files_names(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert (found.name, found.form, found.of("train")) == ("imagenet", "tfrecord", tuple(paths))
     assert (count(found, "train"), count(found, "validation")) == (4, 1)
-    assert found.says == ()
+    assert found.notices == ()
 
 
 def test_missing_files_of_a_set_are_told(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-01024", b"a")
-    (says,) = find(tmp_path).says
+    (says,) = find(tmp_path).notices
     assert "has 1 of 1024 train files" in says
 
 
@@ -69,7 +69,7 @@ def test_of_both_versions_of_cifar_in_one_folder_the_one_with_more_files_is_read
         (tmp_path / name).write_bytes(bytes(3073))
     found = find(tmp_path)
     assert found.form == form
-    assert f"has CIFAR-10 in both versions: the {form} files are read." in found.says[0]
+    assert f"has CIFAR-10 in both versions: the {form} files are read." in found.notices[0]
     held = binary if form == "binary" else python
     assert [path.name for path in found.of("train")] == [name for name in held if name.startswith("data")]
 
@@ -160,7 +160,7 @@ def test_a_folder_of_both_data_sets_is_read_as_the_one_that_is_asked_for(tmp_pat
 def test_files_of_two_sets_in_one_folder_are_told(tmp_path: Path) -> None:
     for name in ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"):
         shard(tmp_path, name, b"a")
-    (says,) = find(tmp_path).says
+    (says,) = find(tmp_path).notices
     assert "files of several sets (-of-00001 and -of-00002)" in says
 
 
