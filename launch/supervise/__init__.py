@@ -1,1 +1,1 @@
-"""Supervises workers: starts them, reads their events, records how they ended, and leaves no process behind."""
+"""Supervises workers: starts them, reads their events, records their end, and leaves no process behind."""

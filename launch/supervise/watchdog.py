@@ -19,7 +19,7 @@ HANG_FACTOR = 50.0
 HANG_MIN_S = 120.0
 # Writing a large checkpoint to a slow network disk, or an export. Seconds. Ours.
 PHASE_S = 1800.0
-# Until the next event of a worker that has not taken a step. TensorFlow warns that compiling its kernels for a
+# Until the next event of a worker that has not taken a step. TensorFlow warns that compiling kernels for a
 # new kind of GPU "could take 30 minutes or longer"; large models under XLA take minutes. Seconds. Ours.
 START_S = 3600.0
 # How long the launcher waits at most before it looks at the clock, and how late it may do so without having

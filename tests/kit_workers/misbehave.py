@@ -1,4 +1,4 @@
-"""`python misbehave.py BEHAVIOUR SPEC_FILE EVENTS_FD`: a worker that goes wrong in one way, or in none.
+"""`python misbehave.py BEHAVIOUR SPEC_FILE EVENTS_FD`: a worker with one fault, or with none.
 
 Each function is one behaviour. Only the standard library, so that it starts in a few milliseconds.
 What hangs waits for a signal, and does not poll.

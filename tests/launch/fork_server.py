@@ -1,4 +1,4 @@
-"""The process behind `forks`: imports TensorFlow, then runs each program it is told of in a fork of itself.
+"""The process behind `forks`: imports TensorFlow, then forks for each program that it is asked to run.
 
 It writes first how many threads it has after the import. Then it reads lines of JSON:
 {"arguments": ["-m", MODULE, ...] or ["-c", CODE, ...], "environment": all of it, "answer": a file for the
@@ -24,32 +24,32 @@ def main() -> None:
     gc.freeze()  # or the first collection in each fork would copy all that it shares with us
     waiting: list[int] = []
     while line := requests.readline():
-        told = json.loads(line)
+        request = json.loads(line)
         waiting = [child for child in waiting if os.waitpid(child, os.WNOHANG)[0] == 0]
         if child := os.fork():
             waiting.append(child)
             continue
-        answer = os.open(told["answer"], os.O_WRONLY)  # from here in a process that waits for one program
+        answer = os.open(request["answer"], os.O_WRONLY)  # from here in a process that waits for one program
         if program := os.fork():
             os.write(answer, b"%d\n" % program)
             os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
             os._exit(0)
         requests.close()
         os.close(answer)
-        _run(told)
+        _run(request)
         return
     for child in waiting:
         os.waitpid(child, 0)
 
 
-def _run(told: dict[str, Any]) -> None:
-    for number, path in enumerate(told["streams"], 1):
+def _run(request: dict[str, Any]) -> None:
+    for number, path in enumerate(request["streams"], 1):
         opened = os.open(path, os.O_WRONLY | os.O_APPEND)
         os.dup2(opened, number)
         os.close(opened)
     os.environ.clear()
-    os.environ.update(told["environment"])
-    kind, program, *arguments = told["arguments"]
+    os.environ.update(request["environment"])
+    kind, program, *arguments = request["arguments"]
     if kind == "-m":
         sys.argv = [program, *arguments]
         runpy.run_module(program, run_name="__main__", alter_sys=True)

@@ -27,7 +27,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 def run_program(*arguments: str, timeout_s: float = 300.0, more: Mapping[str, str] | None = None) -> Done:
-    """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS` in the repository's root, and give what it said.
+    """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS` in the repository's root, and return what it printed.
 
     Its environment also has what is in `more`. Raises TimeoutExpired if it takes longer than `timeout_s`.
     """
@@ -90,10 +90,10 @@ class Server:
             said = [stream.read().decode(errors="replace") for stream in (out, err)]
         return Done(arguments, code, *said)
 
-    def _ask(self, told: dict[str, Any]) -> None:
+    def _ask(self, request: dict[str, Any]) -> None:
         assert self.process.stdin is not None
         with self.asking:
-            self.process.stdin.write(json.dumps(told).encode() + b"\n")
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
 
     def end(self) -> None:

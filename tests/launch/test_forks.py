@@ -1,4 +1,4 @@
-"""A forked program is told apart from one in a fresh interpreter by its time only."""
+"""A forked program differs from one in a fresh interpreter in its time only."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def test_each_program_has_arguments_environment_and_devices_of_its_own(
 @pytest.mark.parametrize(
     ("code", "ends"), [("raise SystemExit(7)", 7), ("1 / 0", 1), ("import os; os.kill(os.getpid(), 11)", -11)]
 )
-def test_how_a_program_ends_is_told(code: str, ends: int) -> None:
+def test_how_a_program_ends_is_reported(code: str, ends: int) -> None:
     done = run_program("-c", code)
     assert done.returncode == ends
     assert ("ZeroDivisionError" in done.stderr) == (ends == 1)

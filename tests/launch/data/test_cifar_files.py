@@ -21,8 +21,8 @@ def batch(rows: int) -> tuple[Any, Any]:
     return rng.integers(0, 256, (rows, 3072), np.uint8), rng.integers(0, 10, rows).astype(np.uint8)
 
 
-def pickled(path: Path, held: Any, protocol: int = 2) -> Path:
-    path.write_bytes(pickle.dumps(held, protocol=protocol))
+def pickled(path: Path, content: Any, protocol: int = 2) -> Path:
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
     return path
 
 
@@ -30,26 +30,26 @@ def test_a_binary_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     images, labels = batch(5)
     write_binary(tmp_path / "a.bin", images, labels)
     assert (tmp_path / "a.bin").stat().st_size == 5 * 3073
-    assert_holds(read(tmp_path / "a.bin"), images, labels)
+    assert_contents(read(tmp_path / "a.bin"), images, labels)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_python_file_of_any_protocol_is_read(tmp_path: Path, protocol: int) -> None:
     images, labels = batch(4)
-    held = {b"data": images, b"labels": labels.tolist(), b"filenames": [b"a.png"] * 4}
-    assert_holds(read(pickled(tmp_path / "data_batch_1", held, protocol)), images, labels)
+    content = {b"data": images, b"labels": labels.tolist(), b"filenames": [b"a.png"] * 4}
+    assert_contents(read(pickled(tmp_path / "data_batch_1", content, protocol)), images, labels)
 
 
 def test_a_file_that_was_pickled_anew_with_names_as_text_is_read(tmp_path: Path) -> None:
     images, labels = batch(4)
-    held = {"data": images, "labels": labels.tolist()}
-    assert_holds(read(pickled(tmp_path / "data_batch_1", held)), images, labels)
+    content = {"data": images, "labels": labels.tolist()}
+    assert_contents(read(pickled(tmp_path / "data_batch_1", content)), images, labels)
 
 
 def test_a_file_of_cifar_100_has_no_labels(tmp_path: Path) -> None:
-    held = {b"data": batch(1)[0], b"fine_labels": [50], b"coarse_labels": [3]}
+    content = {b"data": batch(1)[0], b"fine_labels": [50], b"coarse_labels": [3]}
     with pytest.raises(InputError, match="is no batch of CIFAR-10, or is damaged: it has no labels"):
-        read(pickled(tmp_path / "data_batch_1", held))
+        read(pickled(tmp_path / "data_batch_1", content))
 
 
 def test_a_file_of_python_2_is_read(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_file_of_python_2_is_read(tmp_path: Path) -> None:
         b"T" + len(raw).to_bytes(4, "little") + raw + b"tbs."
     )
     (tmp_path / "data_batch_1").write_bytes(written)
-    assert_holds(read(tmp_path / "data_batch_1"), images, labels)
+    assert_contents(read(tmp_path / "data_batch_1"), images, labels)
 
 
 class Trap:
@@ -78,14 +78,14 @@ class Trap:
 
 def test_a_pickle_that_calls_something_is_refused_and_calls_nothing(tmp_path: Path) -> None:
     images, labels = batch(2)
-    held = {b"data": images, b"labels": labels.tolist(), b"more": Trap(tmp_path / "sprung")}
+    content = {b"data": images, b"labels": labels.tolist(), b"more": Trap(tmp_path / "sprung")}
     with pytest.raises(InputError, match=r"asks for (posix|nt)\.mkdir, which no batch needs"):
-        read(pickled(tmp_path / "data_batch_1", held))
+        read(pickled(tmp_path / "data_batch_1", content))
     assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize(
-    "held",
+    "content",
     [
         [1, 2],
         {b"labels": [1]},
@@ -97,9 +97,9 @@ def test_a_pickle_that_calls_something_is_refused_and_calls_nothing(tmp_path: Pa
         {b"data": np.array([[None]]), b"labels": [1]},
     ],
 )
-def test_a_pickle_of_something_else_is_an_error_that_names_the_file(tmp_path: Path, held: Any) -> None:
+def test_a_pickle_of_something_else_is_an_error_that_names_the_file(tmp_path: Path, content: Any) -> None:
     with pytest.raises(InputError, match="data_batch_1"):
-        read(pickled(tmp_path / "data_batch_1", held))
+        read(pickled(tmp_path / "data_batch_1", content))
 
 
 @given(cut=st.integers(0, 400), byte=st.integers(0, 255))
@@ -131,7 +131,7 @@ def test_a_binary_file_that_is_cut_holds_its_whole_records(tmp_path: Path) -> No
     write_binary(path, images, labels)
     path.write_bytes(path.read_bytes()[:-5])
     found = read(path)
-    assert_holds(found, images[:2], labels[:2], damage="the file ends within record 2")
+    assert_contents(found, images[:2], labels[:2], damage="the file ends within record 2")
 
 
 def test_planes_become_pixels_and_back() -> None:
@@ -142,7 +142,7 @@ def test_planes_become_pixels_and_back() -> None:
     np.testing.assert_array_equal(to_planes(pixels), planes)
 
 
-def assert_holds(found: CifarFile, images: Any, labels: Any, damage: str | None = None) -> None:
+def assert_contents(found: CifarFile, images: Any, labels: Any, damage: str | None = None) -> None:
     np.testing.assert_array_equal(found.images, images)
     np.testing.assert_array_equal(found.labels, labels)
     assert found.damage == damage

@@ -27,10 +27,10 @@ def test_imagenet_is_known_by_its_files_names(tmp_path: Path) -> None:
     assert found.notices == ()
 
 
-def test_missing_files_of_a_set_are_told(tmp_path: Path) -> None:
+def test_missing_files_of_a_set_are_reported(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-01024", b"a")
-    (says,) = find(tmp_path).notices
-    assert "has 1 of 1024 train files" in says
+    (notice,) = find(tmp_path).notices
+    assert "has 1 of 1024 train files" in notice
 
 
 def test_a_subset_without_files_is_an_error_when_it_is_wanted(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_cifar_is_known_in_both_versions_and_as_it_unpacks(
         (("data_batch_1.bin",), ("data_batch_1",), "binary"),
     ],
 )
-def test_of_both_versions_of_cifar_in_one_folder_the_one_with_more_files_is_read_and_it_is_said(
+def test_of_both_versions_of_cifar_in_one_folder_the_one_with_more_files_is_read_and_it_is_reported(
     tmp_path: Path, binary: tuple[str, ...], python: tuple[str, ...], form: str
 ) -> None:
     for name in (*binary, *python):
@@ -70,8 +70,8 @@ def test_of_both_versions_of_cifar_in_one_folder_the_one_with_more_files_is_read
     found = find(tmp_path)
     assert found.form == form
     assert f"has CIFAR-10 in both versions: the {form} files are read." in found.notices[0]
-    held = binary if form == "binary" else python
-    assert [path.name for path in found.of("train")] == [name for name in held if name.startswith("data")]
+    files = binary if form == "binary" else python
+    assert [path.name for path in found.of("train")] == [name for name in files if name.startswith("data")]
 
 
 @pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "ILSVRC2012_img_train.tar", "cifar.tgz"])
@@ -83,7 +83,7 @@ def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("inner", ["", "cifar-100-python"])
-def test_cifar_100_is_told_as_what_it_is(tmp_path: Path, inner: str) -> None:
+def test_cifar_100_is_reported_as_what_it_is(tmp_path: Path, inner: str) -> None:
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
     for name in ("meta", "train", "test"):
@@ -99,7 +99,7 @@ def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path
         find(tmp_path, name)
 
 
-def test_no_folder_an_empty_one_and_a_file_are_told_apart(tmp_path: Path) -> None:
+def test_no_folder_an_empty_one_and_a_file_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no folder"):
         find(tmp_path / "none")
     with pytest.raises(InputError, match="is empty") as empty:
@@ -157,11 +157,11 @@ def test_a_folder_of_both_data_sets_is_read_as_the_one_that_is_asked_for(tmp_pat
     assert find(tmp_path, "imagenet").name == find(tmp_path).name == "imagenet"
 
 
-def test_files_of_two_sets_in_one_folder_are_told(tmp_path: Path) -> None:
+def test_files_of_two_sets_in_one_folder_are_reported(tmp_path: Path) -> None:
     for name in ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"):
         shard(tmp_path, name, b"a")
-    (says,) = find(tmp_path).notices
-    assert "files of several sets (-of-00001 and -of-00002)" in says
+    (notice,) = find(tmp_path).notices
+    assert "files of several sets (-of-00001 and -of-00002)" in notice
 
 
 @pytest.mark.parametrize(

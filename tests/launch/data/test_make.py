@@ -264,7 +264,7 @@ def test_a_folder_without_images_is_refused(tmp_path: Path, images: str, why: st
         make(tmp_path / "data", Request(name="imagenet", images=tmp_path / images))
 
 
-def test_the_command_writes_a_folder_and_says_what_to_do_with_it(
+def test_the_command_writes_a_folder_and_shows_what_to_do_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "new" / "data"
@@ -310,7 +310,7 @@ def test_the_command_that_trains_with_it_can_be_pasted(
     assert shlex.split(command)[-2:] == ["--data-dir", str(folder)]
 
 
-def test_a_working_folder_that_is_gone_is_told(
+def test_a_working_folder_that_is_gone_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = tmp_path / "gone"

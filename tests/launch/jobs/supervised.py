@@ -1,4 +1,4 @@
-"""Runs a worker that misbehaves in one way at a time. Waiting is on pipes and processes only."""
+"""Runs a worker that misbehaves in one respect at a time. Waiting is on pipes and processes only."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ LONG = Limits(after_term=60, after_last_event=60, after_kill=60)  # that a test 
 
 
 class Run:
-    """One run of a misbehaving worker in a folder of its own, and what is left of it."""
+    """One run of a misbehaving worker in a folder of its own, and the processes left of it."""
 
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
@@ -65,7 +65,7 @@ class Run:
         return outcome
 
     def children(self) -> list[psutil.Process]:
-        """Give the processes of this run that are still there."""
+        """Processes of this run that have not ended."""
         return [child for child in psutil.Process().children(recursive=True) if child not in self._others]
 
     def written(self) -> list[Event]:

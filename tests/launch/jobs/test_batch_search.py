@@ -58,7 +58,7 @@ def test_sizes_are_passed_over_further_and_further_until_one_fits(room: int, tri
         ([True], 32, None),
     ],
 )
-def test_a_trial_that_tells_nothing_ends_the_search_with_what_is_known(
+def test_a_trial_without_an_answer_ends_the_search_with_what_is_known(
     answers: list[bool | None], found: int | None, failed: int | None
 ) -> None:
     assert batch_search.search(64, lambda _: answers.pop(0)) == (found, failed)

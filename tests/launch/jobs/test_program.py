@@ -161,7 +161,7 @@ def test_a_program_that_is_not_there_is_bad_usage(program: Sequence[str], said: 
         check_program(program, os.environ)
 
 
-def test_a_script_that_may_not_be_run_is_told_how_to_run_it(tmp_path: Path) -> None:
+def test_a_script_that_may_not_be_run_is_advised_how_to_run_it(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print(1)\n")
     with pytest.raises(UsageError, match="is not executable") as error:

@@ -42,7 +42,7 @@ def test_a_slow_tower_is_an_anomaly_among_the_events(run: Run) -> None:
     assert anomaly in run.written()
 
 
-def test_the_event_is_in_the_file_before_anybody_is_told(run: Run) -> None:
+def test_the_event_is_in_the_file_before_it_is_passed_on(run: Run) -> None:
     seen: list[int] = []
     run.on_step = lambda: seen.append(sum(isinstance(event, Step) for event in run.written()))
     run("works")
@@ -55,7 +55,7 @@ def test_a_line_that_comes_in_pieces_is_one_event(run: Run) -> None:
     assert outcome.exit_code == 0
 
 
-def test_a_flood_on_stderr_blocks_nobody_and_its_end_is_kept(run: Run) -> None:
+def test_a_flood_on_stderr_blocks_nobody_and_its_end_is_stored(run: Run) -> None:
     outcome = run("floods_stderr")
     assert outcome.exit_code == 0
     assert run.folder.log.stat().st_size == 64 * 65536 + len("the last line\nand one on stdout")

@@ -1,4 +1,4 @@
-"""The launcher and a worker that fails in one way at a time, or a disk that is full."""
+"""The launcher and a worker that fails in one respect at a time, or a disk that is full."""
 
 from pathlib import Path
 
@@ -23,21 +23,21 @@ from tests.launch.jobs.supervised import SHORT, Run, failure
 from tests.launch.specs import cpu_spec
 
 
-def test_a_traceback_is_told_by_its_last_line_with_exit_code_3(run: Run) -> None:
+def test_a_traceback_is_reported_by_its_last_line_with_exit_code_3(run: Run) -> None:
     outcome = run("traceback")
     assert outcome.exit_code == 3
-    told = failure(outcome)
-    assert (told.kind, told.signal) == ("error", None)
-    assert told.cause == "the worker failed: ValueError: the shapes (3,) and (4,) do not go together"
-    assert told.last_lines[0] == "Traceback (most recent call last):" or "loading" in told.last_lines
+    failed = failure(outcome)
+    assert (failed.kind, failed.signal) == ("error", None)
+    assert failed.cause == "the worker failed: ValueError: the shapes (3,) and (4,) do not go together"
+    assert failed.last_lines[0] == "Traceback (most recent call last):" or "loading" in failed.last_lines
     assert "Traceback" in run.folder.log.read_text()
     assert summarise(run.written()).steps == 1
 
 
-def test_a_worker_without_tensorflow_is_told_in_one_line(run: Run) -> None:
-    told = failure(run("no_tensorflow"))
-    assert "No module named 'tensorflow_that_is_not_there'" in told.cause
-    assert "pip install" in told.remedy
+def test_a_worker_without_tensorflow_is_reported_in_one_line(run: Run) -> None:
+    failed = failure(run("no_tensorflow"))
+    assert "No module named 'tensorflow_that_is_not_there'" in failed.cause
+    assert "pip install" in failed.remedy
 
 
 def test_an_allocation_that_failed_in_cpp_is_out_of_memory(run: Run) -> None:
@@ -48,28 +48,28 @@ def test_an_allocation_that_failed_in_cpp_is_out_of_memory(run: Run) -> None:
 
 def test_a_killed_worker_names_the_signal_and_keeps_what_was_measured(run: Run) -> None:
     outcome = run("killed", count_oom_kills=lambda: 5)
-    told = failure(outcome)
-    assert (told.kind, told.signal, outcome.exit_code) == ("killed", "SIGKILL", 137)
-    assert "out of memory" not in told.cause
-    assert told.last_lines == ("about to go",)
+    failed = failure(outcome)
+    assert (failed.kind, failed.signal, outcome.exit_code) == ("killed", "SIGKILL", 137)
+    assert "out of memory" not in failed.cause
+    assert failed.last_lines == ("about to go",)
     result = summarise(run.written())
     assert (result.status, result.exit_code, result.steps) == ("failed", 137, 1)
 
 
-def test_a_worker_that_the_kernel_killed_for_memory_is_told_as_that(run: Run) -> None:
+def test_a_worker_that_the_kernel_killed_for_memory_is_reported_as_that(run: Run) -> None:
     counts = iter([5, 6, 6, 6])  # the trial with half the batch is killed as well, but not for memory
-    told = failure(run("killed", count_oom_kills=lambda: next(counts)))
-    assert (told.kind, told.signal, told.exit_code) == ("out_of_memory", "SIGKILL", 3)
-    assert "out of memory" in told.cause
-    assert "--batch-size" in told.remedy
+    failed = failure(run("killed", count_oom_kills=lambda: next(counts)))
+    assert (failed.kind, failed.signal, failed.exit_code) == ("out_of_memory", "SIGKILL", 3)
+    assert "out of memory" in failed.cause
+    assert "--batch-size" in failed.remedy
 
 
-def test_out_of_memory_that_the_worker_tells_is_taken_with_its_last_lines(run: Run) -> None:
+def test_out_of_memory_that_the_worker_reports_is_recorded_with_its_last_lines(run: Run) -> None:
     outcome = run("tells_out_of_memory")
-    told = failure(outcome)
-    assert (told.kind, outcome.exit_code) == ("out_of_memory", 3)
-    assert told.remedy.startswith("even --batch-size 1 does not fit")
-    assert told.last_lines == ("W bfc_allocator: ran out",)
+    failed = failure(outcome)
+    assert (failed.kind, outcome.exit_code) == ("out_of_memory", 3)
+    assert failed.remedy.startswith("even --batch-size 1 does not fit")
+    assert failed.last_lines == ("W bfc_allocator: ran out",)
 
 
 def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_their_own(run: Run) -> None:
@@ -84,9 +84,9 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
         "a batch of 1 per device fits",
         "out_of_memory: no memory for 4",
     ]
-    told = failure(outcome)
-    assert (told.cause, told.kind, outcome.exit_code) == ("no memory for 4", "out_of_memory", 3)
-    assert told.remedy.startswith("use --batch-size 1: ")
+    failed = failure(outcome)
+    assert (failed.cause, failed.kind, outcome.exit_code) == ("no memory for 4", "out_of_memory", 3)
+    assert failed.remedy.startswith("use --batch-size 1: ")
     assert [type(event) for event in run.written()[-2:]] == [RankFailed, RunFinished]
     assert not list(run.folder.path.glob("trial-*"))
 
@@ -94,17 +94,17 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
 def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run) -> None:
     impatient = Limits(after_term=60, patience=Patience(factor=1, min_s=0.2))
     outcome = run("hangs", limits=impatient)
-    told = failure(outcome)
-    assert (told.kind, outcome.exit_code) == ("hung", 3)
-    assert "a step usually takes 0.2 s" in told.cause
+    failed = failure(outcome)
+    assert (failed.kind, outcome.exit_code) == ("hung", 3)
+    assert "a step usually takes 0.2 s" in failed.cause
     assert summarise(run.written()).status == "failed"
 
 
 def test_a_worker_that_never_comes_to_its_first_step_is_ended_with_the_reason(run: Run) -> None:
     outcome = run("hangs_before_all", limits=Limits(after_term=60, patience=Patience(start_s=0.5)))
-    told = failure(outcome)
-    assert (told.kind, outcome.exit_code) == ("hung", 3)
-    assert told.cause.endswith("in starting TensorFlow and building the model")
+    failed = failure(outcome)
+    assert (failed.kind, outcome.exit_code) == ("hung", 3)
+    assert failed.cause.endswith("in starting TensorFlow and building the model")
 
 
 def test_the_first_failure_counts(run: Run) -> None:
@@ -112,7 +112,7 @@ def test_the_first_failure_counts(run: Run) -> None:
     assert (failure(outcome).cause, outcome.exit_code) == ("the first", 3)
 
 
-def test_a_worker_that_told_its_failure_and_hangs_is_ended(run: Run) -> None:
+def test_a_worker_that_reported_its_failure_and_hangs_is_ended(run: Run) -> None:
     outcome = run("tells_failure_and_hangs", limits=SHORT)
     assert (failure(outcome).kind, outcome.exit_code) == ("placement", 3)
 
@@ -124,16 +124,16 @@ def test_an_event_that_is_cut_short_is_an_error_where_the_worker_calls_it_a_succ
     assert summarise(run.written()).steps == 1
 
 
-def test_an_event_that_is_cut_short_by_a_kill_is_told_as_the_kill(run: Run) -> None:
+def test_an_event_that_is_cut_short_by_a_kill_is_reported_as_the_kill(run: Run) -> None:
     assert failure(run("half_a_line_then_killed")).kind == "killed"
 
 
 @pytest.mark.parametrize("behaviour", ["garbage", "an_event_of_the_launcher"])
 def test_what_is_no_event_of_a_worker_ends_the_run_and_is_shown(run: Run, behaviour: str) -> None:
     outcome = run(behaviour)
-    told = failure(outcome)
-    assert (told.kind, outcome.exit_code) == ("error", 3)
-    assert "not an event" in told.cause or "run_finished" in told.cause
+    failed = failure(outcome)
+    assert (failed.kind, outcome.exit_code) == ("error", 3)
+    assert "not an event" in failed.cause or "run_finished" in failed.cause
     assert [type(event) for event in run.written()] == [RunStarted, Step, RankFailed, RunFinished]
 
 
@@ -165,9 +165,9 @@ class FullDisk(EventLog):
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(run: Run, room: int) -> None:
     outcome = run("hangs", open_log=lambda path: FullDisk(path, room))
-    told = failure(outcome)
-    assert (told.kind, outcome.exit_code) == ("disk_full", 3)
-    assert "No space left on device" in told.cause
+    failed = failure(outcome)
+    assert (failed.kind, outcome.exit_code) == ("disk_full", 3)
+    assert "No space left on device" in failed.cause
     assert len(run.written()) == room
     result = summarise(outcome.events)
     assert (result.status, result.steps) == ("failed", room)  # no room for the start: it does not start

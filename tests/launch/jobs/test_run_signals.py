@@ -1,4 +1,4 @@
-"""The launcher when it is told to end: what its worker may still do, and when it is killed."""
+"""The launcher when a signal ends it: what its worker may still do, and when it is killed."""
 
 import os
 import signal
@@ -54,12 +54,12 @@ def test_a_worker_that_saves_is_asked_to_end_after_its_step_and_to_save(
     assert [saved.steps for saved in result.checkpoints] == [3]
 
 
-def test_that_the_last_state_could_not_be_saved_is_said(run: Run) -> None:
+def test_that_the_last_state_could_not_be_saved_is_reported(run: Run) -> None:
     run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGTERM))
     outcome = run("ends_as_asked_on_a_full_disk", spec=SAVES)
     assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
-    (said,) = (event.says for event in outcome.events if isinstance(event, Noticed))
-    assert said == "The last state is lost: cannot write c: No space left on device"
+    (notice,) = (event.says for event in outcome.events if isinstance(event, Noticed))
+    assert notice == "The last state is lost: cannot write c: No space left on device"
 
 
 def both(first: signal.Signals, second: signal.Signals) -> Callable[[], None]:
@@ -88,18 +88,18 @@ def test_sigterm_twice_for_one_wish_does_not_cut_the_last_step_short(
     assert [event.steps for event in outcome.events if isinstance(event, CheckpointSaved)] == [3]
 
 
-def test_a_worker_that_hangs_while_it_saves_is_ended_and_it_is_said(run: Run) -> None:
+def test_a_worker_that_hangs_while_it_saves_is_ended_and_it_is_reported(run: Run) -> None:
     run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGINT))
     limits = Limits(after_term=60, patience=Patience(phase_s=0.2))
     outcome = run("does_not_end_as_asked", spec=SAVES, limits=limits)
     assert (failure(outcome).kind, outcome.exit_code) == ("interrupted", 130)
-    (said,) = (event.says for event in outcome.events if isinstance(event, Noticed))
-    assert said.startswith("The last state is lost: the worker hangs: nothing for 0 s in the phase 'checkp")
+    (notice,) = (event.says for event in outcome.events if isinstance(event, Noticed))
+    assert notice.startswith("The last state is lost: the worker hangs: nothing for 0 s in the phase 'checkp")
 
 
 @pytest.mark.parametrize("behaviour", ["ends_as_asked", "hangs"])
 def test_a_worker_with_nothing_to_keep_or_no_step_yet_is_ended_at_once(run: Run, behaviour: str) -> None:
-    spec = cpu_spec() if behaviour == "ends_as_asked" else SAVES  # "hangs" never tells its placement
+    spec = cpu_spec() if behaviour == "ends_as_asked" else SAVES  # "hangs" never reports its placement
     run.on_step = once(lambda: os.kill(os.getpid(), signal.SIGINT))
     outcome = run(behaviour, spec=spec)
     assert outcome.exit_code == 130

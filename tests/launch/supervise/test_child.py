@@ -41,14 +41,14 @@ with closing(Child(lambda events_fd: (sys.executable, "-I", "-c", program), dict
 
 
 def peak_bytes(*, launcher: int, worker: int) -> int:
-    """Give what is known of a worker that holds so many bytes, of a launcher that does."""
+    """Peak memory of a worker that allocates so many bytes, of a launcher that does."""
     done = subprocess.run(
         [sys.executable, "-c", HELD, str(launcher), str(worker)], capture_output=True, text=True, check=True
     )
     return int(done.stdout)
 
 
-def test_the_most_memory_that_it_held_is_its_own() -> None:
+def test_the_peak_memory_is_that_of_the_worker_alone() -> None:
     assert 200 * MIB < peak_bytes(launcher=1, worker=200 * MIB) < 300 * MIB
     assert 300 * MIB < peak_bytes(launcher=200 * MIB, worker=300 * MIB) < 400 * MIB
 

@@ -17,19 +17,19 @@ from tests.launch.specs import cpu_spec
     ],
 )
 def test_a_signal_to_the_launcher_has_its_kind_and_code(signum: int, kind: str, code: int) -> None:
-    told = failure.asked_to_end(signum, cpu_spec(), time_s=1.0)
-    assert (told.kind, told.exit_code, told.signal) == (kind, code, signal.Signals(signum).name)
+    failed = failure.asked_to_end(signum, cpu_spec(), time_s=1.0)
+    assert (failed.kind, failed.exit_code, failed.signal) == (kind, code, signal.Signals(signum).name)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_ended_by_a_signal_gives_128_and_its_number(signum: int) -> None:
-    told = failure.of_exit(-signum, cpu_spec(), time_s=1.0)
-    assert (told.kind, told.exit_code) == ("killed", 128 + signum)
-    assert signal.Signals(signum).name in told.cause
-    assert told.remedy
+    failed = failure.of_exit(-signum, cpu_spec(), time_s=1.0)
+    assert (failed.kind, failed.exit_code) == ("killed", 128 + signum)
+    assert signal.Signals(signum).name in failed.cause
+    assert failed.remedy
 
 
-def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+def test_a_signal_without_a_name_is_reported_by_its_number() -> None:
     assert failure.of_exit(-40, cpu_spec(), time_s=1.0).signal == "signal 40"
 
 
@@ -40,23 +40,23 @@ def test_a_crash_is_not_called_out_of_memory_because_something_else_was_killed()
 GIB = 2**30
 
 
-def crashed(held: int, backend: str = "cpu", signum: int = signal.SIGSEGV) -> RankFailed:
+def crashed(used: int, backend: str = "cpu", signum: int = signal.SIGSEGV) -> RankFailed:
     spec = cpu_spec(batch_size=64, backend=backend)
-    return failure.of_exit(-signum, spec, time_s=1.0, peak_bytes=held, memory_bytes=32 * GIB)
+    return failure.of_exit(-signum, spec, time_s=1.0, peak_bytes=used, memory_bytes=32 * GIB)
 
 
-@pytest.mark.parametrize("held", [8 * GIB, 31 * GIB])
-def test_a_crash_on_cpus_with_much_of_the_memory_held_is_told_as_out_of_memory(held: int) -> None:
-    told = crashed(held)
-    assert (told.kind, told.exit_code, told.signal) == ("out_of_memory", 3, "SIGSEGV")
-    assert f"it used {held / GIB:.1f} of the host's 32.0 GiB" in told.cause
-    assert told.remedy == "use a smaller --batch-size (now 64 per device)"
+@pytest.mark.parametrize("used", [8 * GIB, 31 * GIB])
+def test_a_crash_on_cpus_with_much_of_the_memory_used_is_reported_as_out_of_memory(used: int) -> None:
+    failed = crashed(used)
+    assert (failed.kind, failed.exit_code, failed.signal) == ("out_of_memory", 3, "SIGSEGV")
+    assert f"it used {used / GIB:.1f} of the host's 32.0 GiB" in failed.cause
+    assert failed.remedy == "use a smaller --batch-size (now 64 per device)"
 
 
 def test_other_crashes_are_not() -> None:
-    for told in (crashed(7 * GIB), crashed(31 * GIB, "gpu"), crashed(31 * GIB, signum=signal.SIGILL)):
-        assert told.kind == "killed"
-        assert "memory" not in told.cause
+    for failed in (crashed(7 * GIB), crashed(31 * GIB, "gpu"), crashed(31 * GIB, signum=signal.SIGILL)):
+        assert failed.kind == "killed"
+        assert "memory" not in failed.cause
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_other_crashes_are_not() -> None:
     ],
 )
 def test_a_failed_allocation_is_known_by_any_of_its_words(line: str) -> None:
-    told = failure.of_exit(1, cpu_spec(batch_size=64), time_s=1.0, last_lines=["before", line])
-    assert (told.kind, told.exit_code) == ("out_of_memory", 3)
-    assert told.remedy == "use a smaller --batch-size (now 64 per device)"
+    failed = failure.of_exit(1, cpu_spec(batch_size=64), time_s=1.0, last_lines=["before", line])
+    assert (failed.kind, failed.exit_code) == ("out_of_memory", 3)
+    assert failed.remedy == "use a smaller --batch-size (now 64 per device)"
 
 
-def test_a_batch_of_one_is_not_told_to_be_smaller() -> None:
-    told = failure.of_exit(1, cpu_spec(batch_size=1), time_s=1.0, last_lines=["MemoryError"])
-    assert "--batch-size" not in told.remedy
+def test_a_batch_of_one_is_not_advised_to_be_smaller() -> None:
+    failed = failure.of_exit(1, cpu_spec(batch_size=1), time_s=1.0, last_lines=["MemoryError"])
+    assert "--batch-size" not in failed.remedy
 
 
 def test_the_last_exception_is_the_cause_also_where_more_lines_follow_it() -> None:
@@ -99,12 +99,12 @@ def test_without_an_exception_the_last_line_is_the_cause_and_without_lines_the_c
 
 
 @pytest.mark.parametrize("module", ["tensorflow", "tensorflow.python", "keras"])
-def test_a_missing_tensorflow_is_told_how_to_install(module: str) -> None:
+def test_a_missing_tensorflow_is_advised_how_to_install(module: str) -> None:
     line = f"ModuleNotFoundError: No module named '{module}'"
     assert "pip install" in failure.of_exit(1, cpu_spec(), time_s=1.0, last_lines=[line]).remedy
 
 
 def test_a_full_disk_names_the_file_and_the_reason() -> None:
-    told = failure.unwritable(Path("a/events.jsonl"), OSError(28, "No space left on device"), time_s=1.0)
-    assert told.cause == "cannot write a/events.jsonl: No space left on device"
-    assert (told.kind, told.exit_code) == ("disk_full", 3)
+    failed = failure.unwritable(Path("a/events.jsonl"), OSError(28, "No space left on device"), time_s=1.0)
+    assert failed.cause == "cannot write a/events.jsonl: No space left on device"
+    assert (failed.kind, failed.exit_code) == ("disk_full", 3)

@@ -43,7 +43,7 @@ def test_events_before_the_bad_line_are_given() -> None:
         next(stream)
 
 
-def test_an_event_that_only_the_launcher_tells_is_refused() -> None:
+def test_an_event_that_only_the_launcher_writes_is_refused() -> None:
     line = encode_line(RunFinished(time_s=1.0, status="complete", exit_code=0, wall_s=1.0))
     with pytest.raises(NotAnEventError, match="run_finished"):
         list(EventLines().take(line))

@@ -14,7 +14,7 @@ def taken(path: Path, *pieces: bytes) -> tuple[str, ...]:
     return output.last_lines
 
 
-def test_all_goes_to_the_log_and_the_last_lines_are_kept(tmp_path: Path) -> None:
+def test_all_goes_to_the_log_and_the_last_lines_are_stored(tmp_path: Path) -> None:
     lines = [b"%d\n" % number for number in range(100)]
     assert taken(tmp_path / "log", *lines) == tuple(str(number) for number in range(100 - LINES, 100))
     assert (tmp_path / "log").read_bytes() == b"".join(lines)
@@ -24,7 +24,7 @@ def test_a_line_that_is_not_ended_is_a_last_line(tmp_path: Path) -> None:
     assert taken(tmp_path / "log", b"one\ntw", b"o") == ("one", "two")
 
 
-def test_of_a_line_that_is_rewritten_its_last_form_is_kept(tmp_path: Path) -> None:
+def test_of_a_line_that_is_rewritten_its_last_form_is_stored(tmp_path: Path) -> None:
     assert taken(tmp_path / "log", b"10 %\r20 %\r30 %\nwindows\r\n") == ("30 %", "windows")
 
 
@@ -45,7 +45,7 @@ def test_what_tensorflow_prints_at_every_start_is_in_the_log_and_not_among_the_l
     assert (tmp_path / "log").read_bytes() == start + b"it broke\n"
 
 
-def test_bytes_that_are_no_text_are_kept_as_well_as_can_be(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_stored_as_well_as_can_be(tmp_path: Path) -> None:
     assert taken(tmp_path / "log", b"\xff\xfe bad\n") == ("\ufffd\ufffd bad",)
 
 

@@ -43,7 +43,7 @@ def test_it_holds_spec_plan_and_machine_without_identities(tmp_path: Path) -> No
     assert plan.environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
-def test_the_home_is_gputopos_unless_told_otherwise(tmp_path: Path) -> None:
+def test_the_home_is_gputopos_unless_set_otherwise(tmp_path: Path) -> None:
     assert runs.runs_home({"GPUTOPO_HOME": str(tmp_path)}) == tmp_path / "runs"
     assert runs.runs_home({}).parts[-2:] == ("gputopo", "runs")
 
@@ -68,7 +68,7 @@ def test_of_two_runs_that_begin_at_once_in_one_folder_one_gets_it(tmp_path: Path
     begin = threading.Barrier(2)
 
     def begun(output: Path) -> str | None:
-        """Give what the run was refused with, None where it got the folder."""
+        """The error that refused the run, None where it got the folder."""
         begin.wait(timeout=60)
         try:
             create(output, tmp_path)
@@ -85,7 +85,7 @@ def test_of_two_runs_that_begin_at_once_in_one_folder_one_gets_it(tmp_path: Path
             assert len(list(output.iterdir())) == 3
 
 
-def test_a_run_that_comes_between_the_look_and_the_claim_of_another_keeps_its_folder(
+def test_a_run_that_comes_between_the_look_and_the_lock_of_another_keeps_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = create(tmp_path / "out", tmp_path)
@@ -252,7 +252,7 @@ def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_pat
     assert not folder.path.exists()
 
 
-def test_a_run_folder_that_was_removed_is_told_as_that_and_no_space_is_asked_for(tmp_path: Path) -> None:
+def test_a_run_folder_that_was_removed_is_reported_as_that_and_no_space_is_asked_for(tmp_path: Path) -> None:
     given = runs.save_result(runs.RunFolder(tmp_path / "gone"), RESULT, time_s=1.0)
     assert given.failure is not None
     assert given.failure.remedy == ("start it again, with a folder for --output that stays during the run")

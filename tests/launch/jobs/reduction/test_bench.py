@@ -45,7 +45,7 @@ TELL_TIMES = "times()"
 
 
 class Worker:
-    """A command that runs a line of Python in the worker's place, and keeps the jobs that it was given."""
+    """A command that runs a line of Python in the worker's place, and stores its jobs."""
 
     def __init__(self, script: str, **of_method: str) -> None:
         self._script = script

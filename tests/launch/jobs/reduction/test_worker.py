@@ -25,7 +25,7 @@ def test_gpus_do_not_ask_for_the_hosts_memory() -> None:
 
 
 def refused(job: ReductionJob, *, free: int) -> str | None:
-    """Says why a gigabyte of gradients is refused; None where it is not."""
+    """Why a gigabyte of gradients is refused, None where it is not."""
     try:
         require_memory(GB, job, free=free)
     except HardwareError as error:

@@ -1,4 +1,4 @@
-"""Data folders for the tests: sound ones, and ones that are damaged in one way each."""
+"""Data folders for the tests: sound ones, and ones with one damage each."""
 
 import io
 import pickle
@@ -19,7 +19,7 @@ EACH = 3
 # What is wrong, and the label of the record that it is in (the third of the second file: labels 4, 5, 6).
 DAMAGE = ("checksum", "truncated", "length", "picture", "label", "unlabelled", "example", "empty_record")
 # Seen by the reader, by the walk through the file, by decoding, by looking at labels.
-SEEN_EACH_IN_ITS_OWN_WAY = ("checksum", "truncated", "picture", "label")
+SEEN_BY_EACH_CHECK = ("checksum", "truncated", "picture", "label")
 DAMAGED_FILE = "validation-00001-of-00003"
 DAMAGED_RECORD = 1
 RECORDS = 3  # of each file

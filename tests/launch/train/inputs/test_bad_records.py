@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.train.inputs.folders import DAMAGE, DAMAGED_FILE, DAMAGED_RECORD, SEEN_EACH_IN_ITS_OWN_WAY
+from tests.launch.train.inputs.folders import DAMAGE, DAMAGED_FILE, DAMAGED_RECORD, SEEN_BY_EACH_CHECK
 
 pytestmark = pytest.mark.tensorflow
 
@@ -25,7 +25,7 @@ WHY = {
 }
 
 
-@pytest.mark.parametrize("kind", SEEN_EACH_IN_ITS_OWN_WAY)
+@pytest.mark.parametrize("kind", SEEN_BY_EACH_CHECK)
 def test_damage_stops_a_run_with_the_file_and_the_record(given: dict[str, Any], kind: str) -> None:
     what, hint = given["damage"][f"{kind}-stop"]
     assert what.endswith(f"{DAMAGED_FILE}, record {DAMAGED_RECORD}: {WHY[kind]}")
@@ -41,7 +41,7 @@ def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, An
     assert found["images"] == len(LEFT[kind])  # of which an evaluation says whether it judged all
 
 
-@pytest.mark.parametrize("kind", SEEN_EACH_IN_ITS_OWN_WAY)
+@pytest.mark.parametrize("kind", SEEN_BY_EACH_CHECK)
 def test_training_goes_round_without_the_damaged_record_and_counts_it_once(
     given: dict[str, Any], kind: str
 ) -> None:
@@ -63,7 +63,7 @@ def test_training_goes_round_without_the_damaged_record_and_counts_it_once(
         ("two labels", "its image/class/label is not one whole number"),
     ],
 )
-def test_records_of_another_schema_are_told_by_what_is_other(
+def test_records_of_another_schema_are_reported_by_what_is_other(
     given: dict[str, Any], kind: str, why: str
 ) -> None:
     for task in ("train", "eval"):
@@ -78,7 +78,7 @@ def test_records_of_another_schema_are_told_by_what_is_other(
         ("boxes outside", "its boxes are not within its picture"),
     ],
 )
-def test_wrong_boxes_are_told_where_boxes_are_used(given: dict[str, Any], kind: str, why: str) -> None:
+def test_wrong_boxes_are_reported_where_boxes_are_used(given: dict[str, Any], kind: str, why: str) -> None:
     assert why in given["schemas"][f"{kind}-train"][0]
     assert given["schemas"][f"{kind}-eval"] is None
 
@@ -111,5 +111,5 @@ def test_data_that_do_not_fit_the_model_are_refused(given: dict[str, Any], case:
 
 
 def test_an_error_of_a_record_holds_no_pipeline_that_the_worker_would_wait_for(given: dict[str, Any]) -> None:
-    assert given["let_go"]["told"] is not None
+    assert given["let_go"]["error"] is not None
     assert given["let_go"]["alive"] == 0

@@ -38,7 +38,7 @@ def test_a_run_whose_files_are_all_gone_ends_with_an_error(given: dict[str, Any]
     assert GONE in what
 
 
-def test_a_file_that_cannot_be_opened_is_passed_over_and_told(given: dict[str, Any]) -> None:
+def test_a_file_that_cannot_be_opened_is_skipped_and_reported(given: dict[str, Any]) -> None:
     found = given["not_opened"]
     assert sorted(found["read"]) == [[file, number] for file in (0, 2) for number in range(3)]
     assert found["bad"] == [f"1 bad record was left out: {CHANGED} record 0 ({GONE})."]

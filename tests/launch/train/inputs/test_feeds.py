@@ -27,21 +27,21 @@ def test_the_joint_batch_is_the_same_for_any_number_of_towers(
 
 @pytest.mark.parametrize("towers", [1, 2, 3])
 @pytest.mark.parametrize("way", ["gpu", "cpu", *FEEDS])
-def test_every_way_has_its_batches_where_it_says_and_gives_them_to_every_device(
+def test_every_source_and_feed_has_its_batches_where_it_reports_and_gives_them_to_every_device(
     given: dict[str, Any], way: str, towers: int
 ) -> None:
     found = given["ways"][f"{way}-{towers}"]
     devices = [f"/CPU:{tower}" for tower in range(towers)]
     on_devices = way in ("gpu", "cpu", "staged")
-    assert found["told"]["ready_on"] == (", ".join(devices) if on_devices else "/CPU:0")
-    assert found["told"].get("feed", way) == way
+    assert found["input"]["ready_on"] == (", ".join(devices) if on_devices else "/CPU:0")
+    assert found["input"].get("feed", way) == way
     held = [device for device in devices for _ in ("images", "labels")]
     assert found["fed"] == ([] if way == "gpu" else held if on_devices else ["/CPU:0"] * 2 * towers)
     assert found["losses"] == pytest.approx(given["ways"][f"{way}-1"]["losses"], rel=SAME_LOSS)
     assert len(set(found["losses"])) == 3
 
 
-def test_feeds_are_ways_of_the_same_batches_and_sources_are_not(given: dict[str, Any]) -> None:
+def test_feeds_bring_the_same_batches_and_sources_are_not(given: dict[str, Any]) -> None:
     losses = {way: given["ways"][f"{way}-3"]["losses"] for way in ("gpu", "cpu", *FEEDS)}
     for feed in FEEDS:
         assert losses[feed] == pytest.approx(losses["sync"], rel=SAME_LOSS)
@@ -66,7 +66,7 @@ def test_a_failure_while_a_batch_is_made_reaches_its_step_and_no_other(
 
 
 @pytest.mark.parametrize("feed", FEEDS)
-def test_the_end_of_the_data_is_told_as_the_end(given: dict[str, Any], feed: str) -> None:
+def test_the_end_of_the_data_is_reported_as_the_end(given: dict[str, Any], feed: str) -> None:
     assert given["failing"][feed]["ended"] == "StopIteration"
 
 

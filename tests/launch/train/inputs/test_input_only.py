@@ -20,15 +20,15 @@ def test_the_input_alone_gives_the_events_of_a_run_without_losses(given: dict[st
     assert found["known"] == {"Step": 5, "WarmupDone": 1}
 
 
-def test_the_input_alone_says_what_it_does_and_what_it_left_out(given: dict[str, Any]) -> None:
+def test_the_input_alone_reports_what_it_does_and_what_it_left_out(given: dict[str, Any]) -> None:
     found = given["input_only"]
     assert "imagenet from 3 train files" in found["says"][0]
     assert "pixel / 127.5 - 1" in found["says"][0]
     assert found["noticed"][0].startswith("The 8 images were taken 3.8 times over")
     assert found["noticed"][1].startswith("1 bad record was left out")
     assert found["describes"]["threads"] >= 1
-    assert found["told"] == found["describes"]
-    assert found["told"]["ready_on"] == "/CPU:0, /CPU:1"
+    assert found["input"] == found["describes"]
+    assert found["input"]["ready_on"] == "/CPU:0, /CPU:1"
     assert all(found["waited"])
 
 

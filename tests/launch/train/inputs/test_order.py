@@ -37,7 +37,7 @@ def test_going_on_is_exact_where_bad_records_are_left_out(given: dict[str, Any],
     assert found["says"].startswith("1 bad record was left out")
 
 
-def test_going_on_past_pictures_that_cannot_be_decoded_is_not_exact_and_says_so(
+def test_going_on_past_pictures_that_cannot_be_decoded_is_not_exact_and_reports_it(
     given: dict[str, Any],
 ) -> None:
     found = given["gone_on"]["picture"]
@@ -51,7 +51,7 @@ def test_going_on_with_other_batches_passes_over_no_image_and_takes_none_twice(g
     assert found["taken"] == found["whole"][: len(found["taken"])]
 
 
-def test_what_is_too_far_to_read_up_to_begins_in_another_order_and_says_so(given: dict[str, Any]) -> None:
+def test_what_is_too_far_to_read_up_to_begins_in_another_order_and_reports_it(given: dict[str, Any]) -> None:
     order = given["order"]
     assert len(set(order["far"])) == 10
     assert order["far"] != order["first"][30:40]

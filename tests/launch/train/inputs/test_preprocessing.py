@@ -43,7 +43,7 @@ def test_pictures_of_every_resize_method_fill_the_stated_range(
     assert (images.std((1, 2, 3)) > 0.02).all()
 
 
-def test_resize_methods_differ_and_round_robin_takes_them_in_turn(folder: Path) -> None:
+def test_resize_methods_differ_and_round_robin_alternates_between_them(folder: Path) -> None:
     of = {name: load(folder, f"{name}-False-train") for name in ("nearest", "bilinear", "bicubic", "area")}
     mixed = load(folder, "round_robin-False-train")
     for number, name in enumerate(("nearest", "bilinear", "bicubic", "area") * 2):
@@ -62,7 +62,7 @@ def test_training_cuts_another_part_than_the_middle(folder: Path) -> None:
     assert np.abs(load(folder, "bilinear-False-train") - load(folder, "bilinear-False-eval")).mean() > 0.02
 
 
-def test_pictures_kept_decoded_are_those_decoded_anew(given: dict[str, Any]) -> None:
+def test_pictures_cached_decoded_are_those_decoded_anew(given: dict[str, Any]) -> None:
     # Decoding a part of a JPEG may differ from a part of the decoded whole at the part's border.
     assert given["pictures"]["decoded"] < 0.01
 

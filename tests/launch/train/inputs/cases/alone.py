@@ -44,7 +44,7 @@ def input_only(root: Path) -> Any:
         "says": next(event.says for event in events if isinstance(event, ModelBuilt)),
         "noticed": [event.says for event in events if isinstance(event, Noticed)],
         "describes": dict(said),
-        "told": next(event.input for event in events if isinstance(event, ModelBuilt)),
+        "input": next(event.input for event in events if isinstance(event, ModelBuilt)),
         "waited": [event.waited_s is not None and event.waited_s <= event.seconds for event in counted],
         "short": Counter(type(event).__name__ for event in short),
         "detected_steps": [event.step for event in detected if isinstance(event, Step)],

@@ -13,7 +13,7 @@ STEPS = 40  # of six images: what was read ahead of the change is used up long b
 
 def changing(root: Path) -> Any:
     """What runs take and say after a change, or how they end."""
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for policy, change in WAYS:
         data = folders.damaged(root / f"{change.__name__}-{policy}", "none")
         with source(spec_of(data, batch=3, bad_records=policy)) as made:
@@ -25,12 +25,12 @@ def changing(root: Path) -> Any:
                     taken.extend(joint(made.feed(step))[1].tolist())
 
             error = error_of(go_on)
-            told[f"{change.__name__}-{policy}"] = {
+            results[f"{change.__name__}-{policy}"] = {
                 "last": taken[-24:],
                 "error": error,
                 "says": made.notices[-1],
             }
-    return told
+    return results
 
 
 def not_opened(root: Path) -> Any:

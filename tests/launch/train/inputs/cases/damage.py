@@ -10,13 +10,13 @@ from tests.launch.train.inputs.cases.given import Picture, error_of, joint, sour
 
 
 def damage(root: Path) -> Any:
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for kind in folders.DAMAGE:
         data = folders.damaged(root / kind, kind)
-        if kind in folders.SEEN_EACH_IN_ITS_OWN_WAY:
+        if kind in folders.SEEN_BY_EACH_CHECK:
             spec = spec_of(data, task="eval", batch=3)
-            told[f"{kind}-stop"] = error_of(functools.partial(to_the_end, spec))
-        for task in ("eval", "train") if kind in folders.SEEN_EACH_IN_ITS_OWN_WAY else ("eval",):
+            results[f"{kind}-stop"] = error_of(functools.partial(to_the_end, spec))
+        for task in ("eval", "train") if kind in folders.SEEN_BY_EACH_CHECK else ("eval",):
             with source(spec_of(data, task=task, batch=3, bad_records="skip")) as made:
                 labels: list[int] = []
                 for step in range(12):
@@ -24,22 +24,22 @@ def damage(root: Path) -> Any:
                         labels += joint(made.feed(step))[1].tolist()
                     except StopIteration:
                         break
-                told[f"{kind}-{task}"] = {
+                results[f"{kind}-{task}"] = {
                     "labels": labels,
                     "says": list(made.notices),
                     "images": made.images_per_epoch,
                 }
-    return told
+    return results
 
 
 def nothing_good(root: Path) -> Any:
     bad = {"example": b"junk", "picture": folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")}
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for kind, record in bad.items():
         data = folders.with_records(root / kind, [record] * 5)
         with source(spec_of(data, bad_records="skip")) as made:
-            told[kind] = error_of(functools.partial(made.feed, 0))
-    return told
+            results[kind] = error_of(functools.partial(made.feed, 0))
+    return results
 
 
 def first_file(root: Path) -> Any:
@@ -68,22 +68,22 @@ def unfit(root: Path) -> Any:
 
 def schemas(root: Path) -> Any:
     """What is said of a folder whose records are sound, and of another kind."""
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for kind, record in folders.schemas().items():
         data = folders.with_records(root / kind, [record] * 3)
         (data / "validation-00000-of-00001").write_bytes((data / "train-00000-of-00001").read_bytes())
         for task in ("train", "eval"):
             spec = spec_of(data, towers=1, batch=2, task=task)
-            told[f"{kind}-{task}"] = error_of(functools.partial(steps, spec, range(1)))
-    return told
+            results[f"{kind}-{task}"] = error_of(functools.partial(steps, spec, range(1)))
+    return results
 
 
 def let_go(root: Path) -> Any:
-    """Iterators of TensorFlow that are alive while a source is, which told of a bad record."""
+    """Iterators of TensorFlow that are alive after a source has raised for a bad record."""
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
     data = folders.with_records(root / "let_go", [folders.record(3, encoded=b"\xff\xd8\xff\xe0 no picture")])
     with source(spec_of(data)) as made:
-        told = error_of(functools.partial(made.feed, 0))
+        error = error_of(functools.partial(made.feed, 0))
         gc.collect()
-        return {"told": told, "alive": sum(isinstance(one, OwnedIterator) for one in gc.get_objects())}
+        return {"error": error, "alive": sum(isinstance(one, OwnedIterator) for one in gc.get_objects())}

@@ -41,8 +41,8 @@ def feeds(root: Path) -> Any:
         )
         events: list[Any] = []
         training.train(SmallModel(), spec, events.append)
-        told = [event.loss for event in events if isinstance(event, Step)]
-        losses[f"{name}-{towers}-{data_format}"] = told
+        results = [event.loss for event in events if isinstance(event, Step)]
+        losses[f"{name}-{towers}-{data_format}"] = results
     return losses
 
 
@@ -51,7 +51,7 @@ def ways(root: Path) -> Any:
     from gputopo.launch.train import training
     from gputopo.launch.train.placement.checking import short_name
 
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for way in ("gpu", "cpu", *FEEDS):
         for towers in (1, 2, 3):
             fields: dict[str, Any] = {"source": "python", "feed": way} if way in FEEDS else {"source": way}
@@ -60,12 +60,12 @@ def ways(root: Path) -> Any:
             training.train(SmallModel(), spec, events.append)
             with source(spec, SmallModel()) as made:
                 fed = [short_name(one.device) for one in made.feed(0)]
-            told[f"{way}-{towers}"] = {
+            results[f"{way}-{towers}"] = {
                 "losses": [event.loss for event in events if isinstance(event, Step) and event.step > 0],
-                "told": next(event.input for event in events if isinstance(event, ModelBuilt)),
+                "input": next(event.input for event in events if isinstance(event, ModelBuilt)),
                 "fed": fed,
             }
-    return told
+    return results
 
 
 def failing(root: Path) -> Any:
@@ -84,7 +84,7 @@ def failing(root: Path) -> Any:
         def close(self) -> None:
             pass
 
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     spec = spec_of()
     ways: dict[str, fed.Batches] = {
         "sync": fed.OnDemand(Failing().make),
@@ -103,8 +103,8 @@ def failing(root: Path) -> Any:
             except (StopIteration, GputopoError) as stop:
                 ended = type(stop).__name__
             again = float(joint(made.feed(1))[0].mean())
-        told[name] = {"values": values, "error": error, "ended": ended, "again": again}
-    return told
+        results[name] = {"values": values, "error": error, "ended": ended, "again": again}
+    return results
 
 
 def threads(root: Path) -> Any:
@@ -135,7 +135,7 @@ def tuned(root: Path) -> Any:
         "imagenet with care": {"folder": records, "bad_records": "skip"},
         "cifar10": {"folder": tiny},
     }
-    begin, told = tf.data.Dataset.__iter__, {}
+    begin, results = tf.data.Dataset.__iter__, {}
     for way, fields in ways.items():
         begun: list[bool] = []
 
@@ -146,8 +146,8 @@ def tuned(root: Path) -> Any:
         shape = Picture((32, 32, 3), 10) if way == "cifar10" else None
         with mock.patch.object(tf.data.Dataset, "__iter__", noted), source(spec_of(**fields), shape) as made:
             made.feed(0)
-        told[way] = begun
-    return told
+        results[way] = begun
+    return results
 
 
 def marks(root: Path) -> Any:

@@ -84,21 +84,21 @@ def kept(root: Path) -> Any:
     paths = sorted(folders.damaged(root / "kept", "checksum").glob("train-*"))
     stored, decoded = sum(path.stat().st_size for path in paths), 9 * 40 * 40 * 3
 
-    def told(form: CacheForm, free: int) -> Any:
+    def refusal(form: CacheForm, free: int) -> Any:
         return error_of(lambda: require_cache_memory(paths, form, free=free))
 
     return {
-        "raw fits": told("raw", stored),
-        "raw": told("raw", stored - 1),
-        "decoded fits": told("decoded", 2 * decoded),
-        "decoded": told("decoded", stored),
-        "neither": told("decoded", stored - 1),
+        "raw fits": refusal("raw", stored),
+        "raw": refusal("raw", stored - 1),
+        "decoded fits": refusal("decoded", 2 * decoded),
+        "decoded": refusal("decoded", stored),
+        "neither": refusal("decoded", stored - 1),
     }
 
 
 def gone_on(root: Path) -> Any:
     """Labels of the steps from 4 on, of a run from 0 and of one that begins there, and what that one says."""
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     records = [folders.record(number + 1) for number in range(12)]
     bad = {"label": folders.record(2000), "unlabelled": folders.record(None), "example": b"\x07 no example"}
     bad |= {"empty": b"", "picture": folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")}
@@ -109,5 +109,5 @@ def gone_on(root: Path) -> Any:
         with source(spec) as made:
             rest = [int(label) for number in range(4, 9) for label in joint(made.feed(number))[1]]
             says = made.notices[-1]
-        told[kind] = {"whole": whole[16:], "rest": rest, "says": says}
-    return told
+        results[kind] = {"whole": whole[16:], "rest": rest, "says": says}
+    return results

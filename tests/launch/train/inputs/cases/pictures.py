@@ -43,15 +43,15 @@ def pictures(root: Path) -> Any:
 
 def forms(root: Path) -> Any:
     """Pictures of other forms than a JPEG of three colours: range of the pixels and labels, or the error."""
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, encoded in folders.forms().items():
         data = folders.with_records(root / name, [folders.record(3, encoded=encoded)] * 4)
         (data / "validation-00000-of-00001").write_bytes((data / "train-00000-of-00001").read_bytes())
         for task, resize in (("train", "bilinear"), ("train", "crop"), ("eval", "bilinear")):
             spec = spec_of(data, towers=1, batch=2, task=task, resize=resize)
             images, labels = steps(spec, range(1))
-            told[f"{name}-{task}-{resize}"] = [images.mean((0, 1, 2)).tolist(), labels.tolist()]
-    return told
+            results[f"{name}-{task}-{resize}"] = [images.mean((0, 1, 2)).tolist(), labels.tolist()]
+    return results
 
 
 def far_too_long(root: Path) -> Any:
@@ -60,14 +60,14 @@ def far_too_long(root: Path) -> Any:
 
     from gputopo.launch.train.inputs.preprocessing import Recipe, decoded_picture
 
-    told = {}
+    results = {}
     for height, width in ((1, 60_000), (60_000, 1)):
         pixels = tf.cast(tf.fill((height, width, 3), 255), tf.uint8)
         for training in (False, True):
             recipe = Recipe(224, 224, "crop" if training else "bilinear", False, training, seed=1)
             made = decoded_picture(recipe, pixels, tf.zeros((0, 4)), tf.constant(0, tf.int64)).numpy()
-            told[f"{height}x{width} {training}"] = [list(made.shape), float(made.min())]
-    return told
+            results[f"{height}x{width} {training}"] = [list(made.shape), float(made.min())]
+    return results
 
 
 def without_background(root: Path) -> Any:
