@@ -129,13 +129,17 @@ def number(value: float | None) -> str:
     return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"
 
 
+def value_of(sample: Sample | None) -> float | None:
+    """Return a sample's number: GB/s, or microseconds of a latency."""
+    if sample is None:
+        return None
+    return sample.median_us if sample.median_gb_per_s is None else sample.median_gb_per_s
+
+
 def cell(sample: Sample | None, failure: Failure | None = None) -> str:
     """Write a sample's number, or that it failed, or that it was not measured."""
-    if sample is not None and sample.median_gb_per_s is not None:
-        return number(sample.median_gb_per_s)
-    if sample is not None and sample.median_us is not None:
-        return number(sample.median_us)
-    return NOT_ASKED if failure is None else FAILED
+    value = value_of(sample)
+    return FAILED if value is None and failure is not None else number(value)
 
 
 def share(sample: Sample | None) -> str:

@@ -123,9 +123,9 @@ def test_copies_by_kernels_and_both_ways_at_once_have_matrices_of_their_own() ->
     assert cells(part(text, "Direct copies, GB/s"))["GPU0", "GPU1"] == "11.0"
     assert cells(part(text, "Direct, read by a kernel on the column's GPU"))["GPU0", "GPU1"] == "9.00"
     assert cells(part(text, "Direct, written by a kernel on the row's GPU"))["GPU0", "GPU1"] == "8.00"
-    both = cells(part(text, "Both ways at once, direct"))
+    both = cells(part(text, "Bidirectional, direct"))
     assert both["GPU0", "GPU1"] == both["GPU1", "GPU0"] == "20.0"
-    assert cells(part(text, "Both ways at once, staged"))["GPU1", "GPU0"] == "7.00"
+    assert cells(part(text, "Bidirectional, staged"))["GPU1", "GPU0"] == "7.00"
     assert cells(part(text, "Latency, direct, us"))["GPU0", "GPU1"] == "1.25"
 
 
