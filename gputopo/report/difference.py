@@ -1,4 +1,4 @@
-"""What changed since an earlier reading, a line each; what all GPUs share is said once."""
+"""What changed since an earlier reading, a line each; what several GPUs share is written once."""
 
 import re
 
@@ -10,19 +10,19 @@ _OF_GPU = re.compile(r"GPU (\d+)(: .*)", re.DOTALL)
 
 
 def difference_view(difference: Difference, width: int) -> list[Line]:
-    """Give the changes in lines of at most `width` columns, and what could not be compared."""
+    """Return the changes in lines of at most `width` columns, and what could not be compared."""
     said = changes_in_words(difference.changes)
     lines = [one for words in said for one in _item(plain(words), width)]
     if not said:
         lines = [line("Nothing changed." if difference.compared else "Nothing could be compared.")]
-    sources = f"Compared with what was ({plain(difference.old_source)}): {_facts(difference.compared)}"
+    sources = f"Compared with {plain(difference.old_source)}: {_facts(difference.compared)}"
     if difference.one_sided:
-        sources += f"; left out: {_facts(difference.one_sided)} that only one of the two tells"
+        sources += f"; left out: {_facts(difference.one_sided)} that only one of the two has"
     return [*lines, *paragraph(f"{sources}.", width, QUIET)]
 
 
 def difference_markdown(difference: Difference) -> str:
-    """Give the changes as a Markdown list."""
+    """Return the changes as a Markdown list."""
     from gputopo.report.markdown import escaped
 
     said = [f"- {escaped(words)}\n" for words in changes_in_words(difference.changes)]

@@ -29,7 +29,7 @@ _COUNTED_FROM = 4  # findings
 
 
 def inspection_view(inspection: Inspection, width: int) -> list[Line]:
-    """Give all that `gputopo inspect` shows, for a screen of `width` columns."""
+    """Return all that `gputopo inspect` shows, in lines of at most `width` columns."""
     machine = inspection.machine
     lines = machine_view(machine, width)
     room = width - INDENT
@@ -47,12 +47,12 @@ def inspection_view(inspection: Inspection, width: int) -> list[Line]:
 
 
 def nothing_found(machine: Machine) -> str:
-    """Say that there is no finding, and that this is no pass for facts that were not read."""
+    """Return the words for no finding; facts that were not read did not pass."""
     return "None in what was read. What was not read was not checked." if not_read(machine) else "None."
 
 
 def findings_view(findings: Sequence[Finding], width: int, *, nothing: str = "None.") -> list[Line]:
-    """Give one block for each finding: how severe and where, what, what to do.
+    """Return one block for each finding: severity, subject and id, message, remedy.
 
     Findings that follow one another with one id, severity and remedy share a block.
     """
@@ -62,7 +62,7 @@ def findings_view(findings: Sequence[Finding], width: int, *, nothing: str = "No
 
 
 def watched_view(findings: Sequence[Finding], xid_reason: str | None, width: int) -> list[Line]:
-    """Give what was found while GPUs were watched, and what could not be watched."""
+    """Return the findings of a watch, and what could not be watched."""
     lines = section("Seen while watching", findings_view(findings, width - INDENT))
     if xid_reason is not None:
         lines += section("Not watched", paragraph(f"Xid errors: {xid_reason}", width - INDENT))
@@ -89,14 +89,14 @@ def _findings_title(findings: Sequence[Finding]) -> str:
 
 
 def contradictions_view(contradictions: Sequence[Contradiction], width: int) -> list[Line]:
-    """Give each fact with what every source says of it."""
+    """Return each fact with its value from every source."""
     said = [[f"{source}: {words}" for source, words in one.said.items()] for one in contradictions]
     facts = [plain(one.fact) for one in contradictions]
     return labelled(zip(facts, [plain("; ".join(words)) for words in said], strict=True), width)
 
 
 def unread_view(unread: Sequence[Unread], width: int) -> list[Line]:
-    """Give the first lines that were not understood, each with its place."""
+    """Return the first lines that were not understood, each with its source and number."""
     rows = [(f"{plain(one.source)}:{one.line}", _cut(plain(one.text))) for one in unread[:_UNREAD_SHOWN]]
     if len(unread) > _UNREAD_SHOWN:
         rows.append(("", f"and {len(unread) - _UNREAD_SHOWN} more; --json has them all"))
@@ -119,7 +119,7 @@ def _doubts(machine: Machine, width: int) -> list[Line]:
     lines: list[Line] = []
     if machine.contradictions:
         said = contradictions_view(machine.contradictions, width)
-        lines += section("Contradictions (the first one stands)", said)
+        lines += section("Contradictions (the first one is used)", said)
     if machine.unread:
         lines += section("Lines not understood", unread_view(machine.unread, width))
     if not_read(machine):

@@ -30,7 +30,7 @@ _NAME_WIDTH = 34  # longer names are folded
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """What a column shows: its head, and the paths of the facts in a cell, with a slash between them."""
+    """A column: its head, and the paths of the facts in a cell, with a slash between them."""
 
     head: str
     paths: tuple[str, ...]
@@ -61,19 +61,19 @@ _STATE = (
 
 
 def gpu_tables(machine: Machine, width: int) -> list[Line]:
-    """Give the tables of the GPUs, and the lines that belong under them; empty if the matrix tells as much.
+    """Return the tables of the GPUs and the notes under them; empty if the matrix shows as much.
 
     `?` is a fact that was asked for and not given (the reason stands in `Machine.missing`), `-` one that
-    the source does not tell. A column of which the source tells nothing is left out.
+    the source does not report. A column without any fact is left out.
     """
     row_heads = Column("GPU", tuple(str(gpu.index) for gpu in machine.gpus), "right")
-    told = [
-        [_column(machine, facts) for facts in group if _is_told(machine, facts)] for group in (_LINK, _STATE)
+    shown = [
+        [_column(machine, facts) for facts in group if _is_shown(machine, facts)] for group in (_LINK, _STATE)
     ]
-    if [facts.head for group in told for facts in group] in ([], ["NUMA"]):
-        return []  # the matrix has the NUMA nodes as well
+    if [facts.head for group in shown for facts in group] in ([], ["NUMA"]):
+        return []  # the matrix shows the NUMA nodes
     lines: list[Line] = []
-    for block in blocks(told, width - row_heads.width):
+    for block in blocks(shown, width - row_heads.width):
         lines += [line()] if lines else []
         lines += aligned(row_heads, block)
     notes = labelled(gpu_notes(machine), width)
@@ -83,9 +83,9 @@ def gpu_tables(machine: Machine, width: int) -> list[Line]:
 
 
 def gpu_columns(machine: Machine) -> list[Column]:
-    """Give all columns that have something to tell, the index first, for one wide table."""
+    """Return all columns that have a fact, the index first, for one wide table."""
     heads = Column("GPU", tuple(str(gpu.index) for gpu in machine.gpus), "right")
-    return [heads, *(_column(machine, facts) for facts in (*_LINK, *_STATE) if _is_told(machine, facts))]
+    return [heads, *(_column(machine, facts) for facts in (*_LINK, *_STATE) if _is_shown(machine, facts))]
 
 
 def _column(machine: Machine, facts: _Facts) -> Column:
@@ -95,8 +95,8 @@ def _column(machine: Machine, facts: _Facts) -> Column:
     return Column(facts.head, cells, facts.side, _NAME_WIDTH if facts.paths == ("name",) else None)
 
 
-def _is_told(machine: Machine, facts: _Facts) -> bool:
-    """Whether any GPU has a fact of the column, or was asked for it by a driver that works."""
+def _is_shown(machine: Machine, facts: _Facts) -> bool:
+    """Whether any GPU has a fact of the column, or a working driver was asked for one."""
     asked = machine.driver.status in ("ok", "not_read")
     return any(
         _fact(gpu, path) is not None
@@ -134,7 +134,7 @@ def _shown(value: Any) -> str:
 
 
 def _with_idle_marks(machine: Machine, cells: tuple[str, ...]) -> tuple[str, ...]:
-    """Mark a generation below the most that an idle GPU shows: it is no fault that anybody saw."""
+    """Mark a generation below the maximum on an idle GPU: that is no fault, nor proof of the full speed."""
     idle = [link_is_slow_while_idle(gpu) for gpu in machine.gpus]
     if not any(idle):
         return cells
@@ -142,11 +142,11 @@ def _with_idle_marks(machine: Machine, cells: tuple[str, ...]) -> tuple[str, ...
 
 
 def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Say what the columns hide: the other numbers of the GPUs, idle links, slow slots and bridges."""
+    """Return what the columns do not show: other numberings, idle links, slow slots and bridges."""
     yield from index_rows(machine)
     idle = [gpu.index for gpu in machine.gpus if link_is_slow_while_idle(gpu)]
     if idle:
-        words = f"cannot tell (idle): GPU {index_ranges(idle)}; an idle GPU slows its link down"
+        words = f"unknown while idle: GPU {index_ranges(idle)}; an idle GPU lowers its PCIe generation"
         yield f"PCIe gen {_IDLE_MARK}", words
     slots: dict[tuple[int, int], list[int]] = {}
     bridges: list[str] = []
@@ -163,13 +163,13 @@ def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def link_is_slow_while_idle(gpu: Gpu) -> bool:
-    """Tell whether the PCIe generation is below its most on a GPU that was not seen at work."""
-    now, most = gpu.pcie.gen_now, gpu.pcie.gen_max
-    return now is not None and most is not None and now < most and not at_work(gpu)
+    """Return whether the PCIe generation is below its maximum on a GPU that was not seen under load."""
+    now, top = gpu.pcie.gen_now, gpu.pcie.gen_max
+    return now is not None and top is not None and now < top and not at_work(gpu)
 
 
 def index_rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Give the numbers on one line. Nothing where CUDA's are neither known nor were asked for."""
+    """Return the numberings as one row: PCI order, NVML, CUDA, TensorFlow. None if CUDA was not asked."""
     gpus = machine.gpus
     asked = any(
         gpu.cuda_index is not None or reason_for(machine.missing, f"gpus[{gpu.index}].cuda_index")
@@ -180,26 +180,26 @@ def index_rows(machine: Machine) -> Iterator[tuple[str, str]]:
     # TensorFlow numbers the GPUs that CUDA shows it, from 0; CUDA leaves out those that do not answer.
     answering = [gpu.index for gpu in gpus if not gpu.lost]
     place = {index: number for number, index in enumerate(answering)}
-    own = _numbers([gpu.index for gpu in gpus])
+    nvml = _numbers([gpu.index for gpu in gpus])
     cuda = _numbers([gpu.cuda_index for gpu in gpus])
     tensorflow = _numbers([place.get(gpu.index) for gpu in gpus])
-    yield "Index", f"NVML and PCI {own}, CUDA {cuda}, TensorFlow (gputopo) /GPU:{tensorflow}"
+    yield "Index", f"NVML and PCI {nvml}, CUDA {cuda}, TensorFlow (gputopo) /GPU:{tensorflow}"
 
 
 def order_warning(machine: Machine) -> str | None:
-    """Give the warning where CUDA's default order is not the order of nvidia-smi, or may not be."""
+    """Return the warning where CUDA's default order differs from that of nvidia-smi, or may differ."""
     answering = [gpu for gpu in machine.gpus if not gpu.lost]
     if len(machine.gpus) < 2 or not list(index_rows(machine)):
         return None
     if all(gpu.cuda_index == place for place, gpu in enumerate(answering)):
         return None
     certain = all(gpu.cuda_index is not None for gpu in answering)
-    fact = "is another one" if certain else "may be another one (it puts the fastest GPU first)"
+    fact = "differs" if certain else "may differ (the fastest GPU first)"
     return f"CUDA's default order {fact}: set {_CUDA_ORDER}, as gputopo run does"
 
 
 def _numbers(values: Sequence[int | None]) -> str:
-    """Give `0-3` for numbers that rise one by one, `1,0,2` for others, `?` for one that is not known."""
+    """Return `0-3` for numbers that rise one by one, `1,0,2` for others, `?` for an unknown one."""
     if values and all(value is None for value in values):
         return "?"
     runs: list[list[int | None]] = []

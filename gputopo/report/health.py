@@ -1,4 +1,4 @@
-"""What each GPU tells of itself beyond the tables, where it says something; equal words are said once."""
+"""State, errors and modes of each GPU beyond the tables; what several GPUs share is written once."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -34,17 +34,17 @@ _WORDS = {
     "hw_power_brake_slowdown": _Words("external power brake", "power brake"),
     "display_clock_setting": _Words("display clocks are set", "display clocks"),
     "board_limit": _Words("board limit", "board limit"),
-    "reliability": _Words("reliability limit", "voltage limit"),
+    "reliability": _Words("limited by reliability voltage", "voltage limit"),
 }
 
 
 def health_view(machine: Machine, width: int) -> list[Line]:
-    """Give one block a GPU or set of GPUs that have the same to say; empty if none has anything to say."""
+    """Return one block for each GPU or set of GPUs with the same state; empty if all is normal."""
     return labelled(health_rows(machine), width)
 
 
 def health_rows(machine: Machine) -> list[tuple[str, str]]:
-    """Give (`GPU 0-3`, words) in the order of the GPUs; the label is empty where it repeats."""
+    """Return (`GPU 0-3`, words) in the order of the GPUs; the label is empty where it repeats."""
     said: dict[str, list[int]] = {}
     unseen = not machine.pci and not any(link.nvlinks for link in machine.links)
     for gpu in machine.gpus:
@@ -61,10 +61,10 @@ def health_rows(machine: Machine) -> list[tuple[str, str]]:
 
 
 def health_words(gpu: Gpu) -> Iterator[str]:
-    """Give what one GPU has to say, a sentence each."""
+    """Return what is not normal on one GPU, a sentence each."""
     reasons = full_words(reasons_of(gpu.throttle))
     if reasons:
-        yield f"clocks held down: {', '.join(reasons)}"
+        yield f"throttled: {', '.join(reasons)}"
     yield from _memory_errors(gpu)
     yield from _link_errors(gpu)
     yield from _nvlinks(gpu)
@@ -73,9 +73,9 @@ def health_words(gpu: Gpu) -> Iterator[str]:
 
 
 def short_process_name(name: str | None) -> str:
-    """Give the program's own name: paths and arguments tell of people and are left out."""
+    """Return the name of the program without path and arguments, which may identify people."""
     words = (name or "").split()
-    return words[0].replace("\\", "/").rstrip("/").rpartition("/")[2] if words else "name not told"
+    return words[0].replace("\\", "/").rstrip("/").rpartition("/")[2] if words else "name unknown"
 
 
 def _memory_errors(gpu: Gpu) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _memory_errors(gpu: Gpu) -> Iterator[str]:
     if remapped or rows.pending or rows.failure:
         yield _joined(
             f"remapped memory rows: {', '.join(remapped) or 'none yet'}",
-            "one waits for a reset" if rows.pending else "",
+            "one pending until a reset" if rows.pending else "",
             "remapping FAILED" if rows.failure else "",
         )
     retired = [
@@ -104,7 +104,7 @@ def _memory_errors(gpu: Gpu) -> Iterator[str]:
         if n
     ]
     if retired or pages.pending:
-        waits = "one waits for a reboot" if pages.pending else ""
+        waits = "one pending until a reboot" if pages.pending else ""
         yield _joined(f"retired memory pages: {', '.join(retired) or 'none yet'}", waits)
 
 
@@ -115,7 +115,7 @@ def _link_errors(gpu: Gpu) -> Iterator[str]:
         yield f"PCIe errors (AER): {errors}"
     bar1, memory = gpu.bar1_mib.total, gpu.memory_mib.total
     if bar1 is not None and memory is not None and 0 < bar1 < memory:
-        yield f"BAR1 of {bar1} MiB shows part of the memory of {memory} MiB to other devices"
+        yield f"BAR1 of {bar1} MiB is smaller than the memory of {memory} MiB"
 
 
 def _nvlinks(gpu: Gpu) -> Iterator[str]:
@@ -131,11 +131,11 @@ def _nvlinks(gpu: Gpu) -> Iterator[str]:
 
 
 def _nvlinks_up(gpu: Gpu) -> Iterator[str]:
-    """Give the speeds of NVLinks that work; matrix and tree show how many there are where they are known."""
+    """Return the speeds of the active NVLinks; matrix and tree show their number."""
     speeds = [link.gb_per_s for link in gpu.nvlinks or () if link.active and link.gb_per_s is not None]
     if speeds:
         each = " or ".join(f"{speed:g}" for speed in sorted(set(speeds)))
-        yield f"NVLinks: {len(speeds)} up, {each} GB/s each way"
+        yield f"NVLinks: {len(speeds)} up, {each} GB/s per direction"
 
 
 def _modes(gpu: Gpu) -> Iterator[str]:
@@ -186,16 +186,16 @@ def _on(mode: bool) -> str:
 
 
 def full_words(reasons: Iterable[str]) -> list[str]:
-    """Give clock event reasons in words."""
+    """Return clock event reasons in words; idle is none."""
     return [
-        _WORDS[reason].full if reason in _WORDS else f"reason without a name ({unnamed(reason)})"
+        _WORDS[reason].full if reason in _WORDS else f"unknown reason {unnamed(reason)}"
         for reason in reasons
         if reason != "gpu_idle"
     ]
 
 
 def short_words(reasons: Iterable[str]) -> list[str]:
-    """Give clock event reasons in a word or two each; one without a name by its bit."""
+    """Return clock event reasons in a word or two each; an unknown one by its bit."""
     return [
         _WORDS[reason].short if reason in _WORDS else unnamed(reason)
         for reason in reasons

@@ -1,7 +1,7 @@
-"""The few shapes that the reports of values are made of: headings, aligned columns, labelled paragraphs.
+"""The text renderer of all reports: headings, aligned columns, labelled paragraphs.
 
-A report is lines, a line is pieces of text with a style of rich ("bold", "dim", "yellow", or ""). So a pipe
-gets its text without loading rich, which a command that starts in a tenth of a second notices.
+A report is lines, a line is pieces of text with a style of rich ("bold", "dim", "yellow", or ""). Plain text
+for a pipe is made without importing rich, which costs 36 ms.
 """
 
 import textwrap
@@ -23,7 +23,7 @@ QUIET = "dim"
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 UNKNOWN = "?"  # asked for and not given; the report says why
-NOT_ASKED = "-"  # this source does not tell it
+NOT_ASKED = "-"  # this source does not report it
 LOST = "LOST"
 FAILED = "FAIL"  # tried, and went wrong; the report says how
 
@@ -49,7 +49,7 @@ class Column(msgspec.Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """The columns of the screen it takes."""
+        """Its width on the screen."""
         widest = max(map(len, chain(self.head.split("\n"), self.cells)))
         return widest if self.max_width is None else min(widest, self.max_width)
 
@@ -59,32 +59,32 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def line(text: str = "", style: str = "") -> Line:
-    """Give a line of one style."""
+    """Return a line of one style."""
     return ((text, style),)
 
 
 def text_of(lines: Iterable[Line]) -> str:
-    """Give lines as plain text with a newline after each, without spaces at their ends."""
+    """Return lines as plain text, each with a newline and without trailing spaces."""
     return "".join("".join(text for text, _ in pieces).rstrip() + "\n" for pieces in lines)
 
 
 def section(title: str, body: Iterable[Line]) -> list[Line]:
-    """Give a heading with its body indented under it, and an empty line after it."""
+    """Return a heading, its body indented, and an empty line."""
     return [line(title, HEADING), *indented(body, INDENT), line()]
 
 
 def indented(lines: Iterable[Line], by: int) -> list[Line]:
-    """Give lines with spaces before them."""
+    """Return lines with spaces before them."""
     return [((" " * by, ""), *pieces) for pieces in lines]
 
 
 def paragraph(text: str, width: int, style: str = "") -> list[Line]:
-    """Give a text folded at spaces; a word that is too long is cut."""
+    """Return a text folded at spaces; a word that is too long is cut."""
     return [line(part, style) for part in _folded(text, width)]
 
 
 def labelled(rows: Iterable[tuple[str, Sequence[Line] | str]], width: int) -> list[Line]:
-    """Give rows of a label and what belongs to it: text, folded beside the label, or lines that are ready."""
+    """Return rows of a label and its body: text, which is folded beside the label, or finished lines."""
     rows = list(rows)
     room = max((len(label) for label, _ in rows), default=0)
     lines: list[Line] = []
@@ -96,23 +96,23 @@ def labelled(rows: Iterable[tuple[str, Sequence[Line] | str]], width: int) -> li
 
 
 def body_width(labels: Iterable[str], width: int) -> int:
-    """Give the room that `labelled` has beside these labels."""
+    """Return the width that `labelled` leaves beside these labels."""
     return width - max(map(len, labels), default=0) - GAP
 
 
 def blocks(groups: Sequence[Sequence[Column]], width: int) -> list[list[Column]]:
-    """Share columns out to blocks of at most `width`; a group is split only if it is too wide for one."""
+    """Distribute columns over blocks of at most `width`; a group is split only if it is too wide for one."""
     shared: list[list[Column]] = [[]]
     for group in groups:
         for part in _even_parts(group, width):
-            if shared[-1] and room_of([*shared[-1], *part]) > width:
+            if shared[-1] and width_of([*shared[-1], *part]) > width:
                 shared.append([])
             shared[-1] += part
     return [block for block in shared if block]
 
 
-def room_of(columns: Sequence[Column]) -> int:
-    """Give the width of columns side by side, with the gap before each."""
+def width_of(columns: Sequence[Column]) -> int:
+    """Return the width of columns side by side, with the gap before each."""
     return sum(GAP + column.width for column in columns)
 
 
@@ -134,17 +134,17 @@ def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[
 
 
 def plain(text: str) -> str:
-    """Give text from outside (a card's name, a line of a capture) without control characters."""
+    """Return text from outside (a GPU's name, a line of a capture) without control characters."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def printable(lines: Iterable[Line]) -> list[Line]:
-    """Give lines without control characters in any piece: the last word, whatever a capture held."""
+    """Return lines without control characters in any piece, whatever a capture contained."""
     return [tuple((plain(text), style) for text, style in pieces) for pieces in lines]
 
 
 def gib(mib: int) -> str:
-    """Give mebibytes as gibibytes with one digit: `62.8 GiB`."""
+    """Return mebibytes as gibibytes with one digit: `62.8 GiB`."""
     return f"{mib / 1024:.1f} GiB"
 
 
@@ -167,6 +167,6 @@ def _even_parts(group: Sequence[Column], width: int) -> list[list[Column]]:
     for count in range(1, len(group) + 1):
         size = -(-len(group) // count)
         parts = [list(group[start : start + size]) for start in range(0, len(group), size)]
-        if all(room_of(part) <= width for part in parts):
+        if all(width_of(part) <= width for part in parts):
             return parts
     return [[column] for column in group]

@@ -12,13 +12,13 @@ _DRIVER_WORDS = {
     "library_missing": "libnvidia-ml.so.1 not found",
     "version_mismatch": "library and kernel module of different versions",
     "no_permission": "no permission to open /dev/nvidia*",
-    "other_driver": "another kernel driver holds the device",
-    "failed": "does not work",
+    "other_driver": "the device is bound to another kernel driver",
+    "failed": "not working",
 }
 
 
 def machine_view(machine: Machine, width: int) -> list[Line]:
-    """Give the host, the driver and the GPUs, for a screen of `width` columns."""
+    """Return the host, the driver and the GPUs in lines of at most `width` columns."""
     lines = section("Machine", labelled(about_rows(machine), width - INDENT))
     if machine.gpus:
         tables = gpu_tables(machine, width - INDENT)
@@ -30,7 +30,7 @@ def machine_view(machine: Machine, width: int) -> list[Line]:
 
 
 def about_rows(machine: Machine) -> list[tuple[str, str]]:
-    """Give what is known of the host and the driver, and the source, as rows of a label and words."""
+    """Return the facts of the host and the driver, and the source, as rows of a label and words."""
     return [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
 
 
@@ -93,7 +93,7 @@ def _count(number: int | None, noun: str) -> str | None:
 
 
 def _numa_words(node: NumaNode) -> str:
-    cpus = "CPUs not known" if node.cpus is None else "no CPUs"
+    cpus = "CPUs unknown" if node.cpus is None else "no CPUs"
     words = [f"CPUs {plain(node.cpus)}" if node.cpus else cpus]
     if node.memory_mib is not None:
         words.append(gib(node.memory_mib))

@@ -21,7 +21,7 @@ _MENTION = re.compile(r"@(?=\w)")
 
 
 def markdown(inspection: Inspection) -> str:
-    """Give the whole inspection as Markdown: tables, matrix and tree as code, the findings as a list."""
+    """Return the whole inspection as Markdown: tables, matrix and tree as code, the findings as a list."""
     machine = inspection.machine
     parts = [("Machine", table(("", ""), about_rows(machine)))]
     if machine.gpus:
@@ -34,7 +34,7 @@ def markdown(inspection: Inspection) -> str:
     if machine.contradictions:
         said = ((one.fact, "; ".join(f"{who}: {what}" for who, what in one.said.items()))
                 for one in machine.contradictions)  # fmt: skip
-        parts.append(("Contradictions (the first one stands)", table(("Fact", "Said"), said)))
+        parts.append(("Contradictions (the first one is used)", table(("Fact", "Sources"), said)))
     if machine.unread:
         lines = [((f"{one.source}:{one.line}  {plain(one.text)}", ""),) for one in machine.unread]
         parts.append(("Lines not understood", _code(lines)))
@@ -45,7 +45,7 @@ def markdown(inspection: Inspection) -> str:
 
 
 def escaped(text: str) -> str:
-    """Give text from outside as it is, not as markup, on one line; `@name` notifies nobody."""
+    """Return text from outside with its markup escaped, on one line; `@name` notifies nobody."""
     return _MENTION.sub("&#64;", _MARKUP.sub(r"\\\1", plain(" ".join(text.splitlines()))))
 
 
@@ -66,7 +66,7 @@ def _topology(machine: Machine) -> str:
 
 
 def findings_list(findings: Sequence[Finding], *, nothing: str = "None.") -> str:
-    """Give findings as a list; those that share a block on the screen share an item."""
+    """Return findings as a list; those that share a block on the screen share an item."""
     if not findings:
         return f"{nothing}\n"
     items = []
@@ -81,7 +81,7 @@ def findings_list(findings: Sequence[Finding], *, nothing: str = "None.") -> str
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str] = ()) -> str:
-    """Give a table whose cells are shown as they are."""
+    """Return a table whose cells are shown as they are."""
     lines = [[escaped(head) for head in heads], list(sides) or ["---"] * len(heads)]
     lines += [[escaped(cell).strip() for cell in row] for row in rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
@@ -95,7 +95,7 @@ def _code(lines: Iterable[Line]) -> str:
 
 
 def _filled(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Give rows with the label repeated where the screen's table leaves it out."""
+    """Return rows with the label repeated where the screen's table leaves it out."""
     filled: list[tuple[str, str]] = []
     for label, words in rows:
         filled.append((label or (filled[-1][0] if filled else ""), words))

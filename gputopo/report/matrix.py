@@ -1,4 +1,4 @@
-"""The topology matrix in the shape of `nvidia-smi topo -m`, folded into blocks where the screen is narrow."""
+"""The topology matrix in the form of `nvidia-smi topo -m`, in blocks on a narrow screen; peer access."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -20,14 +20,14 @@ from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
 
 _LEGEND = {
-    "NV#": "joined by # NVLinks",
+    "NV#": "connected by # NVLinks",
     "INT": "two GPUs of one board (nvidia-smi writes PIX)",
     "PIX": "at most one PCIe bridge between them",
     "PXB": "several PCIe bridges, no host bridge",
     "PHB": "through a PCIe host bridge (the CPU)",
     "NODE": "between host bridges of one NUMA node",
     "SYS": "between NUMA nodes (QPI, UPI, Infinity Fabric)",
-    UNKNOWN: "not known",
+    UNKNOWN: "unknown",
 }
 
 _PAIRS_SHOWN = 12  # of one state of peer access
@@ -36,7 +36,7 @@ _Device = tuple[str, int]  # ("gpu", 0), ("nic", 1)
 
 
 def matrix_view(machine: Machine, width: int) -> list[Line]:
-    """Give the matrix in lines of at most `width` columns, then what its classes mean. Empty without GPUs."""
+    """Return the matrix in lines of at most `width` columns, then its legend; empty without GPUs."""
     gpus: list[_Device] = [("gpu", gpu.index) for gpu in machine.gpus]
     nics: list[_Device] = [("nic", nic.index) for nic in machine.nics]
     if not gpus:
@@ -55,7 +55,7 @@ def matrix_view(machine: Machine, width: int) -> list[Line]:
 
 
 def _classes(machine: Machine) -> dict[tuple[_Device, _Device], str]:
-    """Give what is known of pairs, in one order of the two or in both."""
+    """Return the classes of the known pairs, in one order of the two or in both."""
     known = {
         (("gpu", a), ("gpu", b)): name
         for (a, b), link in links_by_pair(machine).items()
@@ -107,7 +107,7 @@ def _affinities(machine: Machine) -> list[Column]:
         )
     if any(node is not None for node in nodes + of_nics):
         shown = [NOT_ASKED if node is None else str(node) for node in nodes + of_nics]
-        # nvidia-smi tells no NUMA node of NICs: nothing, rather than a row of dashes.
+        # nvidia-smi shows no NUMA node of NICs: blank, rather than a row of dashes.
         shown = shown if any(node is not None for node in of_nics) else [*shown[: len(nodes)], *blank]
         found.append(Column("NUMA", tuple(shown)))
     return found
@@ -123,12 +123,12 @@ def _nic_names(machine: Machine) -> list[Line]:
 
 
 def peers_view(machine: Machine, width: int) -> list[Line]:
-    """Give one row for each state of peer access; empty where nothing is told of it."""
+    """Return one row for each state of peer access; empty where it was not reported."""
     return labelled(peer_rows(machine), width)
 
 
 def peer_rows(machine: Machine) -> list[tuple[str, str]]:
-    """Give rows of (label, words): the state of reading and writing, the pairs, the reason."""
+    """Return rows of (label, words): the states of reading and writing, the pairs, the reason."""
     states: dict[tuple[str, str], list[tuple[int, int]]] = {}
     links = links_by_pair(machine)
     for pair, link in links.items():

@@ -11,8 +11,8 @@ from gputopo.report.layout import (
     labelled,
     line,
     plain,
-    room_of,
     section,
+    width_of,
 )
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.plan import Candidate, Plan
@@ -22,7 +22,7 @@ _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
 
 def plan_view(plan: Plan, width: int) -> list[Line]:
-    """Give the choice with its reasons, the next best candidates, what was refused, the environment."""
+    """Return the choice with its reasons, the next best candidates, what was refused, the environment."""
     room = width - INDENT
     lines = section(f"Plan for {plan.model}" if plan.model else "Plan", labelled(_choice(plan), room))
     lines += section("Why", _listed(plan.choice.reasons, room))
@@ -36,14 +36,14 @@ def plan_view(plan: Plan, width: int) -> list[Line]:
 
 
 def environment_lines(plan: Plan) -> list[str]:
-    """Give `NAME=value` lines, fit for `env $(...)`, a shell's `set -a` and docker's --env-file."""
+    """Return `NAME=value` lines, fit for `env $(...)`, a shell's `set -a` and docker's --env-file."""
     import shlex
 
     return [f"{name}={shlex.quote(value)}" for name, value in plan.environment.items()]
 
 
 def placement_in_words(candidate: Candidate) -> str:
-    """Give where the variables live: `parameter_server, variables on gpu:0`."""
+    """Return where the variables are placed: `parameter_server, variables on gpu:0`."""
     words: list[str] = [candidate.variable_update]
     if candidate.ps_device is not None:
         words.append(f"variables on {candidate.ps_device}")
@@ -73,7 +73,7 @@ def _alternatives(others: Sequence[Candidate], width: int) -> list[Line]:
     shown = others[:_ALTERNATIVES]
     gpus = Column("GPUs", tuple(_gpus(other.gpus) for other in shown), max_width=width // 3)
     places = Column("Variables", tuple(map(placement_in_words, shown)), max_width=width // 2)
-    room = max(width - gpus.width - room_of([places]) - 2, 8)
+    room = max(width - gpus.width - width_of([places]) - 2, 8)
     why = Column("Because", tuple(plain("".join(other.reasons[:1])) for other in shown), max_width=room)
     lines = aligned(gpus, [places, why])
     if len(others) > _ALTERNATIVES:
@@ -86,6 +86,6 @@ def _listed(texts: Iterable[str], width: int) -> list[Line]:
 
 
 def _gpus(gpus: Sequence[int]) -> str:
-    """Give GPUs in the order of the towers, as --gpus takes them."""
+    """Return GPUs in the order of the towers, as --gpus accepts them."""
     in_order = list(gpus) == sorted(gpus)
     return index_ranges(gpus) if in_order and len(gpus) > _SPELLED_OUT else ",".join(map(str, gpus))

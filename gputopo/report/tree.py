@@ -1,7 +1,7 @@
-"""The PCI tree as people read it: memory node, root complex, switches, GPUs and network cards.
+"""The PCI tree: NUMA nodes, root complexes, switches, GPUs and network cards.
 
-Ports with one thing behind them are not shown for themselves: what hangs on them names them where they are
-slower than it. Captures may be damaged, so nothing here trusts that a parent exists or that ways end.
+Ports with one device behind them have no line of their own: the device names them where they are slower.
+Captures may be damaged, so a parent may be missing and paths may be circular.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,14 +17,14 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, Nic, PciNode
 
 _LIMIT_STYLE = SEVERITY_STYLES["warning"]
-_NO_NODE = "Memory node not known"
-_LEAST_NAME = 30  # characters of a name that are shown, however deep in the tree it stands
+_NO_NODE = "NUMA node unknown"
+_MIN_NAME = 30  # characters of a name that are shown, however deep in the tree it stands
 
 _Device = TypeVar("_Device", Gpu, Nic)
 
 
 class Branch(msgspec.Struct):
-    """A line of the tree: its words, details that may fold to lines of their own, and what hangs on it."""
+    """A line of the tree: its name, details that may fold to further lines, and the branches below it."""
 
     name: str
     details: list[Piece] = []
@@ -32,9 +32,9 @@ class Branch(msgspec.Struct):
 
 
 def tree_view(machine: Machine, width: int) -> list[Line]:
-    """Give the tree in lines of about `width` columns; empty where the source tells of no PCI devices."""
+    """Return the tree in lines of about `width` columns; empty where the source has no PCI devices."""
     lines: list[Line] = []
-    # A stack, not recursion: a damaged recording may be deeper than Python's own stack.
+    # No recursion: a damaged recording may be deeper than Python's stack.
     stack = [(top, "", "") for top in reversed(pci_branches(machine))]
     while stack:
         branch, before, under = stack.pop()
@@ -47,13 +47,13 @@ def tree_view(machine: Machine, width: int) -> list[Line]:
 
 
 def pci_branches(machine: Machine) -> list[Branch]:
-    """Give the tree as values: memory nodes with root complexes with switches and devices."""
+    """Return the tree as values: NUMA nodes with root complexes with switches and devices."""
     tree = _Tree(machine)
     if not tree.shown:
         return []
     by_node: dict[int | None, dict[str, list[str]]] = {}
     for address in tree.tops():
-        by_node.setdefault(tree.memory_node(address), {}).setdefault(tree.nodes[address].root, []).append(
+        by_node.setdefault(tree.numa_node(address), {}).setdefault(tree.nodes[address].root, []).append(
             address
         )
     tops = []
@@ -62,7 +62,7 @@ def pci_branches(machine: Machine) -> list[Branch]:
             Branch(_root_name(root), [], [tree.branch(address) for address in addresses])
             for root, addresses in by_node[number].items()
         ]
-        tops.append(Branch(_memory_node_name(machine, number), [], roots))
+        tops.append(Branch(_numa_node_name(machine, number), [], roots))
     left_out = tree.gpus_outside()
     if left_out:
         tops.append(Branch(f"Not in the tree: GPU {index_ranges(left_out)}"))
@@ -70,7 +70,7 @@ def pci_branches(machine: Machine) -> list[Branch]:
 
 
 class _Tree:
-    """The nodes with a GPU or a network card at or under them, and who hangs on whom."""
+    """The nodes with a GPU or a network card at or under them, and which is below which."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -78,7 +78,7 @@ class _Tree:
         self.gpus = self._devices(machine.gpus)
         self.nics = self._devices(machine.nics)
         self.shown: dict[str, None] = {}
-        self._note_ways()
+        self._note_paths()
         self.children: dict[str, list[str]] = {}
         for address in self.shown:
             parent = self.nodes[address].parent
@@ -91,12 +91,12 @@ class _Tree:
                 self.limits.setdefault(limit, []).append(gpu.index)
 
     def tops(self) -> list[str]:
-        """Give what hangs on no other shown node, in the order of the addresses."""
+        """Return the nodes below no other shown node, in the order of the addresses."""
         below = {child for children in self.children.values() for child in children}
         return [address for address in self.shown if address not in below]
 
-    def memory_node(self, address: str) -> int | None:
-        """Give the memory node of a branch: of the nearest of its nodes that has a number."""
+    def numa_node(self, address: str) -> int | None:
+        """Return the NUMA node of a branch: of the nearest of its nodes that has one."""
         open_ = [address]
         for one in open_:
             number = self.nodes[one].numa_node
@@ -109,23 +109,23 @@ class _Tree:
         return nodes[0].index if nodes is not None and len(nodes) == 1 else None
 
     def branch(self, top: str) -> Branch:
-        """Give a node with all that hangs on it."""
+        """Return a node with all below it."""
         first = Branch("")
         open_ = [(top, first)]
         while open_:
             address, branch = open_.pop()
-            way = [address]
-            while self.nodes[way[-1]].kind == "bridge" and len(self.children.get(way[-1], [])) == 1:
-                way += self.children[way[-1]]
-            end = way.pop()
-            branch.name, branch.details = self._words(end, way)
+            path = [address]
+            while self.nodes[path[-1]].kind == "bridge" and len(self.children.get(path[-1], [])) == 1:
+                path += self.children[path[-1]]
+            end = path.pop()
+            branch.name, branch.details = self._words(end, path)
             children = [(child, Branch("")) for child in self.children.get(end, [])]
             branch.children = [one for _, one in children]
             open_ += children
         return first
 
     def gpus_outside(self) -> list[int]:
-        """Give the GPUs that no node of the tree stands for."""
+        """Return the GPUs without a node in the tree."""
         inside = {gpu.index for gpu in self.gpus.values()}
         return [gpu.index for gpu in self.machine.gpus if gpu.index not in inside]
 
@@ -156,16 +156,16 @@ class _Tree:
         return f"{kinds.get(node.kind, 'device')} {name}".rstrip(), details
 
     def _limit(self, address: str, below: str) -> Piece:
-        """Say that a bridge is slower than the GPUs below it; `below` is the node on whose line it stands."""
+        """Return the words for a bridge slower than the GPUs below it; `below`: the node of the line."""
         gpus = self.limits[address]
-        link = _link(self.nodes[address], most=True)
-        own = self.gpus.get(below)
-        if own is not None and gpus == [own.index]:
+        link = _link(self.nodes[address], at_max=True)
+        gpu = self.gpus.get(below)
+        if gpu is not None and gpus == [gpu.index]:
             return (f"<- limited by {address}{f', {link}' if link else ''}", _LIMIT_STYLE)
         place = "" if address == below else f"{address}{f', {link}, ' if link else ' '}"
         return (f"<- {place}limits GPU {index_ranges(gpus)}", _LIMIT_STYLE)
 
-    def _note_ways(self) -> None:
+    def _note_paths(self) -> None:
         for address in sorted(self.nodes):
             if self.nodes[address].kind not in ("gpu", "nic"):
                 continue
@@ -176,11 +176,11 @@ class _Tree:
         self.shown = dict.fromkeys(sorted(self.shown, key=_order))
 
     def _is_above(self, address: str, other: str | None) -> bool:
-        """Tell whether a node is `other` or above it: then the way goes in a circle, and is cut here."""
+        """Return whether a node is `other` or above it: then the path is circular, and is cut here."""
         seen: set[str] = set()
         while other in self.nodes and other not in seen:
             if other == address:
-                # Of a circle only the way to its least address is cut, so that all of it is shown.
+                # A circle is cut at its lowest address only, so that all of it is shown.
                 return address == min({*seen, other}, key=_order)
             seen.add(other)
             other = self.nodes[other].parent
@@ -194,16 +194,16 @@ class _Tree:
                 found.setdefault(address, device)
         return found
 
-    def _address(self, told: str | None) -> str | None:
-        """Give the address as the tree writes it; domains are written with four or eight digits."""
-        if told is None or told in self.nodes:
-            return told
-        return next((address for address in self.nodes if _bare(address) == _bare(told)), None)
+    def _address(self, written: str | None) -> str | None:
+        """Return the address as the tree writes it; domains are written with four or eight digits."""
+        if written is None or written in self.nodes:
+            return written
+        return next((address for address in self.nodes if _bare(address) == _bare(written)), None)
 
 
 def _lines(branch: Branch, before: str, under: str, width: int) -> list[Line]:
-    """Write one branch: its details beside its name, and on lines of their own where there is no room."""
-    name, room = branch.name, max(width - len(before), _LEAST_NAME)
+    """Write one branch: its details beside its name, or on further lines where the screen is narrow."""
+    name, room = branch.name, max(width - len(before), _MIN_NAME)
     if len(name) > room:  # lspci's names may be long
         name = f"{name[: room - 3]}..."
     current: list[Piece] = [(before, QUIET), (name, "")]
@@ -218,16 +218,16 @@ def _lines(branch: Branch, before: str, under: str, width: int) -> list[Line]:
     return [*lines, tuple(current)]
 
 
-def _link(node: PciNode, *, idle: bool = False, most: bool = False) -> str:
-    """Give a link as `gen 3 x8`, with what it could be where that is more; empty if nothing is known."""
+def _link(node: PciNode, *, idle: bool = False, at_max: bool = False) -> str:
+    """Return a link as `gen 3 x8`, with its maximum where that is more; empty if nothing is known."""
     top, lanes = generation_of(node.max_speed_gt_per_s), node.max_width
-    now = top if most else generation_of(node.speed_gt_per_s) or top
-    wide = lanes if most else node.width or lanes
+    now = top if at_max else generation_of(node.speed_gt_per_s) or top
+    wide = lanes if at_max else node.width or lanes
     words = _gen_and_lanes(now, wide)
     could = [f"gen {top}"] if top is not None and now != top else []
     could += [f"x{lanes}"] if lanes is not None and wide != lanes else []
     if idle and could[:1] == [f"gen {top}"]:
-        could[0] += " when busy"
+        could[0] += " under load"
     return f"{words} of {', '.join(could)}" if could else words
 
 
@@ -237,16 +237,16 @@ def _gen_and_lanes(generation: int | None, lanes: int | None) -> str:
 
 
 def _nvlinks(machine: Machine, gpu: Gpu) -> str:
-    """Give whom the NVLinks of a GPU reach: `NVLink: 2 to GPU 1-2, 1 to GPU 3`."""
+    """Return the peers that the NVLinks of a GPU reach: `NVLink: 2 to GPU 1-2, 1 to GPU 3`."""
     reached: dict[int, list[int]] = {}
     for (a, b), link in links_by_pair(machine).items():
         if link.nvlinks and gpu.index in (a, b):
             reached.setdefault(link.nvlinks, []).append(b if a == gpu.index else a)
-    said = [f"{count} to GPU {index_ranges(reached[count])}" for count in sorted(reached, reverse=True)]
-    return f"NVLink: {', '.join(said)}" if said else ""
+    reach = [f"{count} to GPU {index_ranges(reached[count])}" for count in sorted(reached, reverse=True)]
+    return f"NVLink: {', '.join(reach)}" if reach else ""
 
 
-def _memory_node_name(machine: Machine, number: int | None) -> str:
+def _numa_node_name(machine: Machine, number: int | None) -> str:
     if number is None:
         return _NO_NODE if machine.host.numa_nodes else "Host"
     cpus = next((node.cpus for node in machine.host.numa_nodes or () if node.index == number), None)
@@ -254,7 +254,7 @@ def _memory_node_name(machine: Machine, number: int | None) -> str:
 
 
 def _root_name(root: str) -> str:
-    return f"root complex {plain(root.removeprefix('pci'))}" if root else "root complex not known"
+    return f"root complex {plain(root.removeprefix('pci'))}" if root else "root complex unknown"
 
 
 def _short_name(name: str | None) -> str:

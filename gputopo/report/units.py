@@ -1,4 +1,4 @@
-"""How numbers are written for people. Seconds, bytes and images per second inside; units only here."""
+"""Numbers as people read them. Values are in seconds, bytes and images per second; units are added here."""
 
 import math
 
@@ -21,7 +21,7 @@ def percent(value: float | None) -> str:
 
 
 def clock(mhz: int | None, of_max: float | None) -> str:
-    """Write a clock in MHz, with the percentage of the card's maximum in brackets where it is known."""
+    """Write a clock in MHz, with the percentage of the GPU's maximum in brackets where it is known."""
     if mhz is None:
         return UNKNOWN
     return str(mhz) if of_max is None else f"{mhz} ({of_max:.0f})"
@@ -30,7 +30,7 @@ def clock(mhz: int | None, of_max: float | None) -> str:
 def seconds(value: float | None) -> str:
     """Write a duration with its unit: `0.42 s`, `12.3 s`, `3 min 05 s`, `1 h 02 min`."""
     if value is None or not math.isfinite(value):
-        return "not known"
+        return "unknown"
     if value < 59.95:
         return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
     whole = round(value)

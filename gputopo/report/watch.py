@@ -1,4 +1,4 @@
-"""What is seen of GPUs while they are watched: one screen that stands still, or a line each time."""
+"""The samples of a watch: one screen that is redrawn, or plain lines."""
 
 import time
 from collections import deque
@@ -16,31 +16,31 @@ from gputopo.report.layout import (
     aligned,
     line,
     paragraph,
-    room_of,
+    width_of,
 )
 from gputopo.values.events import GpuSample, MachineSample
 from gputopo.values.machine import Machine
 
-SHOWN = 12  # moments of a GPU's small picture
+SHOWN = 12  # samples in the sparkline of a GPU
 _BARS = "▁▂▃▄▅▆▇█"
 _XIDS_SHOWN = 4
-_REASONS_WIDTH = 12  # at least
+_REASONS_WIDTH = 12  # minimum
 
 
 class Recent:
-    """The last moments of a watch: what the small pictures and the list of Xids are made of."""
+    """The last samples of a watch, for the sparklines and the list of Xids."""
 
     def __init__(self, machine: Machine) -> None:
-        self._most = {gpu.index: gpu.clocks_mhz.graphics.max for gpu in machine.gpus}
+        self._max_mhz = {gpu.index: gpu.clocks_mhz.graphics.max for gpu in machine.gpus}
         self._clocks: dict[int, deque[int | None]] = {}
         self.xids: deque[str] = deque(maxlen=_XIDS_SHOWN)
-        self.moments = 0
+        self.samples = 0
         self.first_s: float | None = None
         self.last: MachineSample | None = None
 
     def add(self, moment: MachineSample) -> None:
-        """Take in one more moment."""
-        self.moments += 1
+        """Add the next sample."""
+        self.samples += 1
         self.first_s = moment.time_s if self.first_s is None else self.first_s
         self.last = moment
         for sample in moment.gpus:
@@ -49,17 +49,17 @@ class Recent:
 
     @property
     def seconds(self) -> float:
-        """How long the watch has lasted, from its first moment to its last."""
+        """How long the watch has lasted, from its first sample to its last."""
         return 0.0 if self.last is None or self.first_s is None else self.last.time_s - self.first_s
 
-    def picture(self, gpu: int) -> str:
-        """Draw the core clock of the last moments, a full bar at the card's maximum; unknown is a gap."""
-        return sparkline(self._clocks.get(gpu, ()), self._most.get(gpu))
+    def sparkline(self, gpu: int) -> str:
+        """Return the core clock of the last samples as bars, full at the GPU's maximum; unknown is a gap."""
+        return sparkline(self._clocks.get(gpu, ()), self._max_mhz.get(gpu))
 
 
-def sparkline(values: Sequence[int | None] | deque[int | None], most: int | None) -> str:
-    """Draw numbers as bars from 0 to `most`, or to the highest of them where that is more or not known."""
-    top = max((value for value in (*values, most) if value is not None), default=0)
+def sparkline(values: Sequence[int | None] | deque[int | None], maximum: int | None) -> str:
+    """Return numbers as bars from 0 to `maximum`, or to the highest where that is more or unknown."""
+    top = max((value for value in (*values, maximum) if value is not None), default=0)
     return "".join(
         " " if value is None else _BARS[min(max(value, 0) * len(_BARS) // top, len(_BARS) - 1) if top else 0]
         for value in values
@@ -67,7 +67,7 @@ def sparkline(values: Sequence[int | None] | deque[int | None], most: int | None
 
 
 def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width: int) -> list[Line]:
-    """Give the screen of a watch after its latest moment: a row a GPU, then errors that the driver told."""
+    """Return the screen of a watch after its latest sample: a row for each GPU, then the driver's errors."""
     moment = recent.last
     if moment is None:
         return []
@@ -76,8 +76,8 @@ def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width:
     heads = Column("GPU", tuple(str(sample.gpu) for sample in moment.gpus), "right")
     readings = _columns(moment.gpus, recent)
     reasons = tuple(throttle_in_short(sample.throttle_mask) for sample in moment.gpus)
-    room = max(width - heads.width - room_of(readings) - GAP, _REASONS_WIDTH)
-    lines += aligned(heads, [*readings, Column("Held down by", reasons, max_width=room)])
+    room = max(width - heads.width - width_of(readings) - GAP, _REASONS_WIDTH)
+    lines += aligned(heads, [*readings, Column("Throttled by", reasons, max_width=room)])
     if recent.xids:
         lines += [line(), *(line(words, SEVERITY_STYLES["error"]) for words in recent.xids)]
     if xid_reason is not None:
@@ -86,7 +86,7 @@ def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width:
 
 
 def plain_lines(moment: MachineSample) -> Iterator[str]:
-    """Give a moment as one line a GPU, for pipes and logs; facts that were not given are left out."""
+    """Return a sample as one line for each GPU, for pipes and logs; facts not reported are left out."""
     at = time.strftime("%H:%M:%S", time.localtime(moment.time_s))
     for sample in moment.gpus:
         facts = (
@@ -101,23 +101,23 @@ def plain_lines(moment: MachineSample) -> Iterator[str]:
         words = [pattern.format(value) for pattern, value in facts if value is not None]
         reasons = throttle_in_short(sample.throttle_mask)
         if reasons:
-            words.append(f"held down by {reasons}")
+            words.append(f"throttled: {reasons}")
         yield f"{at} GPU {sample.gpu}  {'  '.join(words) or 'does not answer'}"
     for words_of_xid in xid_lines(moment):
         yield f"{at} {words_of_xid}"
 
 
 def xid_lines(moment: MachineSample) -> list[str]:
-    """Give the errors that the driver told since the moment before, a line each."""
+    """Return the errors that the driver reported since the sample before, a line each."""
     at = time.strftime("%H:%M:%S", time.localtime(moment.time_s))
     return [
-        f"Xid {xid.code} on {'a GPU that is not told' if xid.gpu is None else f'GPU {xid.gpu}'}, seen at {at}"
+        f"Xid {xid.code} on {'an unknown GPU' if xid.gpu is None else f'GPU {xid.gpu}'}, seen at {at}"
         for xid in moment.xids
     ]
 
 
 def throttle_in_short(mask: int | None) -> str:
-    """Give the reasons of a mask in a word or two each; nothing for an idle GPU or an unknown mask."""
+    """Return the reasons of a mask in a word or two each; empty for an idle GPU or an unknown mask."""
     if mask is None or mask < 0:
         return ""
     return ", ".join(short_words(decode(mask)))
@@ -135,7 +135,7 @@ def _columns(samples: Sequence[GpuSample], recent: Recent) -> list[Column]:
         column("Power\nW", [one.power_w for one in samples]),
         column("Temp\nC", [one.temperature_c for one in samples]),
         Column("PCIe\ngen", tuple(map(_link, samples))),
-        Column("Core clock".ljust(SHOWN), tuple(recent.picture(one.gpu) for one in samples)),
+        Column("Core clock".ljust(SHOWN), tuple(recent.sparkline(one.gpu) for one in samples)),
     ]
 
 

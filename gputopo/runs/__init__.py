@@ -1,1 +1,1 @@
-"""What a run tells as it goes, and what follows from that: its result, its pace, its slow devices. Pure."""
+"""The events of a run evaluated: its result, throughput, slow devices; and the history of bandwidths."""

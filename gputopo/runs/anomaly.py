@@ -1,12 +1,12 @@
-"""Which devices are slower than their peers beyond the noise of the run: values in, verdict out.
+"""Devices that are slower than their peers beyond the noise of the run. Pure.
 
 Every step compares towers with one another in that same step, so what slows all of them cancels. The median
 over the steps sets single stalls aside. A device is named only if a lower confidence bound of that median is
 above the threshold, and the median of each half of the run is too: a slow first half is not a slow device.
 
 Which peers: those of the same kind, ordered by their own speed, and of the faster half of them the middle
-one (see `reference_of`). With the median of all peers a slow majority would pass for normal; with the
-fastest peer one lucky card among eight would make seven others look ill.
+one (see `reference_of`). With the median of all peers a slow majority would pass as normal; with the
+fastest peer one fast GPU of eight would mark the seven others as slow.
 """
 
 import math
@@ -16,27 +16,27 @@ from typing import Self
 
 import msgspec
 
-from gputopo.runs.median_bound import fewest_values, lower_bound
+from gputopo.runs.median_bound import lower_bound, min_values
 from gputopo.values.events import Anomaly, Device, Step, TowerMarks
 
-# The 7gforce table of six GTX 1070 that is this project's start calls a card at 94.54 % of the reference
-# slow and one at 98.83 % not. Percent of pace.
+# Percent of pace. In the 7gforce table of six GTX 1070 a GPU at 94.54 % of the reference counts as slow and
+# one at 98.83 % does not.
 THRESHOLD_PERCENT = 5.0
 # Of all towers together, for each part of the step: an even run names a device with a chance of 1 % at most.
 CONFIDENCE = 0.99
-# What time marks can tell apart. Towers that do the same work on idle CPU devices read steadily up to 0.14 ms
-# apart: the clock is read where tower 0 computes, and every other tower has to be woken and to wake it again.
-# Under load it is more. So in steps of a few milliseconds 5 % is a matter of threads.
-MARKS_TELL_S = 0.5e-3
+# Resolution of time marks. Towers that do the same work on idle CPU devices read steadily up to 0.14 ms
+# apart: the clock is read where tower 0 computes, and threads of other towers must be scheduled in between.
+# Under load it is more. So in steps of a few milliseconds 5 % is thread scheduling.
+MARKS_RESOLUTION_S = 0.5e-3
 
 _MADE, _NOT_MADE = "made", "not made"
 _BUT_NOT_FOR, _NOR_FOR = ", but not for ", "; nor for "
 
 
 class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device under its peers. The fields are those of `gputopo.values.events.Anomaly`, without a time.
+    """A device slower than its peers. The fields are those of `gputopo.values.events.Anomaly` but its time.
 
-    `percent_under`: by how many percent its pace is under its peers', the median over the steps.
+    `percent_under`: percent by which its pace is below that of its peers, the median over the steps.
     """
 
     tower: int
@@ -48,7 +48,7 @@ class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
     gpu: int | None = None
 
     def event(self, time_s: float, rank: int = 0) -> Anomaly:
-        """Give the event that tells of it; `time_s` in seconds since the epoch."""
+        """Return the event for it; `time_s` in seconds since the epoch."""
         return Anomaly(time_s=time_s, rank=rank, **msgspec.structs.asdict(self))
 
 
@@ -89,11 +89,11 @@ Under = Callable[[Marks, int, int], float]  # the marks of a step, a tower, its 
 
 
 def find_anomalies(devices: Sequence[Device], steps: Sequence[Step]) -> AnomalyCheck:
-    """Name the devices that are more than 5 % under their peers beyond the noise of the run and of its marks.
+    """Return the devices more than 5 % slower than their peers beyond the noise of the run and its marks.
 
-    Steps of the warm-up are passed over, and so is a step in which a tower has no usable mark. Time to
+    Warm-up steps are skipped, and so is a step in which a tower has no usable mark. Time to
     compute is compared among devices of one kind: GPUs of one name, or CPU devices. Time to wait for weights
-    is compared only where the way to the variables is of the same class, too.
+    is compared only where the path to the variables is of the same class, too.
     """
     if len(devices) < 2:
         return AnomalyCheck(not_made=_no_peer(devices))
@@ -102,22 +102,22 @@ def find_anomalies(devices: Sequence[Device], steps: Sequence[Step]) -> AnomalyC
         return AnomalyCheck(not_made="no two devices are of the same kind")
     towers = {device.tower for group in kinds for device in group}
     counted = [marks for step in steps if not step.warmup and (marks := _usable(step, towers)) is not None]
-    needed = fewest_values(_chance(kinds))
+    needed = min_values(_chance(kinds))
     if len(counted) < needed:
         return AnomalyCheck(not_made=f"too few steps ({needed} needed, {len(counted)} counted)")
 
-    # A wait of a device without peers on the same class of link says nothing of the device.
-    ways = _groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
+    # The wait of a device without peers on the same class of link does not characterise the device.
+    links = _groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
     found = [
         *_slow(kinds, counted, "compute", _compute_under),
-        *_slow(ways, counted, "weights", _weights_under),
+        *_slow(links, counted, "weights", _weights_under),
     ]
     found.sort(key=lambda slow: (slow.tower, slow.part))
     return AnomalyCheck(anomalies=tuple(found), left_out=_left_out(devices, towers, counted))
 
 
 def kind_of(device: Device) -> str:
-    """Tell what a device is compared with: "CPU", or the GPU's name.
+    """Return what a device is compared with: "CPU", or the GPU's name.
 
     A CPU device that stands for a GPU in a rehearsal is a CPU device.
     """
@@ -125,14 +125,14 @@ def kind_of(device: Device) -> str:
 
 
 def name_of(device: Device) -> str:
-    """Name a device to a person: "GPU 3 (GTX 1070)", or "tower 1 (/CPU:1)"."""
+    """Return a device's name for people: "GPU 3 (GTX 1070)", or "tower 1 (/CPU:1)"."""
     if _is_cpu(device) or device.gpu is None:
         return f"tower {device.tower} ({device.device})"
     return f"GPU {device.gpu} ({device.gpu_name})" if device.gpu_name else f"GPU {device.gpu}"
 
 
 def reference_of(tower: int, fastest_first: Sequence[int]) -> int:
-    """Choose the peer a tower is compared with: the middle one of the faster half of its peers.
+    """Return the peer a tower is compared with: the middle one of the faster half of its peers.
 
     Of an even number the faster of the two. So it is the fastest of up to four peers, the second of five to
     eight: one healthy device of four shows that three are slow, but one of eight does not.
@@ -148,8 +148,8 @@ def _compute_under(marks: Marks, tower: int, peer: int) -> float:
 
 def _weights_under(marks: Marks, tower: int, peer: int) -> float:
     # Of the time the tower is busy: ten times a wait that is next to nothing is still next to nothing.
-    own = marks[tower]
-    return 100 * (own.weights_s - marks[peer].weights_s) / (own.weights_s + own.compute_s)
+    this = marks[tower]
+    return 100 * (this.weights_s - marks[peer].weights_s) / (this.weights_s + this.compute_s)
 
 
 def _slow(
@@ -168,13 +168,13 @@ def _slow(
             )
             percent = [under(marks, device.tower, peer) for marks in steps]
             low = _proven(percent, chance)
-            if low is not None and gap_s > MARKS_TELL_S:
+            if low is not None and gap_s > MARKS_RESOLUTION_S:
                 found.append(_named(device, part, median(percent), low))
     return found
 
 
 def _proven(percent: Sequence[float], chance: float) -> float | None:
-    """Give the lower bound of the median if it holds over the whole run and is above the threshold."""
+    """Return the lower bound of the median if each half of the run and the bound are above the threshold."""
     half = len(percent) // 2
     if min(median(percent[:half]), median(percent[half:])) <= THRESHOLD_PERCENT:
         return None
@@ -210,7 +210,7 @@ def _groups(devices: Sequence[Device], key: Callable[[Device], object]) -> list[
 
 
 def _chance(groups: Sequence[Sequence[Device]]) -> float:
-    """Share the chance of a false alarm among the towers that are compared (Bonferroni)."""
+    """Split the chance of a false alarm among the towers that are compared (Bonferroni)."""
     return (1 - CONFIDENCE) / sum(map(len, groups))
 
 
@@ -251,10 +251,9 @@ def _left_out(devices: Sequence[Device], compared: set[int], steps: Sequence[Mar
     busy_s = min(
         median(marks[tower].weights_s + marks[tower].compute_s for marks in steps) for tower in compared
     )
-    if busy_s * THRESHOLD_PERCENT / 100 < MARKS_TELL_S:
-        left_out.append(
-            f"differences below {1000 * MARKS_TELL_S:g} ms in steps this short: time marks cannot tell them"
-        )
+    if busy_s * THRESHOLD_PERCENT / 100 < MARKS_RESOLUTION_S:
+        below = f"differences below {1000 * MARKS_RESOLUTION_S:g} ms in steps this short"
+        left_out.append(f"{below}: time marks cannot resolve them")
     return tuple(left_out)
 
 

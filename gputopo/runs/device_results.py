@@ -9,7 +9,7 @@ import msgspec
 from gputopo.values.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks
 from gputopo.values.result import DeviceResult
 
-# Where the launcher writes the cards' highest clocks into the spec of the event run_started:
+# Where the launcher writes the GPUs' maximum clocks into the spec of the event run_started:
 # {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, keys are GPU indices of the machine.
 MAX_CLOCKS = "max_clocks_mhz"
 
@@ -17,10 +17,10 @@ MAX_CLOCKS = "max_clocks_mhz"
 def device_results(
     started: RunStarted | None, counted: Sequence[Step], samples: Sequence[Sample], says: Mapping[int, str]
 ) -> tuple[DeviceResult, ...]:
-    """Give one row per device of the run, in its order; none before the run has started.
+    """Return one row per device of the run, in its order; none before the run has started.
 
-    `counted`: the steps after the warm-up. `samples`: those taken during these steps. `says`: by tower, what
-    is wrong with it. What was not measured is None.
+    `counted`: the steps after the warm-up. `samples`: those taken during these steps. `says`: by tower, its
+    anomaly in words. What was not measured is None.
     """
     if started is None:
         return ()
@@ -67,7 +67,7 @@ def _marks_by_tower(steps: Iterable[Step]) -> dict[int, list[tuple[Step, TowerMa
 
 
 def batch_size(started: RunStarted | None, counted: Sequence[Step]) -> int:
-    """Give the batch of one device: as the spec says, or else what the steps show. 0: not known."""
+    """Return the batch of one device, from the spec or else from the steps; 0 if unknown."""
     if started is None:
         return 0
     asked = started.spec.get("batch_size")
@@ -90,11 +90,11 @@ def _with_clocks(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[str
 
 def _median_clock(readings: Iterable[GpuSample], field: str) -> int | None:
     values = [value for reading in readings if (value := getattr(reading, field)) is not None]
-    return median_low(values) if values else None  # a clock that was really seen
+    return median_low(values) if values else None  # a clock that was really observed
 
 
 def _max_clock(spec: Mapping[str, Any], gpu: int | None, domain: str) -> float | None:
-    """Read a maximum from the spec; it is free-form JSON there, so anything odd counts as not known."""
+    """Read a maximum from the spec; it is free-form JSON there, so anything odd counts as unknown."""
     clocks = spec.get(MAX_CLOCKS)
     of_gpu = clocks.get(str(gpu)) if isinstance(clocks, Mapping) else None
     value = of_gpu.get(domain) if isinstance(of_gpu, Mapping) else None

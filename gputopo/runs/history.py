@@ -1,10 +1,10 @@
 """Past bandwidths of this box: `gputopo.bandwidth/1` documents by machine, in one SQLite file.
 
 The file is `history.sqlite` in `$GPUTOPO_HOME`, else in the user's data folder (`platformdirs`). A machine is
-known by its fingerprint: a hash over what stays when nothing is rebuilt, and that names no one.
+known by its fingerprint: a hash over facts that stay while no hardware changes, without identities.
 
-A document is written in one transaction, so a full disk or a killed process leaves what was there; two
-writers wait for one another. A damaged file is never replaced: what is in it may be saved by hand.
+A document is written in one transaction, so a full disk or a killed process leaves the file as it was; two
+writers wait for one another. A damaged file is never replaced: its data may be recovered by hand.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     import sqlite3
 
 FILE = "history.sqlite"
-# What is told of a host and stays when only its GPUs are others. Memory: a kernel's own share differs.
+# Facts of a host that stay when only its GPUs change. Memory: the kernel's share differs.
 _SAME_HOST = ("cpu_model", "sockets", "physical_cores", "virtual_machine")
 _SAME_MEMORY = 0.05
-WAIT_S = 10.0  # for another writer: one document takes it milliseconds
+WAIT_S = 10.0  # for another writer, which needs milliseconds
 _VERSION = 1  # of the tables, in SQLite's user_version
 
 _TABLES = """
@@ -57,7 +57,7 @@ def date_in_words(seconds: float) -> str:
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """A bandwidth of the history, and the machine as it was then, without identities and bandwidth.
 
-    `saved_at`: seconds since the epoch, when it was filed.
+    `saved_at`: seconds since the epoch.
     """
 
     bandwidth: Bandwidth
@@ -66,15 +66,15 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def date(self) -> str:
-        """When it was measured, or filed where a capture does not tell that: `2026-11-20 16:02 UTC`."""
+        """When it was measured, or saved where a capture does not report that: `2026-11-20 16:02 UTC`."""
         measured = self.bandwidth.measured_at
         if measured is not None:
             return date_in_words(measured)
-        return f"a day that is not told, filed {date_in_words(self.saved_at)}"
+        return f"an unknown date (saved {date_in_words(self.saved_at)})"
 
 
 def history_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Give where the history is, or will be."""
+    """Return the path of the history, whether it exists or not."""
     home = environ.get("GPUTOPO_HOME")
     if home:
         return Path(home) / FILE
@@ -84,23 +84,23 @@ def history_file(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def fingerprint(machine: Machine) -> str | None:
-    """Give the hash (SHA-256, hex) that a machine is known by, None where too little is known of it.
+    """Return the hash (SHA-256, hex) that identifies a machine, None where too little is known of it.
 
-    Over the CPU's model and each GPU's PCI address and name: a card that is moved or replaced makes another
-    machine, a driver that puts the maker's name before the card's (from 465 on) does not. No serial numbers,
+    Over the CPU's model and each GPU's PCI address and name: a GPU that is moved or replaced makes another
+    machine, a driver that prefixes the name with "NVIDIA" (from 465 on) does not. No serial numbers,
     UUIDs or host names. None: a GPU whose PCI address is not known, or neither GPUs nor a CPU model.
     """
     if any(gpu.pci_address is None for gpu in machine.gpus):
         return None
     if not machine.gpus and machine.host.cpu_model is None:
         return None
-    cards = sorted([gpu.pci_address or "", _model(gpu)] for gpu in machine.gpus)
-    facts = msgspec.json.encode([machine.host.cpu_model or "", cards])
+    gpus = sorted([gpu.pci_address or "", _model(gpu)] for gpu in machine.gpus)
+    facts = msgspec.json.encode([machine.host.cpu_model or "", gpus])
     return hashlib.sha256(facts).hexdigest()
 
 
 def is_same_but_gpus(now: Machine, then: Machine) -> bool:
-    """Tell whether two machines, by all that is known of both, are one that lost GPUs or got more.
+    """Return whether two machines, by the facts known of both, are one that lost GPUs or got more.
 
     The host is the same, GPUs in the same slots are of the same model, and only one of the two has others
     beside them. A GPU that does not answer is as one that is not there. With some gone and others new, it is
@@ -118,19 +118,19 @@ def is_same_but_gpus(now: Machine, then: Machine) -> bool:
 
 
 def answering(machine: Machine) -> list[Gpu]:
-    """Give the GPUs that answer and whose slot is known: those of which anything can be measured again."""
+    """Return the GPUs that respond and whose slot is known: those that can be measured again."""
     return [gpu for gpu in machine.gpus if not gpu.lost and gpu.pci_address is not None]
 
 
 def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float) -> None:
-    """File a bandwidth under its machine, both without identities.
+    """Save a bandwidth under its machine, both without identities.
 
-    Raises InputError where that cannot be; nothing is lost then.
+    Raises InputError where it cannot be written; nothing is lost then.
     """
     key = fingerprint(machine)
     if key is None:
         raise InputError(
-            "cannot save: it is not known which machine this is (no PCI addresses)",
+            "cannot save: the machine cannot be identified (no PCI addresses)",
             "add the machine: --from FILE of gputopo inspect --record, nvidia-smi -q or lspci",
         )
     gpus = msgspec.json.encode(sorted(_gpus_of(bandwidth))).decode()
@@ -145,7 +145,7 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
 
 
 def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) -> Saved | None:
-    """Give the last saved bandwidth of a machine, None where there is none.
+    """Return the last saved bandwidth of a machine, None where there is none.
 
     Of those that were measured on all of `gpus` (None: all of the machine) the last one; where there is no
     such, the last of all. Raises InputError for a file that cannot be read.
@@ -157,7 +157,7 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
     newest: int | None = None
     with _opened(path, write=False) as connection:
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            return None  # made, and nothing was filed
+            return None  # created, and nothing was saved
         rows = connection.execute(
             "SELECT id, gpus FROM bandwidth WHERE fingerprint = ? ORDER BY id DESC", (key,)
         )
@@ -178,7 +178,7 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
 
 
 def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
-    """Give the last saved bandwidth of this machine with fewer GPUs or more, None where there is none.
+    """Return the last saved bandwidth of this machine with fewer GPUs or more, None where there is none.
 
     Of those filed under one machine the last one on all GPUs that it and this one have, else the last.
     Raises InputError for a file that cannot be read.
@@ -192,8 +192,8 @@ def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
             "SELECT machine FROM bandwidth WHERE id IN (SELECT MAX(id) FROM bandwidth GROUP BY fingerprint) "
             "ORDER BY id DESC"
         )
-        told = (schema.decode(row[0], Machine, origin=str(path)) for row in machines)
-        then = next((one for one in told if is_same_but_gpus(machine, one)), None)
+        saved = (schema.decode(row[0], Machine, origin=str(path)) for row in machines)
+        then = next((one for one in saved if is_same_but_gpus(machine, one)), None)
     if then is None:
         return None
     here = {gpu.pci_address for gpu in answering(machine)}
@@ -213,7 +213,7 @@ def _same_host(now: Host, then: Host) -> bool:
 
 
 def _exists(path: Path) -> bool:
-    """Tell whether there is a history. Raises InputError where its folder may not be looked into."""
+    """Return whether there is a history. Raises InputError where its folder may not be looked into."""
     try:
         return path.exists()
     except OSError as error:
@@ -304,5 +304,5 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
 def _damaged(path: Path, why: str) -> InputError:
     return InputError(
         f"{path} is damaged: {why}",
-        f"move it away (mv {path.name} {path.name}.old, in its folder); a new one is begun then",
+        f"move it away (mv {path.name} {path.name}.old, in its folder); a new one is then created",
     )

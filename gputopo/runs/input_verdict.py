@@ -24,7 +24,7 @@ ENOUGH = 1.2
 # the input alone has no such options.
 _SAME = ("model", "batch_size", "backend", "rehearsal_of")
 # Some batches are ready before the first counted step: so many steps show that more come as fast.
-FEWEST_STEPS = 10
+MIN_STEPS = 10
 
 
 def verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
@@ -98,7 +98,7 @@ def _of_the_input(result: Result, rate: float, earlier: Iterable[tuple[str, Resu
 
 def _of_training(result: Result, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     share = result.input_waited_share
-    if share is None or (share < NOISE and result.steps < FEWEST_STEPS):
+    if share is None or (share < NOISE and result.steps < MIN_STEPS):
         return None
     for where, other, alone in _rated(earlier):
         of_the_input = other.spec.get("task") == "input" and _data(other.spec) == _data(result.spec)

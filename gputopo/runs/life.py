@@ -1,4 +1,4 @@
-"""What was kept and noticed in a run beside its steps: checkpoints, evaluations, traces, exports, memory."""
+"""Events of a run other than its steps: checkpoints, evaluations, traces, exports, memory, notices."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from gputopo.values.events import (
 
 
 class Life:
-    """Collects these events of one run; `fields` are those of `gputopo.values.result.Result`."""
+    """The events of one run; `fields` are those of `gputopo.values.result.Result`."""
 
     def __init__(self) -> None:
         self._noticed: list[str] = []
@@ -30,11 +30,11 @@ class Life:
 
     @property
     def says(self) -> tuple[str, ...]:
-        """What the reader of the result must know, each once."""
+        """The notices of the run, each once."""
         return tuple(dict.fromkeys(self._noticed))
 
     def add(self, event: Event) -> None:
-        """Take in an event of the run; others than those change nothing."""
+        """Add an event of the run; others than those change nothing."""
         match event:
             case Noticed():
                 self._noticed.append(event.says)
@@ -55,7 +55,7 @@ class Life:
                 self.loss_not_finite = self.loss_not_finite or event
 
     def fields(self) -> dict[str, Any]:
-        """Give what is known so far. Of the checkpoints only those that are still there."""
+        """Return the fields so far; of the checkpoints only those that were not removed."""
         removed = {path for saved in self._checkpoints for path in saved.removed}
         return {
             "checkpoints": tuple(saved for saved in self._checkpoints if saved.path not in removed),

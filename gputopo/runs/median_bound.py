@@ -1,4 +1,4 @@
-"""How low the median of a noisy, perhaps autocorrelated series may really be.
+"""A lower confidence bound of the median of a noisy, perhaps autocorrelated series.
 
 Order statistics need no assumption about the shape of the noise: of n independent values, k lie below the
 true median with the binomial chance of k heads in n tosses (W. J. Conover, Practical Nonparametric
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-# Correlations are summed up to this lag, or a third of the run: beyond, too few pairs are left to tell.
-LONGEST_LAG = 50
+# Correlations are summed up to this lag, or a third of the run: beyond, too few pairs are left.
+MAX_LAG = 50
 # The time corrects the correlations that it is summed from; in three rounds it settles or is plainly long.
 BIAS_ROUNDS = 3
 
 
-def fewest_values(chance: float) -> int:
-    """Tell how many values a lower bound of the median needs, so that it is wrong with at most this chance.
+def min_values(chance: float) -> int:
+    """Return how many values a lower bound of the median needs to be wrong with at most this chance.
 
     The lowest of n values is above the median with chance 2^-n, and no lower bound is safer than that.
     """
@@ -26,9 +26,9 @@ def fewest_values(chance: float) -> int:
 
 
 def lower_bound(values: Sequence[float], chance: float) -> float:
-    """Give a lower bound of the median of the process behind `values`, wrong with at most this chance.
+    """Return a lower bound of the median of the process behind `values`, wrong with at most this chance.
 
-    `values` are in the order they were measured. Raises ValueError if there are fewer than `fewest_values`.
+    `values` are in the order they were measured. Raises ValueError if there are fewer than `min_values`.
     """
     ordered = sorted(values)
     rank = _rank(len(ordered), chance)
@@ -39,7 +39,7 @@ def lower_bound(values: Sequence[float], chance: float) -> float:
 
 
 def correlation_time(values: Sequence[float]) -> float:
-    """Give the number of successive values that weigh as much as one independent value: 1 or more.
+    """Return the number of successive values that weigh as much as one independent value: 1 or more.
 
     Of ranks, so that single stalls do not hide a slow drift. The sum over the lags ends where the sum of two
     neighbours is no longer positive (C. J. Geyer, Practical Markov Chain Monte Carlo, Statistical Science
@@ -56,16 +56,16 @@ def correlation_time(values: Sequence[float]) -> float:
     def correlation(lag: int) -> float:
         return sum(a * b for a, b in zip(centred, centred[lag:], strict=False)) / variance
 
-    found = [correlation(lag) for lag in range(2 * (min(LONGEST_LAG, count // 3) // 2) + 2)]
+    found = [correlation(lag) for lag in range(2 * (min(MAX_LAG, count // 3) // 2) + 2)]
     time = 1.0
     for _ in range(BIAS_ROUNDS):
-        # Around the run's own mean, correlations come out low by about time/count times what they lack to 1.
+        # Around the mean of the run, correlations come out low by about time/count times what they lack to 1.
         time = _summed([value + (1 - value) * (time - 1) / count for value in found])
     return time
 
 
 def _summed(correlations: Sequence[float]) -> float:
-    """Sum over the lags, both ways, as long as neighbouring pairs are positive together."""
+    """Sum over the lags, positive and negative, as long as neighbouring pairs are positive together."""
     total = -1.0
     for even, odd in zip(correlations[::2], correlations[1::2], strict=True):
         if even + odd <= 0:
@@ -75,7 +75,7 @@ def _summed(correlations: Sequence[float]) -> float:
 
 
 def _rank(count: int, chance: float) -> int | None:
-    """Give the place (from 0) of the highest value whose chance to be above the median is small enough."""
+    """Return the place (from 0) of the highest value whose chance to be above the median is small enough."""
     # In logarithms: 2^-n is no longer a float for runs of more than 1074 steps.
     log_term = -count * math.log(2)
     below, rank = math.exp(log_term), None

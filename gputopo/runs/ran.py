@@ -1,6 +1,6 @@
-"""What a run really did, in words that can be compared with what was asked: from its spec. Pure.
+"""What a run really did, from its spec, in words that can be compared with what was asked. Pure.
 
-A spec in a file is free-form JSON here, of this version or of an older one: what it does not say is left out.
+A spec in a file is free-form JSON here, of this version or of an older one: what it lacks is left out.
 """
 
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ _NOTHING = "nothing: there is one device"
 
 
 def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Give by name: trainer, variables, exchange, numbers, data; nothing of a spec that says nothing.
+    """Return by name: trainer, variables, exchange, numbers, data; what the spec lacks is left out.
 
-    The worker refuses what it cannot do as asked, so what a finished run was told is what ran. Who adds the
-    gradients is told by what it is: the same name may be another thing on another backend.
+    The worker refuses what it cannot do as asked, so the spec of a finished run is what ran. `all_reduce_by`
+    describes the method: the same name may mean another one on another backend.
     """
     task = spec.get("task")
     if task == "input":
         return {"task": task, "data": data_words(spec)}
-    held: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     if "variable_update" in spec and spec.get("strategy") is None:
-        held = {"variable_update": spec["variable_update"], "variables": _variables(spec)}
+        variables = {"variable_update": spec["variable_update"], "variables": _variables(spec)}
     if task in ("forward", "eval"):
-        return _only_some({"task": task, **held, **_numbers(spec), "data": data_words(spec) or None})
-    found: dict[str, Any] = {"task": task, "trainer": _trainer(spec), **held}
+        return _only_some({"task": task, **variables, **_numbers(spec), "data": data_words(spec) or None})
+    found: dict[str, Any] = {"task": task, "trainer": _trainer(spec), **variables}
     if reduction := spec.get("all_reduce"):
         found["all_reduce"] = reduction
         alone = len(spec.get("devices") or ()) == 1
@@ -43,7 +43,7 @@ def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def exchange_words(spec: Mapping[str, Any]) -> list[str]:
-    """Give what the exchange has beside the plain form of its mode."""
+    """Return the options of the exchange that are not the default of its mode."""
     exchange = _part(spec, "exchange")
     words = []
     if exchange.get("staged"):
@@ -52,8 +52,8 @@ def exchange_words(spec: Mapping[str, Any]) -> list[str]:
         words.append("relaxed, gradients of the step before")
     if exchange.get("asynchronous"):
         words.append("asynchronous")
-    if pieces := exchange.get("repacking"):
-        words.append(f"gradients as {pieces} pieces")
+    if chunks := exchange.get("repacking"):
+        words.append(f"gradients as {chunks} chunks")
     if size := exchange.get("small_bytes"):
         words.append(f"gradients up to {size} bytes joined, {exchange.get('small_group')} at a time")
     if exchange.get("transfer") == "fp16":
@@ -64,7 +64,7 @@ def exchange_words(spec: Mapping[str, Any]) -> list[str]:
 
 
 def data_words(spec: Mapping[str, Any]) -> str:
-    """Give where examples come from; empty for a spec that does not say."""
+    """Return where examples come from; empty for a spec without data."""
     data = _part(spec, "data")
     if not data:
         return ""
@@ -79,13 +79,13 @@ def data_words(spec: Mapping[str, Any]) -> str:
 
 
 def _form(cache: object) -> str:
-    """Give the form in which records are kept; older specs say only that they are."""
+    """Return the form in which records are cached; older specs have only that they are."""
     return str(cache) if isinstance(cache, str) else ""
 
 
 def _joint(spec: Mapping[str, Any]) -> str:
-    """Say where the batch is when a step begins, if that is not on its device."""
-    return ", held on the host as one batch" if spec.get("method") else ""
+    """Return where the batch is when a step begins, if that is not on its device."""
+    return ", one batch on the host" if spec.get("method") else ""
 
 
 def _numbers(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _variables(spec: Mapping[str, Any]) -> str:
         return "a copy on each device"
     if _part(spec, "exchange").get("ps_spread"):
         return "spread over the devices"
-    return str(spec.get("ps_device") or "not known")
+    return str(spec.get("ps_device") or "unknown")
 
 
 def _part(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The same run several times: what all of them together say (`gputopo.repeats/1`). Pure."""
+"""The same run several times: mean and spread over all of them (`gputopo.repeats/1`). Pure."""
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
@@ -33,7 +33,7 @@ class Repeats(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
 
 def combine(runs: Sequence[Result], asked: int) -> Repeats:
-    """Put the results of repeats together, in their order. The first that did not complete gives the code."""
+    """Combine the results of repeats, in their order. The first incomplete one sets the exit code."""
     bad = next((run for run in runs if run.status != "complete"), None)
     complete = [run for run in runs if run.status == "complete"]
     means = [run.throughput.mean for run in complete if run.throughput is not None]
@@ -48,14 +48,14 @@ def combine(runs: Sequence[Result], asked: int) -> Repeats:
 
 
 def ended_by(repeats: Repeats, status: str, exit_code: int) -> Repeats:
-    """Give repeats that something beside them ended; a repeat that did not complete goes before it."""
+    """Return repeats that were ended from outside; the status of an incomplete repeat has precedence."""
     if repeats.exit_code:
         return repeats
     return msgspec.structs.replace(repeats, status=status, exit_code=int(exit_code))
 
 
 def spread(means: Sequence[float]) -> Spread | None:
-    """Give mean and spread of the repeats' speeds, None of none."""
+    """Return mean and spread of the repeats' speeds, None of none."""
     if not means:
         return None
     return Spread(

@@ -3,8 +3,8 @@
 The rule, for the steps that follow a warm-up of k: the medians of the first few of them, of their first half
 and of their second half agree, and the robust slope (H. Theil, 1950; P. K. Sen, 1968) is none that would
 matter. What differs by less than `LEVEL_SHARE`, or by less than the noise of the steps explains, agrees.
-Medians pass over single slow steps, so regular ones (a checkpoint every hundredth step) do not count. A ramp
-that is slower than the noise is not seen: more steps would be needed.
+Medians ignore single slow steps, so regular ones (a checkpoint every hundredth step) do not count. A ramp
+slower than the noise is not detected: more steps would be needed.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ import msgspec
 
 from gputopo.runs.throughput import MAD_TO_SIGMA
 
-# A difference that a user would not call warm-up; runs on an idle machine repeat within 1 to 2 %. Ours.
+# A smaller difference is no warm-up; runs on an idle machine repeat within 1 to 2 %. Ours.
 LEVEL_SHARE = 0.05
 # Fewer steps than this hide a slope in their noise; more make short runs impossible to judge. Ours.
-FEWEST_STEPS = 20
-HEAD_STEPS = 5  # the median of five passes over two strays
+MIN_STEPS = 20
+HEAD_STEPS = 5  # the median of five ignores two outliers
 # A slope is looked at over so many steps: a slow ramp must not pass because few steps were seen. Ours.
 HORIZON_STEPS = 50
-# The search looks no further: a warm-up that is longer is a drift, and the search takes quadratic time.
-MOST_STEPS = 600
+# Limit of the search, which takes quadratic time; a warm-up that is longer is a drift.
+MAX_STEPS = 600
 # Blocks whose medians the slope is taken of, so that its cost does not grow with the run.
-MOST_BLOCKS = 30
+MAX_BLOCKS = 30
 # A median of n values of normal noise scatters by this times sigma / sqrt(n).
 MEDIAN_EFFICIENCY = 1.2533
 SIGMAS = 3.0  # beyond this a difference is no noise
@@ -33,7 +33,7 @@ SIGMAS = 3.0  # beyond this a difference is no noise
 class Steady(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run became steady. `steps`, `seconds`: length of the warm-up before; None: it did not.
 
-    `says` tells that in words, or why it could not be told.
+    `says`: the same in words, or why it is unknown.
     """
 
     steps: int | None = None
@@ -42,25 +42,25 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def steady_from(seconds: Sequence[float]) -> int | None:
-    """Give the length of the shortest prefix after which the step times (in order) are steady.
+    """Return the length of the shortest prefix after which the step times (in order) are steady.
 
-    None where there is none: too few steps, or they still change. At least `FEWEST_STEPS` steps follow it.
-    Only the first `MOST_STEPS` are looked at.
+    None where there is none: too few steps, or they still change. At least `MIN_STEPS` steps follow it.
+    Only the first `MAX_STEPS` are looked at.
     """
-    times = list(seconds[:MOST_STEPS])
-    for prefix in range(len(times) - FEWEST_STEPS + 1):
+    times = list(seconds[:MAX_STEPS])
+    for prefix in range(len(times) - MIN_STEPS + 1):
         if _is_steady(times[prefix:]):
-            return _past_strays(times, prefix)
+            return _past_outliers(times, prefix)
     return None
 
 
 def steady(seconds: Sequence[float]) -> Steady:
-    """Give where a run became steady, with the time that it took until there, in words too."""
-    if len(seconds) < FEWEST_STEPS:
-        return Steady(says=f"not looked for: it takes {FEWEST_STEPS} steps, there are {len(seconds)}")
+    """Return where a run became steady, with the time until then, in words too."""
+    if len(seconds) < MIN_STEPS:
+        return Steady(says=f"not looked for: it takes {MIN_STEPS} steps, there are {len(seconds)}")
     found = steady_from(seconds)
     if found is None:
-        looked_at = min(len(seconds), MOST_STEPS)
+        looked_at = min(len(seconds), MAX_STEPS)
         return Steady(says=f"not found: the step times still change within {looked_at} steps")
     took = sum(seconds[:found])
     counted = f"{found} step{'' if found == 1 else 's'}, {took:.2f} s"
@@ -89,25 +89,25 @@ def _agree(found: float, level: float, sigma: float, count: int) -> bool:
 
 
 def _blocks(times: Sequence[float]) -> list[float]:
-    """Give the medians of at most `MOST_BLOCKS` blocks of the same length."""
-    size = -(-len(times) // MOST_BLOCKS)
+    """Return the medians of at most `MAX_BLOCKS` blocks of the same length."""
+    size = -(-len(times) // MAX_BLOCKS)
     whole = len(times) // size * size  # a short last block would weigh as much as the others
     return [median(times[begin : begin + size]) for begin in range(0, whole, size)]
 
 
 def _slope(values: Sequence[float]) -> float:
-    """Give the median slope of all pairs, per value."""
+    """Return the median slope of all pairs, per value."""
     count = len(values)
     return median((values[b] - values[a]) / (b - a) for a in range(count) for b in range(a + 1, count))
 
 
-def _past_strays(times: Sequence[float], prefix: int) -> int:
-    """Move past the last slow or fast steps of the warm-up: the head's median has passed over them."""
+def _past_outliers(times: Sequence[float], prefix: int) -> int:
+    """Return the prefix extended past the last outliers of the warm-up, which the head's median ignores."""
     rest = times[prefix:]
     level = median(rest)
     sigma = MAD_TO_SIGMA * median(abs(time - level) for time in rest)
-    strays = 0
+    outliers = 0
     for number, time in enumerate(rest[: HEAD_STEPS // 2], 1):
         if abs(time - level) > max(LEVEL_SHARE * level, SIGMAS * sigma):
-            strays = number
-    return prefix + strays
+            outliers = number
+    return prefix + outliers

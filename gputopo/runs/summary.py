@@ -1,6 +1,6 @@
 """The result of a run from its events alone, so that a killed run can still be reported.
 
-Any beginning of the stream of events gives a result: what was measured until there, and why it ended.
+Any prefix of the events has a result: what was measured until then, and why it ended.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,14 +29,14 @@ from gputopo.values.events import (
 )
 from gputopo.values.result import Result
 
-UNFINISHED = "unfinished"  # the kind of failure where the events end without a word
+UNFINISHED = "unfinished"  # the kind of failure where the events just end
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed
 
 
 def summarise(events: Iterable[Event]) -> Result:
-    """Derive the result of a run from its events, or from as many of them as there are.
+    """Return the result of a run from its events, or from as many of them as there are.
 
-    A run without its last event has the status "failed" ("interrupted" if that is what its failure says).
+    A run without its last event has the status "failed" ("interrupted" if its failure is of that kind).
     """
     summary = Summary()
     for event in events:
@@ -45,7 +45,7 @@ def summarise(events: Iterable[Event]) -> Result:
 
 
 class Summary:
-    """Collects the events of one run and gives the result so far at any time."""
+    """The events of one run; `result` can be called at any time."""
 
     def __init__(self) -> None:
         self.running = RunningThroughput()
@@ -63,7 +63,7 @@ class Summary:
         self._last_time_s = 0.0
 
     def add(self, event: Event) -> None:
-        """Take in the next event."""
+        """Add the next event."""
         self._last_time_s = event.time_s
         self.running.add(event)
         self._life.add(event)
@@ -96,7 +96,7 @@ class Summary:
         return find_anomalies(self._started.devices if self._started else (), self._steps)
 
     def result(self) -> Result:
-        """Give the result of the events so far."""
+        """Return the result of the events so far."""
         counted = [step for step in self._steps if not step.warmup]
         check = self.check()
         anomalies = self._confirmed(check)
@@ -117,8 +117,8 @@ class Summary:
             first_loss=counted[0].loss if counted else None,
             last_loss=counted[-1].loss if counted else None,
             replica_difference=self._replicas.largest_difference if self._replicas else None,
-            **self._told_at_start(),
-            **self._told_on_the_way(),
+            **self._from_start(),
+            **self._from_events(),
             **self._measured(counted),
             **self._life.fields(),
         )
@@ -138,7 +138,7 @@ class Summary:
             "last_top5": counted[-1].top5 if counted else None,
         }
 
-    def _told_at_start(self) -> dict[str, Any]:
+    def _from_start(self) -> dict[str, Any]:
         started = self._started
         if started is None:
             return {"spec": {}, "backend": "unknown", "says": self._says()}
@@ -152,14 +152,14 @@ class Summary:
         }
 
     def _says(self) -> tuple[str, ...]:
-        """All that must be said with the result, each once."""
+        """Return the messages that belong to the result, each once."""
         started = self._started.says if self._started else ()
         built = self._built.says if self._built else ()
         return tuple(dict.fromkeys((*started, *built, *self._life.says, *self._loss_says())))
 
-    def _told_on_the_way(self) -> dict[str, Any]:
+    def _from_events(self) -> dict[str, Any]:
         built, placement = self._built, self._placement
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "versions": {
                 **(self._started.versions if self._started else {}),
                 **(built.versions if built else {}),
@@ -168,19 +168,19 @@ class Summary:
             "wall_s": self._finished.wall_s if self._finished else None,
         }
         if built:
-            told |= {
+            fields |= {
                 "parameters": built.parameters,
                 "import_s": built.import_s,
                 "build_s": built.build_s,
                 "input": built.input,
             }
         if placement:
-            told |= {
+            fields |= {
                 "variables_on": placement.variables,
                 "ops_on": placement.ops,
                 "first_step_s": placement.first_step_s,
             }
-        return told
+        return fields
 
     def _ending(self) -> tuple[str, int, RankFailed | None]:
         if self._finished:
@@ -198,14 +198,14 @@ class Summary:
         return "failed", 1, unfinished
 
     def _confirmed(self, check: AnomalyCheck) -> tuple[Anomaly, ...]:
-        """Give the anomalies that all steps together show; told ones stand where nothing can be computed."""
+        """Return the anomalies over all steps; the reported ones where the check cannot be made."""
         if not check.made:
-            return tuple({(told.tower, told.part): told for told in self._anomalies}.values())
+            return tuple({(event.tower, event.part): event for event in self._anomalies}.values())
         events = [slow.event(self._last_time_s) for slow in check.anomalies]
-        told = {(event.tower, event.part): event for event in self._anomalies}
+        reported = {(event.tower, event.part): event for event in self._anomalies}
         return tuple(
             msgspec.structs.replace(event, time_s=known.time_s, rank=known.rank)
-            if (known := told.get((event.tower, event.part)))
+            if (known := reported.get((event.tower, event.part)))
             else event
             for event in events
         )
@@ -215,15 +215,15 @@ class Summary:
         if lost is None or self._is_input_alone():
             return ()
         since = "from the warm-up on" if lost.warmup else f"from step {lost.step} on"
-        told = self._life.loss_not_finite
-        what = "infinite" if told is not None and told.value.endswith("inf") else "not a number"
+        event = self._life.loss_not_finite
+        what = "infinite" if event is not None and event.value.endswith("inf") else "not a number"
         return (
-            f"The loss is {what} {since}: the speeds hold, but nothing is learned; "
+            f"The loss is {what} {since}: the speeds are valid, but nothing is learned; "
             "a lower --learning-rate may help.",
         )
 
     def _is_input_alone(self) -> bool:
-        """Whether there is no model: then no loss was lost, and no device is slow at its work."""
+        """Whether there is no model: then there is no loss and no computing device."""
         return self._started is not None and self._started.spec.get("task") == "input"
 
     def _samples_of_counted_steps(self) -> list[Sample]:

@@ -1,4 +1,4 @@
-"""Images per second from the steps of a run, kept up as the steps arrive.
+"""Images per second from the steps of a run, updated as the steps arrive.
 
 The formulas are those of tf_cnn_benchmarks, see `gputopo.values.result.Throughput`.
 """
@@ -30,7 +30,7 @@ class RunningThroughput:
         self._speed_squares = 0.0  # sum of squared deviations from the mean (B. P. Welford, 1962)
 
     def add(self, event: Event) -> None:
-        """Take in an event of the run. Those that say nothing of speed, and the warm-up, change nothing."""
+        """Add an event of the run. The warm-up, and events other than steps, change nothing."""
         if isinstance(event, WarmupDone) and not self.steps:
             self._began_s = event.time_s
         if not isinstance(event, Step) or event.warmup:
@@ -58,7 +58,7 @@ class RunningThroughput:
 
     @property
     def uncertainty(self) -> float:
-        """Give the standard deviation of the steps' speeds by the square root of their number; 0 of none."""
+        """Standard error of the steps' speeds: deviation by the square root of their number; 0 of none."""
         count = len(self._speeds)
         return (self._speed_squares / count) ** 0.5 / count**0.5 if count else 0.0
 
@@ -77,14 +77,14 @@ class RunningThroughput:
         return (self._began_s, self._ended_s) if self.steps and self._began_s is not None else None
 
     def jitter(self) -> float:
-        """Give the scaled median absolute deviation of the speeds; sorts all of them. 0 of none."""
+        """Return the scaled median absolute deviation of the speeds, 0 of none; sorts all of them."""
         if not self._speeds:
             return 0.0
         middle = median(self._speeds)
         return MAD_TO_SIGMA * median(abs(speed - middle) for speed in self._speeds)
 
     def throughput(self) -> Throughput | None:
-        """Give all five figures, or None before the first counted step with a duration."""
+        """Return all five figures, or None before the first counted step with a duration."""
         mean, total = self.mean, self.total
         if mean is None or total is None or not self._speeds:
             return None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.runs.steadiness import MOST_STEPS, steady_from
+from gputopo.runs.steadiness import MAX_STEPS, steady_from
 
 _LOOK_EVERY = 10  # steps of a warm-up between two looks for a steady state: a look takes a few ms
 
@@ -11,7 +11,7 @@ _LOOK_EVERY = 10  # steps of a warm-up between two looks for a steady state: a l
 def longest_warmup(spec: RunSpec) -> int:
     """Give how many steps a warm-up takes at most; one that is detected may be over before."""
     least = spec.num_warmup_batches
-    return max(least, MOST_STEPS) if spec.detect_warmup else least
+    return max(least, MAX_STEPS) if spec.detect_warmup else least
 
 
 def is_warm(spec: RunSpec, seconds: Sequence[float]) -> bool:

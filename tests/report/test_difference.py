@@ -28,7 +28,7 @@ def test_each_change_has_a_line_and_what_gpus_share_is_said_once() -> None:
 
 
 def test_nothing_changed_is_said() -> None:
-    assert shown(difference()) == "Nothing changed.\nCompared with what was (live): 3 facts.\n"
+    assert shown(difference()) == "Nothing changed.\nCompared with live: 3 facts.\n"
 
 
 def test_two_sources_that_tell_nothing_in_common_are_not_called_equal() -> None:

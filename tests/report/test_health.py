@@ -21,8 +21,8 @@ from gputopo.values.machine import (
 @pytest.mark.parametrize(
     ("gpu", "words"),
     [
-        (Gpu(index=0, throttle=Throttle(mask=0x44)), "clocks held down: power limit reached"),
-        (Gpu(index=0, throttle=Throttle(mask=0x8000)), "reason without a name (0x8000)"),
+        (Gpu(index=0, throttle=Throttle(mask=0x44)), "throttled: power limit reached"),
+        (Gpu(index=0, throttle=Throttle(mask=0x8000)), "unknown reason 0x8000"),
         (Gpu(index=0, ecc=Ecc(uncorrected_volatile=3)), "ECC errors: 3 uncorrected since"),
         (Gpu(index=0, ecc=Ecc(mode=False, mode_pending=True)), "ECC is off, and on after a reboot"),
         (Gpu(index=0, ecc=Ecc(counts={"dram": 0, "sram": 2})), "ECC errors by place: sram 2"),
@@ -101,8 +101,8 @@ def test_very_many_processes_are_counted() -> None:
     [
         ("C:\\Users\\ann\\python.exe", "python.exe"),
         ("/usr/lib/xorg/Xorg", "Xorg"),
-        ("", "name not told"),
-        (None, "name not told"),
+        ("", "name unknown"),
+        (None, "name unknown"),
     ],
 )
 def test_a_program_is_named_by_its_own_name(name: str | None, short: str) -> None:
@@ -126,6 +126,6 @@ def test_nvlinks_that_work_are_said_where_neither_matrix_nor_tree_shows_them() -
     machine = Machine(
         source="nvidia-smi nvlink", gpus=(Gpu(index=0, nvlinks=links), Gpu(index=1, nvlinks=links))
     )
-    assert health_rows(machine) == [("GPU 0-1", "NVLinks: 12 up, 25 GB/s each way")]
+    assert health_rows(machine) == [("GPU 0-1", "NVLinks: 12 up, 25 GB/s per direction")]
     joined = Machine(source="x", gpus=machine.gpus, links=(Link(a=0, b=1, nvlinks=12),))
     assert health_rows(joined) == []

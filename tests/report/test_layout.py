@@ -9,9 +9,9 @@ from gputopo.report.layout import (
     labelled,
     line,
     paragraph,
-    room_of,
     section,
     text_of,
+    width_of,
 )
 from gputopo.values.index_ranges import index_ranges
 
@@ -56,7 +56,7 @@ def test_blocks_lose_nothing_and_fit(groups: list[list[int]], width: int) -> Non
     assert [column for block in shared for column in block] == [
         column for group in columns for column in group
     ]
-    assert all(room_of(block) <= width for block in shared)
+    assert all(width_of(block) <= width for block in shared)
 
 
 @given(st.text(alphabet="ab ", max_size=200), st.integers(8, 60))

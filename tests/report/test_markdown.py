@@ -66,7 +66,7 @@ def test_what_is_in_doubt_or_missing_is_there_too() -> None:
         missing={"gpus[0].pstate": "NOT_SUPPORTED"},
     )
     text = shown(machine)
-    assert table_after(text, "Contradictions (the first one stands)")[1][1] == "a: PIX; b: SYS"
+    assert table_after(text, "Contradictions (the first one is used)")[1][1] == "a: PIX; b: SYS"
     assert "t.txt:7  odd" in text
     assert table_after(text, "Not read")[1][2] == "P-state"
 

@@ -53,7 +53,7 @@ def test_nvlinks_stand_before_the_pcie_hop_as_in_nvidia_smi() -> None:
 def test_a_pair_that_nothing_is_known_of_is_a_question_mark_and_the_legend_says_so() -> None:
     table = cells(machine(3, {(0, 1): Link(a=0, b=1)}))
     assert table["GPU0", "GPU1"] == table["GPU0", "GPU2"] == "?"
-    assert "?     not known" in shown(machine(2))
+    assert "?     unknown" in shown(machine(2))
 
 
 def test_two_gpus_of_one_board_have_a_class_of_their_own() -> None:

@@ -98,7 +98,7 @@ def test_more_nvlinks_come_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "words"), [("P8", "gen 1 x16 of gen 4 when busy"), ("P0", "gen 1 x16 of gen 4")]
+    ("state", "words"), [("P8", "gen 1 x16 of gen 4 under load"), ("P0", "gen 1 x16 of gen 4")]
 )
 def test_a_link_below_its_most_is_told_from_one_that_sleeps(state: str, words: str) -> None:
     from gputopo.values.machine import Throttle, UtilizationPercent
@@ -159,7 +159,7 @@ def test_memory_nodes_are_named_with_their_cpus_and_only_if_there_are_any() -> N
     pci = (card("0000:01:00.0", numa_node=1), card("0000:02:00.0", numa_node=-1))
     host = Host(numa_nodes=(NumaNode(index=0, cpus="0-7"), NumaNode(index=1, cpus="8-15")))
     text = shown(Machine(source="x", pci=pci, host=host))
-    assert text.index("NUMA 1, CPUs 8-15") < text.index("Memory node not known")
+    assert text.index("NUMA 1, CPUs 8-15") < text.index("NUMA node unknown")
     assert shown(Machine(source="x", pci=pci[1:])).startswith("Host\n")
 
 

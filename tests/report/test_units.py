@@ -6,7 +6,7 @@ from gputopo.report import units
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (None, "not known"),
+        (None, "unknown"),
         (0.0, "0.00 s"),
         (9.994, "9.99 s"),
         (9.996, "10.0 s"),

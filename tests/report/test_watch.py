@@ -62,7 +62,7 @@ def test_xids_are_shown_and_kept_for_a_while() -> None:
     quiet = MachineSample(time_s=2.0, gpus=(BUSY,))
     text = shown(MachineSample(time_s=1.0, gpus=(BUSY,), xids=(Xid(code=79, gpu=3), Xid(code=48))), quiet)
     assert "Xid 79 on GPU 3" in text
-    assert "Xid 48 on a GPU that is not told" in text
+    assert "Xid 48 on an unknown GPU" in text
 
 
 def test_xids_that_cannot_be_watched_are_not_passed_over() -> None:
@@ -79,7 +79,7 @@ def test_a_pipe_gets_a_line_a_gpu_with_the_units() -> None:
         MachineSample(time_s=0.0, gpus=(BUSY, SILENT), xids=(Xid(code=79, gpu=4),))
     )
     assert first.partition(" ")[2] == (
-        "GPU 3  load 98 %  core 1771 MHz  memory 4004 MHz  150 W  71 C  gen 3  x1  held down by power limit"
+        "GPU 3  load 98 %  core 1771 MHz  memory 4004 MHz  150 W  71 C  gen 3  x1  throttled: power limit"
     )
     assert second.endswith("GPU 4  does not answer")
     assert "Xid 79 on GPU 4" in xid
@@ -108,5 +108,5 @@ def test_any_history_is_drawn_one_sign_a_moment(values: list[int | None], most: 
 
 def test_the_picture_keeps_the_last_moments_only() -> None:
     seen = recent(*(MachineSample(time_s=n, gpus=(BUSY,)) for n in range(SHOWN + 9)))
-    assert seen.picture(3) == "█" * SHOWN
-    assert seen.picture(99) == ""
+    assert seen.sparkline(3) == "█" * SHOWN
+    assert seen.sparkline(99) == ""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.runs.anomaly import MARKS_TELL_S, AnomalyCheck, find_anomalies, reference_of
+from gputopo.runs.anomaly import MARKS_RESOLUTION_S, AnomalyCheck, find_anomalies, reference_of
 from gputopo.values.events import Device, Step
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step
 
@@ -189,10 +189,10 @@ def test_a_difference_that_time_marks_cannot_tell_names_nobody_and_the_verdict_s
         steps = [step(number, [slow, (0.0001, 0.002)]) for number in range(1, 41)]
         return find_anomalies(alike, steps)
 
-    found = named_with(MARKS_TELL_S * 0.99)  # 20 % of such a step
+    found = named_with(MARKS_RESOLUTION_S * 0.99)  # 20 % of such a step
     assert named(found) == []
     assert found.verdict.startswith("made, but not for differences below 0.5 ms in steps this short")
-    assert named(named_with(MARKS_TELL_S * 1.01)) == [0]
+    assert named(named_with(MARKS_RESOLUTION_S * 1.01)) == [0]
 
 
 def test_from_ten_milliseconds_on_five_percent_can_be_told() -> None:

@@ -164,7 +164,7 @@ def test_a_place_that_cannot_be_looked_into_is_told(tmp_path: Path) -> None:
 def test_what_cannot_be_told_apart_is_not_filed(tmp_path: Path) -> None:
     for unknown in (Machine(source="p2p", gpus=(Gpu(index=0, name="A"),)), Machine(source="none")):
         assert history.fingerprint(unknown) is None
-        with pytest.raises(InputError, match="which machine"):
+        with pytest.raises(InputError, match="cannot be identified"):
             history.save(tmp_path / history.FILE, unknown, session(1.0), saved_at=0.0)
     assert list(tmp_path.iterdir()) == []
 
@@ -286,7 +286,7 @@ def test_the_date_is_that_of_measuring_and_of_filing_where_that_is_all_that_is_k
     measured = history.Saved(bandwidth=session(1.0), machine=MACHINE, saved_at=0.0)
     assert measured.date == "2026-11-18 11:06 UTC"
     read = history.Saved(bandwidth=session(1.0, measured_at=None), machine=MACHINE, saved_at=0.0)
-    assert read.date.endswith("filed 1970-01-01 00:00 UTC")
+    assert read.date.endswith("(saved 1970-01-01 00:00 UTC)")
     assert history.Saved(bandwidth=session(1.0, measured_at=1e300), machine=MACHINE, saved_at=0.0).date
 
 

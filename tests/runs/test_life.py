@@ -59,7 +59,7 @@ def test_a_result_holds_them_and_its_report_shows_them() -> None:
         "top-1 50.00 %, top-5 75.00 %, loss 1.5, 50 examples (synthetic) after 120 steps",
         "/out (saved_model, npz)",
         "steps 3-4, 100.0 ms together: /run/trace",
-        "1.0 GiB of the host",
+        "peak 1.0 GiB on the host",
     ):
         assert words in text
 
@@ -80,4 +80,4 @@ def test_steps_and_memory_are_no_news_and_a_failure_is() -> None:
 
 def test_a_loss_that_is_lost_in_the_warm_up_says_so() -> None:
     lost = LossNotFinite(time_s=1.0, step=-3, value="inf", towers=(1,))
-    assert news(lost) == "the loss is inf from the warm-up on (tower 1); training goes on"
+    assert news(lost) == "the loss is inf from the warm-up on (tower 1); training continues"

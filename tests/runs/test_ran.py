@@ -55,7 +55,7 @@ def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
         (Exchange(staged=True), "stale by one"),
         (Exchange(relaxed=True), "step before"),
         (Exchange(asynchronous=True), "asynchronous"),
-        (Exchange(repacking=4), "4 pieces"),
+        (Exchange(repacking=4), "4 chunks"),
         (Exchange(small_bytes=64), "up to 64 bytes"),
         (Exchange(transfer="fp16"), "float16"),
     ],
@@ -97,7 +97,7 @@ def test_the_loss_scale_belongs_to_fp16_and_data_tell_where_they_come_from() -> 
 def test_a_keras_method_is_not_said_to_have_its_examples_on_the_device(source: DataSource) -> None:
     told = what_ran(json_of(method="kuza55", data=Data(source=source)))["data"]
     assert "on the device" not in told
-    assert told.endswith(", held on the host as one batch")
+    assert told.endswith(", one batch on the host")
 
 
 JSON = st.recursive(

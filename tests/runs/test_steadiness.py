@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.runs.steadiness import FEWEST_STEPS, MOST_STEPS, steady, steady_from
+from gputopo.runs.steadiness import MAX_STEPS, MIN_STEPS, steady, steady_from
 
 LEVELS = st.floats(0.001, 10.0)
 SEEDS = st.integers(0, 10_000)
@@ -15,14 +15,14 @@ def noisy(level: float, count: int, seed: int, share: float = 0.02) -> list[floa
     return [level * (1 + rng.gauss(0, share)) for _ in range(count)]
 
 
-@given(level=LEVELS, count=st.integers(FEWEST_STEPS, 300))
+@given(level=LEVELS, count=st.integers(MIN_STEPS, 300))
 def test_steps_that_never_change_are_steady_from_the_first(level: float, count: int) -> None:
     assert steady_from([level] * count) == 0
 
 
 @given(level=LEVELS, before=st.integers(3, 80), factor=st.sampled_from([0.5, 1.3, 2.0, 10.0]))
 def test_a_step_in_the_level_ends_the_warm_up_where_it_is(level: float, before: int, factor: float) -> None:
-    assert steady_from([factor * level] * before + [level] * (before + FEWEST_STEPS)) == before
+    assert steady_from([factor * level] * before + [level] * (before + MIN_STEPS)) == before
 
 
 @settings(deadline=None)
@@ -89,12 +89,12 @@ def test_any_trace_gives_a_prefix_that_leaves_enough_or_none(times: list[float])
     assert told.steps == found
     assert told.says
     if found is not None:
-        assert 0 <= found <= len(times) - FEWEST_STEPS + 2
+        assert 0 <= found <= len(times) - MIN_STEPS + 2
         assert told.seconds == pytest.approx(sum(times[:found]))
 
 
 def test_too_few_steps_are_told_as_not_looked_at() -> None:
-    assert steady([1.0] * (FEWEST_STEPS - 1)).says.startswith("not looked for")
+    assert steady([1.0] * (MIN_STEPS - 1)).says.startswith("not looked for")
 
 
 def test_a_run_that_still_changes_is_told_so() -> None:
@@ -103,4 +103,4 @@ def test_a_run_that_still_changes_is_told_so() -> None:
 
 def test_a_very_long_run_is_looked_at_only_at_its_beginning() -> None:
     assert steady_from([2.0] * 10 + [1.0] * 100_000) == 10
-    assert steady_from([2.0] * MOST_STEPS + [1.0] * 100) == 0
+    assert steady_from([2.0] * MAX_STEPS + [1.0] * 100) == 0

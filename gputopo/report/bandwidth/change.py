@@ -11,7 +11,7 @@ _NAMED = 5  # of the numbers that only one of the two has; the rest is in the JS
 
 
 def change_view(found: BandwidthDifference, date: str, width: int) -> list[Line]:
-    """Give the changes for a screen of `width` columns; `date`: when the earlier one was measured."""
+    """Return the changes in lines of at most `width` columns; `date`: when the earlier one was measured."""
     lines: list[Line] = []
     for title, texts in _sections(found, date):
         lines += [
@@ -24,7 +24,7 @@ def change_view(found: BandwidthDifference, date: str, width: int) -> list[Line]
 
 
 def change_markdown(found: BandwidthDifference, date: str) -> str:
-    """Give the changes as Markdown lists."""
+    """Return the changes as Markdown lists."""
     from gputopo.report.markdown import escaped
 
     parts = [
@@ -40,9 +40,9 @@ def _sections(found: BandwidthDifference, date: str) -> list[tuple[str, list[str
     machine = changes_in_words(found.machine.changes) if found.machine is not None else []
     sections = [
         (f"Worse than on {date}", worse),
-        ("Fails now, and did not", list(found.failing)),
+        ("Fails now, worked before", list(found.failing)),
         (f"Better than on {date}", better),
-        ("Works now, and failed", list(found.working)),
+        ("Works now, failed before", list(found.working)),
         ("The machine", machine),
         ("Measured then and not now", _some(found.gone)),
         ("Measured now and not then", _some(found.appeared)),
@@ -61,7 +61,10 @@ def _closing(found: BandwidthDifference) -> list[str]:
         ]
     if not found.compared:
         return ["No number could be compared.", *left_out]
-    return [f"{_numbers(found.compared)} compared; changes within the noise of both are not told.", *left_out]
+    return [
+        f"{_numbers(found.compared)} compared; changes within noise are not shown.",
+        *left_out,
+    ]
 
 
 def _numbers(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Each GPU on its own: what it copies to, from and inside itself, alone and with all others, by size."""
+"""Copies of each GPU: to it, from it and inside it, alone and all at once, by size."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -8,15 +8,15 @@ from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import size
 from gputopo.values.bandwidth import Conditions, Failure, Kind, Sample, gpu_of
 
-_LEAST_SIZES = 3  # fewer copies of one way are no sweep
+_MIN_SIZES = 3  # fewer sizes are no sweep
 _Cell = Callable[[int], str]
 
 
 def gpu_parts(numbers: Numbers) -> list[Part]:
-    """Give the table of the GPUs, and the far memory nodes where they were measured."""
+    """Return the table of the GPUs, and the one by NUMA node where that was measured."""
     head = Column("", tuple(f"GPU{gpu}" for gpu in numbers.gpus))
     groups = [_shown(group, numbers.gpus) for group in _groups(numbers)]
-    notes = ("GB/s, pinned memory unless said; both: the sum of the two directions.",)
+    notes = ("GB/s, pinned memory unless stated; both: the sum of the two directions.",)
     table = Part("GPUs and host", head=head, groups=tuple(filter(None, groups)), notes=notes)
     return [table, *_by_node(numbers)]
 
@@ -33,15 +33,15 @@ def _groups(numbers: Numbers) -> list[list[tuple[str, _Cell]]]:
     def together(kind: Kind) -> _Cell:
         return lambda gpu: cell(numbers.with_host(kind, gpu, together=True))
 
-    local: _Cell = lambda gpu: cell(  # noqa: E731  beside its equals
+    local: _Cell = lambda gpu: cell(  # noqa: E731  beside the functions above
         numbers.between("d2d_local", gpu, gpu), numbers.failure("d2d_local", gpu, gpu)
     )
     return [
         [("to GPU", alone("h2d")), ("expected\n(share)", expected("h2d"))],
         [("from GPU", alone("d2h")), ("expected\n(share)", expected("d2h"))],
         [("both", alone("bidirectional"))],
-        [(f"all at once\n{way}", together(kind)) for way, kind in _WAYS],
-        [(f"pageable\n{way}", alone(kind, pinned=False)) for way, kind in _WAYS],
+        [(f"all at once\n{direction}", together(kind)) for direction, kind in _DIRECTIONS],
+        [(f"pageable\n{direction}", alone(kind, pinned=False)) for direction, kind in _DIRECTIONS],
         [
             ("inside\nGPU", local),
             ("expected\n(share)", lambda gpu: share(numbers.between("d2d_local", gpu, gpu))),
@@ -51,11 +51,11 @@ def _groups(numbers: Numbers) -> list[list[tuple[str, _Cell]]]:
     ]
 
 
-_WAYS: tuple[tuple[str, Kind], ...] = (("to", "h2d"), ("from", "d2h"), ("both", "bidirectional"))
+_DIRECTIONS: tuple[tuple[str, Kind], ...] = (("to", "h2d"), ("from", "d2h"), ("both", "bidirectional"))
 
 
 def _shown(group: Sequence[tuple[str, _Cell]], gpus: Sequence[int]) -> tuple[Column, ...]:
-    """Give the columns of a group that have anything to show."""
+    """Return the columns of a group that have anything to show."""
     columns = (Column(head, tuple(map(of, gpus)), side="right") for head, of in group)
     return tuple(column for column in columns if has_any(column.cells))
 
@@ -82,7 +82,7 @@ def _latency(numbers: Numbers, *, to_gpu: bool) -> _Cell:
 
 
 def _conditions(numbers: Numbers, gpu: int) -> Iterator[Conditions]:
-    """Give what was read of a GPU while it copied to or from the host alone."""
+    """Return what was read of a GPU while it alone copied to or from the host."""
     for kind in ("h2d", "d2h"):
         sample = numbers.with_host(kind, gpu, pinned=None)
         yield from (one for one in (sample.conditions if sample else ()) if one.gpu == gpu)
@@ -98,7 +98,7 @@ def _pstate(numbers: Numbers, gpu: int) -> str:
 
 
 def _by_node(numbers: Numbers) -> list[Part]:
-    """Give GPU by memory node where copies of a GPU used more than one."""
+    """Return the table of GPU by NUMA node where copies of a GPU used more than one."""
     speeds: dict[tuple[int, Kind, int], Sample] = {}
     for one in numbers.bandwidth.samples:
         gpu = gpu_of(one.destination if one.kind == "h2d" else one.source)
@@ -116,26 +116,29 @@ def _by_node(numbers: Numbers) -> list[Part]:
         return lambda gpu: cell(speeds.get((gpu, kind, node)))
 
     groups = [
-        _shown([(f"node {node}\n{way}", speed(kind, node)) for way, kind in _WAYS[:2]], numbers.gpus)
+        _shown(
+            [(f"node {node}\n{direction}", speed(kind, node)) for direction, kind in _DIRECTIONS[:2]],
+            numbers.gpus,
+        )
         for node in nodes
     ]
     head = Column("", tuple(f"GPU{gpu}" for gpu in numbers.gpus))
-    return [Part("GPUs by memory node, GB/s", head=head, groups=tuple(groups))]
+    return [Part("GPUs by NUMA node, GB/s", head=head, groups=tuple(groups))]
 
 
 def sweep_parts(numbers: Numbers) -> list[Part]:
-    """Give GB/s by message size for each way that was copied in several sizes."""
+    """Return GB/s by message size for each pair of ends that was copied in several sizes."""
     seen: set[tuple[object, ...]] = set()
     by_kind: dict[str, list[tuple[str, dict[int, str]]]] = {}
     for one in numbers.bandwidth.samples:
         sweep = numbers.sizes(one) if one.kind in _SWEPT and one.group is None else ()
         key = (one.kind, one.source, one.destination, one.pinned, one.method, one.path, one.numa_node)
-        if len({step.bytes for step in sweep}) < _LEAST_SIZES or key in seen:
+        if len({step.bytes for step in sweep}) < _MIN_SIZES or key in seen:
             continue
         seen.add(key)
         cells = {step.bytes: cell(step) for step in sweep if step.bytes is not None}
         by_kind.setdefault(_sweep_title(one), []).append((_ends(one), cells))
-    return [_sweep(title, ways) for title, ways in by_kind.items()]
+    return [_sweep(title, curves) for title, curves in by_kind.items()]
 
 
 _SWEPT: dict[Kind, str] = {
@@ -162,10 +165,10 @@ def _ends(sample: Sample) -> str:
     return f"{source}->{destination}"
 
 
-def _sweep(title: str, ways: Sequence[tuple[str, dict[int, str]]]) -> Part:
-    sizes = sorted({step for _, cells in ways for step in cells})
+def _sweep(title: str, curves: Sequence[tuple[str, dict[int, str]]]) -> Part:
+    sizes = sorted({step for _, cells in curves for step in cells})
     columns = tuple(
         Column(name, tuple(cells.get(step, NOT_ASKED) for step in sizes), side="right")
-        for name, cells in ways
+        for name, cells in curves
     )
     return Part(title, head=Column("", tuple(map(size, sizes)), side="right"), groups=(columns,))

@@ -1,4 +1,4 @@
-"""The heat map of a machine's links: each pair by its better way, shaded by its share of the fastest."""
+"""The heat map of a machine's links: each pair by its faster path, shaded by its share of the fastest."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ _Pair = tuple[int | str, int | str]  # source, destination
 
 
 def heat_part(numbers: Numbers) -> Part | None:
-    """Give the map, None where less than two links have a number. It is a matrix like the others."""
+    """Return the map, a matrix like the others; None where fewer than two links have a number."""
     speeds = _speeds(numbers)
     if len(speeds) < 2:
         return None
@@ -46,14 +46,14 @@ def heat_part(numbers: Numbers) -> Part | None:
 
 
 def _speeds(numbers: Numbers) -> dict[_Pair, tuple[float, bool]]:
-    """Give GB/s by (source, destination), and whether it goes through the host."""
+    """Return GB/s by (source, destination), and whether it goes through the host."""
     found: dict[_Pair, tuple[float, bool]] = {}
-    ways = {(a, b, path): speed for a, b, path, speed in single_ways(numbers.bandwidth.samples)}
-    for a, b, _ in ways:
-        direct, staged = ways.get((a, b, "direct")), ways.get((a, b, "staged"))
+    speeds = {(a, b, path): speed for a, b, path, speed in single_ways(numbers.bandwidth.samples)}
+    for a, b, _ in speeds:
+        direct, staged = speeds.get((a, b, "direct")), speeds.get((a, b, "staged"))
         if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):
             found[a, b] = (staged, True)
-        elif direct is not None:  # within noise of one another the plain way stands
+        elif direct is not None:  # within noise of one another the direct path is shown
             found[a, b] = (direct, False)
     kinds: tuple[Kind, ...] = ("h2d", "d2h")
     for gpu in numbers.gpus:

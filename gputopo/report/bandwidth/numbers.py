@@ -1,4 +1,4 @@
-"""Finds the sample that stands in a cell of a report: by kind, place, and whether it ran alone."""
+"""The sample for a cell of a report: found by kind, place, and whether it ran alone."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -8,12 +8,12 @@ from gputopo.report.layout import FAILED, NOT_ASKED
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, gpu_of
 from gputopo.values.machine import Machine
 
-# A driver's or tool's own copies stand in the matrix of the copy engine.
+# Copies whose method a driver or tool chose stand in the matrix of the copy engine.
 ENGINE: tuple[Method | None, ...] = ("copy_engine", "driver", None)
 
 
 class Numbers:
-    """The samples of a machine's bandwidth, to be asked for by what they are."""
+    """The samples of a machine's bandwidth, looked up by what they measured."""
 
     def __init__(self, machine: Machine, bandwidth: Bandwidth) -> None:
         self.bandwidth = bandwidth
@@ -30,10 +30,10 @@ class Numbers:
     def with_host(
         self, kind: Kind, gpu: int, *, pinned: bool | None = True, together: bool = False
     ) -> Sample | None:
-        """Give the sample between a GPU and host memory: alone, or `together` in the largest group.
+        """Return the sample between a GPU and host memory: alone, or `together` in the largest group.
 
-        `pinned` None: either; where a tool does not tell it, memory counts as pinned. Of several that with
-        the GPU's own memory node, then the fastest large copy.
+        `pinned` None: either; where a tool does not report it, memory counts as pinned. Of several that
+        with the NUMA node of the GPU, then the fastest large copy.
         """
         found = [
             one
@@ -52,7 +52,7 @@ class Numbers:
         path: Path | None = None,
         methods: Sequence[Method | None] = ENGINE,
     ) -> Sample | None:
-        """Give the sample of a pair of GPUs that ran alone; both ways at once counts in either order."""
+        """Return the sample of a pair of GPUs that ran alone; a bidirectional one counts in either order."""
         ends = (f"gpu:{source}", f"gpu:{destination}")
         wanted = {ends, ends[::-1]} if kind == "bidirectional" else {ends}
         found = [
@@ -76,7 +76,7 @@ class Numbers:
         methods: Sequence[Method | None] = ENGINE,
         pinned: bool | None = None,
     ) -> Failure | None:
-        """Give what went wrong on a way; None stands for the host."""
+        """Return the failure of a copy; None as an end is the host."""
         return next(
             (
                 one
@@ -91,9 +91,9 @@ class Numbers:
         )
 
     def sizes(self, sample: Sample) -> tuple[Sample, ...]:
-        """Give the samples that are the same but for their size, smallest first."""
-        key = _way(sample)
-        found = [one for one in self.bandwidth.samples if _way(one) == key and one.bytes is not None]
+        """Return the samples that are the same but for their size, smallest first."""
+        key = _identity(sample)
+        found = [one for one in self.bandwidth.samples if _identity(one) == key and one.bytes is not None]
         return tuple(sorted(found, key=lambda one: one.bytes or 0))
 
     def _of(self, kind: Kind, *, together: bool) -> Iterator[Sample]:
@@ -104,20 +104,20 @@ class Numbers:
 
     @cached_property
     def _largest_groups(self) -> frozenset[str]:
-        """The groups of each kind that hold the most GPUs."""
+        """The groups of each kind with the largest number of GPUs."""
         members: dict[tuple[Kind, str], set[int | None]] = {}
         for one in self.bandwidth.samples:
             if one.group is not None:
-                held = members.setdefault((one.kind, one.group), set())
-                held |= {gpu_of(one.source), gpu_of(one.destination)} - {None}
-        most: dict[Kind, int] = {}
+                gpus = members.setdefault((one.kind, one.group), set())
+                gpus |= {gpu_of(one.source), gpu_of(one.destination)} - {None}
+        largest: dict[Kind, int] = {}
         for (kind, _), gpus in members.items():
-            most[kind] = max(most.get(kind, 0), len(gpus))
-        return frozenset(group for (kind, group), gpus in members.items() if len(gpus) == most[kind])
+            largest[kind] = max(largest.get(kind, 0), len(gpus))
+        return frozenset(group for (kind, group), gpus in members.items() if len(gpus) == largest[kind])
 
     def _rank(self, sample: Sample, gpu: int) -> tuple[int, bool, float]:
-        own = self._node.get(gpu)
-        near = 2 if sample.numa_node is not None and sample.numa_node == own else sample.numa_node is None
+        node = self._node.get(gpu)
+        near = 2 if sample.numa_node is not None and sample.numa_node == node else sample.numa_node is None
         return int(near), *_worth(sample)
 
 
@@ -143,7 +143,7 @@ def cell(sample: Sample | None, failure: Failure | None = None) -> str:
 
 
 def share(sample: Sample | None) -> str:
-    """Write what was expected and how much of it came: `12.6 (96%)`."""
+    """Write the expected GB/s and the measured share of it: `12.6 (96%)`."""
     if sample is None or not sample.expected_gb_per_s:
         return NOT_ASKED
     expected = number(sample.expected_gb_per_s)
@@ -153,16 +153,16 @@ def share(sample: Sample | None) -> str:
 
 
 def has_any(cells: Iterable[str]) -> bool:
-    """Tell whether a column has anything to show."""
+    """Return whether a column has anything to show."""
     return any(one != NOT_ASKED for one in cells)
 
 
 def _worth(sample: Sample) -> tuple[bool, float]:
-    """Rank samples of one way as those that judge them do: the fastest of the large copies stands for all."""
+    """Rank samples of one copy as the findings do: the fastest of the large ones represents all."""
     return is_large(sample), sample.median_gb_per_s or 0.0
 
 
-def _way(sample: Sample) -> tuple[object, ...]:
+def _identity(sample: Sample) -> tuple[object, ...]:
     return (
         sample.kind,
         sample.source,

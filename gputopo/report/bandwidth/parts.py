@@ -1,4 +1,4 @@
-"""A bandwidth report as parts: a title with rows, tables and remarks. Text and Markdown are made of them."""
+"""A bandwidth report as parts: titles with rows, tables and notes, for text and for Markdown."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -27,14 +27,14 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
 _WHATS_NAMED = 6  # of what was not measured for one reason
-_INTERRUPTED = "no: it was interrupted; this is what was measured until then"
+_INTERRUPTED = "no: interrupted; these are the numbers until then"
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 
 
 def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = True) -> list[Part]:
-    """Give all parts of a report but the findings, those that have something to show, in their order.
+    """Return the parts of a report that come before the findings and have something to show.
 
-    `matrices`: a matrix for each way between GPUs, else how far each reaches.
+    `matrices`: a matrix for each kind of copy between GPUs, else a table of their ranges.
     """
     numbers = Numbers(machine, bandwidth)
     parts = [
@@ -51,7 +51,7 @@ def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = 
 
 
 def doubt_parts(bandwidth: Bandwidth) -> list[Part]:
-    """Give the parts that follow the findings: what failed, what was not measured, what must be said."""
+    """Return the parts that follow the findings: what failed, what was not measured, notes."""
     parts = [
         Part("Failed", rows=tuple(_failed(one) for one in bandwidth.failures)),
         Part("Not measured", rows=tuple(_not_measured(bandwidth.not_measured))),
@@ -71,9 +71,9 @@ def _about(machine: Machine, numbers: Numbers) -> Iterable[tuple[str, str]]:
     if not bandwidth.complete:
         yield "Complete", _INTERRUPTED if bandwidth.source == "live" else "no: the capture ends early"
     versions = [("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version)]
-    told = [f"{what} {plain(version)}" for what, version in versions if version]
-    if told:
-        yield "Software", ", ".join(told)
+    known = [f"{what} {plain(version)}" for what, version in versions if version]
+    if known:
+        yield "Software", ", ".join(known)
     yield from _gpu_names(machine, numbers.gpus)
 
 
@@ -93,7 +93,7 @@ def _uplinks(groups: Sequence[UplinkGroup]) -> Part:
     )
 
 
-_COPIES: dict[Kind, str] = {"h2d": "to the GPUs", "d2h": "from the GPUs", "bidirectional": "both ways"}
+_COPIES: dict[Kind, str] = {"h2d": "to the GPUs", "d2h": "from the GPUs", "bidirectional": "both directions"}
 
 
 def _uplink(group: UplinkGroup) -> str:
@@ -105,7 +105,7 @@ def _uplink(group: UplinkGroup) -> str:
         )
     words.append(")")
     if group.bridge is not None:
-        words.append(f"; their ways meet at {plain(group.bridge)}")
+        words.append(f"; their paths meet at {plain(group.bridge)}")
     if group.agrees is None:
         words.append("; no PCI tree to compare with")
     else:
@@ -163,21 +163,21 @@ def _ms(sample: Sample) -> str:
     return number(None if sample.median_us is None else sample.median_us / 1000)
 
 
-def way_in_words(kind: str, source: str, destination: str) -> str:
-    """Give `h2d host to gpu:0`."""
+def ends_in_words(kind: str, source: str, destination: str) -> str:
+    """Return `h2d host to gpu:0`."""
     return f"{kind} {plain(source)} to {plain(destination)}"
 
 
 def _failed(failure: Failure) -> tuple[str, str]:
     extra = [failure.method, failure.path, {True: "pinned", False: "pageable", None: None}[failure.pinned]]
-    told = ", ".join(plain(str(word)) for word in (*extra, failure.group) if word)
-    what = way_in_words(failure.kind, failure.source, failure.destination)
-    return f"{what}{f' ({told})' if told else ''}", f"{plain(failure.reason)}: {plain(failure.says)}"
+    details = ", ".join(plain(str(word)) for word in (*extra, failure.group) if word)
+    what = ends_in_words(failure.kind, failure.source, failure.destination)
+    return f"{what}{f' ({details})' if details else ''}", f"{plain(failure.reason)}: {plain(failure.says)}"
 
 
-def _not_measured(told: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
+def _not_measured(entries: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
-    for one in told:
+    for one in entries:
         by_reason.setdefault(plain(one.reason), []).append(plain(one.what))
     for reason, found in by_reason.items():
         whats = list(dict.fromkeys(found))
@@ -187,7 +187,7 @@ def _not_measured(told: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
 
 def _notes(bandwidth: Bandwidth) -> Iterable[str]:
     yield from collapsed(map(plain, bandwidth.notes))
-    yield from _woken(bandwidth.samples)
+    yield from _discarded(bandwidth.samples)
     yield from _conditions(list(chain.from_iterable(one.conditions for one in bandwidth.samples)))
     sources = (plain(one.expected_source) for one in bandwidth.samples if one.expected_source)
     for source in collapsed(sources):
@@ -195,7 +195,7 @@ def _notes(bandwidth: Bandwidth) -> Iterable[str]:
 
 
 def collapsed(texts: Iterable[str]) -> list[str]:
-    """Give texts that differ only in the number of one GPU once, as `GPU 0-3`."""
+    """Return texts that differ only in the number of one GPU once, as `GPU 0-3`."""
     gpus: dict[tuple[str, ...], set[int]] = {}
     for text in texts:
         parts = tuple(_ONE_GPU.split(text))
@@ -207,19 +207,19 @@ def collapsed(texts: Iterable[str]) -> list[str]:
 _ONE_GPU = re.compile(r"\bGPU (\d+)\b")
 
 
-def _woken(samples: Iterable[Sample]) -> Iterable[str]:
-    """Say how many repeats were thrown away, once for each reason."""
+def _discarded(samples: Iterable[Sample]) -> Iterable[str]:
+    """Return how many repeats were discarded, once for each reason."""
     counts: dict[str, int] = {}
     gpus: dict[str, set[int]] = {}
     for one in samples:
         if one.discarded_gb_per_s:
-            why = plain(one.discarded_because or "a card was still waking up")
+            why = plain(one.discarded_because or "clocks were still ramping up")
             counts[why] = counts.get(why, 0) + len(one.discarded_gb_per_s)
             ends = (gpu_of(one.source), gpu_of(one.destination))
             gpus.setdefault(why, set()).update(gpu for gpu in ends if gpu is not None)
     for why, count in counts.items():
         where = f" on GPU {index_ranges(gpus[why])}" if gpus[why] else ""
-        yield f"{count} repeat{'' if count == 1 else 's'}{where} thrown away: {why}"
+        yield f"{count} repeat{'' if count == 1 else 's'}{where} discarded: {why}"
 
 
 def _conditions(conditions: Iterable[Conditions]) -> Iterable[str]:
@@ -232,9 +232,9 @@ def _conditions(conditions: Iterable[Conditions]) -> Iterable[str]:
         if one.link_changes:
             changed.add(one.gpu)
     for reason, gpus in slowed.items():
-        yield f"GPU {index_ranges(gpus)} was held down while measured: {reason}"
+        yield f"GPU {index_ranges(gpus)} was throttled while measured: {reason}"
     if changed:
         yield f"the PCIe link of GPU {index_ranges(changed)} changed while measured"
 
 
-_HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle: that is no cause
+_HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle: not a cause

@@ -1,1 +1,1 @@
-"""What is shown of a run: while it goes, when it is over, and of several in a row."""
+"""What is shown of a run: its progress, its report, and the report of repeats."""

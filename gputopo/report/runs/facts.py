@@ -142,7 +142,7 @@ def _times(result: Result) -> Iterator[Fact]:
     if result.memory is not None:
         devices = [f"{units.size(count)} on {place}" for place, count in result.memory.devices.items()]
         yield Fact(
-            "memory", ", ".join([f"{units.size(result.memory.host_bytes)} of the host at most", *devices])
+            "memory", ", ".join([f"peak {units.size(result.memory.host_bytes)} on the host", *devices])
         )
 
 

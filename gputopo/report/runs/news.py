@@ -1,4 +1,4 @@
-"""What happens in a run beside its steps, as one line each while it goes."""
+"""Events of a run other than its steps, as one line each."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from gputopo.values.index_ranges import index_ranges
 
 
 def news(event: Event) -> str | None:
-    """Give the line for an event that a user wants to read at once, None for all others."""
+    """Return the line for an event that a user wants to read at once, None for all others."""
     match event:
         case Anomaly() | Noticed():
             return event.says
@@ -30,9 +30,9 @@ def news(event: Event) -> str | None:
         case PhaseBegun(phase="end"):
             return "ending after this step; Ctrl-C again ends it at once"
         case PhaseBegun(phase="batch search"):
-            return "out of memory; looks for a batch that fits, by halving (Ctrl-C ends that)"
+            return "out of memory; halving the batch until it fits (Ctrl-C ends the search)"
         case Resumed():
-            return f"goes on after {units.counted(event.steps, 'step')}: {event.path}"
+            return f"resumed after {units.counted(event.steps, 'step')}: {event.path}"
         case CheckpointSaved():
             size, took = units.size(event.bytes), units.seconds(event.seconds)
             return f"checkpoint after {units.counted(event.steps, 'step')}: {event.path} ({size}, {took})"
@@ -45,7 +45,7 @@ def news(event: Event) -> str | None:
         case LossNotFinite():
             towers = ", ".join(map(str, event.towers))
             since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
-            return f"the loss is {event.value} {since} (tower {towers}); training goes on"
+            return f"the loss is {event.value} {since} (tower {towers}); training continues"
         case BatchTried():
             return f"a batch of {event.batch_size} per device {'fits' if event.fits else 'does not fit'}"
     return None

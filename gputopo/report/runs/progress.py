@@ -1,4 +1,4 @@
-"""What a run shows while it goes: a live display on a terminal, plain lines where the output is piped."""
+"""The progress of a run: a live display on a terminal, plain lines where the output is piped."""
 
 import sys
 import threading
@@ -24,11 +24,11 @@ BAR_WIDTH = 30
 
 
 class Progress:
-    """Shows the events of a run on standard error. A context manager that gives the terminal back.
+    """Shows the events of a run on standard error. A context manager that restores the terminal.
 
-    On a terminal a display that is redrawn, below what stays; else, and on one that cannot move its cursor
-    (TERM=dumb), one line for each phase, for the first counted step and for every `display_every`-th, without
-    control characters. `clock` gives seconds, for how long a phase takes.
+    On a terminal a display that is redrawn below the lines that stay; else, and with TERM=dumb, one line for
+    each phase, for the first counted step and for every `display_every`-th, without control characters.
+    `clock`: seconds, for the duration of a phase.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Progress:
         self._console = console or Console(stderr=True)
         self._display_every = display_every
         self._state = RunState(clock)
-        self._lock = threading.Lock()  # the display is drawn by a thread of its own
+        self._lock = threading.Lock()  # the display is drawn by another thread
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the display."""
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             # Lines for standard output go past the display only if both are the same screen.
             self._live = Live(
@@ -61,7 +61,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the display and give the terminal back as it was."""
+        """End the display and restore the terminal."""
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
             self._live = None
@@ -71,7 +71,7 @@ class Progress:
             return display(self._state)
 
     def event(self, event: Event) -> None:
-        """Take in an event of the run and show what it changes. Cheap: drawing happens at its own pace."""
+        """Add an event of the run and show what it changes. Cheap: drawing is done by another thread."""
         with self._lock:
             self._state.add(event)
         if self._live is None:
@@ -80,10 +80,10 @@ class Progress:
                 self._console.file.write(line + "\n")
                 self._console.file.flush()
         elif isinstance(event, RunStarted):
-            for said in event.says:
-                self._console.print(Text(said))
-        elif (told := news(event)) is not None:
-            self._console.print(Text(told))
+            for message in event.says:
+                self._console.print(Text(message))
+        elif (line := news(event)) is not None:
+            self._console.print(Text(line))
 
 
 def display(state: RunState) -> RenderableType:

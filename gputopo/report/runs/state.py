@@ -1,4 +1,4 @@
-"""Where a run is, from its events so far: its phase, its speed, each device's pace."""
+"""The state of a run from its events so far: its phase, its speed, each device's pace."""
 
 import time
 from collections import deque
@@ -25,7 +25,7 @@ from gputopo.values.events import (
 # A device's bar is the median of so many steps: one stalled step does not make it jump.
 RECENT_STEPS = 15
 
-# The worker's first word comes when TensorFlow is there and the model is built.
+# The worker sends its first event when TensorFlow is imported and the model is built.
 STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 # Phases of the worker in which no step is expected for a while, as in `gputopo.values.events.PhaseBegun`.
@@ -33,7 +33,7 @@ SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
 
 
 class RunState:
-    """Where a run is: its phase, its speed so far, each device's pace in the latest steps."""
+    """The state of a run: its phase, its speed so far, each device's pace in the latest steps."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.running = RunningThroughput()
@@ -45,11 +45,11 @@ class RunState:
         self._spec: dict[str, Any] = {}
         self.says: tuple[str, ...] = ()  # messages of the run's start
         self._step: Step | None = None
-        self._loss_is_lost = False  # and this was told
+        self._loss_is_lost = False  # and this was shown
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
 
     def add(self, event: Event) -> None:
-        """Take in the next event."""
+        """Add the next event."""
         self.running.add(event)
         match event:
             case RunStarted():
@@ -70,7 +70,7 @@ class RunState:
                 self._enter(ENDING)
 
     def paces(self) -> list[tuple[Device, float]]:
-        """Give each device's pace in the latest counted steps, as a fraction of the best one's."""
+        """Return each device's pace in the latest counted steps, as a fraction of the best one's."""
         busy = {tower: median(times) for tower, times in self._busy_s.items()}
         usable = {tower: seconds for tower, seconds in busy.items() if seconds > 0}
         if not usable:
@@ -79,12 +79,12 @@ class RunState:
         return [(device, best / usable[device.tower]) for device in self._devices if device.tower in usable]
 
     def fraction(self) -> float | None:
-        """Give how much of the counted work is done: of the steps, or of the time; None if not known."""
+        """Return the share of the counted steps or of the time that is done; None if unknown."""
         if self.phase == ENDING:
             return 1.0
         steps: int | None = self._spec.get("num_batches")
         budget_s: float | None = self._spec.get("time_budget_s")
-        most: int | None = self._spec.get("max_batches")
+        max_steps: int | None = self._spec.get("max_batches")
         if self.phase != TRAINING:
             return 0.0
         if steps:
@@ -92,10 +92,10 @@ class RunState:
         if not budget_s:
             return None
         by_time = (self._clock() - self._counting_began) / budget_s
-        return min(1.0, max(by_time, self.running.steps / most if most else 0.0))
+        return min(1.0, max(by_time, self.running.steps / max_steps if max_steps else 0.0))
 
     def plain_lines(self, event: Event, display_every: int) -> list[str]:
-        """Give the lines to print for an event that was just added; none for most."""
+        """Return the lines to print for an event that was just added; empty for most events."""
         match event:
             case RunStarted():
                 return [*event.says, STARTING]
@@ -137,7 +137,7 @@ class RunState:
             times.append(mark.weights_s + mark.compute_s)
 
     def _loss(self, step: Step) -> str:
-        """A loss that is not a number was told once; the input alone has none."""
+        """Return the loss in words; empty for one already shown as lost, and for the input alone."""
         if self._spec.get("task") == "input" or (step.loss is None and self._loss_is_lost):
             return ""
         return f", loss {units.loss(step.loss)}"

@@ -22,7 +22,7 @@ _MODES = {"train": "training", "forward": "forward only", "eval": "evaluation", 
 
 
 def lines(events: Iterable[Event], display_every: int = DISPLAY_EVERY) -> Iterator[str]:
-    """Give the log lines of a run, without line ends, as its events come. See `TfCnnLog`."""
+    """Return the log lines of a run, without line ends, as its events come. See `TfCnnLog`."""
     log = TfCnnLog(display_every)
     for event in events:
         yield from log.lines(event)
@@ -32,18 +32,18 @@ class TfCnnLog:
     """Turns the events of one run into log lines, one event at a time.
 
     The first counted step and every `display_every`-th are shown. A run that did not complete gets no line
-    `total images/sec:`, as a script would take it for a result; it says so instead.
+    `total images/sec:`, which a script would read as a result, but its status.
     """
 
     def __init__(self, display_every: int = DISPLAY_EVERY) -> None:
         self._display_every = display_every
         self._running = RunningThroughput()
         self._started: RunStarted | None = None
-        self._told_header = False
-        self._told_columns = False
+        self._header_shown = False
+        self._columns_shown = False
 
     def lines(self, event: Event) -> list[str]:
-        """Give the lines that this event adds, none for most."""
+        """Return the lines that this event adds, none for most."""
         self._running.add(event)
         match event:
             case RunStarted():
@@ -65,21 +65,21 @@ class TfCnnLog:
         return []
 
     def _header(self, versions: dict[str, str]) -> list[str]:
-        if self._told_header:
+        if self._header_shown:
             return []
-        self._told_header = True
+        self._header_shown = True
         return [*_header(self._started, versions), "==========", "Running warm up"]
 
     def _columns(self) -> list[str]:
-        if self._told_columns:
+        if self._columns_shown:
             return []
-        self._told_columns = True
-        accuracy = "\ttop_1_accuracy\ttop_5_accuracy" if self._tells_accuracy() else ""
+        self._columns_shown = True
+        accuracy = "\ttop_1_accuracy\ttop_5_accuracy" if self._shows_accuracy() else ""
         return ["Done warm up", f"Step\tImg/sec\ttotal_loss{accuracy}"]
 
-    def _tells_accuracy(self) -> bool:
-        kept = self._started.spec.get("lifecycle") if self._started else None
-        return isinstance(kept, dict) and bool(kept.get("training_accuracy"))
+    def _shows_accuracy(self) -> bool:
+        lifecycle = self._started.spec.get("lifecycle") if self._started else None
+        return isinstance(lifecycle, dict) and bool(lifecycle.get("training_accuracy"))
 
     def _step(self, step: Step) -> list[str]:
         if step.step != 1 and step.step % self._display_every:
@@ -87,7 +87,7 @@ class TfCnnLog:
         running = self._running
         mean, loss = running.mean or 0.0, math.nan if step.loss is None else step.loss
         speed = f"images/sec: {mean:.1f} +/- {running.uncertainty:.1f} (jitter = {running.jitter():.1f})"
-        shares = (step.top1, step.top5) if self._tells_accuracy() else ()
+        shares = (step.top1, step.top5) if self._shows_accuracy() else ()
         accuracy = "".join(f"\t{math.nan if share is None else share:.3f}" for share in shares)
         return [f"{step.step}\t{speed}\t{loss:.3f}{accuracy}"]
 
@@ -103,23 +103,23 @@ def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
     devices = [device.device.lower() for device in started.devices] if started else []
     known = {**(started.versions if started else {}), **versions}
     fields = [
-        ("TensorFlow:", ".".join(known.get("tensorflow", "not known").split(".")[:2])),
-        ("Model:", spec.get("model", "not known")),
+        ("TensorFlow:", ".".join(known.get("tensorflow", "unknown").split(".")[:2])),
+        ("Model:", spec.get("model", "unknown")),
         ("Dataset:", _dataset(spec)),
         ("Mode:", _MODES.get(str(spec.get("task")), _MODES["train"])),
         ("SingleSess:", False),
         *_batches(spec, len(devices)),
         ("Devices:", devices),
         ("NUMA bind:", False),
-        ("Data format:", spec.get("data_format", "not known")),
+        ("Data format:", spec.get("data_format", "unknown")),
         ("Optimizer:", _part(spec, "optimization").get("optimizer", "sgd")),
-        ("Variables:", spec.get("variable_update", "not known")),
+        ("Variables:", spec.get("variable_update", "unknown")),
     ]
     if spec.get("all_reduce"):
         fields.append(("AllReduce:", spec["all_reduce"]))
     if _part(spec, "exchange").get("staged"):
         fields.append(("Staged vars:", True))
-    # Those below are not in its logs: what it does not have, or does not tell.
+    # Those below are not in its logs.
     ours = (("Precision:", _precision(spec)), ("Trainer:", spec.get("method") or spec.get("strategy")))
     fields += [(name, value) for name, value in ours if value]
     return [f"{name:<13}{value}" if len(name) < 13 else f"{name} {value}" for name, value in fields]
@@ -127,12 +127,12 @@ def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
 
 def _batches(spec: dict[str, Any], devices: int) -> list[tuple[str, Any]]:
     batch, steps = spec.get("batch_size"), spec.get("num_batches")
-    most = "all examples" if spec.get("max_batches") is None else f"{spec['max_batches']} at most"
+    limit = "all examples" if spec.get("max_batches") is None else f"{spec['max_batches']} at most"
     joint = batch * devices if isinstance(batch, int) else None
     fields: list[tuple[str, Any]] = [
         ("Batch size:", f"{joint} global"),
         ("", f"{batch} per device"),
-        ("Num batches:", most if steps is None else steps),
+        ("Num batches:", limit if steps is None else steps),
     ]
     if isinstance(steps, int) and joint is not None:
         fields.append(
@@ -147,16 +147,16 @@ def _dataset(spec: dict[str, Any]) -> str:
 
 
 def _data_name(spec: dict[str, Any]) -> str:
-    told = _part(spec, "data").get("name")
-    if isinstance(told, str):
-        return told
+    name = _part(spec, "data").get("name")
+    if isinstance(name, str):
+        return name
     model = spec.get("model")
     known = isinstance(model, str) and model in workload.names()
     return workload.require(str(model)).data_name if known else "imagenet"
 
 
 def _precision(spec: dict[str, Any]) -> str | None:
-    """Give the precision where it is not the usual one."""
+    """Return the precision where it is not the default."""
     precision = _part(spec, "precision")
     words = [precision["compute"]] if precision.get("compute", "fp32") != "fp32" else []
     if precision.get("auto_loss_scale"):

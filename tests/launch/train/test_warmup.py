@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.train.warmup import is_warm, longest_warmup
-from gputopo.runs.steadiness import MOST_STEPS
+from gputopo.runs.steadiness import MAX_STEPS
 from tests.launch.specs import cpu_spec
 
 
@@ -26,6 +26,6 @@ def test_a_counted_warmup_ends_with_its_last_step(done: int) -> None:
 def test_a_detected_warmup_ends_early_where_times_are_steady_and_never_where_they_fall() -> None:
     spec = cpu_spec(num_warmup_batches=0, detect_warmup=True)
     steady = [1.0] * 5 + [0.1] * 55
-    falling = [1.0 / (number + 1) for number in range(MOST_STEPS - 1)]
+    falling = [1.0 / (number + 1) for number in range(MAX_STEPS - 1)]
     assert any(is_warm(spec, steady[:done]) for done in range(1, len(steady) + 1))
     assert not any(is_warm(spec, falling[:done]) for done in range(1, len(falling) + 1))

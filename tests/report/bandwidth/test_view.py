@@ -152,7 +152,7 @@ def test_uplinks_host_memory_and_what_was_thrown_away_are_told() -> None:
     for words in ("GPUs 0-1", "13.0 GB/s together", "24.6", "0000:00:01.0", "the PCI tree agrees"):
         assert words in uplinks
     assert re.search(r"node 0 +node 1 +31\.4", part(text, "Host memory"))
-    assert "8 repeats on GPU 0-3 thrown away: the card was waking up" in part(text, "Notes")
+    assert "8 repeats on GPU 0-3 discarded: the card was waking up" in part(text, "Notes")
     assert "far memory node" in part(text, "Not measured")
 
 
@@ -188,7 +188,7 @@ def test_near_and_far_memory_stand_side_by_side() -> None:
         for node, speed in ((0, 12.0), (1, 9.0))
     ]
     text = shown(only(*samples), gpus=1)
-    assert re.search(r"GPU0 +12\.0 +9\.00", part(text, "GPUs by memory node"))
+    assert re.search(r"GPU0 +12\.0 +9\.00", part(text, "GPUs by NUMA node"))
     assert re.search(r"GPU0 +12\.0", part(text, "GPUs and host"))  # the GPU's own node
 
 
@@ -198,13 +198,13 @@ def test_what_held_a_card_down_is_said_and_idling_is_not() -> None:
     )
     sample = Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=1.0, conditions=seen)
     notes = part(shown(only(sample)), "Notes")
-    assert "GPU 0-1 was held down while measured: sw_power_cap" in notes
+    assert "GPU 0-1 was throttled while measured: sw_power_cap" in notes
     assert "idle" not in notes
 
 
 def test_an_interrupted_session_says_so() -> None:
     text = shown(msgspec.structs.replace(bandwidth_of(2), complete=False), gpus=2)
-    assert "no: it was interrupted" in part(text, "Bandwidth")
+    assert "no: interrupted" in part(text, "Bandwidth")
 
 
 def test_a_capture_that_ends_early_says_so() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.runs.steadiness import FEWEST_STEPS, MOST_STEPS
+from gputopo.runs.steadiness import MIN_STEPS, MAX_STEPS
 
 pytestmark = pytest.mark.tensorflow
 
@@ -40,8 +40,8 @@ def test_the_input_alone_warms_up_until_its_steps_are_steady_where_that_was_aske
     given: dict[str, Any],
 ) -> None:
     steps, warmup = given["input_only"]["detected_steps"], given["input_only"]["detected"]
-    assert FEWEST_STEPS <= warmup <= MOST_STEPS
-    assert steps == [*range(1 - MOST_STEPS, 1 - MOST_STEPS + warmup), 1, 2, 3]
+    assert MIN_STEPS <= warmup <= MAX_STEPS
+    assert steps == [*range(1 - MAX_STEPS, 1 - MAX_STEPS + warmup), 1, 2, 3]
 
 
 def test_what_reading_puts_on_a_tower_can_run_on_a_gpu(given: dict[str, Any]) -> None:

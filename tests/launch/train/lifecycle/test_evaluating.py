@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gputopo.runs.steadiness import FEWEST_STEPS, MOST_STEPS
+from gputopo.runs.steadiness import MIN_STEPS, MAX_STEPS
 from gputopo.values.errors import ExitCode
 from gputopo.values.events import (
     Evaluated,
@@ -124,8 +124,8 @@ def test_training_accuracy_is_that_of_the_step_and_only_there_when_asked_for(ran
 
 def test_a_warm_up_ends_when_the_steps_are_steady_or_at_the_end_of_the_search(ran: dict[str, Ran]) -> None:
     (done,) = ran["steady"].told(WarmupDone)
-    assert done.steps >= FEWEST_STEPS
-    assert done.steps <= MOST_STEPS
+    assert done.steps >= MIN_STEPS
+    assert done.steps <= MAX_STEPS
     numbers = [step.step for step in ran["steady"].told(Step)]
     assert numbers[-2:] == [1, 2]
     assert all(number < 1 for number in numbers[:-2])
