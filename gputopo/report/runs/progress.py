@@ -82,8 +82,8 @@ class Progress:
         elif isinstance(event, RunStarted):
             for message in event.says:
                 self._console.print(Text(message))
-        elif (line := news(event)) is not None:
-            self._console.print(Text(line))
+        elif (latest := news(event)) is not None:
+            self._console.print(Text(latest))
 
 
 def display(state: RunState) -> RenderableType:

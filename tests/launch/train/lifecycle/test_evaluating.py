@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gputopo.runs.steadiness import MIN_STEPS, MAX_STEPS
+from gputopo.runs.steadiness import MAX_STEPS, MIN_STEPS
 from gputopo.values.errors import ExitCode
 from gputopo.values.events import (
     Evaluated,
