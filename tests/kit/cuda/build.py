@@ -1,11 +1,14 @@
-"""Compiles the library, once for each state of its sources, and keeps it in a folder of the user's."""
+"""Compiles the library, once for each state of its sources, into a private folder of the user's cache."""
 
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
-import tempfile
+from functools import cache
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 SOURCES = Path(__file__).parent / "src"
 _FLAGS = (
@@ -15,24 +18,39 @@ _FLAGS = (
 
 
 class NoCompilerError(RuntimeError):
-    """There is no gcc here, or it does not compile the double."""
+    """There is no gcc here, or it does not compile the double, or there is no private folder for it."""
 
 
 def why_not() -> str | None:
-    """Give the reason why the library cannot be built here, None if it can."""
+    """Return the reason why the library cannot be built here, None if it can."""
     return None if shutil.which("gcc") else "no gcc to compile the double of libcuda.so.1"
 
 
+@cache
 def library() -> Path:
-    """Give the path of libcuda.so.1, in a folder that holds nothing else. Raises NoCompilerError."""
+    """Return the path of libcuda.so.1, in a folder that holds nothing else. Raises NoCompilerError."""
     sources = sorted(SOURCES.glob("*.[ch]"))
     digest = hashlib.sha256(repr(_FLAGS).encode())
     for source in sources:
         digest.update(source.name.encode() + source.read_bytes())
-    folder = Path(tempfile.gettempdir()) / f"gputopo-cuda-double-{os.getuid()}" / digest.hexdigest()[:16]
-    path = folder / "libcuda.so.1"
+    path = private_folder(user_cache_path("gputopo-tests")) / digest.hexdigest()[:16] / "libcuda.so.1"
     if not path.exists():
         _compile([source for source in sources if source.suffix == ".c"], path)
+    return path
+
+
+def private_folder(path: Path) -> Path:
+    """Return the folder, made if it is missing. What lies there is loaded: nobody else may write to it.
+
+    Raises NoCompilerError where it is not ours alone.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise NoCompilerError(f"no folder {path}: {error.strerror}; set XDG_CACHE_HOME") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise NoCompilerError(f"{path} is not a folder of this user alone (mode 0700)")
     return path
 
 
@@ -40,7 +58,7 @@ def _compile(sources: list[Path], path: Path) -> None:
     reason = why_not()
     if reason:
         raise NoCompilerError(reason)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     # Several processes may build at once: each writes a file of its own and puts it in place whole.
     draft = path.with_suffix(f".{os.getpid()}")
     done = subprocess.run(

@@ -1,34 +1,53 @@
-"""The environment of a process that finds the double in the place of the driver."""
+"""Processes that find the double in the place of the driver."""
 
+import atexit
 import hashlib
 import os
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from tests.kit.cuda.build import library
 from tests.kit.cuda.scenario import CudaSpec
+from tests.kit.forks import Done, Server
+
+
+def run_program(spec: CudaSpec, *arguments: str, given: bytes = b"", timeout_s: float = 100.0) -> Done:
+    """Run `-m MODULE ARGUMENTS` on a box in a process of its own, a fork: see `forks`."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _server().run(arguments, environment(spec, Path(folder)), timeout_s, given)
+
+
+@cache
+def _server() -> Server:
+    server = Server(["tests.kit.cuda.preloaded"], _found_first(os.environ))
+    assert server.threads == 1
+    atexit.register(server.end)
+    return server
 
 
 def environment(
     spec: CudaSpec, folder: Path | None = None, parent: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Write the scenario file into `folder` and give the environment of a child. Raises NoCompilerError.
+    """Write the scenario file into `folder` and return the environment of a child. Raises NoCompilerError.
 
     Without a folder the file lies beside the library, under a name made of what is in it, and stays.
-    The loader reads LD_LIBRARY_PATH and LD_PRELOAD only when a process starts.
     """
+    given = _found_first(os.environ if parent is None else parent)
+    file = _place(spec) if folder is None else folder / "cuda.txt"
+    return {**given, "FAKE_CUDA_SCENARIO": str(spec.write(file))}
+
+
+def _found_first(parent: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for the loader, which reads it only when a process starts."""
     path = library()
-    given = dict(os.environ if parent is None else parent)
-    behind = given.get("LD_LIBRARY_PATH")
-    given["LD_LIBRARY_PATH"] = f"{path.parent}:{behind}" if behind else str(path.parent)
-    given["LD_PRELOAD"] = str(path)
-    given["FAKE_CUDA_SCENARIO"] = str(
-        spec.write(_place(spec, path) if folder is None else folder / "cuda.txt")
-    )
-    return given
+    behind = parent.get("LD_LIBRARY_PATH")
+    folders = f"{path.parent}:{behind}" if behind else str(path.parent)
+    return {**parent, "LD_LIBRARY_PATH": folders, "LD_PRELOAD": str(path)}
 
 
-def _place(spec: CudaSpec, path: Path) -> Path:
-    folder = path.parents[1] / "scenarios"
+def _place(spec: CudaSpec) -> Path:
+    folder = library().parents[1] / "scenarios"
     folder.mkdir(exist_ok=True)
     return folder / f"{hashlib.sha256(spec.text().encode()).hexdigest()[:16]}.txt"

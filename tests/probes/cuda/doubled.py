@@ -2,9 +2,7 @@
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,14 +13,15 @@ from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario
 from tests.kit.cuda.layouts import named
 from tests.kit.cuda.scenario import CudaSpec
-from tests.kit.cuda.session import environment
+from tests.kit.cuda.session import run_program
 from tests.kit.cuda.words import spoilt
+from tests.kit.forks import ROOT, Done
 from tests.probes.cuda.engine_worker import Report, Task
 
 needs_gcc = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 MIB = 2**20
-ROOT = Path(__file__).parents[3]
+WORKER = "tests.probes.cuda.engine_worker"
 # What is copied is kept in memory by the double, so cards are small here; the time that passes is virtual.
 SMALL_CARDS = 96 * MIB
 
@@ -53,22 +52,26 @@ def measure(
         pinned_bytes=pinned_bytes,
         interrupts=tuple(interrupts),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        return run(task, environment(spec, Path(folder)))
+    return _report(run_program(spec, "-m", WORKER, given=msgspec.json.encode(task)))
 
 
 def run(task: Task, env: Mapping[str, str]) -> Report:
-    """Run a task in an environment. A worker that fails shows its traceback."""
+    """Run a task in a fresh interpreter with an environment. A worker that fails shows its traceback."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.probes.cuda.engine_worker"],
-        input=msgspec.json.encode(task),
+        [sys.executable, "-m", WORKER],
+        input=msgspec.json.encode(task).decode(),
         capture_output=True,
+        text=True,
         cwd=ROOT,
         env=dict(env),
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr.decode()
+    return _report(done)
+
+
+def _report(done: Done) -> Report:
+    assert done.returncode == 0, done.stderr
     return msgspec.json.decode(done.stdout, type=Report)
 
 

@@ -170,18 +170,18 @@ def test_a_driver_too_old_to_hold_streams_at_all_is_told_in_words() -> None:
     _good(report.windows[1].ways[0])
 
 
-LARGE = 2 << 30
+LARGE = 384 * MIB
 
 
 @pytest.mark.parametrize(
     ("fault", "job"),
     [
-        ("once@h2d:0", alone(h2d(0), 512 * MIB)),
+        ("once@h2d:0", alone(h2d(0), 200 * MIB)),
         ("once@d2h:0", alone(d2h(0), 200 * MIB)),
-        ("once@local:0", alone(local(0), 512 * MIB)),
-        ("once@engine:0-1", alone(direct(0, 1), 512 * MIB)),
-        ("once@write:0-1", alone(write(0, 1), 512 * MIB)),
-        ("once@h2d:1=3", alone(staged(0, 1), 512 * MIB)),
+        ("once@local:0", alone(local(0), 200 * MIB)),
+        ("once@engine:0-1", alone(direct(0, 1), 200 * MIB)),
+        ("once@write:0-1", alone(write(0, 1), 200 * MIB)),
+        ("once@h2d:1=3", alone(staged(0, 1), 200 * MIB)),
         ("once@h2d:0=1", alone(h2d(0, pinned=False), 100 * MIB)),
         ("once@h2d:0=5", alone(h2d(0), 4096)),
         ("once@h2d:0=9", latency(h2d(0))),

@@ -1,7 +1,6 @@
 """Whole sessions with the real engine and the real cuda.bindings, on doubles of both libraries."""
 
-import subprocess
-import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,25 +8,28 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.values.bandwidth import Bandwidth, Sample, gpu_of
+from gputopo.values.machine import Machine
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario
 from tests.kit.cuda.layouts import named
 from tests.kit.cuda.scenario import CudaSpec, PathKind
-from tests.kit.cuda.session import environment
+from tests.kit.cuda.session import run_program
 from tests.kit.cuda.words import spoilt
-from tests.probes.session.worker import Outcome
+from tests.kit.machines import read
+from tests.probes.session.worker import Outcome, Task
 
 pytestmark = [
     pytest.mark.sessions,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-ROOT = Path(__file__).parents[3]
 WITHIN = 0.03  # what gputopo promises on the double
 ALL = "h2d,d2h,bidirectional,p2p_direct,p2p_staged,d2d_local,latency"
 # Cards are small, since the double keeps what is copied in memory; time is virtual.
 SMALL_CARDS = f"memory={96 * 2**20}"
+SMALL_BYTES = 2**21  # as large as a copy must be here, where no rate within a GPU's memory is asked for
 
 
 def spec(name: str, *words: str) -> CudaSpec:
@@ -35,21 +37,38 @@ def spec(name: str, *words: str) -> CudaSpec:
 
 
 @cache
-def session(name: str, kinds: str, gpus: str = "", *words: str) -> Outcome:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.probes.session.worker", name, kinds, *filter(None, [gpus])],
-        capture_output=True,
-        cwd=ROOT,
-        env=environment(spec(name, *words)),
-        timeout=100,
-        check=False,
+def machine(name: str) -> Machine:
+    with tempfile.TemporaryDirectory() as folder:
+        return read(named(name), Path(folder))
+
+
+@cache
+def session(
+    name: str,
+    kinds: str,
+    gpus: tuple[int, ...] | None,
+    *words: str,
+    size: int = LARGE_BYTES,
+    follow_up: bool = True,
+) -> Outcome:
+    task = Task(
+        scenario=name,
+        machine=machine(name),
+        kinds=tuple(kinds.split(",")),
+        gpus=gpus,
+        large_bytes=size,
+        follow_up=follow_up,
     )
-    assert done.returncode == 0, done.stderr.decode()
+    worker = "-m", "tests.probes.session.worker"
+    done = run_program(spec(name, SMALL_CARDS, *words), *worker, given=msgspec.json.encode(task))
+    assert done.returncode == 0, done.stderr
     return msgspec.json.decode(done.stdout, type=Outcome)
 
 
-def measured(name: str, kinds: str = ALL, gpus: str = "", *words: str) -> Bandwidth:
-    return session(name, kinds, gpus, SMALL_CARDS, *words).bandwidth
+def measured(
+    name: str, kinds: str = ALL, gpus: tuple[int, ...] | None = None, *words: str, size: int = SMALL_BYTES
+) -> Bandwidth:
+    return session(name, kinds, gpus, *words, size=size).bandwidth
 
 
 def the(found: Bandwidth, **facts: Any) -> Sample:
@@ -63,7 +82,7 @@ def the(found: Bandwidth, **facts: Any) -> Sample:
 
 @pytest.mark.parametrize("gpu", [1, 2])
 def test_what_was_set_is_measured_for_each_kind_with_the_host(gpu: int) -> None:
-    found, box, place = measured("chipset", ALL, "1,2"), spec("chipset"), f"gpu:{gpu}"
+    found, box, place = measured("chipset", ALL, (1, 2), size=LARGE_BYTES), spec("chipset"), f"gpu:{gpu}"
     ways: list[tuple[PathKind, dict[str, Any]]] = [
         ("h2d", {"destination": place, "pinned": True}),
         ("d2h", {"source": place, "pinned": True}),
@@ -81,7 +100,7 @@ def test_what_was_set_is_measured_for_each_kind_with_the_host(gpu: int) -> None:
 
 @pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1)])
 def test_what_was_set_is_measured_for_each_kind_between_gpus(a: int, b: int) -> None:
-    found, box = measured("chipset", ALL, "1,2"), spec("chipset")
+    found, box = measured("chipset", ALL, (1, 2), size=LARGE_BYTES), spec("chipset")
     ends = {"source": f"gpu:{a}", "destination": f"gpu:{b}"}
     methods: dict[str, PathKind] = {"copy_engine": "p2p", "kernel_read": "read", "kernel_write": "write"}
     for method, kind in methods.items():
@@ -97,7 +116,7 @@ def test_what_was_set_is_measured_for_each_kind_between_gpus(a: int, b: int) -> 
 
 
 def test_every_number_carries_its_conditions_and_nothing_is_amiss() -> None:
-    found = measured("chipset", ALL, "1,2")
+    found = measured("chipset", ALL, (1, 2), size=LARGE_BYTES)
     assert (found.failures, found.not_measured, found.complete) == ((), (), True)
     for sample in found.samples:
         gpus = {gpu_of(place) for place in (sample.source, sample.destination)} - {None}
@@ -121,8 +140,8 @@ def test_shared_uplinks_are_found_and_agree_with_the_tree(name: str, groups: set
 
 def test_each_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
     kinds = "p2p_direct,p2p_staged"
-    whole = measured("chipset", kinds, "0,1,3")
-    broken = measured("chipset", kinds, "0,1,3", "wrong@engine:0-3", "fail@read:1-0=1")
+    whole = measured("chipset", kinds, (0, 1, 3))
+    broken = measured("chipset", kinds, (0, 1, 3), "wrong@engine:0-3", "fail@read:1-0=1")
     assert {(f.source, f.destination, f.method) for f in broken.failures} == {
         ("gpu:0", "gpu:3", "copy_engine"),
         ("gpu:1", "gpu:0", "kernel_read"),
@@ -133,8 +152,8 @@ def test_each_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
 
 
 def test_a_lost_gpu_leaves_the_numbers_of_the_others() -> None:
-    whole = measured("chipset", "h2d,p2p_staged", "0,1,3")
-    found = measured("chipset", "h2d,p2p_staged", "0,1,3", "lost@1=719,400")
+    whole = measured("chipset", "h2d,p2p_staged", (0, 1, 3))
+    found = measured("chipset", "h2d,p2p_staged", (0, 1, 3), "lost@1=719,400")
     assert {f.reason for f in found.failures} == {"CUDA_ERROR_LAUNCH_FAILED"}
 
     def others(bandwidth: Bandwidth) -> set[tuple[str, str, str]]:
@@ -149,7 +168,7 @@ def test_a_lost_gpu_leaves_the_numbers_of_the_others() -> None:
 
 
 def test_wrong_data_on_the_way_to_a_gpu_costs_only_that_gpu() -> None:
-    found = measured("chipset", "h2d,latency", "0,1,3", "wrong@h2d:3")
+    found = measured("chipset", "h2d,latency", (0, 1, 3), "wrong@h2d:3")
     assert {f.reason for f in found.failures} == {"WRONG_DATA"}
     assert all("gpu:3" in (f.source, f.destination) for f in found.failures)
     chased = [s for s in found.samples if s.kind == "latency" and s.path == "direct"]
@@ -157,7 +176,7 @@ def test_wrong_data_on_the_way_to_a_gpu_costs_only_that_gpu() -> None:
 
 
 def test_cards_that_wake_up_give_the_numbers_of_cards_awake() -> None:
-    found, box = measured("chipset", "h2d,d2d_local", "0,1", "wakeup=40"), spec("chipset")
+    found, box = measured("chipset", "h2d,d2d_local", (0, 1), "wakeup=40", size=LARGE_BYTES), spec("chipset")
     for gpu in (0, 1):
         up = the(found, kind="h2d", destination=f"gpu:{gpu}", pinned=True).median_gb_per_s
         assert up == pytest.approx(box.rate("h2d", gpu) / 1e9, rel=WITHIN)
@@ -168,13 +187,13 @@ def test_cards_that_wake_up_give_the_numbers_of_cards_awake() -> None:
 
 
 def test_devices_that_cuda_counts_the_other_way_round_are_not_mixed_up() -> None:
-    found, box = measured("chipset", "h2d", "1,2", "reversed"), spec("chipset")
+    found, box = measured("chipset", "h2d", (1, 2), "reversed"), spec("chipset")
     for gpu in (1, 2):
         up = the(found, kind="h2d", destination=f"gpu:{gpu}", pinned=True).median_gb_per_s
         assert up == pytest.approx(box.rate("h2d", gpu) / 1e9, rel=WITHIN)
 
 
 def test_eight_gpus_need_less_host_memory_than_promised() -> None:
-    outcome = session("8two", "h2d,d2h", "", SMALL_CARDS)
+    outcome = session("8two", "h2d,d2h", None, follow_up=False)
     on_cards = 8 * 96 * 2**20  # the double's device memory is the process's
     assert outcome.peak_bytes - on_cards < 1.5 * 2**30

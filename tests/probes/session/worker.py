@@ -1,25 +1,38 @@
-"""A process that runs a whole session on the doubles of NVML and CUDA: JSON of the Bandwidth out.
+"""A process that runs a whole session on the doubles of NVML and CUDA; JSON in and out.
 
-`python -m tests.probes.session.worker MACHINE KIND,KIND,... [GPU,GPU,...]`, with CUDA's double in the
-environment. The least effort is taken, and of the jobs those of the kinds: the double really copies.
+With CUDA's double in the environment. Few repeats are made, and of the jobs those of some kinds.
 """
 
 import resource
 import sys
-import tempfile
-from pathlib import Path
 
 import msgspec
 
-from gputopo.copies import budget, jobs
+from gputopo.copies import budget, jobs, numbers
 from gputopo.copies.copies import Job
+from gputopo.probes.cuda import chunks
 from gputopo.probes.session import session as bandwidth_session
 from gputopo.probes.session.host_memory import HostMemory
 from gputopo.probes.session.measuring import Doors, measure
 from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.machine import Machine
 from tests.kit.cuda.layouts import named
-from tests.kit.machines import read
 from tests.kit.nvml import FakeNvml, installed
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure. `machine`: the scenario as it was read.
+
+    `large_bytes`: of the smallest copy that counts as large; the double really copies. `follow_up`: also
+    measure what tells which GPUs share an uplink.
+    """
+
+    scenario: str
+    machine: Machine
+    kinds: tuple[str, ...]
+    gpus: tuple[int, ...] | None = None
+    large_bytes: int = numbers.LARGE_BYTES
+    follow_up: bool = True
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,19 +43,22 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    """Run the session that the arguments name."""
-    name, kinds, *gpus = sys.argv[1:]
-    scenario = named(name)
+    """Run the session that standard input describes."""
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
 
     def chosen(setting: jobs.Setting) -> tuple[Job, ...]:
-        return tuple(job for job in jobs.jobs(setting) if job.kind in kinds.split(","))
+        return tuple(job for job in jobs.jobs(setting) if job.kind in task.kinds)
 
     bandwidth_session.jobs = chosen  # type: ignore[attr-defined]
+    if not task.follow_up:
+        bandwidth_session.next_jobs = lambda *_: ()  # type: ignore[attr-defined]
     budget.QUICK_EFFORTS = (budget.Effort(0.0, 3),)
-    request = jobs.Request(gpus=tuple(map(int, gpus[0].split(","))) if gpus else None)
+    for module in (numbers, chunks):
+        module.LARGE_BYTES = task.large_bytes  # type: ignore[attr-defined]
+    budget.MIN_BYTES = task.large_bytes
     doors = Doors(host_memory=lambda machine, request: HostMemory())
-    with tempfile.TemporaryDirectory() as folder, installed(FakeNvml(scenario)):
-        found = measure(read(scenario, Path(folder)), request, doors=doors)
+    with installed(FakeNvml(named(task.scenario))):
+        found = measure(task.machine, jobs.Request(gpus=task.gpus), doors=doors)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stdout.buffer.write(msgspec.json.encode(Outcome(bandwidth=found, peak_bytes=peak)))
 

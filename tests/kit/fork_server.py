@@ -1,12 +1,13 @@
-"""The process behind `forks`: imports TensorFlow, then forks for each program that it is asked to run.
+"""The process behind `forks.Server`: imports the modules of its arguments, then runs each program in a fork.
 
-It writes first how many threads it has after the import. Then it reads lines of JSON:
+It writes first how many threads it has after the imports. Then it reads lines of JSON:
 {"arguments": ["-m", MODULE, ...] or ["-c", CODE, ...], "environment": all of it, "answer": a file for the
-program's process id and, when it has ended, its exit code, "streams": [files for its output and errors]}.
+program's process id and, when it has ended, its exit code, "streams": [files for its input, output, errors]}.
 It ends when there is nothing more to read.
 """
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -15,8 +16,8 @@ from typing import Any
 
 
 def main() -> None:
-    import tensorflow  # noqa: F401
-
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     requests = os.fdopen(os.dup(0), "rb")
     os.write(1, b"%d\n" % len(os.listdir("/proc/self/task")))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
@@ -43,8 +44,10 @@ def main() -> None:
 
 
 def _run(request: dict[str, Any]) -> None:
-    for number, path in enumerate(request["streams"], 1):
-        opened = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for number, (path, mode) in enumerate(
+        zip(request["streams"], (os.O_RDONLY, *[os.O_WRONLY | os.O_APPEND] * 2), strict=True)
+    ):
+        opened = os.open(path, mode)
         os.dup2(opened, number)
         os.close(opened)
     os.environ.clear()
