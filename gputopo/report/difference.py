@@ -4,6 +4,7 @@ import re
 
 from gputopo.findings.difference import Change, Difference
 from gputopo.report.layout import QUIET, Line, line, paragraph, plain
+from gputopo.report.units import counted
 from gputopo.values.index_ranges import index_ranges
 
 _OF_GPU = re.compile(r"GPU (\d+)(: .*)", re.DOTALL)
@@ -15,9 +16,9 @@ def difference_view(difference: Difference, width: int) -> list[Line]:
     lines = [one for words in said for one in _item(plain(words), width)]
     if not said:
         lines = [line("Nothing changed." if difference.compared else "Nothing could be compared.")]
-    sources = f"Compared with {plain(difference.old_source)}: {_facts(difference.compared)}"
+    sources = f"Compared with {plain(difference.old_source)}: {counted(difference.compared, 'fact')}"
     if difference.one_sided:
-        sources += f"; left out: {_facts(difference.one_sided)} that only one of the two has"
+        sources += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
     return [*lines, *paragraph(f"{sources}.", width, QUIET)]
 
 
@@ -31,7 +32,7 @@ def difference_markdown(difference: Difference) -> str:
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
-    """Give each change in a sentence; what several GPUs have in common is said once, as `GPUs 0-3: ...`."""
+    """Return each change in a sentence; one that several GPUs share once, as `GPUs 0-3: ...`."""
     said: dict[tuple[str, str], list[int]] = {}
     for change in changes:
         of_gpu = _OF_GPU.fullmatch(change.says)
@@ -47,7 +48,3 @@ def _of_gpus(gpus: list[int], words: str) -> str:
 def _item(words: str, width: int) -> list[Line]:
     first, *rest = paragraph(words, width - 2)
     return [(("* ", QUIET), *first), *(((("  ", ""), *more)) for more in rest)]
-
-
-def _facts(count: int) -> str:
-    return f"{count} fact{'' if count == 1 else 's'}"

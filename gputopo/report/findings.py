@@ -32,15 +32,15 @@ def inspection_view(inspection: Inspection, width: int) -> list[Line]:
     """Return all that `gputopo inspect` shows, in lines of at most `width` columns."""
     machine = inspection.machine
     lines = machine_view(machine, width)
-    room = width - INDENT
+    space = width - INDENT
     if machine.gpus:
-        peers = peers_view(machine, room)
-        lines += section("Topology", [*matrix_view(machine, room), *([line()] if peers else []), *peers])
-    if tree := tree_view(machine, room):
+        peers = peers_view(machine, space)
+        lines += section("Topology", [*matrix_view(machine, space), *([line()] if peers else []), *peers])
+    if tree := tree_view(machine, space):
         lines += section("PCI tree", tree)
-    if health := health_view(machine, room):
+    if health := health_view(machine, space):
         lines += section("Health", health)
-    found = findings_view(inspection.findings, room, nothing=nothing_found(machine))
+    found = findings_view(inspection.findings, space, nothing=nothing_found(machine))
     lines += section(_findings_title(inspection.findings), found)
     lines += _doubts(machine, width - INDENT)
     return printable(lines[:-1])
@@ -90,9 +90,9 @@ def _findings_title(findings: Sequence[Finding]) -> str:
 
 def contradictions_view(contradictions: Sequence[Contradiction], width: int) -> list[Line]:
     """Return each fact with its value from every source."""
-    said = [[f"{source}: {words}" for source, words in one.said.items()] for one in contradictions]
+    values = [[f"{source}: {words}" for source, words in one.said.items()] for one in contradictions]
     facts = [plain(one.fact) for one in contradictions]
-    return labelled(zip(facts, [plain("; ".join(words)) for words in said], strict=True), width)
+    return labelled(zip(facts, [plain("; ".join(words)) for words in values], strict=True), width)
 
 
 def unread_view(unread: Sequence[Unread], width: int) -> list[Line]:
@@ -106,11 +106,11 @@ def unread_view(unread: Sequence[Unread], width: int) -> list[Line]:
 def _block(group: Sequence[Finding], width: int) -> list[Line]:
     first = group[0]
     severity = (first.severity.ljust(9), SEVERITY_STYLES[first.severity])
-    room = width - len(severity[0])
-    head = paragraph(plain(f"{subjects_in_words(one.subject for one in group)}  {first.id}"), room, QUIET)
-    body = [one for says in dict.fromkeys(f.says for f in group) for one in paragraph(plain(says), room)]
+    space = width - len(severity[0])
+    head = paragraph(plain(f"{subjects_in_words(one.subject for one in group)}  {first.id}"), space, QUIET)
+    body = [one for says in dict.fromkeys(f.says for f in group) for one in paragraph(plain(says), space)]
     if first.remedy:
-        body += paragraph(f"To do: {plain(first.remedy)}", room)
+        body += paragraph(f"To do: {plain(first.remedy)}", space)
     marks = [severity, *[(" " * len(severity[0]), "")] * (len(head) + len(body))]
     return [(mark, *pieces) for mark, pieces in zip(marks, [*head, *body], strict=False)]
 
@@ -118,8 +118,8 @@ def _block(group: Sequence[Finding], width: int) -> list[Line]:
 def _doubts(machine: Machine, width: int) -> list[Line]:
     lines: list[Line] = []
     if machine.contradictions:
-        said = contradictions_view(machine.contradictions, width)
-        lines += section("Contradictions (the first one is used)", said)
+        values = contradictions_view(machine.contradictions, width)
+        lines += section("Contradictions (the first one is used)", values)
     if machine.unread:
         lines += section("Lines not understood", unread_view(machine.unread, width))
     if not_read(machine):

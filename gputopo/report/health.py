@@ -45,13 +45,13 @@ def health_view(machine: Machine, width: int) -> list[Line]:
 
 def health_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return (`GPU 0-3`, words) in the order of the GPUs; the label is empty where it repeats."""
-    said: dict[str, list[int]] = {}
+    states: dict[str, list[int]] = {}
     unseen = not machine.pci and not any(link.nvlinks for link in machine.links)
     for gpu in machine.gpus:
         for words in (*health_words(gpu), *(_nvlinks_up(gpu) if unseen else ())):
-            said.setdefault(words, []).append(gpu.index)
+            states.setdefault(words, []).append(gpu.index)
     by_gpus: dict[str, list[str]] = {}
-    for words, gpus in said.items():
+    for words, gpus in states.items():
         by_gpus.setdefault(f"GPU {index_ranges(gpus)}", []).append(words)
     return [
         (label if number == 0 else "", plain(words))

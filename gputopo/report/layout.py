@@ -22,10 +22,10 @@ HEADING = "bold"
 QUIET = "dim"
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
-UNKNOWN = "?"  # asked for and not given; the report says why
+UNKNOWN = "?"  # asked for, not available; the report has the reason
 NOT_ASKED = "-"  # this source does not report it
 LOST = "LOST"
-FAILED = "FAIL"  # tried, and went wrong; the report says how
+FAILED = "FAIL"  # tried and failed; the report has the reason
 
 _CELL_STYLES = {
     UNKNOWN: QUIET,
@@ -86,11 +86,11 @@ def paragraph(text: str, width: int, style: str = "") -> list[Line]:
 def labelled(rows: Iterable[tuple[str, Sequence[Line] | str]], width: int) -> list[Line]:
     """Return rows of a label and its body: text, which is folded beside the label, or finished lines."""
     rows = list(rows)
-    room = max((len(label) for label, _ in rows), default=0)
+    space = max((len(label) for label, _ in rows), default=0)
     lines: list[Line] = []
     for label, body in rows:
-        ready = paragraph(body, width - room - GAP) if isinstance(body, str) else body
-        heads = [label.ljust(room + GAP), *[" " * (room + GAP)] * len(ready)]
+        ready = paragraph(body, width - space - GAP) if isinstance(body, str) else body
+        heads = [label.ljust(space + GAP), *[" " * (space + GAP)] * len(ready)]
         lines += [((head, QUIET), *pieces) for head, pieces in zip(heads, ready, strict=False)]
     return lines
 
@@ -141,11 +141,6 @@ def plain(text: str) -> str:
 def printable(lines: Iterable[Line]) -> list[Line]:
     """Return lines without control characters in any piece, whatever a capture contained."""
     return [tuple((plain(text), style) for text, style in pieces) for pieces in lines]
-
-
-def gib(mib: int) -> str:
-    """Return mebibytes as gibibytes with one digit: `62.8 GiB`."""
-    return f"{mib / 1024:.1f} GiB"
 
 
 def _row(cells: Iterable[str], columns: Iterable[Column], styles: Iterable[str], gap: int) -> Line:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from gputopo.report.gpus import gpu_tables
-from gputopo.report.layout import INDENT, Line, gib, labelled, line, plain, section
+from gputopo.report.layout import INDENT, Line, labelled, line, plain, section
+from gputopo.report.units import counted, gib
 from gputopo.values.machine import Driver, Host, Machine, NumaNode
 
 _DRIVER_WORDS = {
@@ -38,9 +39,9 @@ def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
     if host.cpu_model is not None:
         yield "CPU", plain(host.cpu_model)
     counts = [
-        _count(host.sockets, "socket"),
-        _count(host.physical_cores, "core"),
-        _count(host.logical_cpus, "logical CPU"),
+        None if host.sockets is None else counted(host.sockets, "socket"),
+        None if host.physical_cores is None else counted(host.physical_cores, "core"),
+        None if host.logical_cpus is None else counted(host.logical_cpus, "logical CPU"),
         None if host.memory_mib is None else f"{gib(host.memory_mib)} memory",
     ]
     known = [count for count in counts if count is not None]
@@ -84,12 +85,6 @@ def _driver_rows(driver: Driver) -> Iterator[tuple[str, str]]:
 
 def _unless_same(version: str | None, other: str | None) -> str | None:
     return None if version == other else version
-
-
-def _count(number: int | None, noun: str) -> str | None:
-    if number is None:
-        return None
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _numa_words(node: NumaNode) -> str:

@@ -32,9 +32,9 @@ def markdown(inspection: Inspection) -> str:
         parts.append(("Health", table(("", ""), health)))
     parts.append(("Findings", findings_list(inspection.findings, nothing=nothing_found(machine))))
     if machine.contradictions:
-        said = ((one.fact, "; ".join(f"{who}: {what}" for who, what in one.said.items()))
+        values = ((one.fact, "; ".join(f"{who}: {what}" for who, what in one.said.items()))
                 for one in machine.contradictions)  # fmt: skip
-        parts.append(("Contradictions (the first one is used)", table(("Fact", "Sources"), said)))
+        parts.append(("Contradictions (the first one is used)", table(("Fact", "Sources"), values)))
     if machine.unread:
         lines = [((f"{one.source}:{one.line}  {plain(one.text)}", ""),) for one in machine.unread]
         parts.append(("Lines not understood", _code(lines)))

@@ -115,7 +115,7 @@ def _affinities(machine: Machine) -> list[Column]:
 
 def _legend(classes: set[str]) -> list[Line]:
     shown = {"NV#" if name.startswith("NV") else name for name in classes}
-    return [line(f"{name:4}  {says}", QUIET) for name, says in _LEGEND.items() if name in shown]
+    return [line(f"{name:4}  {meaning}", QUIET) for name, meaning in _LEGEND.items() if name in shown]
 
 
 def _nic_names(machine: Machine) -> list[Line]:

@@ -23,14 +23,14 @@ _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
 def plan_view(plan: Plan, width: int) -> list[Line]:
     """Return the choice with its reasons, the next best candidates, what was refused, the environment."""
-    room = width - INDENT
-    lines = section(f"Plan for {plan.model}" if plan.model else "Plan", labelled(_choice(plan), room))
-    lines += section("Why", _listed(plan.choice.reasons, room))
+    space = width - INDENT
+    lines = section(f"Plan for {plan.model}" if plan.model else "Plan", labelled(_choice(plan), space))
+    lines += section("Why", _listed(plan.choice.reasons, space))
     others = [candidate for candidate in plan.candidates if candidate != plan.choice]
     if others:
-        lines += section("Next best", _alternatives(others, room))
+        lines += section("Next best", _alternatives(others, space))
     if plan.refused:
-        lines += section("Refused", _listed((refusal.reason for refusal in plan.refused), room))
+        lines += section("Refused", _listed((refusal.reason for refusal in plan.refused), space))
     lines += section("Environment", map(line, environment_lines(plan)))
     return lines[:-1]
 
@@ -73,8 +73,8 @@ def _alternatives(others: Sequence[Candidate], width: int) -> list[Line]:
     shown = others[:_ALTERNATIVES]
     gpus = Column("GPUs", tuple(_gpus(other.gpus) for other in shown), max_width=width // 3)
     places = Column("Variables", tuple(map(placement_in_words, shown)), max_width=width // 2)
-    room = max(width - gpus.width - width_of([places]) - 2, 8)
-    why = Column("Because", tuple(plain("".join(other.reasons[:1])) for other in shown), max_width=room)
+    space = max(width - gpus.width - width_of([places]) - 2, 8)
+    why = Column("Because", tuple(plain("".join(other.reasons[:1])) for other in shown), max_width=space)
     lines = aligned(gpus, [places, why])
     if len(others) > _ALTERNATIVES:
         lines.append(line(f"and {len(others) - _ALTERNATIVES} more; --json has them", QUIET))

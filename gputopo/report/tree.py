@@ -203,14 +203,14 @@ class _Tree:
 
 def _lines(branch: Branch, before: str, under: str, width: int) -> list[Line]:
     """Write one branch: its details beside its name, or on further lines where the screen is narrow."""
-    name, room = branch.name, max(width - len(before), _MIN_NAME)
-    if len(name) > room:  # lspci's names may be long
-        name = f"{name[: room - 3]}..."
+    name, space = branch.name, max(width - len(before), _MIN_NAME)
+    if len(name) > space:  # lspci's names may be long
+        name = f"{name[: space - 3]}..."
     current: list[Piece] = [(before, QUIET), (name, "")]
     lines: list[Line] = []
     for text, style in branch.details:
-        room = width - sum(len(piece) for piece, _ in current)
-        if len(text) + 2 > room and branch.name:
+        space = width - sum(len(piece) for piece, _ in current)
+        if len(text) + 2 > space and branch.name:
             lines.append(tuple(current))
             current = [(under + ("│    " if branch.children else "     "), QUIET), (text, style)]
         else:

@@ -49,6 +49,11 @@ def size(count: int) -> str:
     return f"{value:.1f} GiB"
 
 
+def gib(mib: int) -> str:
+    """Write mebibytes as gibibytes with one decimal: `62.8 GiB`."""
+    return f"{mib / 1024:.1f} GiB"
+
+
 def loss(value: float | None) -> str:
     """Write a loss; one that is not a number reads so."""
     return "not a number" if value is None else f"{value:.4g}"

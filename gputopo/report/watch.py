@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from gputopo.reference.clock_events import decode
 from gputopo.report.health import short_words
@@ -18,6 +18,7 @@ from gputopo.report.layout import (
     paragraph,
     width_of,
 )
+from gputopo.report.units import counted
 from gputopo.values.events import GpuSample, MachineSample
 from gputopo.values.machine import Machine
 
@@ -34,18 +35,16 @@ class Recent:
         self._max_mhz = {gpu.index: gpu.clocks_mhz.graphics.max for gpu in machine.gpus}
         self._clocks: dict[int, deque[int | None]] = {}
         self.xids: deque[str] = deque(maxlen=_XIDS_SHOWN)
-        self.samples = 0
         self.first_s: float | None = None
         self.last: MachineSample | None = None
 
-    def add(self, moment: MachineSample) -> None:
+    def add(self, sample: MachineSample) -> None:
         """Add the next sample."""
-        self.samples += 1
-        self.first_s = moment.time_s if self.first_s is None else self.first_s
-        self.last = moment
-        for sample in moment.gpus:
-            self._clocks.setdefault(sample.gpu, deque(maxlen=SHOWN)).append(sample.graphics_mhz)
-        self.xids.extend(xid_lines(moment))
+        self.first_s = sample.time_s if self.first_s is None else self.first_s
+        self.last = sample
+        for gpu in sample.gpus:
+            self._clocks.setdefault(gpu.gpu, deque(maxlen=SHOWN)).append(gpu.graphics_mhz)
+        self.xids.extend(xid_lines(sample))
 
     @property
     def seconds(self) -> float:
@@ -57,7 +56,7 @@ class Recent:
         return sparkline(self._clocks.get(gpu, ()), self._max_mhz.get(gpu))
 
 
-def sparkline(values: Sequence[int | None] | deque[int | None], maximum: int | None) -> str:
+def sparkline(values: Collection[int | None], maximum: int | None) -> str:
     """Return numbers as bars from 0 to `maximum`, or to the highest where that is more or unknown."""
     top = max((value for value in (*values, maximum) if value is not None), default=0)
     return "".join(
@@ -68,16 +67,16 @@ def sparkline(values: Sequence[int | None] | deque[int | None], maximum: int | N
 
 def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width: int) -> list[Line]:
     """Return the screen of a watch after its latest sample: a row for each GPU, then the driver's errors."""
-    moment = recent.last
-    if moment is None:
+    sample = recent.last
+    if sample is None:
         return []
-    words = f"{len(moment.gpus)} GPU{'s' if len(moment.gpus) != 1 else ''}, every {interval_s:g} s"
+    words = f"{counted(len(sample.gpus), 'GPU')}, every {interval_s:g} s"
     lines = [line(f"Watching {words}, for {recent.seconds:.0f} s so far. Ctrl-C ends.", QUIET), line()]
-    heads = Column("GPU", tuple(str(sample.gpu) for sample in moment.gpus), "right")
-    readings = _columns(moment.gpus, recent)
-    reasons = tuple(throttle_in_short(sample.throttle_mask) for sample in moment.gpus)
-    room = max(width - heads.width - width_of(readings) - GAP, _REASONS_WIDTH)
-    lines += aligned(heads, [*readings, Column("Throttled by", reasons, max_width=room)])
+    heads = Column("GPU", tuple(str(gpu.gpu) for gpu in sample.gpus), "right")
+    readings = _columns(sample.gpus, recent)
+    reasons = tuple(throttle_in_short(gpu.throttle_mask) for gpu in sample.gpus)
+    space = max(width - heads.width - width_of(readings) - GAP, _REASONS_WIDTH)
+    lines += aligned(heads, [*readings, Column("Throttled by", reasons, max_width=space)])
     if recent.xids:
         lines += [line(), *(line(words, SEVERITY_STYLES["error"]) for words in recent.xids)]
     if xid_reason is not None:
@@ -85,34 +84,34 @@ def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width:
     return lines
 
 
-def plain_lines(moment: MachineSample) -> Iterator[str]:
+def plain_lines(sample: MachineSample) -> Iterator[str]:
     """Return a sample as one line for each GPU, for pipes and logs; facts not reported are left out."""
-    at = time.strftime("%H:%M:%S", time.localtime(moment.time_s))
-    for sample in moment.gpus:
+    at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
+    for gpu in sample.gpus:
         facts = (
-            ("load {} %", sample.gpu_utilization_percent),
-            ("core {} MHz", sample.graphics_mhz),
-            ("memory {} MHz", sample.memory_mhz),
-            ("{:.0f} W", sample.power_w),
-            ("{} C", sample.temperature_c),
-            ("gen {}", sample.pcie_gen),
-            ("x{}", sample.pcie_width),
+            ("load {} %", gpu.gpu_utilization_percent),
+            ("core {} MHz", gpu.graphics_mhz),
+            ("memory {} MHz", gpu.memory_mhz),
+            ("{:.0f} W", gpu.power_w),
+            ("{} C", gpu.temperature_c),
+            ("gen {}", gpu.pcie_gen),
+            ("x{}", gpu.pcie_width),
         )
         words = [pattern.format(value) for pattern, value in facts if value is not None]
-        reasons = throttle_in_short(sample.throttle_mask)
+        reasons = throttle_in_short(gpu.throttle_mask)
         if reasons:
             words.append(f"throttled: {reasons}")
-        yield f"{at} GPU {sample.gpu}  {'  '.join(words) or 'does not answer'}"
-    for words_of_xid in xid_lines(moment):
+        yield f"{at} GPU {gpu.gpu}  {'  '.join(words) or 'does not answer'}"
+    for words_of_xid in xid_lines(sample):
         yield f"{at} {words_of_xid}"
 
 
-def xid_lines(moment: MachineSample) -> list[str]:
+def xid_lines(sample: MachineSample) -> list[str]:
     """Return the errors that the driver reported since the sample before, a line each."""
-    at = time.strftime("%H:%M:%S", time.localtime(moment.time_s))
+    at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
     return [
         f"Xid {xid.code} on {'an unknown GPU' if xid.gpu is None else f'GPU {xid.gpu}'}, seen at {at}"
-        for xid in moment.xids
+        for xid in sample.xids
     ]
 
 

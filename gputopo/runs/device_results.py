@@ -15,18 +15,21 @@ MAX_CLOCKS = "max_clocks_mhz"
 
 
 def device_results(
-    started: RunStarted | None, counted: Sequence[Step], samples: Sequence[Sample], says: Mapping[int, str]
+    started: RunStarted | None,
+    counted: Sequence[Step],
+    samples: Sequence[Sample],
+    anomalies: Mapping[int, str],
 ) -> tuple[DeviceResult, ...]:
     """Return one row per device of the run, in its order; none before the run has started.
 
-    `counted`: the steps after the warm-up. `samples`: those taken during these steps. `says`: by tower, its
-    anomaly in words. What was not measured is None.
+    `counted`: the steps after the warm-up. `samples`: those taken during these steps. `anomalies`: in words,
+    by tower. What was not measured is None.
     """
     if started is None:
         return ()
     batch = batch_size(started, counted)
     marks = _marks_by_tower(counted)
-    rows = [_row(device, batch, marks.get(device.tower, []), says) for device in started.devices]
+    rows = [_row(device, batch, marks.get(device.tower, []), anomalies) for device in started.devices]
     if started.backend == "gpu":
         rows = [_with_clocks(row, samples, started.spec) for row in rows]
     best = max((row.images_per_sec for row in rows if row.images_per_sec is not None), default=None)
@@ -41,9 +44,9 @@ def device_results(
 
 
 def _row(
-    device: Device, batch: int, marks: Sequence[tuple[Step, TowerMarks]], says: Mapping[int, str]
+    device: Device, batch: int, marks: Sequence[tuple[Step, TowerMarks]], anomalies: Mapping[int, str]
 ) -> DeviceResult:
-    anomaly = says.get(device.tower)
+    anomaly = anomalies.get(device.tower)
     if not marks:
         return DeviceResult(device=device, batch_size=batch, anomaly=anomaly)
     busy_s = median(mark.weights_s + mark.compute_s for _, mark in marks)

@@ -88,7 +88,7 @@ def fingerprint(machine: Machine) -> str | None:
 
     Over the CPU's model and each GPU's PCI address and name: a GPU that is moved or replaced makes another
     machine, a driver that prefixes the name with "NVIDIA" (from 465 on) does not. No serial numbers,
-    UUIDs or host names. None: a GPU whose PCI address is not known, or neither GPUs nor a CPU model.
+    UUIDs or host names. None: a GPU whose PCI address is unknown, or neither GPUs nor a CPU model.
     """
     if any(gpu.pci_address is None for gpu in machine.gpus):
         return None

@@ -29,7 +29,7 @@ class Life:
         self.loss_not_finite: LossNotFinite | None = None
 
     @property
-    def says(self) -> tuple[str, ...]:
+    def notices(self) -> tuple[str, ...]:
         """The notices of the run, each once."""
         return tuple(dict.fromkeys(self._noticed))
 

@@ -110,7 +110,7 @@ class Summary:
             images=sum(step.images for step in counted),
             throughput=self.running.throughput(),
             devices=device_results(
-                self._started, counted, self._samples_of_counted_steps(), _says_by_tower(anomalies)
+                self._started, counted, self._samples_of_counted_steps(), _words_by_tower(anomalies)
             ),
             anomalies=anomalies,
             anomaly_check=check.verdict,
@@ -141,21 +141,21 @@ class Summary:
     def _from_start(self) -> dict[str, Any]:
         started = self._started
         if started is None:
-            return {"spec": {}, "backend": "unknown", "says": self._says()}
+            return {"spec": {}, "backend": "unknown", "says": self._messages()}
         return {
             "spec": started.spec,
             "asked": asked if isinstance(asked := started.spec.get("asked"), dict) else {},
             "ran": what_ran(started.spec),
             "backend": started.backend,
             "rehearsal_of": started.rehearsal_of,
-            "says": self._says(),
+            "says": self._messages(),
         }
 
-    def _says(self) -> tuple[str, ...]:
+    def _messages(self) -> tuple[str, ...]:
         """Return the messages that belong to the result, each once."""
         started = self._started.says if self._started else ()
         built = self._built.says if self._built else ()
-        return tuple(dict.fromkeys((*started, *built, *self._life.says, *self._loss_says())))
+        return tuple(dict.fromkeys((*started, *built, *self._life.notices, *self._loss_messages())))
 
     def _from_events(self) -> dict[str, Any]:
         built, placement = self._built, self._placement
@@ -210,7 +210,7 @@ class Summary:
             for event in events
         )
 
-    def _loss_says(self) -> tuple[str, ...]:
+    def _loss_messages(self) -> tuple[str, ...]:
         lost = next((step for step in self._steps if step.loss is None), None)
         if lost is None or self._is_input_alone():
             return ()
@@ -241,8 +241,8 @@ def _waited_share(counted: Sequence[Step]) -> float | None:
     return min(max(waited_s / seconds, 0.0), 1.0) if seconds > 0 else None
 
 
-def _says_by_tower(anomalies: Iterable[Anomaly]) -> Mapping[int, str]:
-    says: dict[int, list[str]] = {}
+def _words_by_tower(anomalies: Iterable[Anomaly]) -> Mapping[int, str]:
+    words: dict[int, list[str]] = {}
     for anomaly in anomalies:
-        says.setdefault(anomaly.tower, []).append(anomaly.says)
-    return {tower: "; ".join(lines) for tower, lines in says.items()}
+        words.setdefault(anomaly.tower, []).append(anomaly.says)
+    return {tower: "; ".join(lines) for tower, lines in words.items()}

@@ -39,7 +39,7 @@ def test_what_was_kept_and_noticed_is_told_once() -> None:
     for event in EVENTS:
         life.add(event)
     found = life.fields()
-    assert life.says == ("checkpoint 2 is damaged", "no copies in it")
+    assert life.notices == ("checkpoint 2 is damaged", "no copies in it")
     assert [saved.path for saved in found["checkpoints"]] == ["/kept/4"]
     assert found["resumed"].steps == 100
     assert found["loss_not_finite"].step == 4

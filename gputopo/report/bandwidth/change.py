@@ -6,6 +6,7 @@ from gputopo.copies.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.difference import changes_in_words
 from gputopo.report.layout import HEADING, INDENT, Line, indented, labelled, line, paragraph, plain, printable
+from gputopo.report.units import counted
 
 _NAMED = 5  # of the numbers that only one of the two has; the rest is in the JSON
 
@@ -56,19 +57,12 @@ def _sections(found: BandwidthDifference, date: str) -> list[tuple[str, list[str
 def _closing(found: BandwidthDifference) -> list[str]:
     left_out = []
     if found.not_compared:
-        left_out = [
-            f"Left out: {_numbers(found.not_compared)} of GPUs that only one of the two could measure."
-        ]
+        numbers = counted(found.not_compared, "number")
+        left_out = [f"Left out: {numbers} of GPUs that only one of the two could measure."]
     if not found.compared:
         return ["No number could be compared.", *left_out]
-    return [
-        f"{_numbers(found.compared)} compared; changes within noise are not shown.",
-        *left_out,
-    ]
-
-
-def _numbers(count: int) -> str:
-    return f"{count} number{'' if count == 1 else 's'}"
+    numbers = counted(found.compared, "number")
+    return [f"{numbers} compared; changes within noise are not shown.", *left_out]
 
 
 def _changed(one: Changed) -> str:

@@ -1,6 +1,6 @@
 """Pairs of GPUs: the range of each kind of copy, and as matrices (row: source, column: destination)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -9,7 +9,6 @@ from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, Column
 from gputopo.values.bandwidth import Failure, Kind, Method, Path, Sample
 
-_ANY: tuple[Method | None, ...] = (*ENGINE, "kernel_read", "kernel_write")
 _Pair = tuple[int, int]
 _Found = tuple[Sample | None, Failure | None]
 
@@ -17,15 +16,51 @@ _Found = tuple[Sample | None, Failure | None]
 class _PairCopy(NamedTuple):
     """A kind of copy between two GPUs: its name in the list, the title of its matrix, its samples.
 
-    `expected`: the title of the matrix of what is expected, None for copies without. `is_time`: the larger
-    the number, the slower.
+    `expected`: the title of the matrix of what is expected, None for copies without.
     """
 
     name: str
     title: str
-    of: Callable[[int, int], _Found]
+    kind: Kind
+    path: Path | None = None
+    methods: tuple[Method | None, ...] = ENGINE
     expected: str | None = None
-    is_time: bool = False
+
+    def of(self, numbers: Numbers, a: int, b: int) -> _Found:
+        """Return what was measured from GPU `a` to GPU `b`, and what failed."""
+        return (
+            numbers.between(self.kind, a, b, path=self.path, methods=self.methods),
+            numbers.failure(self.kind, a, b, path=self.path, methods=self.methods),
+        )
+
+
+_READ: tuple[Method, ...] = ("kernel_read",)
+_WRITE: tuple[Method, ...] = ("kernel_write",)
+_ANY: tuple[Method | None, ...] = (*ENGINE, *_READ, *_WRITE)
+_DIRECT, _STAGED = "Direct copies", "Staged through the host"
+_ROW = "(row to column)"
+_COPIES = (
+    _PairCopy("direct", f"{_DIRECT}, GB/s {_ROW}", "p2p_direct", expected=f"{_DIRECT}: expected, GB/s"),
+    _PairCopy(
+        "through the host", f"{_STAGED}, GB/s {_ROW}", "p2p_staged", expected=f"{_STAGED}: expected, GB/s"
+    ),
+    _PairCopy(
+        "a kernel reads",
+        "Direct, read by a kernel on the column's GPU, GB/s",
+        "p2p_direct",
+        methods=_READ,
+    ),
+    _PairCopy(
+        "a kernel writes",
+        "Direct, written by a kernel on the row's GPU, GB/s",
+        "p2p_direct",
+        methods=_WRITE,
+    ),
+    _PairCopy("bidirectional, direct", "Bidirectional, direct, GB/s (sum)", "bidirectional", "direct", _ANY),
+    _PairCopy("bidirectional, host", "Bidirectional, staged, GB/s (sum)", "bidirectional", "staged", _ANY),
+    _PairCopy("latency us, direct", f"Latency, direct, us {_ROW}", "latency", "direct", _ANY),
+    _PairCopy("latency us, host", f"Latency, staged, us {_ROW}", "latency", "staged", _ANY),
+)
 
 
 def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Part]:
@@ -37,8 +72,8 @@ def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Part]:
         ranges = _ranges(numbers)
         return [] if ranges is None else [ranges]
     parts: list[Part | None] = []
-    for copy in _copies(numbers):
-        found = {pair: copy.of(*pair) for pair in _pairs(numbers)}
+    for copy in _COPIES:
+        found = _found(numbers, copy)
         shown = {pair: cell(*one) for pair, one in found.items() if _is_known(one)}
         parts.append(_matrix(numbers.gpus, copy.title, shown))
         if copy.expected is not None:
@@ -60,7 +95,7 @@ def _matrix(gpus: Sequence[int], title: str, cells: dict[_Pair, str]) -> Part | 
 
 def _ranges(numbers: Numbers) -> Part | None:
     """Return a row for each kind of copy: slowest pair, median, fastest, and how many pairs were measured."""
-    found = [(copy, {pair: copy.of(*pair) for pair in _pairs(numbers)}) for copy in _copies(numbers)]
+    found = [(copy, _found(numbers, copy)) for copy in _COPIES]
     rows = [(copy, pairs) for copy, pairs in found if any(map(_is_known, pairs.values()))]
     if not rows:
         return None
@@ -85,7 +120,7 @@ def _range(copy: _PairCopy, pairs: dict[_Pair, _Found]) -> tuple[str, ...]:
     values = {pair: value for pair, (sample, _) in pairs.items() if (value := value_of(sample)) is not None}
     failed = sum(failure is not None and pair not in values for pair, (_, failure) in pairs.items())
     low, high = min(values.values(), default=None), max(values.values(), default=None)
-    slow, fast = (high, low) if copy.is_time else (low, high)
+    slow, fast = (high, low) if copy.kind == "latency" else (low, high)
     a, b = next((pair for pair, value in values.items() if value == slow), (None, None))
     limits = [_expected_of(pairs[pair]) for pair in values] if copy.expected else []
     return (
@@ -107,8 +142,9 @@ def _span(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _pairs(numbers: Numbers) -> list[_Pair]:
-    return [(a, b) for a in numbers.gpus for b in numbers.gpus if a != b]
+def _found(numbers: Numbers, copy: _PairCopy) -> dict[_Pair, _Found]:
+    """Return what was found of each ordered pair."""
+    return {(a, b): copy.of(numbers, a, b) for a in numbers.gpus for b in numbers.gpus if a != b}
 
 
 def _is_known(found: _Found) -> bool:
@@ -124,60 +160,3 @@ def _is_whole(pairs: dict[_Pair, _Found]) -> bool:
 def _expected_of(found: _Found) -> float | None:
     sample, _ = found
     return None if sample is None else sample.expected_gb_per_s
-
-
-def _copies(numbers: Numbers) -> list[_PairCopy]:
-    def speed(
-        kind: Kind, methods: Sequence[Method | None] = ENGINE, path: Path | None = None
-    ) -> Callable[[int, int], _Found]:
-        return lambda a, b: (
-            numbers.between(kind, a, b, path=path, methods=methods),
-            numbers.failure(kind, a, b, path=path, methods=methods),
-        )
-
-    return [
-        _PairCopy(
-            "direct",
-            "Direct copies, GB/s (row to column)",
-            speed("p2p_direct"),
-            "Direct copies: expected, GB/s",
-        ),
-        _PairCopy(
-            "through the host",
-            "Staged through the host, GB/s (row to column)",
-            speed("p2p_staged"),
-            "Staged through the host: expected, GB/s",
-        ),
-        _PairCopy(
-            "a kernel reads",
-            "Direct, read by a kernel on the column's GPU, GB/s",
-            speed("p2p_direct", ("kernel_read",)),
-        ),
-        _PairCopy(
-            "a kernel writes",
-            "Direct, written by a kernel on the row's GPU, GB/s",
-            speed("p2p_direct", ("kernel_write",)),
-        ),
-        _PairCopy(
-            "bidirectional, direct",
-            "Bidirectional, direct, GB/s (sum)",
-            speed("bidirectional", _ANY, "direct"),
-        ),
-        _PairCopy(
-            "bidirectional, host",
-            "Bidirectional, staged, GB/s (sum)",
-            speed("bidirectional", _ANY, "staged"),
-        ),
-        _PairCopy(
-            "latency us, direct",
-            "Latency, direct, us (row to column)",
-            speed("latency", _ANY, "direct"),
-            is_time=True,
-        ),
-        _PairCopy(
-            "latency us, host",
-            "Latency, staged, us (row to column)",
-            speed("latency", _ANY, "staged"),
-            is_time=True,
-        ),
-    ]

@@ -64,15 +64,15 @@ def part_lines(part: Part, width: int) -> list[Line]:
 def _rows(rows: Iterable[tuple[str, str]], width: int) -> list[Line]:
     """Return rows as label and words; the words of a long label stand under it."""
     rows = list(rows)
-    room = max((len(label) for label, _ in rows if len(label) <= _MAX_LABEL), default=0)
+    space = max((len(label) for label, _ in rows if len(label) <= _MAX_LABEL), default=0)
     lines: list[Line] = []
     for label, words in rows:
         if len(label) > _MAX_LABEL:
             lines += paragraph(label, width, QUIET)
             lines += [((" " * GAP, ""), *one) for one in paragraph(words, width - GAP)]
             continue
-        body = paragraph(words, width - room - GAP)
-        heads = [label.ljust(room + GAP), *[" " * (room + GAP)] * len(body)]
+        body = paragraph(words, width - space - GAP)
+        heads = [label.ljust(space + GAP), *[" " * (space + GAP)] * len(body)]
         lines += [((head, QUIET), *pieces) for head, pieces in zip(heads, body, strict=False)]
     return lines
 

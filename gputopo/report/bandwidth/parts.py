@@ -10,7 +10,7 @@ from gputopo.report.bandwidth.numbers import Numbers, number
 from gputopo.report.bandwidth.pairs import pair_parts
 from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, Column, plain
-from gputopo.report.units import seconds, size
+from gputopo.report.units import counted, seconds, size
 from gputopo.runs.history import date_in_words
 from gputopo.values.bandwidth import (
     Bandwidth,
@@ -219,7 +219,7 @@ def _discarded(samples: Iterable[Sample]) -> Iterable[str]:
             gpus.setdefault(why, set()).update(gpu for gpu in ends if gpu is not None)
     for why, count in counts.items():
         where = f" on GPU {index_ranges(gpus[why])}" if gpus[why] else ""
-        yield f"{count} repeat{'' if count == 1 else 's'}{where} discarded: {why}"
+        yield f"{counted(count, 'repeat')}{where} discarded: {why}"
 
 
 def _conditions(conditions: Iterable[Conditions]) -> Iterable[str]:

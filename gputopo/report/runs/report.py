@@ -24,8 +24,8 @@ def run_report(result: Result, width: int = 80) -> list[Line]:
         for table in device_tables(result, width):
             lines += [*table, line()]
     facts = list(run_facts(result))
-    room = body_width((fact.name for fact in facts), width)
-    lines += labelled(((fact.name, paragraph(fact.text, room, fact.style)) for fact in facts), width)
+    space = body_width((fact.name for fact in facts), width)
+    lines += labelled(((fact.name, paragraph(fact.text, space, fact.style)) for fact in facts), width)
     lines += [line(), *_folded(verdict_lines(result), width)]
     if result.failure is not None:
         lines += [line(), *_folded(((text, "") for text in failure_lines(result)), width)]
