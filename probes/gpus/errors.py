@@ -1,24 +1,24 @@
-"""A GPU's memory errors: ECC counts, remapped rows, retired pages."""
+"""Memory errors of a GPU: ECC counts, remapped rows, retired pages."""
 
-from gputopo.probes.gpus.notes import Asker
-from gputopo.probes.nvml.door import LOST, NotReadError
+from gputopo.probes.facts import FactReader
+from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.words import MEMORY_LOCATIONS, SRAM_COUNTS
 from gputopo.values.machine import Ecc, RemappedRows, RetiredPages
 
 _SINCE = ("volatile", "aggregate")
-# The names that `nvidia-smi -q -x` has for the two kinds of errors in places told one by one.
+# The names of the two kinds of errors in `nvidia-smi -q -x`, where memories are counted one by one.
 _OLD_KINDS = {"corrected": "single_bit", "uncorrected": "double_bit"}
 _NEW_KINDS = {"corrected": "correctable", "uncorrected": "uncorrectable"}
-# What a card or a driver without a count answers, as opposed to one that fails.
+# What a GPU or driver without a count answers, as opposed to one that fails.
 _LACKS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND"}
 _ONE_BY_ONE = tuple(name for name in MEMORY_LOCATIONS if name not in ("device_memory", "sram"))
 
 
-def ecc(gpu: Asker) -> Ecc:
-    """Give the mode, the totals and the counts by place."""
-    mode = gpu.take_parts("ecc", ("mode", "mode_pending"), gpu.nvml.ecc_mode)
+def ecc(gpu: FactReader) -> Ecc:
+    """Read the ECC mode, the totals and the counts by location."""
+    mode = gpu.read_parts("ecc", ("mode", "mode_pending"), gpu.nvml.ecc_mode)
     totals = {
-        f"{what}_{since}": gpu.take(f"ecc.{what}_{since}", gpu.nvml.ecc_errors, what, since)
+        f"{what}_{since}": gpu.read(f"ecc.{what}_{since}", gpu.nvml.ecc_errors, what, since)
         for what in ("corrected", "uncorrected")
         for since in _SINCE
     }
@@ -27,12 +27,12 @@ def ecc(gpu: Asker) -> Ecc:
     )
 
 
-def _counts(gpu: Asker) -> dict[str, int]:
-    """Give what the card tells by place, by the names of `nvidia-smi -q -x`, without the lists' levels.
+def _counts(gpu: FactReader) -> dict[str, int]:
+    """Read the error counts by location, by the names of `nvidia-smi -q -x` without its levels.
 
     Since Turing: `volatile.sram_correctable`, `volatile.dram_uncorrectable`, ..., and where the driver
     counts them apart `volatile.sram_uncorrectable_parity` and `_secded`. Before: every memory of the chip,
-    `volatile.double_bit.l2_cache`. A refusal that is no plain lack is noted under its count.
+    `volatile.double_bit.l2_cache`. A refusal other than "not supported" is noted under its count.
     """
     reasons: dict[str, str] = {}
     counts = _sram(gpu, reasons)
@@ -46,30 +46,32 @@ def _counts(gpu: Asker) -> dict[str, int]:
         for place in _ONE_BY_ONE if old else ():
             counts |= _at(gpu, place, "{since}.{kind}." + place, _OLD_KINDS, reasons)
     if counts:
-        refused = {name: reason for name, reason in reasons.items() if reason not in _LACKS}
-        gpu.notes.missing |= {f"{gpu.path}ecc.counts.{name}": why for name, why in refused.items()}
+        for name, reason in reasons.items():
+            if reason not in _LACKS:
+                gpu.note(reason, f"ecc.counts.{name}")
     else:
-        gpu.notes.missing[f"{gpu.path}ecc.counts"] = next(iter(reasons.values()))
-    gpu.notes.lost = gpu.notes.lost or LOST in reasons.values()
+        gpu.note(next(iter(reasons.values())), "ecc.counts")
     return counts
 
 
-def _sram(gpu: Asker, reasons: dict[str, str]) -> dict[str, int]:
+def _sram(gpu: FactReader, reasons: dict[str, str]) -> dict[str, int]:
     try:
-        return gpu.nvml.sram_errors(gpu.handle)
+        return gpu.nvml.sram_errors(gpu.handles[0])
     except NotReadError as error:
         reasons.update(dict.fromkeys(SRAM_COUNTS, error.reason))
         return {}
 
 
-def _at(gpu: Asker, place: str, name: str, kinds: dict[str, str], reasons: dict[str, str]) -> dict[str, int]:
-    """Give the counts of one place by name. A place of which nothing is counted is asked for once."""
+def _at(
+    gpu: FactReader, place: str, name: str, kinds: dict[str, str], reasons: dict[str, str]
+) -> dict[str, int]:
+    """Read the counts of one location by name. One that is not counted is asked for once."""
     counts: dict[str, int] = {}
-    for what in ("uncorrected", "corrected"):  # a place may count only the first
+    for what in ("uncorrected", "corrected"):  # a location may count only the first
         for since in _SINCE:
             full = name.format(since=since, kind=kinds[what])
             try:
-                counts[full] = gpu.nvml.ecc_errors_at(gpu.handle, place, what, since)
+                counts[full] = gpu.nvml.ecc_errors_at(gpu.handles[0], place, what, since)
             except NotReadError as error:
                 reasons[full] = error.reason
                 if error.reason == "NOT_SUPPORTED":
@@ -77,19 +79,18 @@ def _at(gpu: Asker, place: str, name: str, kinds: dict[str, str], reasons: dict[
     return counts
 
 
-def remapped_rows(gpu: Asker) -> RemappedRows:
-    """Give the rows that were replaced (Ampere and later)."""
+def remapped_rows(gpu: FactReader) -> RemappedRows:
+    """Read the remapped rows (Ampere and later)."""
     names = ("correctable", "uncorrectable", "pending", "failure")
-    paths = [f"{gpu.path}remapped_rows.{name}" for name in names]
-    told = gpu.notes.take(paths, gpu.nvml.remapped_rows, gpu.handle)
-    if told is None:
+    rows = gpu.read([f"remapped_rows.{name}" for name in names], gpu.nvml.remapped_rows)
+    if rows is None:
         return RemappedRows()
-    return RemappedRows(correctable=told[0], uncorrectable=told[1], pending=told[2], failure=told[3])
+    return RemappedRows(correctable=rows[0], uncorrectable=rows[1], pending=rows[2], failure=rows[3])
 
 
-def retired_pages(gpu: Asker) -> RetiredPages:
-    """Give the pages that are no longer used (before Ampere)."""
+def retired_pages(gpu: FactReader) -> RetiredPages:
+    """Read the retired pages (before Ampere)."""
     return RetiredPages(
-        **gpu.take_each("retired_pages", ("single_bit", "double_bit"), gpu.nvml.retired_pages),
-        pending=gpu.take("retired_pages.pending", gpu.nvml.retired_pages_pending),
+        **gpu.read_each("retired_pages", ("single_bit", "double_bit"), gpu.nvml.retired_pages),
+        pending=gpu.read("retired_pages.pending", gpu.nvml.retired_pages_pending),
     )

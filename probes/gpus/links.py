@@ -1,107 +1,102 @@
-"""A GPU's PCIe link, NVLinks and NVSwitches as NVML tells them."""
+"""PCIe link, NVLinks and NVSwitch fabric of a GPU as NVML reports them."""
 
 import msgspec
 
-from gputopo.probes.gpus.notes import Asker, Notes, bound
+from gputopo.probes.facts import FactReader
 from gputopo.probes.nvml.door import LOST, NotReadError
 from gputopo.probes.nvml.words import NVLINK_ERRORS
 from gputopo.values.machine import Fabric, NvLink, Pcie
 
-_NVLINKS_AT_MOST = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
+_MAX_NVLINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
 
 
-def pcie(gpu: Asker) -> Pcie:
-    """Give generations, widths and replays; slots and bridges are told by the PCI tree."""
+def pcie(gpu: FactReader) -> Pcie:
+    """Read generations, widths and replays; slots and bridges come from the PCI tree."""
     names = ("gen_now", "gen_max", "gen_max_device", "width_now", "width_max")
-    told = gpu.take_each("pcie", names, gpu.nvml.pcie)
-    replays = gpu.take("pcie.replay_counter", gpu.nvml.pcie_replays)
-    return msgspec.structs.replace(Pcie(replay_counter=replays), **told)
+    link = gpu.read_each("pcie", names, gpu.nvml.pcie)
+    replays = gpu.read("pcie.replay_counter", gpu.nvml.pcie_replays)
+    return msgspec.structs.replace(Pcie(replay_counter=replays), **link)
 
 
-def nvlinks(gpu: Asker) -> tuple[NvLink, ...] | None:
-    """Give the NVLink ports up to the last that answered; an empty tuple for a card that has none."""
+def nvlinks(gpu: FactReader) -> tuple[NvLink, ...] | None:
+    """Read the NVLink ports up to the last that answered; an empty tuple for a GPU without NVLink."""
     links: list[NvLink] = []
     reasons: dict[int, str] = {}
-    for link in range(_NVLINKS_AT_MOST):
+    for link in range(_MAX_NVLINKS):
         try:
-            active = gpu.nvml.nvlink_active(gpu.handle, link)
+            active = gpu.nvml.nvlink_active(gpu.handles[0], link)
         except NotReadError as error:
             if error.reason in ("NOT_SUPPORTED", "INVALID_ARGUMENT"):
-                break  # a card without NVLink, or the number after the last one
+                break  # a GPU without NVLink, or the number after the last one
             reasons[link] = error.reason
             links.append(NvLink(link=link))
             if error.reason in (LOST, "FUNCTION_NOT_FOUND"):
                 break
             continue
         links.append(_nvlink(gpu, link) if active else NvLink(link=link, active=False))
-    gpu.notes.lost = gpu.notes.lost or LOST in reasons.values()
+    gpu.lost = gpu.lost or LOST in reasons.values()
     if links and len(reasons) == len(links):
-        gpu.notes.missing[f"{gpu.path}nvlinks"] = reasons[0]
+        gpu.note(reasons[0], "nvlinks")
         return None
-    if len(links) == _NVLINKS_AT_MOST:
-        while links[-1].active is None:  # no end was told: these are no ports
+    if len(links) == _MAX_NVLINKS:
+        while links[-1].active is None:  # no end was reported: these are no ports
             del reasons[links.pop().link]
-    gpu.notes.missing |= {f"{gpu.path}nvlinks[{n}].active": reason for n, reason in reasons.items()}
+    for number, reason in reasons.items():
+        gpu.note(reason, f"nvlinks[{number}].active")
     return tuple(links)
 
 
-def fabric(gpu: Asker) -> Fabric:
-    """Give how the GPU stands with its NVSwitches; most GPUs have none."""
-    take, nvml = gpu.notes.take, gpu.nvml
-    state, status, health = (f"{gpu.path}fabric.{name}" for name in ("state", "status", "health"))
-    info = take((state, status, health), nvml.fabric_info, gpu.handle)
+def fabric(gpu: FactReader) -> Fabric:
+    """Read the state of the NVSwitch fabric; most GPUs have none."""
+    nvml = gpu.nvml
+    info = gpu.read(("fabric.state", "fabric.status", "fabric.health"), nvml.fabric_info)
     if info is None:
         return Fabric()
     return Fabric(
-        state=take(state, nvml.fabric_state, info),
-        status=take(status, nvml.fabric_status, info),
-        health=take(health, nvml.fabric_health, info),
+        state=gpu.read("fabric.state", lambda _: nvml.fabric_state(info)),
+        status=gpu.read("fabric.status", lambda _: nvml.fabric_status(info)),
+        health=gpu.read("fabric.health", lambda _: nvml.fabric_health(info)),
     )
 
 
-def _nvlink(gpu: Asker, link: int) -> NvLink:
+def _nvlink(gpu: FactReader, link: int) -> NvLink:
     nvml, path = gpu.nvml, f"nvlinks[{link}]"
-    version = gpu.take(f"{path}.version", nvml.nvlink_version, link)
+    version = gpu.read(f"{path}.version", nvml.nvlink_version, link)
     fields = _fields(gpu, link, version)
     speed = fields.pop("speed")
     if isinstance(speed, NotReadError):
-        gpu.notes.note(f"{gpu.path}{path}.gb_per_s", speed)
+        gpu.note(speed.reason, f"{path}.gb_per_s")
     return NvLink(
         link=link,
         active=True,
         version=version,
         gb_per_s=None if isinstance(speed, NotReadError) else speed / 1000,
-        remote_pci_address=gpu.take(f"{path}.remote_pci_address", nvml.nvlink_remote_address, link),
-        remote_kind=gpu.take(f"{path}.remote_kind", nvml.nvlink_remote_kind, link),
+        remote_pci_address=gpu.read(f"{path}.remote_pci_address", nvml.nvlink_remote_address, link),
+        remote_kind=gpu.read(f"{path}.remote_kind", nvml.nvlink_remote_kind, link),
         errors=_errors(gpu, link, fields),
     )
 
 
-def _fields(gpu: Asker, link: int, generation: int | None) -> dict[str, int | NotReadError]:
+def _fields(gpu: FactReader, link: int, generation: int | None) -> dict[str, int | NotReadError]:
     try:
-        return gpu.nvml.nvlink_fields(gpu.handle, link, generation)
+        return gpu.nvml.nvlink_fields(gpu.handles[0], link, generation)
     except NotReadError as error:
         return {"speed": error}
 
 
-def _errors(gpu: Asker, link: int, fields: dict[str, int | NotReadError]) -> dict[str, int]:
-    """Give the error counters of a link: the four old ones, and what only field values tell.
+def _errors(gpu: FactReader, link: int, fields: dict[str, int | NotReadError]) -> dict[str, int]:
+    """Read the error counters of a link: the four old ones, and those that are field values only.
 
-    Cards since Hopper refuse old counters one after the other and tell others. A refused old counter is
+    GPUs since Hopper refuse more and more of the old counters and have others. A refused old counter is
     missing only where no field has the same.
     """
-    notes, asks = Notes(), {}
-    for name in NVLINK_ERRORS:
-        asks[name] = bound(gpu.nvml.nvlink_errors, gpu.handle, link, name)
-    path = f"{gpu.path}nvlinks[{link}].errors"
-    counters = notes.gather(path, asks)
+    fact = f"nvlinks[{link}].errors"
+    counters = gpu.gather(fact, NVLINK_ERRORS, gpu.nvml.nvlink_errors, link)
     whole = {"crc"} if {"crc_flit", "crc_data"} & counters.keys() else set()  # the same errors, together
-    for name, told in fields.items():
-        if not isinstance(told, NotReadError) and name not in counters.keys() | whole:
-            counters[name] = told
-            notes.missing.pop(f"{path}.{name}", None)
+    for name, count in fields.items():
+        if not isinstance(count, NotReadError) and name not in counters.keys() | whole:
+            counters[name] = count
+            gpu.found(f"{fact}.{name}")
     if counters:
-        notes.missing.pop(path, None)
-    gpu.notes.lost = gpu.notes.lost or notes.lost
-    gpu.notes.missing |= notes.missing
+        gpu.found(fact)
     return counters

@@ -1,60 +1,58 @@
-"""The way between two GPUs: what NVML says of it, what the PCI tree says of it, and where the two differ."""
+"""The path between two GPUs by NVML and by the PCI tree, and where the two differ."""
 
 from collections.abc import Sequence
 from itertools import combinations
 
 import msgspec
 
-from gputopo.probes.gpus.notes import Notes
+from gputopo.probes.facts import FactReader, MissingFacts
 from gputopo.probes.nvml.door import Handle, Nvml
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 
 _P2P_REASONS = {
     "CHIPSET_NOT_SUPPORTED": "the chipset does not carry peer-to-peer traffic",
     "GPU_NOT_SUPPORTED": "a GPU of the pair does not do peer-to-peer",
-    "TOPOLOGY_NOT_SUPPORTED": "the PCIe way between the GPUs does not carry peer-to-peer traffic",
+    "TOPOLOGY_NOT_SUPPORTED": "the PCIe path between the GPUs does not carry peer-to-peer traffic",
     "DISABLED_BY_REGKEY": "a driver setting turns peer-to-peer off",
     "NOT_SUPPORTED": "the driver does not do peer-to-peer between these GPUs",
-    "UNKNOWN": "NVML does not know",
+    "UNKNOWN": "unknown to NVML",
 }
 
 
 def pair_path(a: int, b: int) -> str:
-    """Give the path of a pair's facts, `links[0-1]`."""
+    """Return the path of a pair's facts, `links[0-1]`."""
     return f"links[{a}-{b}]"
 
 
-def read_pairs(nvml: Nvml, handles: Sequence[Handle | None]) -> tuple[tuple[Link, ...], dict[str, str]]:
-    """Ask NVML about every pair of GPUs; a pair with a GPU that has no handle stays empty, with no reason."""
-    notes = Notes()
+def read_pairs(nvml: Nvml, handles: Sequence[Handle | None], missing: MissingFacts) -> tuple[Link, ...]:
+    """Read every pair of GPUs; a pair with a GPU that has no handle stays empty, with no reason."""
     links = []
     for a, b in combinations(range(len(handles)), 2):
         first, second = handles[a], handles[b]
         link = Link(a=a, b=b)
         if first is not None and second is not None:
-            link = _read_pair(nvml, notes, link, first, second)
+            link = _read_pair(FactReader(nvml, missing, f"{pair_path(a, b)}.", first, second), link)
         links.append(link)
-    return tuple(links), notes.missing
+    return tuple(links)
 
 
-def _read_pair(nvml: Nvml, notes: Notes, link: Link, first: Handle, second: Handle) -> Link:
-    path = pair_path(link.a, link.b)
-    read = notes.take(f"{path}.p2p_read", lambda: nvml.p2p(first, second, "read"))
-    write = notes.take(f"{path}.p2p_write", lambda: nvml.p2p(first, second, "write"))
+def _read_pair(pair: FactReader, link: Link) -> Link:
+    read = pair.read("p2p_read", pair.nvml.p2p, "read")
+    write = pair.read("p2p_write", pair.nvml.p2p, "write")
     refused = next((status for status in (read, write) if status not in (None, "OK")), None)
     return msgspec.structs.replace(
         link,
-        hop=notes.take(f"{path}.hop", lambda: nvml.common_ancestor(first, second)),
+        hop=pair.read("hop", pair.nvml.common_ancestor),
         p2p_read=read,
         p2p_write=write,
-        p2p_reason=None if refused is None else _P2P_REASONS.get(refused, f"NVML says {refused}"),
+        p2p_reason=None if refused is None else _P2P_REASONS.get(refused, f"NVML reports {refused}"),
     )
 
 
 def tree_hop(nodes: Sequence[PciNode], host: Host, a: str | None, b: str | None) -> Hop | None:
-    """Give the hop between two addresses by the PCI tree, or None where the tree cannot tell.
+    """Return the hop between two addresses by the PCI tree, None where it is unknown.
 
-    A tree without any NUMA number on a host with several memory nodes cannot tell NODE from SYS.
+    A tree without any NUMA number on a host with several NUMA nodes does not distinguish NODE from SYS.
     """
     from gputopo.topology.hops import hop_between
 
@@ -72,7 +70,7 @@ def tree_hop(nodes: Sequence[PciNode], host: Host, a: str | None, b: str | None)
 def join_tree(
     links: Sequence[Link], gpus: Sequence[Gpu], nodes: Sequence[PciNode], host: Host
 ) -> tuple[tuple[Link, ...], tuple[Contradiction, ...]]:
-    """Add the hops of the PCI tree where NVML gave none, and tell where the two differ; NVML's stands.
+    """Add the hops of the PCI tree where NVML gave none, and list where the two differ; NVML's stands.
 
     INTERNAL and PIX are no contradiction: in the tree, two GPUs of one board are a switch like any other.
     """
@@ -85,15 +83,15 @@ def join_tree(
         joined.append(link)
         same = by_tree in (None, link.hop) or (link.hop, by_tree) == (Hop.INTERNAL, Hop.PIX)
         if by_tree is not None and not same:
-            said = {"nvml": link.hop.value, "sysfs": by_tree.value}
-            contradictions.append(Contradiction(fact=f"{pair_path(link.a, link.b)}.hop", said=said))
+            both = {"nvml": link.hop.value, "sysfs": by_tree.value}
+            contradictions.append(Contradiction(fact=f"{pair_path(link.a, link.b)}.hop", said=both))
     return tuple(joined), tuple(contradictions)
 
 
 def nvlinks_between(a: Gpu, b: Gpu) -> int | None:
     """Count the NVLinks between two GPUs, direct ones and those through NVSwitches; None if not known.
 
-    A link is seen from both ends, so one GPU that tells all its links is enough. Through switches a pair can
+    A link is seen from both ends, so one GPU with all its links known is enough. Through switches a pair can
     use as many links as the GPU with fewer of them has.
     """
     sides = [_direct_links(a, b), _direct_links(b, a)]
@@ -104,7 +102,7 @@ def nvlinks_between(a: Gpu, b: Gpu) -> int | None:
 
 
 def _direct_links(here: Gpu, there: Gpu) -> int | None:
-    """Count one GPU's active links to another, or None if one of them may lead there and does not say."""
+    """Count one GPU's active links to another, or None if one with an unknown remote end may lead there."""
     if here.nvlinks is None:
         return None
     up = [link for link in here.nvlinks if link.active is not False]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.probes.collect import _user, read_machine
-from gputopo.probes.gpus.notes import absent_facts
+from gputopo.probes.facts import absent_facts
 from gputopo.values import schema
 from gputopo.values.machine import Hop, Machine
 from tests.cost import cost_of
