@@ -10,22 +10,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.numerics import remarks
 from gputopo.launch.spec.rules.trainer import require_strategy
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.strategy_names import StrategyName
 from gputopo.launch.train.inputs.factory import source_of
+from gputopo.launch.train.loop import ScaleReport, StepOutcome
 from gputopo.launch.train.marks import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
-from gputopo.launch.train.placement.held import HeldVariables, bytes_on
-from gputopo.launch.train.placement.variables import create, create_state
+from gputopo.launch.train.placement.variables import VariableSet, create, create_state
 from gputopo.launch.train.precision import LossScale
 from gputopo.launch.train.reductions.reducer import self_test
-from gputopo.launch.train.scale_watch import ScaleReport
-from gputopo.launch.train.step import StepOutcome
-from gputopo.launch.train.towers import TowerMath, Turn
+from gputopo.launch.train.towers import TowerInput, TowerMath
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any
@@ -83,7 +81,7 @@ class StrategyStep:
                 )
                 for one, value in zip(model.state, still, strict=True)
             ]
-        self.placement = HeldVariables(self._places(self._trained), self._places(self._moving))
+        self.placement = VariableSet(self._places(self._trained), self._places(self._moving))
         self_test(self._reduce, f"--strategy {spec.strategy}", self._devices)
         self.source = source_of(model, spec)
         scale = LossScale(spec)
@@ -128,8 +126,11 @@ class StrategyStep:
     def check_variables(self) -> dict[str, int]:
         """Every replica has its copies, or the server has all."""
         devices = [self._server] if self._server else self._devices
-        held = self.placement
-        return bytes_on([*zip(held.places, devices, strict=True), *zip(held.states, devices, strict=True)])
+        return checking.check_variables(
+            (variables, [device] * len(variables))
+            for sets in (self.placement.places, self.placement.states)
+            for variables, device in zip(sets, devices, strict=True)
+        )
 
     def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
         """Both passes of each replica are on its device."""
@@ -161,9 +162,9 @@ class StrategyStep:
             ready = clock([self._marks.arrived(weights, device)])
             gate = [ready] if self._spec.backend == "cpu" else []
             with tf.control_dependencies(gate), tf.device(device):
-                share = self._math.differentiate(Turn(tower, number, weights, state, fed))
-            done = clock([self._marks.arrived(share.gradients, device)])
-            return share.loss, share.gradients, share.state, row_of([start, ready, done])
+                made = self._math.forward_backward(TowerInput(tower, number, weights, state, fed))
+            done = clock([self._marks.arrived(made.gradients, device)])
+            return made.loss, made.gradients, made.state, row_of([start, ready, done])
 
     def _read(self, variables: Sequence[Any], device: str) -> list[Tensor]:
         """Read a replica's own copies, or bring the server's."""
@@ -194,8 +195,8 @@ class StrategyStep:
     def _keep(self, new: Sequence[Tensor]) -> list[Any]:
         """Give every place the first replica's statistics; it keeps its own where the step is left out."""
         ops = []
-        admitted = self._updater.admitted([new] * len(self.placement.states))
-        for of_place, values in zip(self.placement.states, admitted, strict=True):
+        accepted = self._updater.accepted([new] * len(self.placement.states))
+        for of_place, values in zip(self.placement.states, accepted, strict=True):
             for variable, value in zip(of_place, values, strict=True):
                 with tf.device(variable.device):
                     ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))

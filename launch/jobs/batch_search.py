@@ -71,7 +71,7 @@ def trial_of(spec: RunSpec, batch_size: int) -> RunSpec:
         spec,
         task="forward" if spec.task == "eval" else spec.task,
         batch_size=batch_size,
-        num_batches=1,
+        num_batches=2,
         num_warmup_batches=0,
         detect_warmup=False,
         time_budget_s=None,

@@ -8,10 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.layers import GraphLayers, Rows
+from gputopo.launch.models.layers import TYPES, GraphLayers, Rows
+from gputopo.launch.models.randomness import Stream
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.precision import TYPES
-from gputopo.launch.train.randomness import Stream
 from gputopo.values.errors import HardwareError
 
 Tensor = Any

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from gputopo.launch.train.randomness import Stream, uniform
+from gputopo.launch.models.randomness import Stream, uniform
 from gputopo.workload.layers import Activation, Norm, Padding
 
 Tensor = Any
 DataFormat = Literal["NCHW", "NHWC"]
+TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
 # Dense layers whose forward product is faster as a batched product of one matrix on CPUs (oneDNN, AVX-512):
 # by 9 to 21 % for 16 to 64 rows of 4096 x 4096 and 9216 x 4096 and by 5 to 12 % for 8, with one thread and

@@ -25,11 +25,6 @@ _WORKER_DEFAULTS = {
 # without it there are no CPU kernels for NCHW. With it CPU devices train alike on every x86-64 machine.
 _CPU_DEFAULTS = {**_WORKER_DEFAULTS, "TF_ENABLE_ONEDNN_OPTS": "1"}
 
-# glibc then asks for huge pages, where the system gives them to who asks (`madvise`, as most distributions
-# ship): with 2 CPU cores resnet20 trains 1 to 1.5 % faster so, ResNet-50 by up to 3 % and AlexNet alike, in
-# up to 18 MiB more. One arena of malloc a core, for glibc's eight, made AlexNet take 27 MiB more.
-_TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
-
 
 def worker_env(
     parent: Mapping[str, str], spec: RunSpec, plan_environment: Mapping[str, str]
@@ -43,7 +38,7 @@ def worker_env(
     the environment stand, unless the spec asks for others than its defaults.
     """
     if spec.backend == "cpu":
-        return {**_CPU_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **_huge_pages(parent), **NO_GPU}
+        return {**_CPU_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **NO_GPU}
     runtime = spec.runtime
     threads = gpu_threads(runtime, len(spec.devices))
     default = _same_threads(runtime, Runtime())
@@ -112,14 +107,6 @@ def narrowed(parent: Mapping[str, str], machine: Machine) -> Machine:
         gpus=tuple(gpu for gpu in machine.gpus if gpu.index in seen),
         links=tuple(link for link in machine.links if link.a in seen and link.b in seen),
     )
-
-
-def _huge_pages(parent: Mapping[str, str]) -> dict[str, str]:
-    """Give what glibc reads; what the user has set stands."""
-    told = [one for one in parent.get(_TUNABLES, "").split(":") if one]
-    if any(one.partition("=")[0] == _HUGE_PAGES for one in told):
-        return {}
-    return {_TUNABLES: ":".join([*told, f"{_HUGE_PAGES}=1"])}
 
 
 def _same_threads(one: Runtime, other: Runtime) -> bool:

@@ -1,56 +1,138 @@
-"""The steps of a run, one after the other: the first with its check, the warm-up, the counted ones."""
+"""The training loop: warm-up steps, then counted steps, with observers between them. No TensorFlow here.
+
+The first step builds and compiles the graph; it is the first of the warm-up, or counted where there is none.
+"""
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.host_memory import freed_memory_given_back
 from gputopo.launch.train.placement import checking
-from gputopo.launch.train.step import StepOutcome, marks_of
-from gputopo.launch.train.trainers import Stepper
-from gputopo.launch.train.warmup import is_warm, longest_warmup
+from gputopo.runs.steadiness import MAX_STEPS, steady_from
 from gputopo.values.errors import GputopoError, InputError
-from gputopo.values.events import Event, LossNotFinite, PlacementChecked, Step, TowerMarks, WarmupDone
+from gputopo.values.events import (
+    Event,
+    LossNotFinite,
+    Noticed,
+    PlacementChecked,
+    Step,
+    TowerMarks,
+    WarmupDone,
+)
+
+if TYPE_CHECKING:
+    from gputopo.launch.train.inputs.source import Source  # loads TensorFlow
 
 Emit = Callable[[Event], None]
-
-Stopped = Callable[[], bool]  # whether the run was asked to end after the step that it is in
+Stopped = Callable[[], bool]  # whether the run was asked to end after the current step
+_LOOK_EVERY = 10  # steps of a warm-up between two searches for a steady state, each of which takes a few ms
 
 
 def never() -> bool:
-    """Nobody asks this run to end."""
+    """Return False: no one asks this run to end."""
     return False
 
 
-def mean_loss(outcome: StepOutcome) -> float:
-    """Give the mean loss of a step's examples: in the last batch of an evaluation a tower may have few."""
-    counts = outcome.examples
-    if counts is None or not counts.any():
-        return float(outcome.losses.mean())
-    return float((outcome.losses * counts).sum() / counts.sum())
+@dataclass(frozen=True)
+class StepOutcome:
+    """Outcome of one step: losses [towers], and marks [towers, 3] in seconds from the step's start.
+
+    Marks: the tower starts; its weights are on its device; its gradients are done. `hits` [towers, 2], where
+    requested: examples whose label was the first guess, and among the first five. `examples` [towers]: number
+    of examples, None: a whole batch each.
+    """
+
+    losses: np.ndarray[Any, Any]
+    marks: np.ndarray[Any, Any]
+    hits: np.ndarray[Any, Any] | None = None
+    examples: np.ndarray[Any, Any] | None = None
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of the examples: in the last batch of an evaluation a tower may have few."""
+        if self.examples is None or not self.examples.any():
+            return float(self.losses.mean())
+        return float((self.losses * self.examples).sum() / self.examples.sum())
+
+    @property
+    def tower_times(self) -> list[tuple[float, float, float]]:
+        """(start, waiting for weights, computing) of each tower, in seconds."""
+        return [(start, ready - start, done - ready) for start, ready, done in self.marks.tolist()]
+
+
+class VariableSets(Protocol):
+    """Variables of a run: what is compared, saved, restored and exported."""
+
+    @property
+    def places(self) -> Sequence[Sequence[Any]]:
+        """The sets of trained variables, each in the model's order: one for all, or one per tower."""
+
+    @property
+    def states(self) -> Sequence[Sequence[Any]]:
+        """The sets of moving statistics, each in the model's order."""
+
+
+class Stepper(Protocol):
+    """What the loop asks of whoever takes the steps. Made by `training.stepper_of`."""
+
+    @property
+    def placement(self) -> VariableSets:
+        """The variables."""
+
+    @property
+    def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
+        """The optimizer's variables, [place][variable][slot]: what a checkpoint holds beside `placement`."""
+
+    @property
+    def own_slots(self) -> int:
+        """Number of slots of each variable itself; the slots behind these belong to all variables."""
+
+    @property
+    def source(self) -> "Source":
+        """The input; whoever made the stepper closes it."""
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        """Remarks on this run: what was assumed, and what ran instead of what was asked."""
+
+    def __call__(self, number: int) -> StepOutcome:
+        """Take step `number` (from 0) and wait for it. Raises StopIteration at the end of the input."""
+
+    def check_variables(self) -> dict[str, int]:
+        """Return the bytes of variables by device. Raises HardwareError if one is on another device."""
+
+    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
+        """Return the number of tower ops by device, from `checking.run_and_collect` of a step.
+
+        Raises HardwareError if an op is on another device.
+        """
 
 
 class Observer(Protocol):
-    """Somebody who does something between steps, outside of their time."""
+    """Something done between steps, outside of their time."""
 
     def before(self, number: int) -> None:
         """Get ready for step `number` (as in `events.Step`)."""
 
-    def after(self, told: Step, outcome: StepOutcome) -> None:
-        """Take what a step gave. The very first step, which is not told as an event, comes too."""
+    def after(self, step: Step, outcome: StepOutcome) -> None:
+        """Process a finished step."""
 
     def close(self) -> None:
         """The steps are over."""
 
 
 class Loop:
-    """Takes the steps of one run and tells them.
+    """Takes the steps of one run and emits their events.
 
     Numbers: 1, 2, ... are counted; 0, -1, ... belong to the warm-up. `trained`: steps that the weights have
-    been trained for, which goes on from a checkpoint; it is what the step itself is called with. `stopped` is
-    asked before each step but the first: no more are taken once it says so.
+    been trained for, more than 0 after a checkpoint was restored; the stepper is called with it. `stopped` is
+    asked before each step but the first: once it returns True, no more are taken.
     """
 
     def __init__(
@@ -68,101 +150,110 @@ class Loop:
         self._emit = emit
         self._observers = observers
         self._stopped = stopped
+        self._warmup = longest_warmup(spec)
+        self._warmup_seconds: list[float] = []
+        self._counted_seconds: list[float] = []
         self.trained = trained
 
-    def first_step(self, *, tell: bool = False) -> None:
-        """Run the step once, which compiles it, and check where everything is.
+    def run(self) -> bool:
+        """Take all steps. Return True if the data ended first.
 
-        `tell`: as an event of the warm-up. Raises HardwareError if something is elsewhere, InputError if
-        there is no example.
+        Raises HardwareError if a variable or an op is on the wrong device, InputError if the data end before
+        the first counted step.
         """
+        self._first_step(1 - self._warmup)
+        self._warm_up()
+        return self._counted_steps()
+
+    def run_evaluation(self) -> bool:
+        """Take all steps of an evaluation: the first counts as one of its batches, but not in its time.
+
+        Return True if the data ended first. Raises as `run`.
+        """
+        self._first_step(0)
+        return self._counted_steps(already=1)
+
+    def _first_step(self, number: int) -> None:
+        """Take the step that builds and compiles the graph, and check where everything is."""
+        for observer in self._observers:
+            observer.before(number)
         began = time.perf_counter()
         try:
-            with freed_memory_given_back():
-                outcome, counts = checking.run_and_collect(lambda: self._step(self.trained))
+            outcome, counts = checking.run_and_collect(lambda: self._step(self.trained))
         except StopIteration as end:
             raise InputError("the data hold not one whole step", "use a smaller --batch-size") from end
-        first_step_s = time.perf_counter() - began
-        self.trained += 1
+        seconds = time.perf_counter() - began
         variables = self._step.check_variables()
         ops = {} if counts is None else self._step.check_ops(counts)
-        if not all(math.isfinite(value) for marks in outcome.marks for value in marks):
+        if not np.isfinite(outcome.marks).all():
             raise GputopoError(
                 "a time mark of the first step is no number", "report this as a fault of gputopo"
             )
-        self._emit(
-            PlacementChecked(time_s=time.time(), variables=variables, ops=ops, first_step_s=first_step_s)
-        )
-        number = 0 if tell else -self._spec.num_warmup_batches
-        told = self._told(number, first_step_s, outcome)
-        if tell:
-            self._emit(told)
-        self._after(told, outcome)
+        self._emit(PlacementChecked(time_s=time.time(), variables=variables, ops=ops, first_step_s=seconds))
+        if number == 1:
+            self._emit(WarmupDone(time_s=time.time(), steps=0, seconds=0.0))
+        self._taken(number, seconds, outcome)
 
-    def warm_up(self) -> None:
-        """Run the uncounted steps: so many, or until their times are steady. Raises InputError."""
-        began = time.perf_counter()
-        most = longest_warmup(self._spec)
-        seconds: list[float] = []
-        while not is_warm(self._spec, seconds):
+    def _warm_up(self) -> None:
+        """Take the uncounted steps: so many, or until their times are steady."""
+        if not self._warmup:
+            return
+        while not is_warm(self._spec, self._warmup_seconds):
             if self._stopped():
                 return
+            done = len(self._warmup_seconds)
             try:
-                seconds.append(self._one(len(seconds) + 1 - most))
+                self._one(done + 1 - self._warmup)
             except StopIteration as end:
                 raise InputError(
-                    f"the data end in step {len(seconds) + 1} of the warm-up",
+                    f"the data end in step {done + 1} of the warm-up",
                     "use fewer --num-warmup-batches or a smaller --batch-size",
                 ) from end
-        took = time.perf_counter() - began
-        self._emit(WarmupDone(time_s=time.time(), steps=len(seconds), seconds=took))
+        seconds = self._warmup_seconds
+        self._emit(WarmupDone(time_s=time.time(), steps=len(seconds), seconds=sum(seconds)))
 
-    def counted_steps(self, *, already: int = 0) -> bool:
-        """Run the counted steps: so many, as many as fit into the time budget, or to the end of the data.
+    def _counted_steps(self, *, already: int = 0) -> bool:
+        """Take the counted steps: so many, as many as fit into the time budget, or to the end of the data.
 
-        `already`: how many of them were taken in another way. Tell whether the data came to their end.
+        `already`: how many of them belong to the warm-up. Return True if the data ended first.
         """
         spec = self._spec
         limit = math.inf if spec.most_batches is None else spec.most_batches - already
-        began = time.perf_counter()
-        number = 0
-        while number < limit and not self._stopped():
-            if spec.num_batches is None and spec.time_budget_s is not None and number:
+        budget_s = spec.time_budget_s if spec.num_batches is None else None
+        began = time.perf_counter() - sum(self._counted_seconds)
+        while (done := len(self._counted_seconds)) < limit and not self._stopped():
+            if budget_s is not None and done:
                 used = time.perf_counter() - began
-                if used + used / number > spec.time_budget_s:
+                if used + used / done > budget_s:
                     return False
-            number += 1
             try:
-                self._one(number)
+                self._one(done + 1)
             except StopIteration:
                 return True
         return False
 
-    def _one(self, number: int) -> float:
-        """Take a step and give its seconds."""
+    def _one(self, number: int) -> None:
         for observer in self._observers:
             observer.before(number)
         began = time.perf_counter()
         outcome = self._step(self.trained)
-        seconds = time.perf_counter() - began
+        self._taken(number, time.perf_counter() - began, outcome)
+
+    def _taken(self, number: int, seconds: float, outcome: StepOutcome) -> None:
+        """Record a step that was taken."""
         self.trained += 1
-        told = self._told(number, seconds, outcome)
-        self._emit(told)
-        self._after(told, outcome)
-        return seconds
-
-    def _after(self, told: Step, outcome: StepOutcome) -> None:
+        (self._warmup_seconds if number < 1 else self._counted_seconds).append(seconds)
+        event = self._event(number, seconds, outcome)
+        self._emit(event)
         for observer in self._observers:
-            observer.after(told, outcome)
+            observer.after(event, outcome)
 
-    def _told(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
-        loss = mean_loss(outcome)
+    def _event(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
+        loss = outcome.mean_loss
         images = self._spec.batch_size * len(self._spec.devices)
-        shares = None
         if outcome.examples is not None:
             images = int(outcome.examples.sum())
-        if outcome.hits is not None and images:
-            shares = outcome.hits.sum(axis=0) / images
+        shares = None if outcome.hits is None or not images else outcome.hits.sum(axis=0) / images
         return Step(
             time_s=time.time(),
             step=number,
@@ -171,7 +262,7 @@ class Loop:
             loss=loss if math.isfinite(loss) else None,
             marks=tuple(
                 TowerMarks(tower=tower, start_s=start, weights_s=weights, compute_s=compute)
-                for tower, (start, weights, compute) in enumerate(marks_of(outcome))
+                for tower, (start, weights, compute) in enumerate(outcome.tower_times)
             ),
             waited_s=self._step.source.waited_s,
             global_step=self.trained,
@@ -180,28 +271,99 @@ class Loop:
         )
 
 
-class LossWatch:
-    """Tells the first loss that is no finite number; training goes on.
+def longest_warmup(spec: RunSpec) -> int:
+    """Return the maximum number of warm-up steps; a detected warm-up may end earlier."""
+    least = spec.num_warmup_batches
+    return max(least, MAX_STEPS) if spec.detect_warmup else least
 
-    Whoever measures speeds often trains on data that nothing can be learned from, with a learning rate for
-    other data, and does not want to be stopped; but it must be said.
+
+def is_warm(spec: RunSpec, seconds: Sequence[float]) -> bool:
+    """Return whether a warm-up whose steps took these seconds, in order, is over.
+
+    It is after so many steps, or once their times are steady. The first one compiles and is not judged.
+    """
+    done = len(seconds)
+    if done < spec.num_warmup_batches:
+        return False
+    if done >= longest_warmup(spec):
+        return True
+    return done % _LOOK_EVERY == 1 and steady_from(seconds[1:]) is not None
+
+
+class LossWatch:
+    """Reports the first loss that is not finite; training goes on.
+
+    Speed is often measured on data that nothing can be learned from, with a learning rate for other data.
     """
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._told = False
+        self._reported = False
 
     def before(self, number: int) -> None:
         """Nothing to do."""
 
-    def after(self, told: Step, outcome: StepOutcome) -> None:
-        """Look at the towers' losses."""
+    def after(self, step: Step, outcome: StepOutcome) -> None:
+        """Check the towers' losses."""
         bad = [tower for tower, loss in enumerate(outcome.losses) if not math.isfinite(loss)]
-        if bad and not self._told:
-            self._told = True
+        if bad and not self._reported:
+            self._reported = True
             value = str(float(outcome.losses[bad[0]]))
-            towers = bad if len(outcome.losses) > 1 else range(len(told.marks))  # one loss may be of all
-            self._emit(LossNotFinite(time_s=time.time(), step=told.step, value=value, towers=tuple(towers)))
+            towers = bad if len(outcome.losses) > 1 else range(len(step.marks))  # one loss may be of all
+            self._emit(LossNotFinite(time_s=time.time(), step=step.step, value=value, towers=tuple(towers)))
 
     def close(self) -> None:
         """Nothing to do."""
+
+
+@dataclass(frozen=True)
+class ScaleReport:
+    """Current loss scales of a run: one for all towers, or one per tower of independent ones.
+
+    `skipped_steps`: steps skipped so far because a gradient was not finite.
+    """
+
+    loss_scales: tuple[float, ...]
+    skipped_steps: tuple[int, ...]
+
+
+class ScaleWatch:
+    """Reports the first step skipped by an automatic loss scale, and the total at the end.
+
+    `report` returns the current scale, None where there is none.
+    """
+
+    def __init__(self, report: Callable[[], ScaleReport | None], emit: Emit) -> None:
+        self._report = report
+        self._emit = emit
+        self._reported = False
+
+    def before(self, number: int) -> None:
+        """Nothing to do."""
+
+    def after(self, step: Step, outcome: Any) -> None:
+        """Report the first skipped step."""
+        report = None if self._reported else self._report()
+        if report is None or not any(report.skipped_steps):
+            return
+        self._reported = True
+        which = "A step of the warm-up" if step.warmup else f"Step {step.step}"
+        self._notice(f"{which} was skipped: a gradient was not finite. {_scales(report)}")
+
+    def close(self) -> None:
+        """Report the number of skipped steps and the current scale."""
+        report = self._report()
+        if report is None or not any(report.skipped_steps):
+            return
+        counts = report.skipped_steps
+        by_tower = ", ".join(f"{count} of tower {tower}" for tower, count in enumerate(counts) if count)
+        total = by_tower if len(counts) > 1 else str(counts[0])
+        self._notice(f"Steps skipped because a gradient was not finite: {total}. {_scales(report)}")
+
+    def _notice(self, says: str) -> None:
+        self._emit(Noticed(time_s=time.time(), says=says))
+
+
+def _scales(report: ScaleReport) -> str:
+    listed = ", ".join(f"{scale:g}" for scale in report.loss_scales)
+    return f"Current loss scale: {listed}." if len(report.loss_scales) == 1 else f"Loss scales: {listed}."

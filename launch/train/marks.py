@@ -1,4 +1,8 @@
-"""Time marks inside a graph: readings of the host's clock that depend on what was done on a device."""
+"""Time marks inside a step's graph: readings of the host's clock that depend on what was done on a device.
+
+A mark depends on a scalar copied back from a tower's device. So synchronous training still shows which device
+is slow, and nothing more than the step's own result is waited for.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +18,14 @@ _SCOPE = "marks/"  # beside those of the towers: these ops are the host's on pur
 class Marks:
     """Makes the marks of one graph.
 
-    `probes` have to be part of the graph's outcome, so that no optimiser drops their copies to the host.
+    `probes` have to be part of the graph's outcome, so that no optimizer drops their copies to the host.
     """
 
     def __init__(self) -> None:
         self.probes: list[Tensor] = []
 
     def arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
-        """Give a number [1] on the host that left the device after all the tensors were done there.
+        """Return a number [1] on the host that left the device after all the tensors were done there.
 
         A slice of the last tensor, taken on the device after the others were queued, and copied back.
         """

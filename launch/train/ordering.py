@@ -38,16 +38,6 @@ def readers_of(value: Tensor, needed: frozenset[Operation]) -> list[Operation]:
     return readers
 
 
-def put_after(value: Tensor, ops: Iterable[Operation]) -> None:
-    """Let the op that makes a value wait for others, though it is built already.
-
-    Nothing is done where that op makes other tensors too (a tower that XLA compiled gives all of its
-    gradients at once): they would wait as well.
-    """
-    if len(value.op.outputs) == 1:
-        value.op._add_control_inputs(ops)  # TensorFlow has no public name for it
-
-
 def _views_of(value: Tensor, op: Operation) -> list[Tensor]:
     """Give the outputs of an op that are the value: of each input one, and no more than there are outputs."""
     return [view for source, view in zip(op.inputs, op.outputs, strict=False) if source is value]

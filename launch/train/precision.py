@@ -1,8 +1,8 @@
-"""The type to compute in, and the factor that keeps small gradients of a short type from vanishing.
+"""The loss scale: the factor that keeps small gradients of a short type from vanishing.
 
 The order of a step, with any reduction: a tower multiplies its loss by the scale, goes backward, divides its
 float32 gradients by the scale; then they are reduced; then weight decay, clipping and the optimizer see true
-gradients. A sum is finite only if every tower's share is, so the sums tell whether the step counts.
+gradients. A sum is finite only if every tower's gradient is, so the sums decide whether the step counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,21 +11,20 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import Precision, RunSpec
+from gputopo.launch.train.loop import ScaleReport
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.scale_watch import ScaleReport
 
 Tensor = Any
 
-TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
-# Below 1 a scale would make gradients smaller, so there it rests, as in tf_cnn_benchmarks. The upper bound is
+# Below 1 a scale would make gradients smaller: the limit of tf_cnn_benchmarks. The upper limit is
 # that of NVIDIA Apex's dynamic loss scale; without one a run in float32 would double it to infinity.
-SMALLEST_SCALE, LARGEST_SCALE = 1.0, 2.0**24
+MIN_SCALE, MAX_SCALE = 1.0, 2.0**24
 
 
 class LossScale:
     """The loss scale of a run: fixed, or a variable on the host that follows the gradients.
 
-    `variables`: what a checkpoint has to hold, [scale][its value, good steps, steps left out]; none if fixed.
+    `variables`: what a checkpoint has to hold, [scale][its value, good steps, skipped steps]; none if fixed.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -38,7 +37,7 @@ class LossScale:
             self.variables = [self._create() for _ in range(count)]
 
     def of(self, tower: int) -> Tensor | None:
-        """Give a tower's scale as a float32 scalar on the host; None: nothing is to be scaled."""
+        """Return a tower's scale as a float32 scalar on the host; None: nothing is to be scaled."""
         if self.automatic:
             with tf.device(HOST):
                 return self.variables[tower if self._own else 0][0].read_value()
@@ -48,9 +47,9 @@ class LossScale:
             return tf.constant(self._spec.loss_scale, tf.float32)
 
     def decide(self, totals: Sequence[Sequence[Tensor]], variables: Sequence[Sequence[Any]]) -> list[Tensor]:
-        """Tell for each place whether its step counts: a bool on the host.
+        """Return for each place whether its step counts: a bool on the host.
 
-        Independent towers decide each for itself; for the others one bad gradient leaves the step out.
+        Independent towers decide each for itself; for the others one bad gradient skips the step.
         `totals` and the `variables` that they change: [place][variable].
         """
         flags = [_finite(own, changed) for own, changed in zip(totals, variables, strict=True)]
@@ -60,9 +59,9 @@ class LossScale:
             return [tf.reduce_all(tf.stack(flags))] * len(flags)
 
     def settle(self, decisions: Sequence[Tensor], *, first: int = 0) -> list[Any]:
-        """Halve the scale after a bad step, double it after enough good ones; give the ops.
+        """Return the ops that halve the scale after a bad step and double it after enough good ones.
 
-        `decisions`: of the places from `first` on, as `decide` gave them.
+        `decisions`: of the places from `first` on, as `decide` returned them.
         """
         ops = []
         with tf.device(HOST):
@@ -71,18 +70,18 @@ class LossScale:
                 now = good.read_value() + 1.0
                 enough = now >= float(self._spec.loss_scale_steps)
                 value = scale.read_value()
-                larger = tf.where(enough, tf.minimum(value * 2.0, LARGEST_SCALE), value)
-                smaller = tf.maximum(value * 0.5, SMALLEST_SCALE)
-                kept = tf.where(tf.logical_and(taken, tf.logical_not(enough)), now, 0.0)
+                larger = tf.where(enough, tf.minimum(value * 2.0, MAX_SCALE), value)
+                smaller = tf.maximum(value * 0.5, MIN_SCALE)
+                counted = tf.where(tf.logical_and(taken, tf.logical_not(enough)), now, 0.0)
                 ops += [
                     _assign(scale, tf.where(taken, larger, smaller)),
-                    _assign(good, kept),
+                    _assign(good, counted),
                     _assign(skipped, skipped.read_value() + tf.where(taken, 0.0, 1.0)),
                 ]
         return ops
 
     def report(self) -> ScaleReport | None:
-        """Tell the scale and what was left out, after a step; None where nothing is scaled."""
+        """Return the scale and the number of skipped steps, after a step; None where nothing is scaled."""
         if self.automatic:
             return ScaleReport(
                 tuple(float(scale.numpy()) for scale, _, _ in self.variables),
@@ -98,8 +97,8 @@ class LossScale:
             return [tf.Variable(value, trainable=False, name=f"loss/{name}") for name, value in starts]
 
 
-def taken_only(decision: Tensor, apply: Callable[[], Sequence[Any]]) -> Any:
-    """Build ops that run only where the decision (a bool on the host) holds; give one op for them."""
+def run_if(decision: Tensor, apply: Callable[[], Sequence[Any]]) -> Any:
+    """Build ops that run only if the decision (a bool on the host) is True; return one op for them."""
 
     def change() -> Tensor:
         with tf.control_dependencies(list(apply())), tf.device(HOST):
@@ -114,7 +113,7 @@ def taken_only(decision: Tensor, apply: Callable[[], Sequence[Any]]) -> Any:
 
 
 def _finite(gradients: Sequence[Tensor], variables: Sequence[Any]) -> Tensor:
-    """Tell on the host whether every number of the gradients is finite.
+    """Return on the host whether every number of the gradients is finite.
 
     Each device makes one flag of its own gradients, so that one number of each is copied.
     """

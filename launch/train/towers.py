@@ -1,4 +1,4 @@
-"""One tower's arithmetic: forward and backward of its share of the batch, on the device in scope."""
+"""Forward and backward pass of one tower over its rows of the batch, on the device in scope."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -6,21 +6,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.kernels import require_kernels
-from gputopo.launch.models.layers import Rows
-from gputopo.launch.models.models import Forward, Model, loss_of
+from gputopo.launch.models.layers import TYPES, Rows
+from gputopo.launch.models.model import Forward, Model, loss_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import Source, rows_of
-from gputopo.launch.train.precision import TYPES, LossScale
+from gputopo.launch.train.precision import LossScale
 
 Tensor = Any
+TOP = 5  # guesses of top-5 accuracy
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What a tower works with in one step: all of it is on its device but the step's `number`.
+class TowerInput:
+    """Input of a tower in one step: all of it is on its device but the step's `number`.
 
-    `weights` and `state` in the model's order; `fed`: what the input gives from outside the graph.
+    `weights` and `state` in the model's order; `fed`: what the input feeds from outside the graph.
     """
 
     tower: int
@@ -31,11 +31,11 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a tower gives: its mean loss, the gradients of its share, and the state after its batch.
+class TowerOutput:
+    """Output of a tower: its mean loss, the gradients of its rows, and the state after its batch.
 
     All float32, and the loss and the gradients without any scale. `logits` [batch, classes] and `labels` of
-    the same batch tell how many were right.
+    the same batch are for the accuracy.
     """
 
     loss: Tensor
@@ -46,25 +46,23 @@ class Share:
 
 
 class TowerMath:
-    """Forward and backward of any tower of a run, in the type that the spec says, by XLA if it says so.
+    """Forward and backward pass of any tower of a run, in the spec's type, compiled by XLA if it asks for it.
 
-    Weights stay float32 up to the layer that uses them: kernels are cast where they meet the images, norms
-    take theirs as they are. So gradients come back in float32. Raises HardwareError if a device has no
-    kernels for the type.
+    Weights stay float32 up to the layer that uses them: kernels are cast to the type of the images, norms
+    take theirs as they are. So gradients come back in float32.
     """
 
     def __init__(self, model: Model, spec: RunSpec, source: Source, scale: LossScale | None = None) -> None:
-        require_kernels(spec)
         self._model = model
         self._spec = spec
         self._source = source
         self._scale = scale or LossScale(spec)
         self._rows = rows_of(spec)
 
-    def differentiate(self, turn: Turn) -> Share:
-        """Go forward and backward."""
-        images, labels = self._source.read(turn.tower, turn.fed)
-        scale = self._scale.of(turn.tower)
+    def forward_backward(self, given: TowerInput) -> TowerOutput:
+        """Return the loss and its gradients."""
+        images, labels = self._source.read(given.tower, given.fed)  # [batch, h, w, c]; [batch]
+        scale = self._scale.of(given.tower)
         factors = [] if scale is None else [scale, 1.0 / scale]
 
         def both(
@@ -77,46 +75,48 @@ class TowerMath:
         ) -> tuple[Tensor, list[Tensor], list[Tensor], Tensor]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
-                passed = self._pass(turn.tower, number, weights, state, images)
-                loss = tf.reduce_mean(loss_of(self._model, passed.logits, labels))
+                passed = self._pass(given.tower, number, weights, state, images)
+                loss = tf.reduce_mean(loss_of(self._model, passed.logits, labels))  # of [batch]
                 if passed.added is not None:
                     loss += passed.added
-                share = loss * self._share()
+                scaled = loss * self._share()
                 if factors:
-                    share *= factors[0]
+                    scaled *= factors[0]
             # A user's model may hold variables that its output does not depend on.
-            gradients = tape.gradient(share, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             if factors:
                 gradients = [gradient * factors[1] for gradient in gradients]
             return loss, gradients, passed.state, passed.logits
 
         loss, gradients, state, logits = self._compiled(both)(
-            turn.number, images, labels, turn.weights, turn.state, factors
+            given.number, images, labels, given.weights, given.state, factors
         )
-        return Share(loss, gradients, state, logits, labels)
+        return TowerOutput(loss, gradients, state, logits, labels)
 
-    def forward(self, turn: Turn, *, scale: float = 1.0, training: bool = True) -> tuple[Forward, Tensor]:
-        """Go forward; give the outcome and the labels. `scale`: of the images."""
-        images, labels = self._source.read(turn.tower, turn.fed)
+    def forward(
+        self, given: TowerInput, *, scale: float = 1.0, training: bool = True
+    ) -> tuple[Forward, Tensor]:
+        """Return the outcome of the forward pass and the labels. `scale`: of the images."""
+        images, labels = self._source.read(given.tower, given.fed)
 
         def once(
             number: Tensor, images: Tensor, weights: list[Tensor], state: list[Tensor]
         ) -> tuple[Tensor, list[Tensor]]:
             if scale != 1.0:
                 images *= scale
-            passed = self._pass(turn.tower, number, weights, state, images, training=training)
+            passed = self._pass(given.tower, number, weights, state, images, training=training)
             return passed.logits, passed.state
 
-        logits, state = self._compiled(once)(turn.number, images, turn.weights, turn.state)
+        logits, state = self._compiled(once)(given.number, images, given.weights, given.state)
         return Forward(logits, state), labels
 
-    def added_work(self, turn: Turn) -> list[Tensor]:
-        """Go forward again, as often as the spec says for this tower, each time on other numbers.
+    def added_work(self, given: TowerInput) -> list[Tensor]:
+        """Return the logits of the spec's extra forward passes of this tower, each on other numbers.
 
-        The numbers differ so that TensorFlow does not notice that the work is the same. Gives the logits.
+        The numbers differ so that TensorFlow does not merge the passes.
         """
-        times = self._spec.extra_forward.get(turn.tower, 0)
-        return [self.forward(turn, scale=1.0 + (again + 1) / 1024)[0].logits for again in range(times)]
+        times = self._spec.extra_forward.get(given.tower, 0)
+        return [self.forward(given, scale=1.0 + (again + 1) / 1024)[0].logits for again in range(times)]
 
     def _pass(
         self,
@@ -137,13 +137,34 @@ class TowerMath:
         return replace(rows, stream=replace(rows.stream, step=number, compiled=self._spec.precision.xla))
 
     def _compiled(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Let XLA make one kernel chain of it. A tower each: XLA compiles for one device at a time."""
+        """Compile by XLA if the spec asks for it, each tower by itself: XLA compiles for one device."""
         if not self._spec.precision.xla:
             return work
         compiled: Callable[..., Any] = tf.function(work, jit_compile=True, autograph=False)
         return compiled
 
     def _share(self) -> float:
-        """Scale of a tower's loss: gradients that are added up give the mean; a lone tower's is its own."""
+        """Scale of a tower's loss, with which summed gradients are the mean; 1 for independent towers."""
         averaged = self._spec.grad_reduce == "mean" and self._spec.variable_update != "independent"
         return 1.0 / len(self._rows) if averaged else 1.0
+
+
+def hits(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return two numbers (float32): examples whose label is the first guess, and among the first five.
+
+    `logits` [batch, classes]; `labels` [batch], of which those below 0 stand for no example. Equal logits
+    count in the order of their classes, as in tf.math.top_k, so that a constant output is not right; NaN is
+    a wrong guess. Plain arithmetic, which GPUs have kernels for.
+    """
+    if model.classes == 1:  # one number: yes above zero
+        right = tf.cast(tf.equal(tf.cast(tf.reshape(logits, (-1,)) > 0, labels.dtype), labels), tf.float32)
+        return tf.stack([tf.reduce_sum(right), tf.reduce_sum(right)])
+    classes = tf.constant([list(range(model.classes))], labels.dtype)  # [1, classes]
+    own = tf.one_hot(labels, model.classes, dtype=logits.dtype)
+    of_label = tf.reduce_sum(tf.where(own > 0, logits, tf.zeros_like(logits)), 1, keepdims=True)  # [b, 1]
+    better = tf.logical_not(logits <= of_label)
+    first = tf.logical_and(tf.equal(logits, of_label), classes < labels[:, None])
+    before = tf.reduce_sum(tf.cast(tf.logical_or(better, first), tf.float32), 1)  # [b]
+    real = tf.cast(labels >= 0, tf.float32)
+    top1 = tf.reduce_sum(real * tf.cast(before < 1, tf.float32))
+    return tf.stack([top1, tf.reduce_sum(real * tf.cast(before < TOP, tf.float32))])

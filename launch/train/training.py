@@ -1,104 +1,162 @@
-"""A training run from its spec to its end: build, go on from a checkpoint, train, compare, save, export."""
+"""A training run from top to bottom: settings, data, model, placement, loop; then comparison and export.
+
+`worker` starts it in a process of its own. One step is `step.TrainingStep`, one tower's share of it
+`towers.TowerMath`; `stepper_of` lists who else can take the steps.
+"""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from gputopo.launch.models.models import Model, parameter_count
+from gputopo.launch.models.kernels import require_kernels
+from gputopo.launch.models.model import Model, parameter_count
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.locks import locked_outputs
-from gputopo.launch.train.inputs.source import noticing
+from gputopo.launch.train.inputs.factory import source_of
+from gputopo.launch.train.inputs.source import Source, noticing
 from gputopo.launch.train.lifecycle.checkpoint_files import require_writable
 from gputopo.launch.train.lifecycle.checkpoints import Checkpoints
 from gputopo.launch.train.lifecycle.exporting import Export
 from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.lifecycle.tracing import Tracer
-from gputopo.launch.train.loop import Loop, LossWatch, Observer, Stopped, never
+from gputopo.launch.train.loop import (
+    Loop,
+    LossWatch,
+    Observer,
+    ScaleWatch,
+    StepOutcome,
+    Stepper,
+    Stopped,
+    VariableSets,
+    never,
+)
+from gputopo.launch.train.placement.placements import place
 from gputopo.launch.train.placement.variables import largest_difference
-from gputopo.launch.train.scale_watch import ScaleWatch
-from gputopo.launch.train.start import UNTOLD, Start
-from gputopo.launch.train.step import StepOutcome
-from gputopo.launch.train.trainers import Held, Stepper, stepper_of
-from gputopo.values.events import Event, PhaseBegun, ReplicasCompared, Step
+from gputopo.launch.train.step import TrainingStep
+from gputopo.values.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
 
 Emit = Callable[[Event], None]
 Made = TypeVar("Made", bound=Stepper)
 
 
-def train(
-    model: Model,
-    spec: RunSpec,
-    emit: Emit,
-    *,
-    start: Start = UNTOLD,
-    stopped: Stopped = never,
-) -> Held:
-    """Train as the spec says, telling each event through `emit`; give the trained variables' placement.
+@dataclass(frozen=True)
+class Start:
+    """`import_s`: seconds that TensorFlow took to load. `versions`: of what was loaded, and its settings."""
 
-    Once `stopped` says so, training ends after the step that it is in: what it has come to is saved where
+    import_s: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def emit_built(
+        self,
+        source: Source,
+        emit: Emit,
+        began: float,
+        *,
+        parameters: int = 0,
+        says: Sequence[str] = (),
+    ) -> None:
+        """Emit ModelBuilt. `began`: reading of time.perf_counter before the run was built."""
+        emit(
+            ModelBuilt(
+                time_s=time.time(),
+                parameters=parameters,
+                parameter_bytes=4 * parameters,
+                import_s=self.import_s,
+                build_s=time.perf_counter() - began,
+                versions=dict(self.versions),
+                says=(*says, *source.notices),
+                input=dict(source.describe()),
+            )
+        )
+
+
+NO_START = Start()  # of a run in a process whose start was not measured, as in tests
+
+
+def train(
+    model: Model, spec: RunSpec, emit: Emit, *, start: Start = NO_START, stopped: Stopped = never
+) -> VariableSets:
+    """Train as the spec says and return the trained variables; each event goes to `emit`.
+
+    Once `stopped` returns True, training ends after the current step: a checkpoint is saved where
     checkpoints are, and nothing else is done.
-    Raises HardwareError if a reduction adds up wrongly or something is not where it should be, InputError for
-    a checkpoint of another run or a folder that another run has, DiskError if something cannot be written,
-    and whatever TensorFlow raises (`tf.errors.ResourceExhaustedError` when memory is out).
+    Raises HardwareError if a reduction adds up wrongly or something is on the wrong device, InputError for
+    a checkpoint of another run or a folder that another run has locked, DiskError if something cannot be
+    written, and whatever TensorFlow raises (`tf.errors.ResourceExhaustedError` when memory is out).
     """
     with locked_outputs(spec.lifecycle):
-        return _train(model, spec, emit, start, stopped)
+        export = Export(model, spec, emit)
+        with built(stepper_of, model, spec, emit, start) as step:
+            checkpoints = Checkpoints(model, spec, step, emit)
+            trained = checkpoints.start()
+            with observers(spec, emit) as watching:
+                report = getattr(step, "scale_report", None)
+                if report is not None:
+                    watching.append(ScaleWatch(report, emit))
+                watching.append(_Saving(checkpoints))
+                loop = Loop(step, spec, emit, watching, trained=trained, stopped=stopped)
+                loop.run()
+            checkpoints.save(loop.trained)
+            if stopped():
+                return step.placement
+            if len(step.placement.places) > 1:
+                emit(PhaseBegun(time_s=time.time(), phase="comparison"))
+                difference = largest_difference(step.placement.places)
+                emit(ReplicasCompared(time_s=time.time(), largest_difference=difference))
+            export.write(step.placement, steps=loop.trained)
+        return step.placement
 
 
-def _train(model: Model, spec: RunSpec, emit: Emit, start: Start, stopped: Stopped) -> Held:
-    export = Export(model, spec, emit)
-    with built(stepper_of, model, spec, emit, start) as step:
-        checkpoints = Checkpoints(model, spec, step, emit)
-        trained = checkpoints.start()
-        with observers(spec, emit) as watching:
-            report = getattr(step, "scale_report", None)
-            if report is not None:
-                watching.append(ScaleWatch(report, emit))
-            loop = Loop(step, spec, emit, [*watching, _Saving(checkpoints)], trained=trained, stopped=stopped)
-            loop.first_step()
-            loop.warm_up()
-            loop.counted_steps()
-        checkpoints.save(loop.trained)
-        if stopped():
-            return step.placement
-        if len(step.placement.places) > 1:
-            emit(PhaseBegun(time_s=time.time(), phase="comparison"))
-            difference = largest_difference(step.placement.places)
-            emit(ReplicasCompared(time_s=time.time(), largest_difference=difference))
-        export.write(step.placement, steps=loop.trained)
-    return step.placement
+def stepper_of(model: Model, spec: RunSpec) -> Stepper:
+    """Create the variables, the input and the step: our own towers, a Keras method, a tf.distribute strategy.
+
+    Nothing runs yet. Raises UsageError for what does not go together, HardwareError if a device is not there
+    or has no kernels for the run, or if a reduction adds up wrongly.
+    """
+    require_kernels(spec)
+    if spec.method is not None:
+        from gputopo.launch.compare.keras_methods.step import MethodStep  # loads Keras, which takes seconds
+
+        return MethodStep(model, spec)
+    if spec.strategy is not None:
+        from gputopo.launch.compare.strategies import StrategyStep
+
+        return StrategyStep(model, spec)
+    placement = place(model, spec)
+    return TrainingStep(model, spec, placement, source_of(model, spec))
 
 
 @contextmanager
 def built(
     make: Callable[[Model, RunSpec], Made], model: Model, spec: RunSpec, emit: Emit, start: Start
 ) -> Iterator[Made]:
-    """Make what takes the steps of a run and tell that it stands; at the end its input is closed.
+    """Make what takes the steps of a run and emit ModelBuilt; at the end its input is closed.
 
     Raises what `make` raises.
     """
     began = time.perf_counter()
     step = make(model, spec)
     with noticing(step.source, emit):
-        start.tell_built(step.source, emit, began, parameters=parameter_count(model), says=step.says)
+        start.emit_built(step.source, emit, began, parameters=parameter_count(model), says=step.says)
         yield step
 
 
 @contextmanager
 def observers(spec: RunSpec, emit: Emit) -> Iterator[list[Observer]]:
-    """Give who looks at the steps, by the spec; they are closed when the steps are over.
+    """Make the observers that the spec names; they are closed when the steps are over.
 
     Raises DiskError for a folder that cannot be written.
     """
-    kept = spec.lifecycle
+    lifecycle = spec.lifecycle
     found: list[Observer] = [LossWatch(emit)]
-    if kept.trace is not None and kept.trace_steps:
-        require_writable(Path(kept.trace), "--trace", named_by="--output")
+    if lifecycle.trace is not None and lifecycle.trace_steps:
+        require_writable(Path(lifecycle.trace), "--trace", named_by="--output")
         found.append(Tracer(spec, emit))
-    if kept.tensorboard is not None:
-        require_writable(Path(kept.tensorboard), "--tensorboard")
+    if lifecycle.tensorboard is not None:
+        require_writable(Path(lifecycle.tensorboard), "--tensorboard")
         found.append(Scalars(spec))
     yield found
     for observer in found:
@@ -114,10 +172,10 @@ class _Saving:
     def before(self, number: int) -> None:
         """Nothing to do."""
 
-    def after(self, told: Step, outcome: StepOutcome) -> None:
-        """Save if it is time."""
-        assert told.global_step is not None
-        self._checkpoints.save_if_due(told.global_step)
+    def after(self, step: Step, outcome: StepOutcome) -> None:
+        """Save a checkpoint if this step ends an interval."""
+        assert step.global_step is not None
+        self._checkpoints.save_if_due(step.global_step)
 
     def close(self) -> None:
         """The end of training is saved by the run itself."""

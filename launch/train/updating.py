@@ -1,4 +1,4 @@
-"""From total gradients to changed variables: what every placement shares. Ops only; nothing runs here.
+"""The update of every placement: from total gradients to changed variables. Ops only; nothing runs here.
 
 The order: the totals are true gradients (see `precision`); weight decay is added; every entry is clipped;
 all gradients of a place are clipped together by their norm; the optimizer takes its step.
@@ -12,21 +12,21 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import Optimization, Schedule
+from gputopo.launch.train.loop import ScaleReport
 from gputopo.launch.train.optimizers import Change, optimizer_of
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.placement.placements import Placement
-from gputopo.launch.train.precision import LossScale, taken_only
-from gputopo.launch.train.scale_watch import ScaleReport
+from gputopo.launch.train.placement.interface import Placement
+from gputopo.launch.train.precision import LossScale, run_if
 
 Tensor = Any
 
 
 class Updater:
-    """Holds the slots of every variable of a placement, and builds the ops of one step.
+    """Slots of every variable of a placement, and the ops of one update.
 
     `slots`: [place][variable][slot], each on its variable's device. What all variables of a device share
     (Adam's powers) stands behind the slots of the first of them: behind `own_slots` of its own. `scale`: with
-    an automatic loss scale a step whose gradients are not all finite changes nothing but the scale.
+    an automatic loss scale, a step whose gradients are not all finite changes nothing but the scale.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Updater:
     def update(
         self, totals: Sequence[Sequence[Tensor]], number: Tensor, *, first: int = 0, part: float = 1.0
     ) -> list[Any]:
-        """Change the places from `first` on by their totals ([place][variable]); give the ops.
+        """Return the ops that change the places from `first` on by their totals ([place][variable]).
 
         `number`: of the step. `part`: which part of the step's changes of a place this is; its weight decay
         is as large a part.
@@ -65,7 +65,7 @@ class Updater:
         decisions = self._scale.decide(totals, [self._placement.places[place] for place in places])
         self._decisions |= zip(places, decisions, strict=True)
         ops = [
-            taken_only(decision, partial(self.update_place, place, own, rate))
+            run_if(decision, partial(self.update_place, place, own, rate))
             for place, own, decision in zip(places, ready, decisions, strict=True)
         ]
         return ops + self._scale.settle(decisions, first=first)
@@ -84,38 +84,33 @@ class Updater:
                 ops.append(self._optimizer.apply(change))
         return ops + self._advance(place, shared, ops)
 
-    def admitted(self, states: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
-        """Give the statistics to keep of the towers' new ones ([tower][number]), after `update`.
+    def accepted(self, states: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
+        """Return the statistics to store of the towers' new ones ([tower][number]), after `update`.
 
-        Where the step is left out these are the old ones.
+        The old ones where the step is skipped.
         """
         if self._scale is None:
             return states
-        kept = []
-        for place, (held, new) in enumerate(zip(self._placement.states, states, strict=False)):
+        accepted = []
+        for place, (old, new) in enumerate(zip(self._placement.states, states, strict=False)):
             decision = self._decisions[place]
-            kept.append(
-                [_chosen(decision, variable, value) for variable, value in zip(held, new, strict=True)]
+            accepted.append(
+                [_chosen(decision, variable, value) for variable, value in zip(old, new, strict=True)]
             )
-        return kept
-
-    @property
-    def has_op_for_each(self) -> bool:
-        """Whether what `update` gives of a place begins with one op for each variable, in their order."""
-        return self._scale is None
+        return accepted
 
     @property
     def own_slots(self) -> int:
-        """How many slots each variable has of its own."""
+        """Number of slots of each variable itself."""
         return len(self._optimizer.slots)
 
     def report(self) -> ScaleReport | None:
-        """Tell the loss scale and the steps left out, after a step; None where nothing is scaled."""
+        """Return the loss scale and the skipped steps, after a step; None where nothing is scaled."""
         return None if self._fixed is None else self._fixed.report()
 
     @property
     def scale_variables(self) -> list[list[Any]]:
-        """What a checkpoint has to hold of an automatic loss scale; empty without one."""
+        """Variables of an automatic loss scale, for a checkpoint; empty without one."""
         return [] if self._scale is None else self._scale.variables
 
     def _shared_of(self, variables: Sequence[Any]) -> dict[str, list[Any]]:
@@ -153,12 +148,12 @@ class Updater:
     def _prepared(
         self, places: Sequence[int], totals: Sequence[Sequence[Tensor]], decay: float
     ) -> list[list[Tensor]]:
-        """Give the gradients with weight decay, clipped: [place][variable].
+        """Return the gradients with weight decay, clipped: [place][variable].
 
         Copies that are to stay equal share the factor of the first one's norm: sums of the same numbers
         differ in their last bits from device to device.
         """
-        apart = getattr(self._placement, "waits", None) == "turn"  # independent towers
+        apart = getattr(self._placement, "waits", None) == "own_copy"  # independent towers
         factor: Tensor | None = None
         ready = []
         for place, gradients in zip(places, totals, strict=True):
@@ -175,7 +170,7 @@ class Updater:
 
 
 def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
-    """Give the learning rate of step `number` (int64, from 0) on the host: see `Schedule`."""
+    """Return the learning rate of step `number` (int64, from 0) on the host: see `Schedule`."""
     with tf.device(HOST):
         step = tf.cast(number, tf.float64)  # float32 would miss steps from 16 million on
         factor = _factor(schedule, step)

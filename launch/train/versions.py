@@ -1,17 +1,20 @@
-"""Which software a worker computes with. TensorFlow loads with this module."""
+"""Versions of the software that a worker runs with, and the commit that gputopo runs from.
+
+No TensorFlow is loaded with this module.
+"""
 
 import ctypes
 import importlib.metadata
+import os
 import platform
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import tensorflow as tf
-
 from gputopo import __version__
-from gputopo.launch.train.checkout import own_commit
 
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")  # SHA-1, or SHA-256
+_MAX_REFERENCES = 5  # a reference to a reference to ...
 # NCCL and cuDNN mostly come with TensorFlow as packages of NVIDIA's, one for each major version of CUDA.
 _PACKAGES = {
     "keras": ("keras",),
@@ -21,14 +24,16 @@ _PACKAGES = {
 
 
 def worker_versions() -> dict[str, str]:
-    """Give the versions by name; what is not there or not known is left out.
+    """Return the versions by name; what is not installed or unknown is left out.
 
     `cuda_version` and `cudnn_version` are those that TensorFlow was built for; `nccl` and `cudnn` those that
     are loaded, or else those of the installed packages (NCCL is loaded when it is first used). `onednn`: on
-    or off, for ops on the CPU.
+    or off for ops on the CPU, if the environment sets it; TensorFlow's default differs by processor.
     """
+    import tensorflow as tf
+
     built = tf.sysconfig.get_build_info()
-    told = {key: str(built[key]) for key in ("cuda_version", "cudnn_version") if built.get(key)}
+    cuda = {key: str(built[key]) for key in ("cuda_version", "cudnn_version") if built.get(key)}
     commit = own_commit()
     return {
         "gputopo": __version__,
@@ -37,13 +42,13 @@ def worker_versions() -> dict[str, str]:
         "tensorflow": tf.__version__,
         **installed(_PACKAGES, importlib.metadata.version),
         **loaded(Path("/proc/self/maps").read_text(errors="replace")),
-        **told,
+        **cuda,
         **_onednn(),
     }
 
 
 def installed(packages: Mapping[str, tuple[str, ...]], version: Callable[[str], str]) -> dict[str, str]:
-    """Give the versions of those packages that are installed; of several by one name the first."""
+    """Return the versions of the installed packages; of several by one name the first."""
     found: dict[str, str] = {}
     for name, candidates in packages.items():
         for package in candidates:
@@ -55,9 +60,9 @@ def installed(packages: Mapping[str, tuple[str, ...]], version: Callable[[str], 
 
 
 def loaded(maps: str) -> dict[str, str]:
-    """Give the versions that NCCL and cuDNN themselves tell, where they are loaded.
+    """Return the versions that NCCL and cuDNN report, where they are loaded.
 
-    `maps`: what is mapped into this process, as in /proc/self/maps; nothing is loaded for being asked.
+    `maps`: mappings of this process, as in /proc/self/maps; no library is loaded for this.
     """
     found: dict[str, str] = {}
     for name, (library, ask) in _LIBRARIES.items():
@@ -66,7 +71,7 @@ def loaded(maps: str) -> dict[str, str]:
             continue
         try:
             found[name] = ask(ctypes.CDLL(path))
-        except (OSError, AttributeError):  # it was replaced on the disk, or is no such library
+        except (OSError, AttributeError):  # replaced on the disk, or not that library
             continue
     return found
 
@@ -96,9 +101,53 @@ _LIBRARIES = {
 
 
 def _onednn() -> dict[str, str]:
-    """Ask TensorFlow itself: the default of TF_ENABLE_ONEDNN_OPTS differs by platform."""
+    value = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
+    return {} if value is None else {"onednn": "on" if value.lower() in ("1", "true") else "off"}
+
+
+def own_commit() -> str | None:
+    """Return the commit of the checkout that this package lies in, None if it is installed elsewhere."""
+    root = Path(__file__).resolve().parents[2]
+    return commit_of(root) if (root / "pyproject.toml").is_file() else None
+
+
+def commit_of(root: Path) -> str | None:
+    """Return the commit that is checked out in this folder, None if it is unknown.
+
+    Reads git's files, runs nothing; later changes are not seen. A work tree beside the repository (`.git` is
+    a file) is supported.
+    """
     try:
-        from tensorflow.python.util import _pywrap_util_port  # has no public name
-    except ImportError:
-        return {}
-    return {"onednn": "on" if _pywrap_util_port.IsMklEnabled() else "off"}
+        return _resolve(_git_folder(root), "HEAD")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _git_folder(root: Path) -> Path:
+    found = root / ".git"
+    if found.is_file():
+        found = root / found.read_text().strip().removeprefix("gitdir:").strip()
+    return found
+
+
+def _resolve(git: Path, name: str) -> str | None:
+    common = git / "commondir"
+    shared = git / common.read_text().strip() if common.is_file() else git
+    for _ in range(_MAX_REFERENCES):
+        place = next((folder / name for folder in (git, shared) if (folder / name).is_file()), None)
+        text = _packed(shared, name) if place is None else place.read_text().strip()
+        if text is None or _COMMIT.fullmatch(text):
+            return text
+        name = text.removeprefix("ref:").strip()
+    return None
+
+
+def _packed(git: Path, name: str) -> str | None:
+    packed = git / "packed-refs"
+    if not packed.is_file():
+        return None
+    for line in packed.read_text().splitlines():
+        commit, _, reference = line.partition(" ")
+        if reference == name and _COMMIT.fullmatch(commit):
+            return commit
+    return None

@@ -17,7 +17,6 @@ from typing import Any
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.failure import asked_to_end
-from gputopo.launch.train import lean_tensorflow
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line
 from gputopo.values import schema
@@ -58,7 +57,7 @@ def _asked_by(signum: signal.Signals) -> Callable[[], bool]:
 def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bool]) -> RankFailed | None:
     began = time.perf_counter()
     try:
-        tf = lean_tensorflow.load()
+        import tensorflow as tf
     except ImportError as error:
         return _failed(
             "error",
@@ -68,7 +67,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         )
     from gputopo.launch.models import models
     from gputopo.launch.train.placement import devices
-    from gputopo.launch.train.start import Start
+    from gputopo.launch.train.training import Start
     from gputopo.launch.train.versions import worker_versions
 
     import_s = time.perf_counter() - began

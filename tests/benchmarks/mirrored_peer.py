@@ -49,7 +49,7 @@ def _layer(network: Any, batch: int) -> Any:
     import tensorflow as tf
 
     from gputopo.launch.models.layers import Rows
-    from gputopo.launch.train.randomness import Stream
+    from gputopo.launch.models.randomness import Stream
 
     class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:

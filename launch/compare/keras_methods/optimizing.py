@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import Optimization, RunSpec
-from gputopo.launch.train.precision import LossScale, taken_only
+from gputopo.launch.train.precision import LossScale, run_if
 from gputopo.launch.train.updating import learning_rate
 
 Tensor = Any
@@ -66,7 +66,7 @@ class KerasUpdate:
             self._change(gradients, state, number)
             return
         decisions = self.scale.decide([gradients], [[one.value for one in self._trained]])
-        taken_only(decisions[0], partial(self._change, gradients, state, number))
+        run_if(decisions[0], partial(self._change, gradients, state, number))
         self.scale.settle(decisions)
 
     def _change(self, gradients: list[Tensor], state: list[Tensor], number: Tensor) -> Sequence[Any]:

@@ -7,12 +7,11 @@ import keras
 import tensorflow as tf
 
 from gputopo.launch.models.keras.building import KerasModel
-from gputopo.launch.models.layers import DataFormat, Rows
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.layers import TYPES, DataFormat, Rows
+from gputopo.launch.models.model import Model
+from gputopo.launch.models.randomness import Stream
 from gputopo.launch.spec.run_spec import Precision, RunSpec
 from gputopo.launch.train.placement.variables import create, create_state
-from gputopo.launch.train.precision import TYPES
-from gputopo.launch.train.randomness import Stream
 
 Tensor = Any
 _DROPOUT = 5  # purpose of a random stream

@@ -17,19 +17,17 @@ from gputopo.launch.compare.keras_methods.tower import TowerMarks
 from gputopo.launch.models.keras.building import KerasModel, seeds, summed
 from gputopo.launch.models.keras.checks import is_seed
 from gputopo.launch.models.keras.foreign import Foreign
-from gputopo.launch.models.kernels import require_kernels
 from gputopo.launch.models.layers import Rows
-from gputopo.launch.models.models import Model, loss_of
+from gputopo.launch.models.model import Model, loss_of
+from gputopo.launch.models.randomness import Stream
 from gputopo.launch.spec.numerics import remarks
 from gputopo.launch.spec.run_spec import Exchange, Method, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
+from gputopo.launch.train.loop import ScaleReport, StepOutcome
 from gputopo.launch.train.marks import Marks, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
-from gputopo.launch.train.placement.held import HeldVariables, bytes_on
-from gputopo.launch.train.randomness import Stream
-from gputopo.launch.train.scale_watch import ScaleReport
-from gputopo.launch.train.step import StepOutcome
+from gputopo.launch.train.placement.variables import VariableSet
 from gputopo.values.errors import UsageError
 
 Tensor = Any
@@ -46,7 +44,6 @@ class MethodStep:
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
         method = require_method(spec)
-        require_kernels(spec)
         self._model = model
         self._spec = spec
         self._server = spec.ps_device or HOST
@@ -69,7 +66,7 @@ class MethodStep:
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
         self.says = (*getattr(model, "says", ()), *remarks(spec), RECIPES[method].says)
         seedless = [one for one in self._serial.non_trainable_variables if not is_seed(one)]
-        self.placement = HeldVariables(
+        self.placement = VariableSet(
             ([one.value for one in self._serial.trainable_variables],), ([one.value for one in seedless],)
         )
 
@@ -111,7 +108,8 @@ class MethodStep:
 
     def check_variables(self) -> dict[str, int]:
         """All variables are on the server."""
-        return bytes_on([(self.placement.places[0], self._server), (self.placement.states[0], self._server)])
+        sets = (self.placement.places[0], self.placement.states[0])
+        return checking.check_variables([(one, [self._server] * len(one)) for one in sets])
 
     def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
         """Both passes of each tower are on its device."""

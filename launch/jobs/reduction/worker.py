@@ -19,12 +19,11 @@ from gputopo.launch.jobs.reduction.spec import (
     WRONG_SUM,
     ReductionJob,
 )
-from gputopo.launch.train import lean_tensorflow
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
 
 if TYPE_CHECKING:
-    from gputopo.launch.models.models import Model
+    from gputopo.launch.models.model import Model
     from gputopo.launch.train.reductions.reducer import Reducer
 
 Tensor = Any
@@ -58,12 +57,13 @@ def _refusal(job: ReductionJob, emit: Emit) -> RankFailed | None:
     """Time the reduction; return why it cannot be measured, or None."""
     _begin(emit, "loading TensorFlow")
     try:
-        tf = lean_tensorflow.load()
+        import tensorflow as tf
     except ImportError as error:
         return _refused(REFUSED_FOR_ALL, f"TensorFlow cannot be imported: {error}")
     import psutil
 
     from gputopo.launch.models import models
+    from gputopo.launch.models.model import parameter_count
     from gputopo.launch.train.placement import devices
 
     try:
@@ -72,7 +72,7 @@ def _refusal(job: ReductionJob, emit: Emit) -> RankFailed | None:
             devices.require(device.device)
         model = models.build(job.run.model)
         free = psutil.virtual_memory().available
-        require_memory(4 * models.parameter_count(model), job, free=free)
+        require_memory(4 * parameter_count(model), job, free=free)
     except GputopoError as error:
         return _refused(REFUSED_FOR_ALL, error.what)
     try:

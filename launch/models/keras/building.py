@@ -32,7 +32,7 @@ from gputopo.launch.models.keras.outputs import Ending, ending_of, head_of, left
 from gputopo.launch.models.keras.shapes import only, shapes_of
 from gputopo.launch.models.keras.sources import application, own_model
 from gputopo.launch.models.layers import DataFormat, Rows
-from gputopo.launch.models.models import Forward, VariableSpec
+from gputopo.launch.models.model import Forward, VariableSpec
 from gputopo.launch.spec.model_names import ModelName
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST

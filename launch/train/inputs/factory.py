@@ -19,7 +19,7 @@ from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Recipe
 from gputopo.launch.train.inputs.python_made import python_source
 from gputopo.launch.train.inputs.source import Fact, Shape, Source
 from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source
-from gputopo.launch.train.placement.devices import turn_width
+from gputopo.launch.train.placement.devices import concurrent_towers
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
 from gputopo.workload import workloads as workload
 
@@ -72,7 +72,7 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
         spec.data.private_threads,
         cores=len(os.sched_getaffinity(0)),
         backend=spec.backend,
-        running=turn_width(spec),
+        running=concurrent_towers(spec),
         per_gpu_threads=spec.runtime.per_gpu_threads,
     )
     pipeline = _pipeline(found, subset, model, spec, threads, bad)

@@ -11,16 +11,16 @@ import tensorflow as tf
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Fact, Shape, Source, noticing
+from gputopo.launch.train.loop import is_warm, longest_warmup
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.start import UNTOLD, Start
-from gputopo.launch.train.warmup import is_warm, longest_warmup
+from gputopo.launch.train.training import NO_START, Start
 from gputopo.values.events import Event, Noticed, Step, TowerMarks, WarmupDone
 
 Tensor = Any
 Emit = Callable[[Event], None]
 
 
-def measure_input(model: Shape, spec: RunSpec, emit: Emit, *, start: Start = UNTOLD) -> Mapping[str, Fact]:
+def measure_input(model: Shape, spec: RunSpec, emit: Emit, *, start: Start = NO_START) -> Mapping[str, Fact]:
     """Take batches as training would and copy them to the devices; return the input's description.
 
     The events are those of training. A Step has no loss; in its marks `weights_s` is the time of waiting for
@@ -30,7 +30,7 @@ def measure_input(model: Shape, spec: RunSpec, emit: Emit, *, start: Start = UNT
     began = time.perf_counter()
     with noticing(source_of(model, spec), emit) as source:
         arrival = Arrival(source, spec)
-        start.tell_built(source, emit, began)
+        start.emit_built(source, emit, began)
         images = _run(arrival, spec, emit) * spec.batch_size * len(spec.devices)
         for notice in _read_again(source, spec, images):
             emit(Noticed(time_s=time.time(), says=notice))

@@ -6,8 +6,8 @@ from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
 from gputopo.launch.models.layers import Rows
+from gputopo.launch.models.randomness import Stream
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.randomness import Stream
 from gputopo.values.events import Event, Noticed
 
 Tensor = Any

@@ -6,10 +6,10 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models.layers import Rows
+from gputopo.launch.models.randomness import Stream, integers, normal
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.feeds import Batch, FedSource, readiness, staged
 from gputopo.launch.train.inputs.source import Fact, Shape, rows_of
-from gputopo.launch.train.randomness import Stream, integers, normal
 
 Tensor = Any
 _IMAGES, _LABELS = 2, 3  # purposes of random streams

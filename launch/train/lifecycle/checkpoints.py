@@ -9,11 +9,11 @@ import msgspec
 import tensorflow as tf
 
 from gputopo import __version__
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
-from gputopo.launch.train.trainers import Stepper
+from gputopo.launch.train.loop import Stepper
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
 
@@ -97,7 +97,7 @@ class Checkpoints:
         keeps_scale, carries_on = _holds(found, scale), _holds(found, carried)
         _restore(found, {**copies, **(scale if keeps_scale else {}), **(carried if carries_on else {})})
         if not carries_on:
-            self._step.placement.start_afresh()  # type: ignore[attr-defined]
+            self._step.placement.reset_buffers()  # type: ignore[attr-defined]
             self._notice("What this mode carries from step to step is not in the checkpoint: it starts anew.")
         elif any(name.startswith(_CARRIED) and name not in carried for name in found.header.arrays):
             self._notice("What another mode carried from step to step, such as gradients kept, is left out.")

@@ -14,21 +14,18 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model, loss_of
+from gputopo.launch.models.model import Model, loss_of
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
-from gputopo.launch.train.accuracy import TOP, hits
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
-from gputopo.launch.train.loop import Loop, Stopped, never
+from gputopo.launch.train.loop import Loop, StepOutcome, Stopped, VariableSets, never
 from gputopo.launch.train.marks import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
-from gputopo.launch.train.placement.devices import HOST, turn_width
-from gputopo.launch.train.placement.placements import place, read_state
-from gputopo.launch.train.start import UNTOLD, Start
-from gputopo.launch.train.step import StepOutcome
-from gputopo.launch.train.towers import TowerMath, Turn
-from gputopo.launch.train.trainers import Held
-from gputopo.launch.train.training import built, observers
+from gputopo.launch.train.placement.devices import HOST, concurrent_towers
+from gputopo.launch.train.placement.placements import place
+from gputopo.launch.train.placement.variables import read_state
+from gputopo.launch.train.towers import TOP, TowerInput, TowerMath, hits
+from gputopo.launch.train.training import NO_START, Start, built, observers
 from gputopo.values.errors import UsageError
 from gputopo.values.events import Evaluated, Event, Noticed, PhaseBegun, Resumed, Step
 
@@ -81,19 +78,17 @@ class ForwardStep:
         return nodes
 
     def check_variables(self) -> dict[str, int]:
-        """Compare with the places that the spec names."""
-        sizes = [variable.shape.num_elements() for variable in self.placement.places[0]]
-        wanted = checking.wanted_places(self._spec, sizes)
-        return checking.check_variables(self.placement, wanted)
+        """Compare the variables' devices with the spec."""
+        return checking.check_placement(self.placement, self._spec)
 
     def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Compare with the towers' devices."""
+        """Compare the ops' devices with the towers'."""
         return checking.check_ops(counts, self._spec)
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
         begin = clock([])
         towers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        width = turn_width(self._spec)
+        width = concurrent_towers(self._spec)
         for tower in range(len(self._spec.devices)):
             before = towers[tower // width * width - width : tower // width * width]
             towers.append(self._tower(tower, number, fed, [marks for *_, marks in before] or [begin]))
@@ -114,8 +109,8 @@ class ForwardStep:
             ready = clock([self._marks.arrived(weights, device)])
             gate = [ready] if self._spec.backend == "cpu" else []
             with tf.control_dependencies(gate), tf.device(device):
-                has = Turn(tower, number, weights, state, fed)
-                passed, labels = self._math.forward(has, training=False)
+                given = TowerInput(tower, number, weights, state, fed)
+                passed, labels = self._math.forward(given, training=False)
                 real = tf.cast(labels >= 0, tf.float32)  # [batch]
                 count = tf.reduce_sum(real)
                 zero = tf.zeros_like(labels)
@@ -135,15 +130,12 @@ def pass_forward(
     spec: RunSpec,
     emit: Emit,
     *,
-    start: Start = UNTOLD,
+    start: Start = NO_START,
     stopped: Stopped = never,
-) -> Held:
+) -> VariableSets:
     """Time forward passes, as `training.train` times steps: nothing is trained, saved or exported."""
     with built(ForwardStep, model, spec, emit, start) as step, observers(spec, emit) as watching:
-        loop = Loop(step, spec, emit, watching, stopped=stopped)
-        loop.first_step()
-        loop.warm_up()
-        loop.counted_steps()
+        Loop(step, spec, emit, watching, stopped=stopped).run()
     return step.placement
 
 
@@ -152,9 +144,9 @@ def evaluate(
     spec: RunSpec,
     emit: Emit,
     *,
-    start: Start = UNTOLD,
+    start: Start = NO_START,
     stopped: Stopped = never,
-) -> Held:
+) -> VariableSets:
     """Evaluate the newest checkpoint of the folder that the spec names, and tell `Evaluated`.
 
     Over all examples of the data, or so many batches of every device as the spec says. Raises UsageError
@@ -172,14 +164,9 @@ def evaluate(
         emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
         emit(PhaseBegun(time_s=time.time(), phase="evaluation"))
         tally = Tally()
-        # The first pass, which compiles, is a batch of the data as well: one fewer is to come.
-        rest = msgspec.structs.replace(
-            spec, num_batches=spec.most_batches, num_warmup_batches=0, time_budget_s=None
-        )
+        passes = msgspec.structs.replace(spec, num_batches=spec.most_batches, time_budget_s=None)
         with observers(spec, emit) as watching:
-            loop = Loop(step, rest, emit, [*watching, tally], stopped=stopped)
-            loop.first_step(tell=True)
-            ended = loop.counted_steps(already=1)
+            ended = Loop(step, passes, emit, [*watching, tally], stopped=stopped).run_evaluation()
         if stopped():
             return step.placement
         left_out = None if ended else tally.left_out(step.source.images_per_epoch)

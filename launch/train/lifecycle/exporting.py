@@ -20,14 +20,14 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.layers import Rows
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
+from gputopo.launch.models.randomness import Stream
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError, names_of, require_writable
 from gputopo.launch.train.lifecycle.export_folder import move_all, require_empty, temporary_in
+from gputopo.launch.train.loop import VariableSets
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.randomness import Stream
-from gputopo.launch.train.trainers import Held
 from gputopo.values import schema
 from gputopo.values.events import Event, Exported, Noticed, PhaseBegun
 
@@ -61,7 +61,7 @@ class Export:
             require_writable(self._folder, "--export")
             require_empty(self._folder)
 
-    def write(self, placement: Held, *, steps: int) -> None:
+    def write(self, placement: VariableSets, *, steps: int) -> None:
         """Write the first place's variables: all files, or none. Raises DiskError."""
         if self._folder is None:
             return

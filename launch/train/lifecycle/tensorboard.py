@@ -10,9 +10,8 @@ from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
-from gputopo.launch.train.loop import mean_loss
+from gputopo.launch.train.loop import StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
-from gputopo.launch.train.step import StepOutcome
 from gputopo.launch.train.updating import learning_rate
 from gputopo.values.events import Step
 
@@ -64,7 +63,7 @@ class Scalars:
         )
         with self._all.as_default(step):
             _write("images_per_sec", told.images / told.seconds)
-            _write("loss", mean_loss(outcome))
+            _write("loss", outcome.mean_loss)
             _write("learning_rate", float(rate))
             if told.top1 is not None:
                 _write("top1", told.top1)

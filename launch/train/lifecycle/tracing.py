@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import trace_reading
+from gputopo.launch.train.loop import StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
-from gputopo.launch.train.step import StepOutcome
 from gputopo.values.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 from gputopo.values.index_ranges import index_ranges
 

@@ -1,31 +1,32 @@
-"""Where variables and ops really are: read from the graphs that TensorFlow ran, after all its rewriting."""
+"""Where variables and ops really are: read from the graphs that TensorFlow ran, after all its rewriting.
+
+No TensorFlow is loaded with this module.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.placement.interface import Placement
 from gputopo.launch.train.reductions.partitioning import spread
 from gputopo.values.errors import HardwareError
 
-if TYPE_CHECKING:
-    from gputopo.launch.train.placement.placements import Placement
-
 T = TypeVar("T")
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
-# What the runtime adds at the border between devices, or reads without arithmetic, may stand on either side.
+# What the runtime adds at the border between devices, or reads without arithmetic, may be on either side.
 _BORDER_OPS = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "Const", "NoOp", "Identity"}
-# What a condition or a loop turns its operands over with, at the side that they come from.
-_TURN_OPS = {"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond"}
-# These stand at the variables or on the host on purpose: reading weights; the clock, which hosts alone have.
+# What passes operands into and out of a condition or a loop, on the device that they come from.
+_CONTROL_FLOW_OPS = {"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond"}
+# On purpose at the variables or on the host: reading weights; the clock, which hosts alone have.
 _HOST_OPS = {"Timestamp", "ReadVariableOp"}
 
 
 def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] | None]:
     """Run once and count the ops of each tower by the device they were placed on: {(tower, device): ops}.
 
-    The count is None where this TensorFlow does not give its graphs.
+    The count is None where this TensorFlow does not return its graphs.
     """
     from tensorflow.python.eager import context  # no public name for the executed graphs
 
@@ -47,13 +48,13 @@ def count_tower_ops(nodes: Iterable[Any]) -> Counter[tuple[int, str]]:
     counts: Counter[tuple[int, str]] = Counter()
     for node in nodes:
         found = _TOWER.search(node.name)
-        if found and node.op not in _BORDER_OPS | _TURN_OPS | _HOST_OPS:
+        if found and node.op not in _BORDER_OPS | _CONTROL_FLOW_OPS | _HOST_OPS:
             counts[int(found.group(1)), short_name(node.device)] += 1
     return counts
 
 
 def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]:
-    """Give the number of ops on each tower's device. Raises HardwareError if an op stands elsewhere."""
+    """Return the number of ops on each tower's device. Raises HardwareError if an op is on another device."""
     wanted = {device.tower: device.device for device in spec.devices}
     for (tower, device), number in sorted(counts.items()):
         if device != wanted[tower]:
@@ -72,13 +73,13 @@ def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]
     return dict(placed)
 
 
-def check_variables(placement: "Placement", wanted: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Give the bytes of variables on each device. Raises HardwareError if one is not where it should be.
+def check_variables(sets: Iterable[tuple[Sequence[Any], Sequence[str]]]) -> dict[str, int]:
+    """Return the bytes of variables on each device. Raises HardwareError if one is on the wrong device.
 
-    `wanted` is the device of each variable of each set.
+    `sets`: variables, and the expected device of each.
     """
     placed = Counter[str]()
-    for variables, devices in zip(placement.places, wanted, strict=True):
+    for variables, devices in sets:
         for variable, device in zip(variables, devices, strict=True):
             found = short_name(variable.device)
             if found != device:
@@ -90,8 +91,14 @@ def check_variables(placement: "Placement", wanted: Sequence[Sequence[str]]) -> 
     return dict(placed)
 
 
-def wanted_places(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
-    """Give the device of each variable of each set by the spec. `sizes`: of the variables, in numbers."""
+def check_placement(placement: Placement, spec: RunSpec) -> dict[str, int]:
+    """Return the bytes of trained variables on each device. Raises HardwareError as `check_variables`."""
+    sizes = [variable.shape.num_elements() for variable in placement.places[0]]
+    return check_variables(zip(placement.places, expected_devices(spec, sizes), strict=True))
+
+
+def expected_devices(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
+    """Return the device of each variable of each set by the spec. `sizes`: of the variables, in numbers."""
     devices = [device.device for device in spec.devices]
     if spec.variable_update != "parameter_server":
         return [[device] * len(sizes) for device in devices]
@@ -101,6 +108,6 @@ def wanted_places(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
 
 
 def short_name(device: str) -> str:
-    """Give `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`."""
+    """Return `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`."""
     kind, _, number = device.rpartition("/")[2].rpartition(":")
     return f"/{kind.removeprefix('device:')}:{number}"

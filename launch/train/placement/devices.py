@@ -14,13 +14,12 @@ HOST = "/CPU:0"  # where time is read and losses are added up
 
 
 def set_up(spec: RunSpec) -> None:
-    """Make the logical devices that the spec names, and forbid TensorFlow to place an op elsewhere.
+    """Make the logical devices that the spec names, and forbid TensorFlow to place an op on another.
 
-    On the CPU backend as many logical CPU devices as the spec names; they share the cores. Threads are as the
-    spec says; where it says nothing CPU devices that run at once share the cores out among their ops, and all
-    else is TensorFlow's own choice. Each GPU's memory grows, or is limited. Raises
-    UsageError for numeric settings that cannot be (`require_numerics`), HardwareError if TensorFlow sees
-    fewer GPUs than the spec has.
+    On the CPU backend as many logical CPU devices as the spec names; they share the cores. Threads are those
+    of the spec; without any, CPU devices that run at once divide the cores among their ops, and all else is
+    TensorFlow's own choice. GPU memory grows, or is limited. Raises UsageError for numeric settings that
+    cannot be (`require_numerics`), HardwareError if TensorFlow sees fewer GPUs than the spec has.
     """
     require_numerics(spec, os.environ)
     tf.config.set_soft_device_placement(False)
@@ -51,20 +50,20 @@ def set_up(spec: RunSpec) -> None:
 
 
 def settings(spec: RunSpec) -> dict[str, str]:
-    """Tell how the runtime is set, for the result; what TensorFlow chooses itself is left out."""
+    """Return the settings of the runtime, for the result; what TensorFlow chooses itself is left out."""
     threads = {
         "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
     }
-    told = {name: str(count) for name, count in threads.items() if count}
+    found = {name: str(count) for name, count in threads.items() if count}
     if spec.backend == "cpu":
-        return told
+        return found
     mode = os.environ.get(GPU_THREAD_MODE, "global")
     count = os.environ.get(GPU_THREAD_COUNT, "")
     limit = spec.runtime.memory_limit_mib
     growth = os.environ.get(ALLOW_GROWTH, "true").lower() in ("true", "1")
     memory = f"{limit} MiB" if limit is not None else "grows" if growth else "all at once"
-    return told | {
+    return found | {
         "gpu_threads": f"{mode} {count}" if count and mode != "global" else mode,
         "gpu_memory": memory,
     }
@@ -80,22 +79,22 @@ def require(device: str) -> None:
 
 
 def _threads_of_an_op(spec: RunSpec) -> int | None:
-    """Give each of the CPU devices that run at once its share of the cores; None: TensorFlow's own choice.
+    """Return the share of the cores of each CPU device that runs at once; None: TensorFlow's own choice.
 
     Two towers on two cores take 3 to 7 % less CPU time so (ResNet-20, ResNet-50): no op is cut into parts
     that wait for one another.
     """
-    width = turn_width(spec)
+    width = concurrent_towers(spec)
     if spec.backend == "gpu" or width < 2:
         return None
     return max(len(os.sched_getaffinity(0)) // width, 1)
 
 
-def turn_width(spec: RunSpec) -> int:
-    """Tell how many towers may run at once.
+def concurrent_towers(spec: RunSpec) -> int:
+    """Return how many towers run at once.
 
     GPUs: all. Logical CPU devices share the cores, so that more towers than cores would only queue inside
-    TensorFlow and their times would say nothing: the largest divisor of the tower count that is at most the
+    TensorFlow and their times would mean nothing: the largest divisor of the tower count that is at most the
     number of usable cores runs at once, and the next group starts when the one before has its gradients.
     """
     towers = len(spec.devices)

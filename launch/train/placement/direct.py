@@ -1,39 +1,38 @@
-"""Strategies that keep nothing from one step to the next: servers, replicas, towers that train alone."""
+"""Placements without buffers between steps: servers, replicas, towers that train alone."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
+from gputopo.launch.train.placement.interface import Waits
 from gputopo.launch.train.placement.variables import create_copies, create_state, read
 from gputopo.launch.train.reductions.reducer import Reducer, add
 
 Tensor = Any
-Waits = Literal["all", "turn", "own", "none"]
-"""What an update waits for: see `Placement.waits`."""
 
 
-class Plain:
-    """A strategy that keeps nothing from one step to the next."""
+class Unbuffered:
+    """A placement that carries nothing from one step to the next."""
 
     buffers: Sequence[Any] = ()
     waits: Waits = "all"
 
-    def keep(
+    def store(
         self,
         weights: Sequence[Sequence[Tensor]],
         gradients: Sequence[Sequence[Tensor]],
         updates: Sequence[Any],
     ) -> list[Any]:
-        """Keep nothing."""
+        """Buffer nothing."""
         return []
 
-    def start_afresh(self) -> None:
-        """Nothing is kept."""
+    def reset_buffers(self) -> None:
+        """There are none."""
 
 
-class ParameterServer(Plain):
+class ParameterServer(Unbuffered):
     """Variables exist once, each on the device that `servers` names for it.
 
     Moves per step: all weights to each tower, all gradients back; they are added and applied at the server.
@@ -66,14 +65,14 @@ class AsynchronousServer(ParameterServer):
     A tower does not wait for the others to read, compute or apply; which of their changes it sees in its
     weights is chance. None gets lost: TensorFlow's training ops lock the variable (and its slots; the two
     powers of Adam's betas alone are read and written without a lock). The towers of one step start together.
-    Each adds its part of the step's weight decay, and its gradients are clipped by themselves.
+    Each adds its part of the step's weight decay, and its gradients are clipped separately.
     Moves per step: as ParameterServer.
     """
 
-    waits: Waits = "own"
+    waits: Waits = "each_tower"
 
 
-class Replicated(Plain):
+class Replicated(Unbuffered):
     """Every tower has its own copy of all variables; gradients are reduced, so the copies stay equal.
 
     Moves per step: all gradients, as the reduction does it; no weights.
@@ -94,13 +93,13 @@ class Replicated(Plain):
         return [list(of_tower) for of_tower in zip(*by_variable, strict=True)]
 
 
-class Independent(Plain):
+class Independent(Unbuffered):
     """Every tower trains its own copy alone. Nothing moves: the upper bound, and no common model.
 
-    A tower changes its copy as soon as it has its gradients, in its own turn: none are kept for the others.
+    A tower changes its copy as soon as it has its gradients, without waiting for the others.
     """
 
-    waits: Waits = "turn"
+    waits: Waits = "own_copy"
 
     def __init__(self, model: Model, devices: Sequence[str], seed: int) -> None:
         self.places = create_copies(model, [[device] for device in devices], seed)
@@ -111,5 +110,5 @@ class Independent(Plain):
         return read(self.places[tower])
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Give each tower its own gradients."""
+        """Return each tower's own gradients."""
         return [list(own) for own in gradients]

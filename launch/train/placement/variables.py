@@ -1,20 +1,34 @@
-"""Making, reading and comparing the variables of a run."""
+"""Variables of a run: created, read, assigned and compared."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.models import Model
+from gputopo.launch.models.model import Model
+from gputopo.launch.models.randomness import Stream
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.randomness import Stream
+from gputopo.launch.train.placement.interface import Placement
 
 Tensor = Any
 _INITIAL = 1000  # purpose of the random stream of the first variable's initial values
 _COMPARED_AT_ONCE = 2**20  # numbers
-FARTHEST = float(np.finfo(np.float32).max)
+INFINITE_DIFFERENCE = float(np.finfo(np.float32).max)
 """The difference of copies of which only one is a finite number: JSON has no infinity."""
+
+
+@dataclass(frozen=True)
+class VariableSet:
+    """Trained variables and moving statistics, [place][variable], of a trainer that is not our own towers."""
+
+    places: Sequence[Sequence[Any]]
+    states: Sequence[Sequence[Any]]
+    buffers: Sequence[Any] = ()
+
+    def reset_buffers(self) -> None:
+        """Nothing is carried from step to step."""
 
 
 def create(model: Model, devices: Sequence[str], seed: int) -> list[Any]:
@@ -28,9 +42,9 @@ def create(model: Model, devices: Sequence[str], seed: int) -> list[Any]:
 def create_copies(model: Model, places: Sequence[Sequence[str]], seed: int) -> list[list[Any]]:
     """Create several sets of the model's variables with equal first values, which are drawn once.
 
-    Each has memory of its own from the start. CPU devices would share it until the first update, which
-    would then put every variable among what the step works with, and cut that memory in pieces: in
-    ResNet-50 on two devices 70 to 90 MiB more, in AlexNet up to 350.
+    Each has its own memory from the start. CPU devices would share it until the first update, which would
+    then allocate every variable between the tensors of the step and fragment the memory: 70 to 90 MiB more
+    in ResNet-50 on two devices, up to 350 in AlexNet.
     """
     copies: list[list[Any]] = [[] for _ in places]
     for number, spec in enumerate(model.variables):
@@ -62,7 +76,7 @@ def read(variables: Sequence[Any]) -> list[Tensor]:
 
 
 def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
-    """Give the ops that put values, which are there already, into variables. Nothing is copied."""
+    """Return the ops that assign values, which are there already, to variables. Nothing is copied."""
     ops = []
     for variable, value in zip(variables, values, strict=True):
         with tf.device(variable.device):
@@ -70,17 +84,33 @@ def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
     return ops
 
 
-def largest_difference(places: Sequence[Sequence[Any]]) -> float:
-    """Give the largest absolute difference between any copy of any variable and the first tower's.
+def read_state(placement: Placement, tower: int, device: str) -> list[Tensor]:
+    """Return the moving statistics on a tower's device: its own, or those that all share."""
+    states = placement.states
+    values = [variable.read_value() for variable in states[tower if len(states) > 1 else 0]]
+    with tf.device(device):
+        return [tf.identity(value) for value in values]
 
-    Copies that are not finite at the same number are equal there if both are the same infinity or both no
-    number; otherwise they differ by `FARTHEST`.
+
+def write_state(placement: Placement, new: Sequence[Sequence[Tensor]]) -> list[Any]:
+    """Store the towers' new statistics ([tower][number]); where they share one set, the first tower's."""
+    ops = []
+    for variables, values in zip(placement.states, new, strict=False):
+        ops += assign(variables, values)
+    return ops
+
+
+def largest_difference(places: Sequence[Sequence[Any]]) -> float:
+    """Return the largest absolute difference between any copy of any variable and the first tower's.
+
+    Where copies are not finite they are equal if both are the same infinity or both NaN; otherwise they
+    differ by `INFINITE_DIFFERENCE`.
     """
     largest = 0.0
     for copies in zip(*places, strict=True):
         first, *others = map(_on_host, copies)
         for other in others:
-            # A slice at a time: what is compared takes no memory that training did not.
+            # A slice at a time, so that comparing allocates no more memory than training did.
             for start in range(0, len(first), _COMPARED_AT_ONCE):
                 own = slice(start, start + _COMPARED_AT_ONCE)
                 largest = max(largest, _farthest(first[own], other[own]))
@@ -88,7 +118,7 @@ def largest_difference(places: Sequence[Sequence[Any]]) -> float:
 
 
 def _on_host(variable: Any) -> Any:
-    """Give a variable's numbers in a row, on a CPU device without a copy."""
+    """Return a variable's numbers in a row, on a CPU device without a copy."""
     with tf.device(HOST):
         value = tf.reshape(tf.identity(variable.read_value()), (-1,))
     return np.asarray(memoryview(value))
@@ -101,4 +131,4 @@ def _farthest(first: Any, other: Any) -> float:
     if finite.all():
         return float(apart.max(initial=0.0))
     same = (first == other) | (np.isnan(first) & np.isnan(other))
-    return float(apart[finite].max(initial=0.0)) if (finite | same).all() else FARTHEST
+    return float(apart[finite].max(initial=0.0)) if (finite | same).all() else INFINITE_DIFFERENCE

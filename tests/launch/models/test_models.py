@@ -13,13 +13,14 @@ pytestmark = pytest.mark.tensorflow
 ASK = """
 import json, sys
 import numpy as np
-from gputopo import workload
-from gputopo.launch.train import layers, models
+from gputopo.workload import models as workload
+from gputopo.launch.models import layers, models
+from gputopo.launch.models.model import parameter_count
 from gputopo.launch.train.inputs.synthetic import examples
 from gputopo.launch.models.layers import Rows
-from gputopo.launch.train.randomness import Stream, cut_normal, integers, normal, uniform
+from gputopo.launch.models.randomness import Stream, cut_normal, integers, normal, uniform
 
-answer = {"parameters": {name: models.parameter_count(models.build(name)) for name in workload.names()}}
+answer = {"parameters": {name: parameter_count(models.build(name)) for name in workload.names()}}
 answer["shapes"] = {name: models.build(name).input_shape for name in workload.names()}
 stream = Stream(7, 3)
 for name, draw in (("uniform", uniform), ("normal", normal)):

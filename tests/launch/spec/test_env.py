@@ -26,26 +26,6 @@ def test_a_worker_on_cpu_devices_sees_no_gpu_whatever_was_planned() -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
-HUGE = "glibc.malloc.hugetlb"
-
-
-@pytest.mark.parametrize(
-    ("of_user", "of_worker"),
-    [
-        ({}, f"{HUGE}=1"),
-        ({"GLIBC_TUNABLES": ""}, f"{HUGE}=1"),
-        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}, f"glibc.malloc.arena_max=2:{HUGE}=1"),
-        ({"GLIBC_TUNABLES": f"{HUGE}=0:glibc.cpu.x=1"}, f"{HUGE}=0:glibc.cpu.x=1"),
-    ],
-)
-def test_a_worker_on_cpu_devices_asks_for_huge_pages_unless_the_user_decided(
-    of_user: dict[str, str], of_worker: str
-) -> None:
-    assert worker_env(of_user, cpu_spec(), PLAN)["GLIBC_TUNABLES"] == of_worker
-    on_gpus = worker_env(of_user, cpu_spec(backend="gpu"), PLAN)
-    assert on_gpus.get("GLIBC_TUNABLES") == of_user.get("GLIBC_TUNABLES")
-
-
 def test_what_the_user_set_for_tensorflow_stands() -> None:
     parent = {"TF_FORCE_GPU_ALLOW_GROWTH": "false", "TF_CPP_MIN_LOG_LEVEL": "0"}
     environment = worker_env(parent, cpu_spec(backend="gpu"), PLAN)

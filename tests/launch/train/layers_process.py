@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from gputopo.launch.models.layers import GraphLayers, Rows, dense
-from gputopo.launch.train.randomness import Stream
+from gputopo.launch.models.randomness import Stream
 
 BATCH, INPUTS, OUTPUTS = 2, 3, 5
 

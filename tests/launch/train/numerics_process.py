@@ -53,7 +53,7 @@ class Overflowing:
     def forward(self, weights: Any, state: Any, images: Any, rows: Any, *others: Any, **named: Any) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.models.models import Forward
+        from gputopo.launch.models.model import Forward
 
         passed = self.inner.forward(weights, state, images, rows, *others, **named)
         if rows.first // rows.batch != self.tower:
@@ -94,16 +94,14 @@ def tiny(keep: float) -> Any:
 
 def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
     from gputopo.launch.models.layers import Rows
-    from gputopo.launch.train import step
-    from gputopo.launch.train.inputs.factory import source_of
+    from gputopo.launch.models.randomness import Stream
     from gputopo.launch.train.inputs.synthetic import examples
-    from gputopo.launch.train.placement.placements import place
-    from gputopo.launch.train.randomness import Stream
+    from gputopo.launch.train.training import stepper_of
 
     model = _model(case)
-    placement = place(model, spec)
+    taken: Any = stepper_of(model, spec)
+    placement = taken.placement
     first = [variable.numpy() for variable in placement.places[0]]
-    taken = step.TrainingStep(model, spec, placement, source_of(model, spec))
     outcomes = [taken(number) for number in range(case["steps"])]
     if case.get("losses_only"):  # the weights of real models are large files
         return {"losses": np.array([outcome.losses for outcome in outcomes])}
@@ -120,13 +118,13 @@ def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
     for place_number, variables in enumerate(placement.places):
         for number, variable in enumerate(variables):
             found[f"last{place_number}_{number}"] = variable.numpy()
-            for slot, held in enumerate(taken.updater.slots[place_number][number]):
+            for slot, held in enumerate(taken.slots[place_number][number]):
                 found[f"slot{place_number}_{number}_{slot}"] = held.numpy()
                 assert held.device == variable.device
     for place_number, variables in enumerate(placement.states):
         for number, variable in enumerate(variables):
             found[f"state{place_number}_{number}"] = variable.numpy()
-    report = taken.updater.report()
+    report = taken.scale_report()
     if report is not None:
         found |= {"scales": np.array(report.loss_scales), "skipped": np.array(report.skipped_steps)}
     return found

@@ -47,10 +47,10 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 def _run(spec: RunSpec) -> dict[str, Any]:
     from gputopo.launch.models import models
     from gputopo.launch.models.layers import Rows
+    from gputopo.launch.models.randomness import Stream
     from gputopo.launch.train import training
     from gputopo.launch.train.inputs.synthetic import examples
     from gputopo.launch.train.placement import variables as made
-    from gputopo.launch.train.randomness import Stream
 
     events: list[Event] = []
     model = MODELS[spec.model]() if spec.model in MODELS else models.build(spec.model)

@@ -43,7 +43,7 @@ WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
 
 def wrapped(count: int) -> bool:
     """Tell whether what is put round reductions is tried on so many devices."""
-    return count in (3, 5)
+    return count in (3, 4)
 
 
 def run_spec(count: int, model: str = "trivial") -> RunSpec:

@@ -16,7 +16,8 @@ import json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from gputopo.values.events import Device
-from gputopo.launch.train import models, step
+from gputopo.launch.models import models
+from gputopo.launch.train import step
 from gputopo.launch.train.placement import devices, placements
 from gputopo.launch.train.lifecycle import evaluating
 from gputopo.launch.train.inputs.factory import source_of

@@ -1,46 +1,212 @@
-"""The loop with steps that are made up, in a process of its own: what it tells of each."""
+"""The loop with invented steps: which steps it takes and what it reports of each."""
 
-import json
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from tests.launch.forks import run_program
-
-pytestmark = pytest.mark.tensorflow
-
-TAKE = """
-import json, sys
-from types import SimpleNamespace
 import numpy as np
-from gputopo.launch.train.loop import Loop
-from gputopo.launch.train.step import StepOutcome
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.loop import (
+    Loop,
+    LossWatch,
+    ScaleReport,
+    ScaleWatch,
+    StepOutcome,
+    is_warm,
+    longest_warmup,
+)
+from gputopo.launch.train.placement import checking
+from gputopo.runs.steadiness import MAX_STEPS
+from gputopo.values.errors import InputError
+from gputopo.values.events import (
+    Event,
+    LossNotFinite,
+    Noticed,
+    PlacementChecked,
+    Step,
+    TowerMarks,
+    WarmupDone,
+)
 from tests.launch.specs import cpu_spec
-def outcome(losses, counts):
-    examples = None if counts is None else np.array(counts, np.float32)
-    return StepOutcome(np.array(losses, np.float32), np.zeros((2, 3)), examples=examples)
-outcomes = [outcome(*one) for one in json.loads(sys.argv[1])]
-class Step:
-    source = SimpleNamespace(waited_s=0.0)
-    def __call__(self, number):
-        return outcomes[number]
-told = []
-Loop(Step(), cpu_spec(num_batches=len(outcomes)), told.append).counted_steps()
-json.dump([[step.loss, step.images] for step in told], sys.stdout)
-"""
+
+NAN = float("nan")
 
 
-def told(*steps: tuple[list[float], list[int] | None]) -> list[list[Any]]:
-    """Give loss and images of each step as told, for the towers' losses and examples."""
-    done = run_program("-c", TAKE, json.dumps(steps))
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: list[list[Any]] = json.loads(done.stdout)
-    return found
+class Steps:
+    """A stepper whose outcomes are given; the input ends after the last."""
+
+    source: Any = SimpleNamespace(waited_s=0.0)
+
+    def __init__(self, outcomes: Sequence[StepOutcome]) -> None:
+        self.outcomes = list(outcomes)
+        self.numbers: list[int] = []
+
+    def __call__(self, number: int) -> StepOutcome:
+        if len(self.numbers) == len(self.outcomes):
+            raise StopIteration
+        self.numbers.append(number)
+        return self.outcomes[len(self.numbers) - 1]
+
+    def check_variables(self) -> dict[str, int]:
+        return {"/CPU:0": 4}
+
+    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
+        return {"/CPU:0": 1}
+
+
+def outcome(losses: Sequence[float] = (1.0, 1.0), examples: Sequence[int] | None = None) -> StepOutcome:
+    counts = None if examples is None else np.array(examples, np.float32)
+    return StepOutcome(np.array(losses, np.float32), np.zeros((2, 3)), examples=counts)
+
+
+@pytest.fixture(autouse=True)
+def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "run_and_collect", lambda run: (run(), None))
+
+
+def taken(spec: RunSpec, steps: Steps, *, trained: int = 0) -> tuple[list[Event], Loop, bool]:
+    events: list[Event] = []
+    stepper: Any = steps
+    loop = Loop(stepper, spec, events.append, trained=trained)
+    return events, loop, loop.run()
+
+
+def numbers(events: Sequence[Event]) -> list[tuple[int, int | None]]:
+    return [(event.step, event.global_step) for event in events if isinstance(event, Step)]
+
+
+def test_a_run_trains_its_warm_up_and_its_counted_steps_and_no_other() -> None:
+    steps = Steps([outcome()] * 20)
+    events, loop, ended = taken(cpu_spec(num_warmup_batches=2, num_batches=3), steps)
+    assert (loop.trained, ended) == (5, False)
+    assert steps.numbers == [0, 1, 2, 3, 4]
+    assert numbers(events) == [(-1, 1), (0, 2), (1, 3), (2, 4), (3, 5)]
+    kinds = [type(event) for event in events]
+    assert kinds == [PlacementChecked, Step, Step, WarmupDone, Step, Step, Step]
+    assert next(event.steps for event in events if isinstance(event, WarmupDone)) == 2
+
+
+def test_without_a_warm_up_the_first_step_is_counted() -> None:
+    steps = Steps([outcome()] * 20)
+    events, loop, _ = taken(cpu_spec(num_warmup_batches=0, num_batches=3), steps)
+    assert loop.trained == 3
+    assert numbers(events) == [(1, 1), (2, 2), (3, 3)]
+    assert [type(event) for event in events[:3]] == [PlacementChecked, WarmupDone, Step]
+
+
+def test_a_resumed_run_goes_on_with_the_number_of_the_checkpoint() -> None:
+    steps = Steps([outcome()] * 60)
+    events, loop, _ = taken(cpu_spec(num_warmup_batches=5, num_batches=30), steps, trained=25)
+    assert loop.trained == 60
+    assert steps.numbers == list(range(25, 60))
+    assert numbers(events)[0] == (-4, 26)
+    assert numbers(events)[-1] == (30, 60)
+
+
+def test_an_evaluation_takes_the_batches_of_the_data_and_times_all_but_the_first() -> None:
+    steps = Steps([outcome()] * 20)
+    events: list[Event] = []
+    stepper: Any = steps
+    loop = Loop(stepper, cpu_spec(num_warmup_batches=10, num_batches=3), events.append)
+    assert not loop.run_evaluation()
+    assert numbers(events) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_data_that_end_in_the_warm_up_are_an_error_and_later_the_end_of_the_run() -> None:
+    spec = cpu_spec(num_warmup_batches=2, num_batches=3)
+    with pytest.raises(InputError, match="not one whole step"):
+        taken(spec, Steps([]))
+    with pytest.raises(InputError, match="step 2 of the warm-up"):
+        taken(spec, Steps([outcome()]))
+    assert taken(spec, Steps([outcome()] * 4))[2]
 
 
 def test_the_loss_of_a_step_is_the_mean_of_its_examples_also_where_a_tower_has_few_or_none() -> None:
-    whole, uneven, one, training = told(
-        ([2.0, 4.0], [4, 4]), ([2.0, 4.0], [3, 1]), ([2.0, 0.0], [1, 0]), ([2.0, 4.0], None)
+    steps = Steps(
+        [
+            outcome([2.0, 4.0], [4, 4]),
+            outcome([2.0, 4.0], [3, 1]),
+            outcome([2.0, 0.0], [1, 0]),
+            outcome([2.0, 4.0]),
+        ]
     )
-    assert (whole, uneven, one) == ([3.0, 8], [2.5, 4], [2.0, 1])
+    events, _, _ = taken(cpu_spec(num_warmup_batches=0, num_batches=4), steps)
+    whole, uneven, one, training = [(event.loss, event.images) for event in events if isinstance(event, Step)]
+    assert (whole, uneven, one) == ((3.0, 8), (2.5, 4), (2.0, 1))
     assert training[0] == 3.0
+
+
+@given(st.integers(0, 300), st.booleans(), st.lists(st.floats(0.001, 1.0), max_size=300))
+def test_no_warmup_is_shorter_than_asked_or_longer_than_its_limit(
+    least: int, detect: bool, seconds: list[float]
+) -> None:
+    spec = cpu_spec(num_warmup_batches=least, detect_warmup=detect)
+    assert not is_warm(spec, seconds[: least - 1]) or least == 0
+    assert is_warm(spec, [0.1] * longest_warmup(spec))
+
+
+@pytest.mark.parametrize("done", [0, 1, 4, 5])
+def test_a_counted_warmup_ends_with_its_last_step(done: int) -> None:
+    assert is_warm(cpu_spec(num_warmup_batches=5, detect_warmup=False), [0.1] * done) == (done == 5)
+
+
+def test_a_detected_warmup_ends_early_where_times_are_steady_and_never_where_they_fall() -> None:
+    spec = cpu_spec(num_warmup_batches=0, detect_warmup=True)
+    steady = [9.0] + [1.0] * 5 + [0.1] * 55
+    falling = [1.0 / (number + 1) for number in range(MAX_STEPS - 1)]
+    assert any(is_warm(spec, steady[:done]) for done in range(1, len(steady) + 1))
+    assert not any(is_warm(spec, falling[:done]) for done in range(1, len(falling) + 1))
+
+
+def watched(reports: Sequence[ScaleReport | None], *, first: int = 1) -> list[str]:
+    """What is said of steps `first`, `first` + 1, ... after which the scale stands so."""
+    told: list[Event] = []
+    at = 0
+    watch = ScaleWatch(lambda: reports[at], told.append)
+    for at, number in enumerate(range(first, first + len(reports))):  # noqa: B007 - `watch` looks at it
+        watch.before(number)
+        watch.after(Step(time_s=0.0, step=number, seconds=0.1, images=4, loss=None, marks=()), None)
+    watch.close()
+    return [event.says for event in told if isinstance(event, Noticed)]
+
+
+def test_the_first_skipped_step_is_reported_at_once_and_the_total_at_the_end() -> None:
+    stands = [ScaleReport((128.0,), (0,)), ScaleReport((64.0,), (1,)), ScaleReport((32.0,), (2,))]
+    assert watched(stands) == [
+        "Step 2 was skipped: a gradient was not finite. Current loss scale: 64.",
+        "Steps skipped because a gradient was not finite: 2. Current loss scale: 32.",
+    ]
+
+
+def test_a_skipped_step_of_the_warm_up_is_named_so_and_not_by_a_number_below_one() -> None:
+    told = watched([ScaleReport((64.0,), (1,))], first=-2)
+    assert told[0].startswith("A step of the warm-up was skipped: a gradient was not finite.")
+
+
+def test_skipped_steps_of_independent_towers_are_counted_apart() -> None:
+    assert watched([ScaleReport((64.0, 32.0), (0, 1))])[-1] == (
+        "Steps skipped because a gradient was not finite: 1 of tower 1. Loss scales: 64, 32."
+    )
+
+
+@pytest.mark.parametrize("stands", [None, ScaleReport((128.0,), (0,))])
+def test_nothing_is_reported_where_no_step_was_skipped(stands: ScaleReport | None) -> None:
+    assert watched([stands, stands]) == []
+
+
+@pytest.mark.parametrize(("losses", "towers"), [([1.0, 2.0], []), ([1.0, NAN], [(1,)]), ([NAN], [(0, 1)])])
+def test_a_loss_that_is_not_finite_is_reported_once_of_its_tower_or_of_all(
+    losses: list[float], towers: list[tuple[int, ...]]
+) -> None:
+    events: list[Event] = []
+    watch = LossWatch(events.append)
+    marks = tuple(TowerMarks(tower=tower, start_s=0.0, weights_s=0.1, compute_s=0.3) for tower in range(2))
+    for number in range(2):
+        step = Step(time_s=0.0, step=number, seconds=0.5, images=8, loss=None, marks=marks)
+        watch.after(step, outcome(losses))
+    assert [event.towers for event in events if isinstance(event, LossNotFinite)] == towers

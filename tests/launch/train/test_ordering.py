@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from gputopo.launch.train.ordering import needed_for, put_after, readers_of
+from gputopo.launch.train.ordering import needed_for, readers_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -60,19 +60,3 @@ def test_ops_that_the_outcome_does_not_need_are_no_readers_and_would_not_run() -
         with tf.control_dependencies([tf.square(value, name="before")]):
             outcome = tf.constant(1.0)
         assert names(value, outcome) == ["before"]
-
-
-def test_what_was_built_before_an_op_can_wait_for_it() -> None:
-    with tf.Graph().as_default():
-        value = tf.zeros((2,))
-        early = tf.exp(value, name="early")
-        late = tf.square(value, name="late")
-        put_after(early, [late.op])
-        assert early.op.control_inputs == [late.op]
-
-
-def test_an_op_that_makes_other_tensors_too_does_not_wait() -> None:
-    with tf.Graph().as_default():
-        one, _ = tf.identity_n([tf.zeros((2,)), tf.ones((2,))])
-        put_after(one, [tf.no_op()])
-        assert one.op.control_inputs == []

@@ -16,7 +16,8 @@ import json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from gputopo.values.events import Device
-from gputopo.launch.train import models, trainers
+from gputopo.launch.models import models
+from gputopo.launch.train.training import stepper_of
 from gputopo.launch.train.placement import devices
 from gputopo.launch.spec.run_spec import Optimization, Precision, RunSpec
 
@@ -54,25 +55,25 @@ for model, formats in ((USER + "normed", ("NHWC", "NCHW")), (USER + "dropping", 
         ("keras:MobileNetV2", ("NCHW",))):
     for data_format in formats:
         one = spec(model=model, data_format=data_format)
-        step = trainers.stepper_of(models.build(model, one), one).step
+        step = stepper_of(models.build(model, one), one)
         look(f"{model} {data_format}", step.graph_nodes())
 optimizers = {"sgd": {"gradient_clip": 1.0}, "momentum": {"nesterov": True, "weight_decay": 0.1},
     "rmsprop": {"gradient_clip_norm": 1.0}, "adam": {}}
 for method, (name, options) in zip(("kuza55", "avolkov1", "fchollet", "kuza55"), optimizers.items()):
     for model in (USER + "normed", USER + "dropping", "lenet"):
         one = spec(model=model, method=method, optimization=Optimization(optimizer=name, **options))
-        step = trainers.stepper_of(models.build(model, one), one)
+        step = stepper_of(models.build(model, one), one)
         look(f"{model} {method}", step.graph_nodes())
         look(f"{model} {method} {name}", step.update_nodes())
 short = Precision(compute="fp16", loss_scale=128.0, auto_loss_scale=True)
 for model, method in ((USER + "activity", "fchollet"), (USER + "counting", "avolkov1"), ("lenet", "kuza55")):
     one = spec(model=model, method=method, precision=short)
-    step = trainers.stepper_of(models.build(model, one), one)
+    step = stepper_of(models.build(model, one), one)
     look(f"{model} {method} short", step.graph_nodes())
     look(f"{model} {method} short update", step.update_nodes())
 for strategy in ("mirrored:one", "mirrored:hierarchical", "central"):
     one = spec(model=USER + "normed", strategy=strategy)
-    look(strategy, trainers.stepper_of(models.build(one.model, one), one).graph_nodes())
+    look(strategy, stepper_of(models.build(one.model, one), one).graph_nodes())
 json.dump(found, sys.stdout)
 """
 

@@ -1,4 +1,4 @@
-"""The training core against a float64 numpy computation, on 1, 2 and 4 logical CPU devices."""
+"""The training core against a float64 numpy computation, on 1 and 4 logical CPU devices."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from tests.launch.train.small_model import SHAPES, train
 pytestmark = pytest.mark.tensorflow
 
 JOINT_BATCH = 8
-STEPS = 6  # the first, two of warm-up, three counted
+STEPS = 6  # two of warm-up, four counted
 RATE = 0.3
 # float32 keeps about 7 digits; sums over some hundred terms and six steps may lose two of them.
 TOLERANCE = 1e-5
@@ -33,7 +33,7 @@ def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]]) -> di
 def cases_for(towers: int) -> dict[str, dict[str, Any]]:
     common = {
         "batch_size": JOINT_BATCH // towers,
-        "num_batches": 3,
+        "num_batches": 4,
         "num_warmup_batches": 2,
         "learning_rate": RATE,
     }
@@ -53,7 +53,7 @@ def cases_for(towers: int) -> dict[str, dict[str, Any]]:
     return cases
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
+@pytest.fixture(scope="module", params=[1, 4])
 def ran(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[int, dict[str, Any]]:
@@ -79,8 +79,7 @@ def test_synchronous_modes_train_like_one_device_on_the_joint_batch(
     found = cases[f"{mode}-{reduce}"]
     # A tower's loss is the mean of its own rows, so the towers' gradients add up to `towers` times the mean.
     losses, last = oracle(found, RATE if reduce == "mean" else RATE * towers)
-    # The first step is not among the events: it is the one whose placements are checked.
-    assert found["losses"] == pytest.approx(losses[1:], rel=TOLERANCE)
+    assert found["losses"] == pytest.approx(losses, rel=TOLERANCE)
     places = towers if mode == "replicated" else 1
     for place in range(places):
         for got, expected in zip(weights(found, place), last, strict=True):

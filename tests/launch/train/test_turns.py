@@ -2,14 +2,11 @@
 
 import functools
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.launch.train.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -20,15 +17,7 @@ LARGE = 1 << 20
 
 @functools.cache
 def built(cores: int, towers: int) -> Found:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.train.turns_process", str(cores), str(towers)],
-        env=environment(),
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_program("-m", "tests.launch.train.turns_process", str(cores), str(towers))
     assert done.returncode == 0, done.stderr[-3000:]
     found: Found = json.loads(done.stdout)
     return found
@@ -71,22 +60,3 @@ def test_an_independent_tower_changes_its_copy_without_waiting_for_those_that_ru
     found = built(cores=2, towers=4)
     assert changes(found, "independent", large=False) == {(1, 0)}
     assert changes(found, "independent", large=True) == {(0, 1)}
-
-
-def later(found: Found, mode: str) -> set[tuple[int, int, bool, int]]:
-    """Of gradients that wait: tower, tower waited for, whether for a huge variable, own ops waited for."""
-    sizes = found[mode]["sizes"]
-    told = [(tower, *divmod(change, len(sizes)), rest) for tower, change, rest in found[mode]["later"]]
-    return {(tower, of, sizes[variable] >= LARGE, rest) for tower, of, variable, rest in told}
-
-
-def test_half_of_the_independent_towers_make_huge_gradients_last_when_those_of_the_others_are_used_up() -> (
-    None
-):
-    four = built(cores=2, towers=4)
-    small = sum(size < LARGE for size in four["independent"]["sizes"])
-    assert small > 1
-    assert later(four, "independent") == {(1, 0, True, small), (3, 2, True, small)}
-    assert later(built(cores=3, towers=3), "independent") == {(2, 0, True, small)}
-    assert later(built(cores=1, towers=3), "independent") == set()
-    assert later(four, "parameter_server") == set()

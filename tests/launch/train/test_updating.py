@@ -47,7 +47,7 @@ SCALED = {"clip", "clip_norm", "adam"}
 # The rate is the same wherever the variables are.
 RATES = {"warmup", "piecewise", "exponential", "cosine"}
 # On a third device the optimizers alone are tried again: what comes before them is the same for any number.
-OF_THREE = {"nesterov", "rmsprop", "adam", "clip_norm"}
+OF_THREE = {"nesterov", "adam"}
 
 
 # Next to a decay of 2 % a step its gradients do nothing at this rate.

@@ -50,12 +50,12 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
     from gputopo.launch.models import models
-    from gputopo.launch.train import trainers
+    from gputopo.launch.models.model import parameter_count
     from gputopo.launch.train.placement import checking
-    from gputopo.launch.train.step import marks_of
+    from gputopo.launch.train.training import stepper_of
 
     model: Any = SmallModel() if spec.model == "small" else models.build(spec.model, spec)
-    stepper: Any = trainers.stepper_of(model, spec)
+    stepper: Any = stepper_of(model, spec)
     first, counts = checking.run_and_collect(lambda: stepper(0))
     assert counts is not None
     outcomes = [first] + [stepper(number) for number in range(1, steps)]
@@ -70,12 +70,12 @@ def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
     )
     return {
         "losses": [float(outcome.losses.mean()) for outcome in outcomes],
-        "marks": [marks_of(outcome) for outcome in outcomes],
+        "marks": [outcome.tower_times for outcome in outcomes],
         "variables": stepper.check_variables(),
         "ops": stepper.check_ops(counts),
         "says": stepper.says,
         "nodes": _nodes(stepper),
-        "parameters": models.parameter_count(model),
+        "parameters": parameter_count(model),
         "scale": _scale(stepper),
         "slots": [[len(slots) for slots in place] for place in stepper.slots],
     }

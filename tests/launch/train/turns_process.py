@@ -3,13 +3,10 @@
 Printed for each mode, in `adds` of every op that adds gradients of several towers, and in `changes` of every
 op that changes a variable: how many towers' time marks it waits for without taking a value from them, and
 how many towers' other ops. `sizes`: the numbers of each variable; changes come tower by tower in its order.
-In `later` of every op of a tower that waits for a change to be made: the tower, which change it is, and for
-how many other ops of the tower it waits without taking a value from them.
 """
 
 import json
 import os
-import re
 import sys
 from typing import Any
 
@@ -20,14 +17,13 @@ import msgspec  # noqa: E402
 import numpy as np  # noqa: E402
 
 from gputopo.launch.models import models  # noqa: E402
-from gputopo.launch.train import step as steps  # noqa: E402
 from gputopo.launch.train.placement.devices import set_up  # noqa: E402
-from gputopo.launch.train.trainers import OwnTowers, stepper_of  # noqa: E402
+from gputopo.launch.train.step import TrainingStep  # noqa: E402
+from gputopo.launch.train.training import stepper_of  # noqa: E402
 from gputopo.values.events import Device  # noqa: E402
 from tests.launch.specs import cpu_spec  # noqa: E402
 
 TOWERS = int(sys.argv[2])
-steps._HUGE = steps._LARGE  # the model has none larger
 MODES: dict[str, dict[str, Any]] = {
     "parameter_server": {"variable_update": "parameter_server"},
     "ring": {"variable_update": "replicated", "all_reduce": "ring", "ps_device": None},
@@ -62,8 +58,8 @@ for name, mode in MODES.items():
     own = msgspec.structs.replace(spec, **mode)
     model = models.build(own.model, own)
     step = stepper_of(model, own)
-    assert isinstance(step, OwnTowers)
-    nodes = {node.name: node for node in step.step.graph_nodes()}
+    assert isinstance(step, TrainingStep)
+    nodes = {node.name: node for node in step.graph_nodes()}
     found[name] = {kind: [] for kind in KINDS}
     for node in nodes.values():
         for kind, ops in KINDS.items():
@@ -72,15 +68,6 @@ for name, mode in MODES.items():
                 marks = {source for source in sources if source.startswith("marks/")}
                 others = {source.partition("/")[0] for source in sources - marks}
                 found[name][kind].append((len(marks), len(others)))
-    made = [
-        node.name for node in nodes.values() if node.name.startswith("update") and node.op in KINDS["changes"]
-    ]
-    found[name]["later"] = [
-        (int(tower[1]), made.index(source[1:]), sum(one.startswith("^") for one in node.input) - 1)
-        for node in nodes.values()
-        for source in node.input
-        if source[1:] in made and (tower := re.search(r"tower_(\d+)", node.name))
-    ]
     assert len(found[name]["changes"]) % len(model.variables) == 0
     found[name]["sizes"] = [int(np.prod(one.shape)) for one in model.variables]
 json.dump(found, sys.stdout)

@@ -214,17 +214,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 from gputopo.launch import model_names
-from gputopo.launch.train import models
+from gputopo.launch.models import models
+from gputopo.launch.models.model import parameter_count
 from gputopo.launch.models.keras.building import build_keras, seeds
 from gputopo.launch.models.keras.outputs import Head
 from gputopo.launch.models.layers import Rows
-from gputopo.launch.train.randomness import Stream
+from gputopo.launch.models.randomness import Stream
 
 answer = {}
 for name in ("ResNet50", "inceptionv3", "MobileNetV3Small"):
     built = models.build(f"keras:{name}")
     counted = sum(int(np.prod(one.shape)) for one in (*built.variables, *built.state))
-    answer[name] = [counted, models.parameter_count(built), built.input_shape, built.classes]
+    answer[name] = [counted, parameter_count(built), built.input_shape, built.classes]
 from gputopo.values.events import Device
 from gputopo.launch.spec.run_spec import RunSpec
 one = RunSpec(model="keras:DenseNet121", backend="gpu", batch_size=1, data_format="NCHW",
@@ -245,12 +246,12 @@ answer["from probabilities"] = [exact.numpy().tolist(),
 graph = tf.function(lambda x: head.logits(tf.nn.softmax(x)), autograph=False)
 answer["from the graph"] = bool((graph(logits) == logits).numpy().all())
 
-from gputopo.launch.train import trainers
+from gputopo.launch.train.training import stepper_of
 from gputopo.launch.train.inputs.synthetic import examples
 one = RunSpec(model="tests.launch.train.user_models:squares", backend="cpu", ps_device="/CPU:0", batch_size=6,
     devices=(Device(tower=0, device="/CPU:0"),))
 model = models.build(one.model, one)
-first = float(trainers.stepper_of(model, one)(0).losses[0])
+first = float(stepper_of(model, one)(0).losses[0])
 images, labels = examples(model, Rows(0, 6, Stream(one.seed, 0)), seed=one.seed, data_format="NHWC")
 images, wanted = model.own_layout(images, "NHWC"), tf.one_hot(labels, 3)
 answer["regularised"] = [first, float(model.keras.test_on_batch(images, wanted)),

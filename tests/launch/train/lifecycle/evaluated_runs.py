@@ -29,7 +29,7 @@ def _trained(folder: Path) -> list[Fields]:
         "training_accuracy": True,
     }
     return [
-        _run("train", STEPS - 1, lifecycle=all_kept, optimization={"optimizer": "momentum"}),
+        _run("train", STEPS, lifecycle=all_kept, optimization={"optimizer": "momentum"}),
         _run(
             "xla",
             4,
@@ -68,7 +68,7 @@ def _written(folder: Path) -> list[Fields]:
     (folder / "link").symlink_to(folder / "real")
     small_disk = 3000  # bytes: enough for the arrays
     return [
-        _run("board_full", disk_bytes=0, lifecycle={"tensorboard": str(folder / "full")}),
+        _run("board_full", 2, disk_bytes=0, lifecycle={"tensorboard": str(folder / "full")}),
         _run("export_full", disk_bytes=small_disk, lifecycle={"export": str(folder / "small")}),
         _run("linked", lifecycle={"export": str(folder / "link")}),
         _run("used", lifecycle={"export": str(folder / "used")}),

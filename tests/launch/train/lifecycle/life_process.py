@@ -39,8 +39,8 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 def _save_examples(out: Path, rows: int) -> None:
     from gputopo.launch.models.layers import Rows
+    from gputopo.launch.models.randomness import Stream
     from gputopo.launch.train.inputs.synthetic import examples
-    from gputopo.launch.train.randomness import Stream
 
     seed = 1234
     images, labels = examples(NormModel(), Rows(0, rows, Stream(seed, 0)), seed=seed, data_format="NHWC")

@@ -36,7 +36,7 @@ def run_of(folder: Path, name: str, mode: Fields, devices: int, *, resume: bool)
         "name": name,
         "batch_size": 4,
         "num_warmup_batches": 0,
-        "num_batches": 1,
+        "num_batches": BEFORE if not resume else 1,
         "optimization": {"optimizer": "sgd"},
         "devices": [{"tower": tower, "device": f"/CPU:{tower}"} for tower in range(devices)],
         "lifecycle": kept,

@@ -1,6 +1,5 @@
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import pytest
@@ -84,34 +83,29 @@ class Variable:
     dtype: Type = Type()
 
 
-@dataclass(frozen=True)
-class Held:
-    places: list[list[Variable]]
-
-
-def held(*devices: str) -> Any:
-    return Held([[Variable(on(device), Shape(10 * (number + 1))) for number, device in enumerate(devices)]])
+def variables(*devices: str) -> list[Variable]:
+    return [Variable(on(device), Shape(10 * (number + 1))) for number, device in enumerate(devices)]
 
 
 def test_every_set_of_variables_has_its_devices_by_the_spec() -> None:
     two = spec("/GPU:0", "/GPU:1")
-    assert checking.wanted_places(two, [8, 2]) == [["/GPU:0"] * 2]
+    assert checking.expected_devices(two, [8, 2]) == [["/GPU:0"] * 2]
     spread = msgspec.structs.replace(two, ps_device=None, exchange=Exchange(ps_spread=True))
-    assert checking.wanted_places(spread, [8, 2, 3]) == [["/GPU:0", "/GPU:1", "/GPU:1"]]
+    assert checking.expected_devices(spread, [8, 2, 3]) == [["/GPU:0", "/GPU:1", "/GPU:1"]]
     for update in ("replicated", "independent"):
         own = msgspec.structs.replace(two, variable_update=update, ps_device=None)
-        assert checking.wanted_places(own, [8, 2]) == [["/GPU:0"] * 2, ["/GPU:1"] * 2]
+        assert checking.expected_devices(own, [8, 2]) == [["/GPU:0"] * 2, ["/GPU:1"] * 2]
 
 
 def test_bytes_of_variables_are_counted_by_device() -> None:
-    wanted = [["/GPU:0", "/GPU:1", "/GPU:0"]]
-    found = checking.check_variables(held("GPU:0", "GPU:1", "GPU:0"), wanted)
+    wanted = ["/GPU:0", "/GPU:1", "/GPU:0"]
+    found = checking.check_variables([(variables("GPU:0", "GPU:1", "GPU:0"), wanted)])
     assert found == {"/GPU:0": 160, "/GPU:1": 80}
 
 
 def test_one_variable_on_another_device_is_an_error_that_names_both() -> None:
     with pytest.raises(HardwareError, match=r"variable kernel:0 is on /CPU:0, not on /GPU:1"):
-        checking.check_variables(held("GPU:0", "CPU:0"), [["/GPU:0", "/GPU:1"]])
+        checking.check_variables([(variables("GPU:0", "CPU:0"), ["/GPU:0", "/GPU:1"])])
 
 
 @pytest.mark.parametrize(

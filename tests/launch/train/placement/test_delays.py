@@ -30,7 +30,7 @@ for name, update, exchange in (
     for variable in (*held.buffers, *(one for place in held.places for one in place)):
         buffer = any(variable is one for one in held.buffers)
         variable.assign(np.full(variable.shape, 7.0 if buffer else 3.0))
-    held.start_afresh()
+    held.reset_buffers()
     told[name] = {
         "on": made,
         "values": sorted({float(value) for one in held.buffers for value in one.numpy().flat}),
@@ -62,16 +62,16 @@ from gputopo.launch.train.placement import delays, devices
 from tests.launch.train.reduction_cases import run_spec
 
 devices.set_up(run_spec(2))
-kept, other = (delays.Kept((3, 2), "/CPU:1") for _ in "ab")
+kept, other = (delays.Buffer((3, 2), "/CPU:1") for _ in "ab")
 told = {"first": kept.numpy().tolist(), "shape": kept.shape, "on": kept.device[-5:]}
 kept.assign(np.full((3, 2), 5.0))
 
 def take():
     value = kept.take()
     other.take()
-    told["known"] = [kept._taken.inputs[1].shape.rank, value.shape.rank]
-    told["apart"] = kept._taken.inputs[1].op.inputs[0] is not other._taken.inputs[1].op.inputs[0]
-    with tf.control_dependencies([kept._taken]):
+    told["known"] = [kept._emptied.inputs[1].shape.rank, value.shape.rank]
+    told["apart"] = kept._emptied.inputs[1].op.inputs[0] is not other._emptied.inputs[1].op.inputs[0]
+    with tf.control_dependencies([kept._emptied]):
         return value, tf.identity(kept._variable.read_value())
 
 def step(number):

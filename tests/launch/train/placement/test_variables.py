@@ -14,7 +14,7 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 from gputopo.launch.train.placement import devices
-from gputopo.launch.train.placement.variables import FARTHEST, largest_difference
+from gputopo.launch.train.placement.variables import INFINITE_DIFFERENCE, largest_difference
 from tests.launch.train.reduction_cases import run_spec
 
 devices.set_up(run_spec(3))
@@ -42,7 +42,7 @@ json.dump({
     "first lost": compared([nan, 2], [1, 2]),
     "infinities": compared([inf], [-inf]),
     "too far": compared([3e38], [-3e38]),
-    "farthest": FARTHEST,
+    "farthest": INFINITE_DIFFERENCE,
 }, sys.stdout)
 """
 
@@ -72,9 +72,9 @@ PLACES = """
 import json, sys
 import msgspec
 import numpy as np
-from gputopo.launch.train import models
+from gputopo.launch.models import models
 from gputopo.launch.train.placement import devices
-from gputopo.launch.train.trainers import OwnTowers, stepper_of
+from gputopo.launch.train.training import stepper_of
 from tests.launch.specs import cpu_spec
 
 def addresses(variables):

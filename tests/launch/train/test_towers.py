@@ -1,14 +1,12 @@
 """Hits against a stable sort, and in the odd cases: ties, numbers that are none, rows without an example."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.launch.train.worker_process import environment
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
@@ -16,9 +14,9 @@ ASK = """
 import json, sys
 from types import SimpleNamespace
 import tensorflow as tf
-from gputopo.launch.train.accuracy import hits
+from gputopo.launch.train.towers import hits
 found = []
-for case in json.load(sys.stdin):
+for case in json.loads(sys.argv[1]):
     model = SimpleNamespace(classes=case["classes"])
     logits = tf.constant(case["logits"], tf.float32)
     found.append(hits(model, logits, tf.constant(case["labels"], tf.int64)).numpy().tolist())
@@ -27,15 +25,7 @@ json.dump(found, sys.stdout)
 
 
 def ask(cases: list[dict[str, Any]]) -> list[list[float]]:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        input=json.dumps(cases),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program("-c", ASK, json.dumps(cases))
     assert done.returncode == 0, done.stderr[-2000:]
     found: list[list[float]] = json.loads(done.stdout)
     return found
