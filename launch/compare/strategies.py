@@ -86,8 +86,8 @@ class StrategyStep:
         self.source = source_of(model, spec)
         scale = LossScale(spec)
         self._math = TowerMath(model, spec, self.source, scale)
-        held: Any = self.placement  # all that an updater asks of a placement
-        self._updater = Updater(held, spec.optimization, spec.learning_rate, scale)
+        sets: Any = self.placement  # all that an updater needs of a placement
+        self._updater = Updater(sets, spec.optimization, spec.learning_rate, scale)
         self._marks = Marks()
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
@@ -100,7 +100,7 @@ class StrategyStep:
 
     @property
     def own_slots(self) -> int:
-        """How many slots each variable has of its own."""
+        """Number of slots of each variable itself."""
         return self._updater.own_slots
 
     @property
@@ -109,7 +109,7 @@ class StrategyStep:
         return self._updater.scale_variables
 
     def scale_report(self) -> ScaleReport | None:
-        """Tell where the loss scale stands, after a step; None where nothing is scaled."""
+        """Return the current loss scale, after a step; None where nothing is scaled."""
         return self._updater.report()
 
     def __call__(self, number: int) -> StepOutcome:
@@ -119,7 +119,7 @@ class StrategyStep:
         return StepOutcome(losses.numpy(), marks.numpy() - begin.numpy())
 
     def graph_nodes(self) -> Sequence[Any]:
-        """Give the nodes of the step as built: name, op, device, attr."""
+        """Return the nodes of the step as built: name, op, device, attr."""
         nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
         return nodes
 
@@ -147,8 +147,8 @@ class StrategyStep:
                 updates = self._updater.update(list(zip(*totals, strict=True)), number)
                 updates += self._keep([local(state)[0] for state in states])
         with tf.device(HOST), tf.control_dependencies(updates):
-            kept = tf.stack([tf.identity(loss) for loss in local(losses)])
-            return kept, tf.identity(begin), tf.stack(marks), tf.add_n(self._marks.probes)
+            of_replicas = tf.stack([tf.identity(loss) for loss in local(losses)])
+            return of_replicas, tf.identity(begin), tf.stack(marks), tf.add_n(self._marks.probes)
 
     def _replica(self, number: Tensor, fed: Sequence[Tensor], begin: Tensor) -> tuple[Any, ...]:
         """Build one replica: its weights, both passes, its marks."""
@@ -193,7 +193,7 @@ class StrategyStep:
         return [of_places if len(of_places) > 1 else of_places * len(self._devices) for of_places in sums]
 
     def _keep(self, new: Sequence[Tensor]) -> list[Any]:
-        """Give every place the first replica's statistics; it keeps its own where the step is left out."""
+        """Assign the first replica's statistics to every place; unchanged where the step is skipped."""
         ops = []
         accepted = self._updater.accepted([new] * len(self.placement.states))
         for of_place, values in zip(self.placement.states, accepted, strict=True):
@@ -203,26 +203,26 @@ class StrategyStep:
         return ops
 
     def _places(self, variables: Sequence[Any]) -> tuple[Sequence[Any], ...]:
-        """Give the plain variables behind the strategy's: [place][variable]."""
+        """Return the plain variables behind the strategy's: [place][variable]."""
         count = 1 if self._server else len(self._devices)
         local = [self._strategy.experimental_local_results(variable) for variable in variables]
         return tuple([of_one[place] for of_one in local] for place in range(count))
 
     def _ran(self) -> str:
-        """Say what runs, read from the graph: TensorFlow chooses the reduction where none is named."""
+        """Return what runs, read from the graph: TensorFlow chooses the reduction where none is named."""
         name = type(self._strategy).__name__.removesuffix("V1")
         found = {(node.op, _hint(node)) for node in self.graph_nodes() if node.op in _COLLECTIVES}
         ran = " and ".join(sorted(op + (f" ({hint})" if hint else "") for op, hint in found))
         if self._asked.kind != "mirrored":
-            held = "one set of variables"
+            what = "one set of variables"
         elif len(self._devices) == 1:
-            held = "nothing to reduce on one device"
+            what = "nothing to reduce on one device"
         else:
             by = (
                 "TensorFlow's choice" if self._asked.reduction is None else _OPERATIONS[self._asked.reduction]
             )
-            held = f"gradients reduced by {by}: {ran or 'copies that are added up'}"
-        return f"Strategy {self._spec.strategy}: tf.distribute {name}, {held}, in a loop of gputopo's."
+            what = f"gradients reduced by {by}: {ran or 'copies that are added up'}"
+        return f"Strategy {self._spec.strategy}: tf.distribute {name}, {what}, in a loop of gputopo's."
 
 
 def _hint(node: Any) -> str:
@@ -230,6 +230,6 @@ def _hint(node: Any) -> str:
 
 
 def _tower() -> int:
-    """Tell which replica is being built."""
+    """Return the index of the replica that is being built."""
     number = tf.distribute.get_replica_context().replica_id_in_sync_group
     return int(tf.get_static_value(number))

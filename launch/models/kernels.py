@@ -1,4 +1,4 @@
-"""Does this machine's TensorFlow have kernels for the type and the layout that a run asks for? It is tried.
+"""Whether this machine's TensorFlow has kernels for the type and layout of a run, found by trying them.
 
 On CPUs that depends on oneDNN and on the processor: TensorFlow 2.21 has no float16 convolution with channels
 first for one without AVX512-FP16, and a bfloat16 one for processors with AVX-512 alone.

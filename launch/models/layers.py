@@ -176,7 +176,7 @@ class GraphLayers:
         return tf.reshape(self._to_last(x), (self.rows.batch, math.prod(x.shape[1:])))
 
     def channels(self, x: Tensor) -> int:
-        """Tell the channels of x."""
+        """Return the channels of x."""
         return int(x.shape[1] if len(x.shape) == 4 and not self._last else x.shape[-1])
 
     def _pointwise(self, x: Tensor, stride: int, kernel: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class GraphLayers:
         return tf.reshape(product, (-1, *sample.shape[1:3], outputs))  # the batch may be unknown: an export
 
     def _sampled(self, x: Tensor, stride: int) -> Tensor:
-        """Give every stride-th pixel of x.
+        """Return every stride-th pixel of x.
 
         The two branches of a residual block that ask for the same one after the other get one tensor: then
         their gradients are added while they are small. ResNet-50 takes 1.8 % less time so on CPUs than with
@@ -213,7 +213,7 @@ class GraphLayers:
         return sample
 
     def _weight(self, x: Tensor) -> Tensor:
-        """Give the next weights in the type of x."""
+        """Return the next weights in the type of x."""
         return tf.cast(next(self.weights), x.dtype)
 
     @property
@@ -244,7 +244,7 @@ def dense(x: Tensor, kernel: Tensor, again: Callable[[Tensor], Tensor] | None = 
     The gradient of x goes through a batched product of one matrix: TensorFlow's plain product with a
     transposed [in, out] is two to five times slower on CPUs (oneDNN, 16 x 9216 x 4096: 57 ms against 11 ms,
     and 38 against 20 where others use the memory too). `again` makes x a second time for the gradient of the
-    kernel, given what has to come before; without it x is kept.
+    kernel, given what has to come before; without it x is stored.
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from gputopo.launch.models.layers import DataFormat, Rows
 from gputopo.launch.models.randomness import Stream, cut_normal
-from gputopo.workload.catalogue import Loss
+from gputopo.workload.architectures import Loss
 
 Tensor = Any
 
@@ -22,7 +22,7 @@ Tensor = Any
 class VariableSpec:
     """A variable: its name, its shape, and its first values: normal with `stddev`, or all `start`.
 
-    `values` gives an array in their place.
+    `values` returns an array in their place.
     """
 
     name: str
@@ -32,7 +32,7 @@ class VariableSpec:
     values: Callable[[], Any] | None = None
 
     def initial(self, stream: Stream) -> Tensor:
-        """Give the first value: normal, cut at two deviations; the same for the same stream."""
+        """Return the first value: normal, cut at two deviations; the same for the same stream."""
         if self.values is not None:
             return tf.constant(self.values())
         if self.stddev == 0.0:
@@ -42,7 +42,7 @@ class VariableSpec:
 
 @dataclass(frozen=True)
 class Forward:
-    """What a forward pass gives: logits [batch, classes] in float32, and the state after this batch.
+    """Outcome of a forward pass: logits [batch, classes] in float32, and the state after this batch.
 
     `added`: what the model itself adds to the mean loss (regularisers), a float32 scalar.
     """
@@ -53,7 +53,7 @@ class Forward:
 
 
 class Model(Protocol):
-    """What the training core asks of a model."""
+    """Interface of a model to the training core."""
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -94,9 +94,9 @@ def parameter_count(model: Model) -> int:
 
 
 def loss_of(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
-    """Give the loss of each example [batch] for labels [batch] in [0, classes), or in {0, 1}.
+    """Return the loss of each example [batch] for labels [batch] in [0, classes), or in {0, 1}.
 
-    A model with `losses(logits, labels)` of its own is asked.
+    A model may bring its own `losses(logits, labels)`.
     """
     own = getattr(model, "losses", None)
     if own is not None:

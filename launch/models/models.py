@@ -63,9 +63,9 @@ class Network:
 
 
 def build(name: str, spec: RunSpec | None = None) -> Model:
-    """Give the model of that name: a network, `keras:NAME`, or the user's `module:function`.
+    """Return the model of that name: a network, `keras:NAME`, or the user's `module:function`.
 
-    The spec tells a Keras model its data format and precision. Raises UsageError for a name that is none, or
+    The spec has a Keras model's data format and precision. Raises UsageError for an unknown name, or
     a model that cannot be built or trained.
     """
     asked = model_names.read(name)

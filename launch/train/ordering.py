@@ -11,7 +11,7 @@ _VIEWS = frozenset({"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze",
 
 
 def needed_for(tensors: Iterable[Tensor]) -> frozenset[Operation]:
-    """Give the ops that must run for these tensors. Ops that nothing asks for are left out of a step."""
+    """Return the ops that must run for these tensors. TensorFlow prunes all others from a step."""
     found: set[Operation] = set()
     waiting = [tensor.op for tensor in tensors]
     while waiting:
@@ -24,7 +24,7 @@ def needed_for(tensors: Iterable[Tensor]) -> frozenset[Operation]:
 
 
 def readers_of(value: Tensor, needed: frozenset[Operation]) -> list[Operation]:
-    """Give the ops among the `needed` that read the value, or a view of it.
+    """Return the ops among the `needed` that read the value, or a view of it.
 
     When they are done its memory may change. One that was missed would cost memory and nothing else:
     TensorFlow gives a variable that is still being read new memory for its new value.
@@ -39,5 +39,5 @@ def readers_of(value: Tensor, needed: frozenset[Operation]) -> list[Operation]:
 
 
 def _views_of(value: Tensor, op: Operation) -> list[Tensor]:
-    """Give the outputs of an op that are the value: of each input one, and no more than there are outputs."""
+    """Return the outputs of an op that are the value."""
     return [view for source, view in zip(op.inputs, op.outputs, strict=False) if source is value]

@@ -1,9 +1,9 @@
 """The child that trains: `python -m gputopo.launch.train.worker SPEC_FILE EVENTS_FD`.
 
 It reads a frozen spec, writes events to the pipe that the parent gave it, and ends: 0 when the work is done,
-otherwise after a RankFailed that says why. Its standard output and error are the parent's to keep.
+otherwise after a RankFailed with the reason. Its standard output and error belong to the parent.
 
-SIGINT asks it to end after the step that it is in, and to keep what it has come to; SIGTERM ends it at once.
+SIGINT ends it after the current step, with a checkpoint; SIGTERM ends it at once.
 """
 
 import faulthandler
@@ -25,8 +25,8 @@ from gputopo.values.events import Event, MemoryPeak, RankFailed, encode_line
 
 
 def main(arguments: list[str]) -> int:
-    """Train by the spec in the named file and give the exit code."""
-    # Where a worker stands that is ended from outside, perhaps because it hangs, is in worker.log.
+    """Train by the spec in the named file and return the exit code."""
+    # The stacks of a worker that is ended from outside, perhaps because it hangs, go to worker.log.
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
     stopped = _asked_by(signal.SIGINT)
     spec_file, events_fd = Path(arguments[0]), int(arguments[1])
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _asked_by(signum: signal.Signals) -> Callable[[], bool]:
-    """Give what tells whether the signal has come."""
+    """Return a function that returns whether the signal has come."""
     came: list[int] = []
     signal.signal(signum, lambda number, _: came.append(number))
     return lambda: bool(came)
@@ -100,7 +100,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
 
 
 def _task_of(spec: RunSpec) -> Callable[..., Any]:
-    """Give what does the spec's task; it loads with TensorFlow."""
+    """Return the function of the spec's task; it loads with TensorFlow."""
     if spec.task == "train":
         from gputopo.launch.train.training import train
 

@@ -1,4 +1,4 @@
-"""Keras's optimizers with the settings of a run, and what a step does before they are asked."""
+"""Keras's optimizers with the settings of a run, and the preparation of their gradients."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,7 @@ Tensor = Any
 
 
 def optimizer_of(spec: Optimization, rate: float) -> keras.optimizers.Optimizer:
-    """Give the optimizer that a spec names. Decay and clipping are left to `prepared`."""
+    """Return the optimizer that a spec names. Decay and clipping are left to `prepared`."""
     if spec.optimizer == "rmsprop":
         return keras.optimizers.RMSprop(
             rate, rho=spec.rmsprop_decay, momentum=spec.rmsprop_momentum, epsilon=spec.rmsprop_epsilon
@@ -54,7 +54,7 @@ class KerasUpdate:
         self._apply(list(gradients), list(state), number)
 
     def nodes(self) -> Sequence[Any]:
-        """Give the nodes of the function as built: name, op, device, attr."""
+        """Return the nodes of the function as built: name, op, device, attr."""
         gradients = [tf.TensorSpec(one.shape, one.dtype) for one in self._trained]
         state = [tf.TensorSpec(one.shape, one.dtype) for one in self._serial.non_trainable_variables]
         graph = self._apply.get_concrete_function(gradients, state, tf.TensorSpec((), tf.int64)).graph

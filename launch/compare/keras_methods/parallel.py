@@ -24,7 +24,7 @@ def make_parallel(
     xla: bool = False,
     ending: Callable[[Tensor], Tensor] | None = None,
 ) -> keras.Model:
-    """Give a Keras model that cuts its batch over `devices` (`/GPU:0`) as the method does.
+    """Return a Keras model that cuts its batch over `devices` (`/GPU:0`) as the method does.
 
     It shares the variables of `serial`, which stay where they are; `server` is that device. `batch`: the
     joint batch, None for any. `xla`: each tower is compiled by itself, both ways. `ending` changes a tower's
@@ -49,10 +49,10 @@ def make_parallel(
 
 
 def serial_model(parallel: keras.Model) -> keras.Model:
-    """Give the serial model within a parallel one: to save and to load the same variables."""
+    """Return the serial model within a parallel one: to save and to load the same variables."""
     return towers_of(parallel)[0].serial
 
 
 def towers_of(parallel: keras.Model) -> list[Tower]:
-    """Give the towers in order."""
+    """Return the towers in order."""
     return [layer for layer in parallel.layers if isinstance(layer, Tower)]

@@ -49,7 +49,7 @@ RECIPES: dict[Method, Recipe] = {
 
 
 def rows_of_towers(batch: int, towers: int, cut: Cut) -> list[tuple[int, int]]:
-    """Give (first row, rows) of each tower. Raises UsageError where a tower would get none."""
+    """Return (first row, rows) of each tower. Raises UsageError if a tower would get none."""
     if batch < towers:
         raise UsageError(
             f"a batch of {batch} does not give each of {towers} devices a row",

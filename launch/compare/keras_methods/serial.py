@@ -18,7 +18,7 @@ _DROPOUT = 5  # purpose of a random stream
 
 
 def serial_of(model: Model, spec: RunSpec, *, server: str) -> keras.Model:
-    """Give the Keras model of one device, its variables on `server`, with the first values of a run.
+    """Return the Keras model of one device, its variables on `server`, with the first values of a run.
 
     A `KerasModel` is built there already, in the spec's type.
     """

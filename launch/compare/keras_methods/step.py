@@ -77,7 +77,7 @@ class MethodStep:
 
     @property
     def own_slots(self) -> int:
-        """How many slots each variable has of its own."""
+        """Number of slots of each variable itself."""
         return self._update.own_slots
 
     @property
@@ -86,7 +86,7 @@ class MethodStep:
         return self._update.scale.variables
 
     def scale_report(self) -> ScaleReport | None:
-        """Tell where the loss scale stands, after a step; None where nothing is scaled."""
+        """Return the current loss scale, after a step; None where nothing is scaled."""
         return self._update.scale.report()
 
     def __call__(self, number: int) -> StepOutcome:
@@ -98,12 +98,12 @@ class MethodStep:
         return StepOutcome(np.array([loss.numpy()]), marks.numpy() - begin.numpy())
 
     def graph_nodes(self) -> Sequence[Any]:
-        """Give the nodes of both passes as built: name, op, device, attr."""
+        """Return the nodes of both passes as built: name, op, device, attr."""
         nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
         return nodes
 
     def update_nodes(self) -> Sequence[Any]:
-        """Give the nodes of the optimizer's function as built."""
+        """Return the nodes of the optimizer's function as built."""
         return self._update.nodes()
 
     def check_variables(self) -> dict[str, int]:
@@ -173,7 +173,7 @@ class MethodStep:
 
 
 def require_method(spec: RunSpec) -> Method:
-    """Give the method of a spec. Raises UsageError for what does not go with it, with the nearest."""
+    """Return the method of a spec. Raises UsageError for what does not go with it, with the nearest."""
     method = spec.method
     if method is None:
         raise UsageError("no method is named", "give --method kuza55, avolkov1 or fchollet")
@@ -197,7 +197,7 @@ def require_method(spec: RunSpec) -> Method:
 
 
 def joint_spec(spec: RunSpec) -> RunSpec:
-    """Give the spec of the input: all towers' rows as one batch on the host."""
+    """Return the spec of the input: all towers' rows as one batch on the host."""
     first = msgspec.structs.replace(spec.devices[0], tower=0, device=HOST)
     return msgspec.structs.replace(
         spec, devices=(first,), batch_size=spec.batch_size * len(spec.devices), extra_forward={}

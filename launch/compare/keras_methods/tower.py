@@ -45,7 +45,7 @@ class TowerMarks:
         return [self._start]
 
     def ready(self, tensors: Sequence[Tensor], device: str) -> list[Tensor]:
-        """Mark that weights and rows are there; give what the work waits for."""
+        """Mark that weights and rows are there; return the tensors that the work waits for."""
         self._ready = clock([self._marks.arrived(tensors, device)])
         return [self._ready] if self._gates else []
 
@@ -54,7 +54,7 @@ class TowerMarks:
         self._forward = clock([self._marks.arrived([outputs], device)])
 
     def upstream(self, tensor: Tensor, device: str) -> list[Tensor]:
-        """Mark that the gradient of the outputs is there; give what the work waits for."""
+        """Mark that the gradient of the outputs is there; return the tensors that the work waits for."""
         self._back = clock([self._marks.arrived([tensor], device)])
         return [self._back] if self._gates else []
 
@@ -78,7 +78,7 @@ class Statistics:
 class Tower(keras.layers.Layer):  # type: ignore[misc]
     """The serial model on one device, for its rows of the batch; weights are shared with the serial model.
 
-    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. Tower 0 gives
+    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. Tower 0 returns
     the new moving statistics. What the serial model adds to its loss for these rows (activity regularisers,
     `add_loss`) is a loss of this layer, by the tower's share of the batch.
     """
@@ -148,7 +148,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         Gives the outputs, what the rows add to the loss of the batch (None: nothing), and the new state.
         """
         marks, scope, device = self.marks, f"tower_{self._tower}/", self._devices[self._tower]
-        kept: list[Tensor] = []
+        new_state: list[Tensor] = []
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def run(*own: Tensor) -> Any:
@@ -161,7 +161,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
                 if rows.shape[0] is None:
                     outputs = outputs[: cut.count]
                 made = [outputs] if added is None else [outputs, added * cut.share]
-            kept.extend(new)
+            new_state.extend(new)
 
             def backward(*upstream: Tensor) -> list[Tensor]:
                 with tf.name_scope(scope), tf.device(device):
@@ -179,7 +179,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
 
         with tf.device(device):
             outputs, *added = run(*weights)
-        return outputs, added[0] if added else None, kept
+        return outputs, added[0] if added else None, new_state
 
     def _forward(
         self, weights: list[Tensor], state: list[Tensor], rows: Tensor, training: bool | None
@@ -229,7 +229,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         return rows_of_towers(batch, len(self._devices), self._recipe.cut)[self._tower]
 
     def _state(self, variable: Any, device: str) -> Tensor:
-        """Give a moving statistic; a random layer's seed is another one in each tower."""
+        """Return a moving statistic; a random layer's seed differs by tower."""
         if not is_seed(variable):
             return _on(device, variable)
         with tf.name_scope(_SLICES), tf.device(HOST):

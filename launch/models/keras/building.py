@@ -51,7 +51,7 @@ _LAYERS = 1_000_003  # more random layers than a model has: no two seeds share a
 class KerasModel:
     """A Keras model with one input and one output [batch, classes].
 
-    `keras`: the model itself, whose variables hold the first values. `says`: what was assumed of it.
+    `keras`: the model itself, whose variables hold the first values. `says`: remarks on it.
     `layout`: of the images it computes with; None: any, or no images.
     """
 
@@ -105,8 +105,8 @@ class KerasModel:
     ) -> Forward:
         """Follow the model. Its random layers draw anew for each step and for each tower's rows."""
         trained = [
-            tf.cast(one, kept.dtype)
-            for one, kept in zip(weights, self.keras.trainable_variables, strict=True)
+            tf.cast(one, variable.dtype)
+            for one, variable in zip(weights, self.keras.trainable_variables, strict=True)
         ]
         given = iter(state)
         seed = seeds(rows)
@@ -116,15 +116,15 @@ class KerasModel:
             outputs, new, added = self.keras.stateless_call(
                 trained, rest, self.own_layout(images, data_format), return_losses=True, **mode
             )
-        kept = [
+        new_state = [
             value
             for one, value in zip(self.keras.non_trainable_variables, new, strict=True)
             if not is_seed(one)
         ]
-        return Forward(self.head.logits(only(outputs)), kept, summed(added))
+        return Forward(self.head.logits(only(outputs)), new_state, summed(added))
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Give the loss of each example [batch]."""
+        """Return the loss of each example [batch]."""
         return self.head.losses(logits, labels)
 
     def require_any_batch(self, name: str) -> None:
@@ -132,14 +132,14 @@ class KerasModel:
         require_any_batch(self.keras, self._shape, name)
 
     def put(self, weights: Sequence[Any], state: Sequence[Any]) -> None:
-        """Give the Keras model's own variables values, in the order of `variables` and `state`."""
+        """Assign values to the Keras model's own variables, in the order of `variables` and `state`."""
         for variable, value in zip(self.keras.trainable_variables, weights, strict=True):
             variable.assign(value)
         for variable, value in zip(self._frozen, state, strict=True):
             variable.assign(value)
 
     def own_layout(self, images: Tensor, data_format: DataFormat) -> Tensor:
-        """Give images [batch, h, w, c] or [batch, c, h, w] as the model wants them."""
+        """Return images [batch, h, w, c] or [batch, c, h, w] in the model's layout."""
         if len(self._shape) != 3:
             return tf.reshape(images, (-1, *self._shape))
         if self.layout is None or self.layout == data_format:
@@ -154,9 +154,9 @@ class KerasModel:
         added = len(self.keras.losses) if traced is None else traced.losses
         if added:
             yield f"The loss includes what the model adds to it (regularisers, add_loss: {added})."
-        kept = metrics_of(self.keras)
-        if kept:
-            yield f"The model's layers keep metrics ({named(kept)}), which a run does not count up or show."
+        metrics = metrics_of(self.keras)
+        if metrics:
+            yield f"The model's layers have metrics ({named(metrics)}), which a run does not update or show."
 
 
 def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
@@ -196,7 +196,7 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     if others:
         built.says += (
             f"Layers of the model compute in {' and '.join(others)}, as they were made, whatever --precision "
-            f"({compute} here) says.",
+            f"({compute} here).",
         )
     return built
 
@@ -218,7 +218,7 @@ def summed(losses: Sequence[Tensor]) -> Tensor | None:
 
 
 def seeds(rows: Rows) -> Iterator[Tensor]:
-    """Give seeds [2] (int64) for random layers, one after the other, of this step and these rows.
+    """Yield seeds [2] (int64) for random layers, of this step and these rows.
 
     They are made on the host, where TensorFlow's random ops read them.
     """
@@ -233,7 +233,7 @@ def seeds(rows: Rows) -> Iterator[Tensor]:
 
 
 def _layout(model: keras.Model) -> DataFormat | None:
-    """Tell the layout of a model's images by its layers; None where none of them minds."""
+    """Return the layout of a model's images by its layers; None where none of them minds."""
     formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
     found = [layout for name, layout in _LAYOUTS.items() if name in formats]
     return found[0] if found else None

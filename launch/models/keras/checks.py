@@ -1,4 +1,4 @@
-"""What keeps a Keras model from being trained by a run as it would be by Keras: said before it starts."""
+"""Checks of a Keras model before a run: whatever it would not train as Keras does."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gputopo.values.errors import UsageError
 
 Tensor = Any
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
-_MOST_NAMES = 3  # that a line lists
+_MAX_NAMES = 3  # that a line lists
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def require_listed(traced: Traced, model: keras.Model, name: str) -> None:
 
 
 def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> None:
-    """Raise UsageError for a model that a run cannot train, or not as it says it wants to be."""
+    """Raise UsageError for a model that a run cannot train, or not as the model asks."""
     if not model.trainable_variables:
         raise UsageError(f"the model '{name}' has nothing to train", "give it layers with trainable weights")
     other = [one.path for one in model.trainable_variables if one.dtype != "float32"]
@@ -88,7 +88,7 @@ def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> No
 
 
 def layers_of(layer: Any) -> Iterator[Any]:
-    """Give a layer and all that Keras lists within it."""
+    """Yield a layer and all that Keras lists within it."""
     yield layer
     yield from layer._flatten_layers(include_self=False, recursive=True)
 
@@ -114,7 +114,7 @@ def metrics_of(model: keras.Model) -> list[str]:
 
 
 def is_seed(variable: Any) -> bool:
-    """Tell whether a Keras variable is the seed of a random layer."""
+    """Return whether a Keras variable is the seed of a random layer."""
     return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
 
 
@@ -145,12 +145,12 @@ def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:
 
 def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
     """What the trainer of a run does not do of what Keras's own does."""
-    held = [one.path for one in model.trainable_variables if one.constraint is not None]
-    if held and spec.method is None and spec.task == "train":
+    constrained = [one.path for one in model.trainable_variables if one.constraint is not None]
+    if constrained and spec.method is None and spec.task == "train":
         raise UsageError(
-            f"the model '{name}' has constraints on weights ({named(held)}), which our own optimizers "
-            "do not keep",
-            "use --method kuza55, where Keras's optimizer does, or leave the constraints out",
+            f"the model '{name}' has constraints on weights ({named(constrained)}), which our own optimizers "
+            "ignore",
+            "use --method kuza55, whose Keras optimizer applies them, or leave the constraints out",
         )
     joined = [one.name for one in layers_of(model) if getattr(one, "synchronized", False) is True]
     if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
@@ -162,6 +162,6 @@ def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
 
 
 def named(names: Sequence[str]) -> str:
-    """Give some names on a line, and how many more there are."""
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    """Return the first names on a line, and how many more there are."""
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -11,17 +11,17 @@ from gputopo.values.errors import GputopoError, UsageError
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _KERAS_FRAME = "Exception encountered when calling"  # Keras puts this line before what a layer raised
-_BAD_NAME = re.compile("is not a valid (root )?scope name")  # TensorFlow's word on a layer's or model's name
+_BAD_NAME = re.compile("is not a valid (root )?scope name")  # TensorFlow on the name of a layer or model
 _RENAME = "rename that layer or model: letters a to z and digits, and . _ - after the first of them"
-_LONGEST = 300  # characters of someone else's message
-_OURS = (GputopoError, MemoryError, tf.errors.ResourceExhaustedError)  # told by who knows more of them
+_MAX_CHARACTERS = 300  # characters of someone else's message
+_OURS = (GputopoError, MemoryError, tf.errors.ResourceExhaustedError)  # reported by other handlers
 
 
 class Foreign:
     """A context for foreign code: an exception in it is raised anew as a UsageError.
 
-    `what`: what was being done, as the beginning of a line. `hint`: what to do, where the exception does not
-    tell it better. A foreign `sys.exit` counts as an exception; running out of memory does not.
+    `what`: what was being done, as the beginning of a line. `hint`: the remedy, where the exception has none.
+    A foreign `sys.exit` counts as an exception; running out of memory does not.
     """
 
     def __init__(self, what: str, hint: str) -> None:
@@ -42,12 +42,12 @@ class Foreign:
 
 
 def last_line(error: BaseException) -> str:
-    """Give the line that Python would print last for an exception: its kind and what it says, shortened.
+    """Return the line that Python would print last for an exception: its kind and message, shortened.
 
     Keras writes what an exception is about into the first line and its circumstances below.
     """
-    said = "".join(traceback.format_exception_only(error)).strip()
+    text = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, SyntaxError):
-        return f"{said.splitlines()[-1]} ({error.filename}, line {error.lineno})"
-    first, *rest = [line.strip() for line in _COLOURS.sub("", said).splitlines() if line.strip()]
-    return (f"{first} {rest[0]}" if _KERAS_FRAME in first and rest else first)[:_LONGEST]
+        return f"{text.splitlines()[-1]} ({error.filename}, line {error.lineno})"
+    first, *rest = [line.strip() for line in _COLOURS.sub("", text).splitlines() if line.strip()]
+    return (f"{first} {rest[0]}" if _KERAS_FRAME in first and rest else first)[:_MAX_CHARACTERS]

@@ -1,4 +1,4 @@
-"""What a Keras model's output means, and the loss of each example that follows from it."""
+"""Meaning of a Keras model's output, and the loss of each example."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from gputopo.values.errors import UsageError
 
 Tensor = Any
 Ending = Literal["softmax", "sigmoid", "linear"]
-LEAST_PROBABILITY = 1e-7  # keras.config.epsilon(): keeps the logarithm of a probability finite, as in Keras
+MIN_PROBABILITY = 1e-7  # keras.config.epsilon(): keeps the logarithm of a probability finite, as in Keras
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "auto")
 _FIT_ALONE = ("train_step", "compute_loss")
 _ACTIVATIONS: tuple[Ending, ...] = ("softmax", "sigmoid")
@@ -44,20 +44,20 @@ class Head:
         return f"Loss: {self.ending} cross-entropy{many}; the model's last activation is {self.ending}."
 
     def logits(self, outputs: Tensor) -> Tensor:
-        """Give logits [batch, classes] in float32; a compiled loss gets the outputs as they are."""
+        """Return logits [batch, classes] in float32; a compiled loss gets the outputs as they are."""
         if self.compiled is not None or self.ending == "linear":
             return tf.cast(outputs, tf.float32)
         before = before_activation(outputs, self.ending)
         if before is not None:
             return tf.cast(before, tf.float32)
-        least = LEAST_PROBABILITY
+        least = MIN_PROBABILITY
         probabilities = tf.clip_by_value(tf.cast(outputs, tf.float32), least, 1.0 - least)
         if self.ending == "softmax":
             return tf.math.log(probabilities)
         return tf.math.log(probabilities) - tf.math.log1p(-probabilities)
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Give the loss of each example [batch]."""
+        """Return the loss of each example [batch]."""
         if self.compiled is not None:
             return self.compiled(self._wanted(labels, sparse=self.sparse), logits)
         if self.classes == 1 or self.ending == "sigmoid":
@@ -75,7 +75,7 @@ class Head:
 
 
 def head_of(model: keras.Model, classes: int, ending: Ending) -> Head:
-    """Tell what a model's outputs mean, whose last activation is `ending`.
+    """Return the meaning of a model's outputs, whose last activation is `ending`.
 
     Raises UsageError for a softmax over a single number.
     """
@@ -93,11 +93,11 @@ def head_of(model: keras.Model, classes: int, ending: Ending) -> Head:
 
 
 def left_out(model: keras.Model, head: Head) -> Iterator[str]:
-    """Say what a model was compiled with, or does in `fit`, and a run does not use."""
+    """Yield remarks on what a model was compiled with, or does in `fit`, and a run ignores."""
     own = model.loss if getattr(model, "compiled", False) else None
     if own is not None and head.compiled is None:
         why = (
-            "is a function, which does not tell whether it takes class numbers, and is left out: as a "
+            "is a function, of which it is unknown whether it takes class numbers, and is ignored: as a "
             "keras.losses.Loss it is used, on class numbers if Sparse is in its name."
             if _is_own_function(own)
             else "does not take classes and is left out."
@@ -115,7 +115,7 @@ def left_out(model: keras.Model, head: Head) -> Iterator[str]:
 
 
 def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
-    """Give what went into the last softmax or sigmoid of a graph; None where the outputs are not its."""
+    """Return the input of the last softmax or sigmoid of a graph; None where the outputs are not its."""
     if not hasattr(outputs, "op"):  # no graph's tensor
         return None
     wanted = {"softmax": "Softmax", "sigmoid": "Sigmoid", "linear": ""}[ending]
@@ -126,12 +126,12 @@ def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
 
 
 def ending_of(output: Tensor) -> Ending:
-    """Tell the last activation by the op of a graph that made the output."""
+    """Return the last activation by the op of a graph that made the output."""
     return next((one for one in _ACTIVATIONS if before_activation(output, one) is not None), "linear")
 
 
 def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tensor] | None":
-    """Give a Keras loss as a function from (wanted, outputs) to the loss of each example, if it is one."""
+    """Return a Keras loss as a function from (labels, outputs) to the loss of each example, if it is one."""
     loss = own if isinstance(own, keras.losses.Loss) else _loss_named(own)
     if loss is None or ("sparse" in _name(own).lower()) != sparse:
         return None
@@ -153,7 +153,7 @@ def _is_own_function(own: Any) -> bool:
 
 
 def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: bool) -> bool:
-    """Try a loss on two examples: it has to give one finite number each."""
+    """Return whether a loss of two examples is one finite number each."""
     labels = tf.constant([0, min(1, classes - 1)], tf.int64)
     wanted = Head(classes, "linear")._wanted(labels, sparse=sparse)
     try:

@@ -1,4 +1,4 @@
-"""The shapes of a Keras model: of one example that it takes, and of what it gives for it."""
+"""Input and output shapes of a Keras model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ _ONE_EACH = "give one with one input and one output"
 
 
 def shapes_of(model: keras.Model, name: str) -> tuple[tuple[int, ...], int]:
-    """Give the shape of one example and the number of classes.
+    """Return the shape of one example and the number of classes.
 
     Raises UsageError for a model that has not one input of floats and one output [batch, classes].
     """
@@ -38,7 +38,7 @@ def shapes_of(model: keras.Model, name: str) -> tuple[tuple[int, ...], int]:
 
 
 def only(outputs: Any) -> Any:
-    """Give the one tensor of what a model gives, which may be a list of one."""
+    """Return the one output of a model, which may be a list of one."""
     return outputs[0] if isinstance(outputs, (list, tuple)) else outputs
 
 
@@ -53,13 +53,13 @@ def _inputs(model: keras.Model, name: str) -> Shape:
         return tuple(shape)
     if isinstance(shape, (list, tuple, Mapping)) and len(shape) > 1:
         raise UsageError(f"the model '{name}' has {len(shape)} inputs", _ONE_EACH)
-    raise UsageError(f"the model '{name}' tells no input shape", "build() it with the shape of a batch")
+    raise UsageError(f"the model '{name}' has no input shape", "build() it with the shape of a batch")
 
 
 def _outputs(model: keras.Model, name: str) -> Shape:
     if not getattr(model, "inputs", None) and not model.built:
         return None, 1
-    with Foreign(f"the model '{name}' tells no shapes", "give it a keras.Input, or build() it"):
+    with Foreign(f"the model '{name}' has no known shapes", "give it a keras.Input, or build() it"):
         known = getattr(model, "inputs", None)
         made = model.compute_output_spec(known[0] if known else keras.KerasTensor(_inputs(model, name)))
     if isinstance(made, Mapping):

@@ -1,4 +1,4 @@
-"""Where Keras models come from: keras.applications by name, and the user's own code by import path."""
+"""Sources of Keras models: keras.applications by name, and the user's code by import path."""
 
 import difflib
 import importlib
@@ -40,13 +40,13 @@ def application(name: str) -> keras.Model:
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
-    """Give the functions of keras.applications that build models, by their names in lower case."""
+    """Return the functions of keras.applications that build models, by their names in lower case."""
     found = inspect.getmembers(keras.applications, inspect.isfunction)
     return {name.lower(): function for name, function in found}
 
 
 def own_model(asked: ModelName, seed: int) -> keras.Model:
-    """Import the user's module and give its model: a keras.Model, or what a function without arguments gives.
+    """Import the user's module and return its model: a keras.Model, or the result of a function.
 
     The current folder counts, as in Python itself. `seed`: of the model's first values, whatever the module
     drew while it was imported. Raises UsageError.
@@ -102,7 +102,7 @@ def _module(name: str) -> Any:
 
 
 def _here() -> Path | None:
-    """Give the current folder; None where it was removed under the process, and holds no module."""
+    """Return the current folder; None if it was removed."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -131,7 +131,7 @@ def _attribute(module: Any, asked: ModelName) -> Any:
 
 
 def _shadowed(module: Any, name: str) -> str | None:
-    """Say so where a module of this folder has the name of another one, which Python took."""
+    """Return a hint if a module of this folder is shadowed by another one of the same name."""
     first = name.partition(".")[0]
     here = _here()
     if here is None:
@@ -150,5 +150,5 @@ def _check_arguments(function: Callable[..., Any], name: str) -> None:
         raise UsageError(
             f"{name} cannot be called without arguments: {error}", "name a function that needs none"
         ) from error
-    except ValueError:  # a builtin without a signature: calling it will tell
+    except ValueError:  # a builtin without a signature: calling it will show
         return

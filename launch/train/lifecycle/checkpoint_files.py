@@ -1,7 +1,7 @@
 """Checkpoints as files: what is in one, how it is written whole or not at all, and which is the newest.
 
 A checkpoint is an uncompressed zip of `.npy` arrays, which `numpy.load(file)` reads as an `.npz`, with the
-header as JSON in the member `checkpoint.json`. The zip's CRC-32 of every member tells damage. Names:
+header as JSON in the member `checkpoint.json`. The zip's CRC-32 of every member detects damage. Names:
 
 | array                        | what it is                                                         |
 |------------------------------|--------------------------------------------------------------------|
@@ -57,7 +57,7 @@ class FolderError(DiskError):
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
     """What a checkpoint is of. `steps`: trained so far. `places`: sets of variables in it.
 
-    `images`: taken in these steps, None: not told. `optimizer_of`: whose optimizer it is, gputopo's or
+    `images`: taken in these steps, None: unknown. `optimizer_of`: whose optimizer it is, gputopo's or
     Keras's (of `--method`): the numbers that the two keep have the same shapes and other meanings. `arrays`:
     the shape of every array in the file.
     """
@@ -76,7 +76,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
 
     @property
     def alone(self) -> bool:
-        """Whether every tower trained by itself."""
+        """True if every tower trained its own copy."""
         return self.variable_update == "independent"
 
 
@@ -88,7 +88,7 @@ class Checkpoint:
     header: Header
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Give all arrays, one after the other. Raises InputError for a file that is damaged."""
+        """Yield all arrays. Raises InputError for a file that is damaged."""
         try:
             with zipfile.ZipFile(self.path) as file:
                 for name in self.header.arrays:
@@ -101,7 +101,7 @@ class Checkpoint:
 
 
 def path_of(folder: Path, steps: int) -> Path:
-    """Give the path of the checkpoint after so many steps."""
+    """Path of the checkpoint after so many steps."""
     return folder / f"checkpoint-{steps:08d}.npz"
 
 
@@ -158,9 +158,9 @@ def require_writable(folder: Path, option: str = "--checkpoints", named_by: str 
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """Give the checkpoint that is trained furthest of those that are whole, and what is to be said.
+    """Return the whole checkpoint with the most trained steps, and remarks on damaged ones.
 
-    What counts is what the files hold, not their names or times. A damaged file is passed over, and said.
+    What counts is what the files hold, not their names or times. A damaged file is skipped and reported.
     """
     found, damaged = _read_headers(folder)
     for checkpoint in sorted(found, key=lambda one: one.header.steps, reverse=True):
@@ -216,9 +216,9 @@ def require_same(found: Checkpoint, wanted: Header) -> None:
 def require_shapes(found: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> None:
     """Raise InputError if a checkpoint lacks an array, or has one of another shape."""
     for name, shape in wanted.items():
-        held = found.header.arrays.get(name)
-        if held != shape:
-            has = "nothing" if held is None else f"shape {list(held)}"
+        stored = found.header.arrays.get(name)
+        if stored != shape:
+            has = "nothing" if stored is None else f"shape {list(stored)}"
             raise InputError(
                 f"{found.path} is a checkpoint of another model: "
                 f"for {name} of shape {list(shape)} it has {has}",
@@ -227,7 +227,7 @@ def require_shapes(found: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> Non
 
 
 def names_of(plain: Sequence[str]) -> list[str]:
-    """Give each variable a name of its own: a second `conv/kernel` becomes `conv/kernel~2`."""
+    """Return unique names: a second `conv/kernel` becomes `conv/kernel~2`."""
     times: dict[str, int] = {}
     names = []
     for name in plain:
@@ -307,9 +307,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
-    said = str(error).strip().splitlines()
+    lines = str(error).strip().splitlines()
     return InputError(
-        f"{path} is damaged or cut short ({said[0] if said else type(error).__name__})",
+        f"{path} is damaged or cut short ({lines[0] if lines else type(error).__name__})",
         "remove it, or name another folder with --checkpoints",
     )
 

@@ -35,9 +35,9 @@ class Checkpoints:
         self._begun = 0, 0  # steps and images of all runs before this one
 
     def start(self) -> int:
-        """Bring the variables to where training begins; give the steps that they are trained for.
+        """Bring the variables to where training begins; return the steps that they are trained for.
 
-        With `resume`: the newest whole checkpoint; without one in the folder, from the start, and it is said.
+        With `resume`: the newest whole checkpoint; without one in the folder, from the start, with a notice.
         Raises InputError for a checkpoint of another run, or where all are damaged; UsageError if a run would
         write among the checkpoints of an earlier one; DiskError if the folder cannot be written.
         """
@@ -98,9 +98,9 @@ class Checkpoints:
         _restore(found, {**copies, **(scale if keeps_scale else {}), **(carried if carries_on else {})})
         if not carries_on:
             self._step.placement.reset_buffers()  # type: ignore[attr-defined]
-            self._notice("What this mode carries from step to step is not in the checkpoint: it starts anew.")
+            self._notice("The buffers of this mode are not in the checkpoint: they start empty.")
         elif any(name.startswith(_CARRIED) and name not in carried for name in found.header.arrays):
-            self._notice("What another mode carried from step to step, such as gradients kept, is left out.")
+            self._notice("Buffers of another mode in the checkpoint, such as stored gradients, are ignored.")
         if not keeps_scale:
             self._notice("The automatic loss scale is not in the checkpoint: it starts anew.")
         # With another batch or other devices a step takes other images, and none is to be passed over.
@@ -150,7 +150,7 @@ def load_for_evaluation(
 ) -> tuple[Checkpoint, list[str]]:
     """Bring the newest whole checkpoint's variables and statistics into a placement, on any devices.
 
-    Gives the checkpoint and what is to be said. Of towers that trained alone the first one's are taken.
+    Returns the checkpoint and remarks. Of independent towers the first one's are loaded.
     Raises InputError if there is none, or it is of another model.
     """
     found, damaged = files.newest(folder)
@@ -161,12 +161,12 @@ def load_for_evaluation(
         raise InputError(
             f"there is no checkpoint in {folder}", "name the folder of a run's checkpoints with --checkpoints"
         )
-    # How it was trained does not matter for what it says.
-    told = found.header
-    wanted = msgspec.structs.replace(told, model=spec.model, classes=model.classes)
+    # How it was trained does not matter.
+    header = found.header
+    wanted = msgspec.structs.replace(header, model=spec.model, classes=model.classes)
     files.require_same(found, wanted)
-    if told.alone and told.places > 1:
-        says.append(f"The checkpoint holds {told.places} towers that trained alone: the first is evaluated.")
+    if header.alone and header.places > 1:
+        says.append(f"The checkpoint holds {header.places} independent towers: the first is evaluated.")
     copies = variables_of(model, spec, placement, together=True)
     files.require_shapes(found, _shapes(copies))
     _restore(found, copies)
@@ -191,31 +191,31 @@ def header_of(model: Model, spec: RunSpec, *, steps: int, images: int | None = N
 
 
 def variables_of(model: Model, spec: RunSpec, placement: Any, *, together: bool = False) -> Copies:
-    """Give the names of all variables and statistics, each with its copies, which have one value.
+    """Return the names of all variables and statistics, each with its copies, which have one value.
 
     Towers that train alone have a name each; `together`: they are to get the same values.
     """
     copies: Copies = {}
-    for kind, specs, held in (
+    for kind, specs, places in (
         ("variables", model.variables, placement.places),
         ("state", model.state, placement.states),
     ):
         names = files.names_of([one.name for one in specs])
-        for place, sets in _sets(spec, held, together=together):
+        for place, sets in _sets(spec, places, together=together):
             for name, *same in zip(names, *sets, strict=True):
                 copies[f"{kind}/{place}/{name}"] = list(same)
     return copies
 
 
 def _sets(
-    spec: RunSpec, held: Sequence[Any], *, together: bool = False
+    spec: RunSpec, places: Sequence[Any], *, together: bool = False
 ) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Give the sets that have values of their own: (place, its copies)."""
+    """Yield the sets with different values: (place, its copies)."""
     if spec.variable_update == "independent" and not together:
-        for place, own in enumerate(held):
+        for place, own in enumerate(places):
             yield place, [own]
-    elif held:
-        yield 0, held
+    elif places:
+        yield 0, places
 
 
 def _all_damaged(damaged: Sequence[str]) -> InputError:
@@ -231,9 +231,9 @@ def _scale(step: Stepper) -> Copies:
 
 
 def _carried(step: Stepper, spec: RunSpec) -> Copies:
-    """Name what a mode carries by the mode and its devices, which decide what each buffer means.
+    """Name the buffers of a mode by the mode and its devices, which decide what each one means.
 
-    Shapes do not tell: the weights that a mode stages are as large as the gradients that another one keeps.
+    Shapes are not enough: staged weights of one mode are as large as stored gradients of another.
     """
     mode = "staged" if spec.exchange.staged else "relaxed"
     buffers = getattr(step.placement, "buffers", ())

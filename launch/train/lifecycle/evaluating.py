@@ -73,7 +73,7 @@ class ForwardStep:
         )
 
     def graph_nodes(self) -> Sequence[Any]:
-        """Give the nodes of the step as built."""
+        """Return the nodes of the step as built."""
         nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
         return nodes
 
@@ -99,7 +99,7 @@ class ForwardStep:
     def _tower(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], turn: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Build one tower: give its loss, its number of examples, its hits [2] and its marks [3]."""
+        """Build one tower: return its loss, its number of examples, its hits [2] and its marks [3]."""
         device = self._spec.devices[tower].device
         with tf.name_scope(f"tower_{tower}"):
             start = clock(turn)
@@ -147,9 +147,9 @@ def evaluate(
     start: Start = NO_START,
     stopped: Stopped = never,
 ) -> VariableSets:
-    """Evaluate the newest checkpoint of the folder that the spec names, and tell `Evaluated`.
+    """Evaluate the newest checkpoint of the folder that the spec names, and emit `Evaluated`.
 
-    Over all examples of the data, or so many batches of every device as the spec says. Raises UsageError
+    Over all examples of the data, or the spec's number of batches of every device. Raises UsageError
     without a folder, InputError without a checkpoint or for one of another model.
     """
     if spec.lifecycle.checkpoints is None:
@@ -188,7 +188,7 @@ class Tally:
     def before(self, number: int) -> None:
         """Nothing to do."""
 
-    def after(self, told: Step, outcome: StepOutcome) -> None:
+    def after(self, step: Step, outcome: StepOutcome) -> None:
         """Take a pass."""
         assert outcome.examples is not None
         assert outcome.hits is not None
@@ -196,21 +196,19 @@ class Tally:
         self._hits += outcome.hits.sum(axis=0)
         # A tower without an example has the loss 0, and no say.
         self._loss += float((outcome.losses.astype(np.float64) * outcome.examples).sum())
-        self._seconds += told.seconds
+        self._seconds += step.seconds
 
     def close(self) -> None:
         """Nothing to do."""
 
     def left_out(self, images: int | None) -> str | None:
-        """Say that there are more examples than were judged, of so many in the data (None: not known)."""
+        """Return a remark if not all of the data's examples (None: unknown) were evaluated."""
         if images is None or images <= self._examples:
             return None
-        return (
-            f"Judged by {self._examples:.0f} of {images} examples, as --num-batches asks: without it, by all."
-        )
+        return f"Evaluated on {self._examples:.0f} of {images} examples (--num-batches); without it, on all."
 
     def evaluated(self, model: Model, spec: RunSpec, *, steps: int, checkpoint: str) -> Evaluated:
-        """Tell the whole: shares and the mean loss over all examples."""
+        """Return the whole: shares and the mean loss over all examples."""
         count = max(self._examples, 1.0)
         loss = self._loss / count
         return Evaluated(

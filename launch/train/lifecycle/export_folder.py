@@ -49,7 +49,7 @@ def _abandoned(path: Path) -> bool:
 
 
 def _runs(pid: int) -> bool:
-    """Tell whether another process has this number. In a container it may have come to be our own one."""
+    """Return whether another process has this number. In a container it may have come to be our own one."""
     if pid == os.getpid():
         return False
     try:

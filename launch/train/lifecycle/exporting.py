@@ -37,7 +37,7 @@ _ANY = -1  # as many rows as there are
 
 
 class ExportedModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.export/1"):
-    """What model.json says. `arrays`: the shape of each array of weights.npz, trained variables first."""
+    """Contents of model.json. `arrays`: the shape of each array of weights.npz, trained variables first."""
 
     model: str
     input_shape: tuple[int, int, int]
@@ -49,7 +49,7 @@ class ExportedModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema
 
 
 class Export:
-    """Writes the model of a run where the spec says; nothing if it says nothing."""
+    """Writes the model of a run into the spec's folder, if it names one."""
 
     def __init__(self, model: Model, spec: RunSpec, emit: Emit) -> None:
         """Look at the folder before training. Raises UsageError if it holds something, DiskError."""
@@ -121,7 +121,7 @@ class Export:
 
 
 def serving(model: Model, weights: Sequence[Array], state: Sequence[Array]) -> Any:
-    """Give a tf.Module with the values as its own variables, and the function `serve`: images to logits."""
+    """Return a tf.Module with the values as its own variables, and the function `serve`: images to logits."""
     module = tf.Module()
     with tf.device(HOST):
         module.weights = [tf.Variable(value, trainable=True) for value in weights]
@@ -151,7 +151,7 @@ def _save_arrays(
     names = names_of([spec.name for spec in (*model.variables, *model.state)])
     arrays = dict(zip(names, [*weights, *state], strict=True))
     np.savez(folder / "weights.npz", **arrays)  # type: ignore[arg-type]
-    told = ExportedModel(
+    described = ExportedModel(
         model=name,
         input_shape=model.input_shape,
         classes=model.classes,
@@ -160,4 +160,4 @@ def _save_arrays(
         parameters=sum(value.size for value in weights),
         arrays={name: tuple(array.shape) for name, array in arrays.items()},
     )
-    (folder / "model.json").write_text(schema.encode_pretty(told))
+    (folder / "model.json").write_text(schema.encode_pretty(described))

@@ -39,7 +39,7 @@ class Scalars:
     def before(self, number: int) -> None:
         """Nothing to do."""
 
-    def after(self, told: Step, outcome: StepOutcome) -> None:
+    def after(self, step: Step, outcome: StepOutcome) -> None:
         """Write one point of every line; the first step of all is left out, for its time is compiling.
 
         Raises DiskError.
@@ -48,7 +48,7 @@ class Scalars:
             self._compiled = True
             return
         with self._disk():
-            self._write_points(told, outcome)
+            self._write_points(step, outcome)
 
     def close(self) -> None:
         """Write out what is buffered. Raises DiskError."""
@@ -56,21 +56,21 @@ class Scalars:
             for writer in (self._all, *self._towers):
                 writer.close()
 
-    def _write_points(self, told: Step, outcome: StepOutcome) -> None:
-        step = told.global_step or 0
+    def _write_points(self, event: Step, outcome: StepOutcome) -> None:
+        step = event.global_step or 0
         rate = learning_rate(
             self._spec.optimization.schedule, self._spec.learning_rate, tf.constant(step - 1, tf.int64)
         )
         with self._all.as_default(step):
-            _write("images_per_sec", told.images / told.seconds)
+            _write("images_per_sec", event.images / event.seconds)
             _write("loss", outcome.mean_loss)
             _write("learning_rate", float(rate))
-            if told.top1 is not None:
-                _write("top1", told.top1)
+            if event.top1 is not None:
+                _write("top1", event.top1)
         losses = list(outcome.losses) if len(outcome.losses) == len(self._towers) else []
         if outcome.examples is not None:  # a tower without any has no loss
             losses = [loss if count else None for loss, count in zip(losses, outcome.examples, strict=True)]
-        for writer, marks, loss in zip_longest(self._towers, told.marks, losses):
+        for writer, marks, loss in zip_longest(self._towers, event.marks, losses):
             with writer.as_default(step):
                 own_s = marks.weights_s + marks.compute_s
                 if own_s > 0:
@@ -80,7 +80,7 @@ class Scalars:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """A full disk is RESOURCE_EXHAUSTED to TensorFlow, which would be told as memory that ran out."""
+        """Raise DiskError: TensorFlow reports a full disk as RESOURCE_EXHAUSTED, as it does memory."""
         try:
             yield
         except tf.errors.OpError as error:

@@ -30,7 +30,7 @@ _NOT_COMPUTING = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval",
 _COPIES: dict[str, Kind] = {"MemcpyH2D": "to_device", "MemcpyD2H": "to_host", "MemcpyP2P": "peer"}
 _BOOKKEEPING = {"MemoryAlloc", "MemoryFree", "Overhead", "Synchronization", "Generic"}
 _DESTINATION = re.compile(r"\bdest:(\d+)")
-MOST_OPS = 10  # kinds of ops that are told of a device
+MOST_OPS = 10  # kinds of ops reported per device
 _LONGEST_NAME = 80  # C++ names of kernels can be thousands of characters
 
 PICOSECOND = 1e-12
@@ -47,9 +47,9 @@ class Span:
 
 
 def device_times(planes: Iterable[Any], devices: Sequence[Device]) -> tuple[DeviceTimes, ...]:
-    """Give what each device did, from an XSpace's planes: a GPU's own plane, the host's for CPU devices.
+    """Return what each device did, from an XSpace's planes: a GPU's own plane, the host's for CPU devices.
 
-    A device that the profile says nothing of is left out.
+    A device that is not in the profile is left out.
     """
     found = []
     towers = {device.device: device.tower for device in devices}
@@ -64,7 +64,7 @@ def device_times(planes: Iterable[Any], devices: Sequence[Device]) -> tuple[Devi
 
 
 def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
-    """Give the length of what the intervals (start, end) cover, counting what overlaps once."""
+    """Return the length of the union of intervals (start, end)."""
     covered, reached = 0, None
     for start, end in sorted(intervals):
         if reached is None or start > reached:
@@ -109,7 +109,7 @@ def _of_cpus(plane: Any, devices: Sequence[Device]) -> Iterator[DeviceTimes]:
     ops: dict[int, Counter[str]] = defaultdict(Counter)
     for tower, kind, span in (*_tower_ops(lines), *_compiled_ops(lines)):
         spans[tower].append((span.start_ps, span.end_ps))
-        if span.name != _MAY_END_LATER:  # what it does is told by the ops within
+        if span.name != _MAY_END_LATER:  # the ops within show what it does
             ops[tower][kind] += span.end_ps - span.start_ps
     for device in devices:
         if device.tower in spans:
@@ -124,7 +124,7 @@ def _of_cpus(plane: Any, devices: Sequence[Device]) -> Iterator[DeviceTimes]:
 
 
 def _tower_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span]]:
-    """Give the ops of the graph that compute for a tower: its number, their kind, and when."""
+    """Return the ops of the graph that compute for a tower: its number, their kind, and when."""
     for line in lines:
         for span in line:
             name = span.name
@@ -136,9 +136,9 @@ def _tower_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span
 
 
 def _compiled_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span]]:
-    """Give the ops of XLA's programs by tower: whose call they are within, on any thread.
+    """Return the ops of XLA's programs by tower: whose call they are within, on any thread.
 
-    A thread that helps has no call of its own: there the program tells the tower, if it is of one only.
+    A helper thread has no call: there the program names the tower, if it belongs to one only.
     """
     towers: dict[str, set[int]] = defaultdict(set)
     helped = []

@@ -46,17 +46,17 @@ class Tracer:
             return
         self._running = folder
 
-    def after(self, told: Step, outcome: StepOutcome) -> None:
+    def after(self, step: Step, outcome: StepOutcome) -> None:
         """Stop the profiler after the last of the steps, and read what it wrote."""
         if self._running is None:
             return
-        self._steps.append(told)
-        self._wanted.discard(told.step)
-        if told.step + 1 not in self._wanted:
+        self._steps.append(step)
+        self._wanted.discard(step.step)
+        if step.step + 1 not in self._wanted:
             self._finish(self._running)
 
     def close(self) -> None:
-        """Say which steps never came."""
+        """Report requested steps that were never reached."""
         if self._running is not None:
             self._finish(self._running)
         if self._wanted and not self._broken:
@@ -86,7 +86,7 @@ class Tracer:
         )
 
     def _read(self, folder: Path) -> tuple[tuple[DeviceTimes, ...], tuple[str, ...]]:
-        """Give what each device did, and what is to be said of it."""
+        """Return what each device did, and remarks on it."""
         try:
             devices = trace_reading.device_times(_planes(folder), self._spec.devices)
         except (ImportError, OSError, ValueError) as error:

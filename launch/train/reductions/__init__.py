@@ -1,1 +1,1 @@
-"""Ways to add gradients up over devices, and the test that each must pass before it is trusted."""
+"""Reductions of gradients over devices, and the self-test that each must pass."""

@@ -10,7 +10,7 @@ from gputopo.launch.train.reductions.reducer import Reducer, on
 
 Tensor = Any
 
-# A member that does not come is told by TensorFlow after this time; its own default is to wait for ever.
+# TensorFlow reports a missing member after this time; its default is to wait for ever.
 COLLECTIVE_TIMEOUT_S = 60.0
 _groups: dict[tuple[str, ...], int] = {}  # in a process, another set of devices must have another key
 _instances = itertools.count(1)  # and so must two collectives that differ
@@ -19,10 +19,10 @@ _instances = itertools.count(1)  # and so must two collectives that differ
 def collective(devices: Sequence[str], *, hint: str) -> Reducer:
     """Reduce by TensorFlow's collective op, one variable after the other on each device, the last one first.
 
-    A device's collectives stand in a row because NCCL needs the same order everywhere; tf.distribute does
+    A device's collectives run in sequence because NCCL needs the same order everywhere; tf.distribute does
     so too, and in this order: gradients of the last layers are there first, so that they travel while the
     others are computed. Each device has its token, a variable: with a common one, or none, a tf.function of
-    TensorFlow 2.21 puts the devices in a row as well, and they wait for one another for ever.
+    TensorFlow 2.21 puts the devices in sequence as well, and they wait for one another for ever.
     """
     group = _groups.setdefault(tuple(devices), len(_groups) + 1)
     tokens = []

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.reductions.partitioning import LEAST_PIECE, UNIT, leaders_of, pieces
+from gputopo.launch.train.reductions.partitioning import MIN_CHUNK, UNIT, chunk_sizes, leaders_of
 from gputopo.launch.train.reductions.reducer import Reducer, add, on
 from gputopo.topology.reduction_groups import Groups, halves
 
@@ -15,7 +15,7 @@ Tensor = Any
 
 
 def copy(devices: Sequence[str]) -> Reducer:
-    """Add each variable on one of the devices, which take turns by its number, and copy the sum back.
+    """Add each variable on one of the devices, alternating by its number, and copy the sum back.
 
     Moves for each variable: n - 1 copies to the one device and n - 1 from it.
     """
@@ -32,9 +32,9 @@ def copy(devices: Sequence[str]) -> Reducer:
 
 
 def pscpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
-    """Add all variables on the host's CPU and send the sums back; each tensor in `parts` pieces.
+    """Add all variables on the host's CPU and send the sums back; each tensor in `parts` chunks.
 
-    Moves for each variable: n copies to the host and n from it. A piece is added as soon as it has come.
+    Moves for each variable: n copies to the host and n from it. A chunk is added as soon as it has come.
     """
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -46,7 +46,7 @@ def pscpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
 def psgpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
     """Cut each tensor into `parts`, add each on another tower's device, and copy the sums back.
 
-    The devices take turns, by the number of the part counted over all variables. Moves for each part: n - 1
+    The devices alternate, by the number of the part counted over all variables. Moves for each part: n - 1
     copies to its device and n - 1 from it.
     """
 
@@ -61,7 +61,7 @@ def psgpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
 
 
 def hierarchical(devices: Sequence[str], *, groups: Groups = ()) -> Reducer:
-    """Add within each group on its leader, then the leaders' sums on one of them, and back the same way.
+    """Add within each group on its leader, then the leaders' sums on one of them, and copy back.
 
     `groups`: of towers, each tower in one; the two halves of the towers if empty. Leaders rotate with the
     variable's number: the group whose leader makes the total changes with every variable, the leader's rank
@@ -92,9 +92,9 @@ def _by_groups(values: Sequence[Tensor], devices: Sequence[str], groups: Groups,
 
 
 def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[str]) -> list[Tensor]:
-    """Add piece p of all values on `gather[p]`, and put the pieces together on every device."""
+    """Add chunk p of all values on `gather[p]`, and put the chunks together on every device."""
     size = values[0].shape.num_elements()
-    sizes = pieces(size, len(gather), LEAST_PIECE, UNIT)
+    sizes = chunk_sizes(size, len(gather), MIN_CHUNK, UNIT)
     if len(sizes) == 1:
         with tf.device(gather[0]):
             total = add(values)
@@ -108,10 +108,10 @@ def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[
 
 
 def cut_on(device: str, value: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Cut a tensor into flat pieces of these sizes, on a device.
+    """Cut a tensor into flat chunks of these sizes, on a device.
 
-    By slices, which take a piece that begins and ends at a multiple of `UNIT` out without a copy; a split
-    of a flat tensor copies every piece.
+    By slices, which take a chunk that begins and ends at a multiple of `UNIT` out without a copy; a split
+    of a flat tensor copies every chunk.
     """
     with tf.device(device):
         flat = tf.reshape(value, (-1,))
@@ -122,7 +122,7 @@ def cut_on(device: str, value: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def join_on(device: str, parts: Sequence[Tensor], shape: Any) -> Tensor:
-    """Put flat pieces together to a tensor of a shape, on a device."""
+    """Put flat chunks together to a tensor of a shape, on a device."""
     with tf.device(device):
         flat = tf.concat(list(parts), 0) if len(parts) > 1 else tf.identity(parts[0])
         return tf.reshape(flat, shape)

@@ -1,6 +1,6 @@
-"""The table of all reductions by name, and the one that a run asks for.
+"""The table of all reductions by name, and the reduction of a run.
 
-Each builder takes the devices and its options, and gives a `Reducer`. Variables that it needs are made at
+Each builder takes the devices and its options, and returns a `Reducer`. Variables that it needs are made at
 once, before any graph.
 """
 
@@ -29,7 +29,7 @@ ALGORITHMS: dict[str, Callable[..., Reducer]] = {
 
 
 def reducer_of(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer:
-    """Give the reduction that a run asks for, with what the exchange puts round it.
+    """Return the reduction of a run, with the wrappers of its exchange.
 
     From outside: float16, repacking, small gradients joined, the reduction itself. With one device nothing
     is to be reduced and nothing travels.

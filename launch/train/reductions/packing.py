@@ -1,4 +1,4 @@
-"""What can be put round any reduction: repacking, joining of small gradients, transfer in float16."""
+"""Wrappers of any reduction: repacking, joining of small gradients, transfer in float16."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.train.reductions.copies import cut_on, join_on
-from gputopo.launch.train.reductions.partitioning import UNIT, pieces, small_runs
+from gputopo.launch.train.reductions.partitioning import UNIT, chunk_sizes, small_runs
 from gputopo.launch.train.reductions.reducer import Reducer
 
 Tensor = Any
 
 
 def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
-    """Reduce all gradients as `count` equal pieces of one long tensor.
+    """Reduce all gradients as `count` equal chunks of one long tensor.
 
     All must be of one type. Costs each device one more copy of all its gradients.
     """
@@ -23,10 +23,10 @@ def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
         sizes = [shape.num_elements() for shape in shapes]
         packed = []
         for device, own in zip(devices, zip(*gradients, strict=True), strict=True):
-            packed.append(cut_on(device, _flat(device, own), pieces(sum(sizes), count, unit=UNIT)))
+            packed.append(cut_on(device, _flat(device, own), chunk_sizes(sum(sizes), count, unit=UNIT)))
         sums = reducer([list(of_towers) for of_towers in zip(*packed, strict=True)])
         unpacked = [
-            _unpacked(device, [of_piece[tower] for of_piece in sums], shapes)
+            _unpacked(device, [of_chunk[tower] for of_chunk in sums], shapes)
             for tower, device in enumerate(devices)
         ]
         return [list(of_towers) for of_towers in zip(*unpacked, strict=True)]
@@ -35,7 +35,7 @@ def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
 
 
 def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, most: int) -> Reducer:
-    """Reduce neighbouring gradients of at most `small_bytes` as one tensor, at most `most` at a time."""
+    """Reduce adjacent gradients of at most `small_bytes` as one tensor, at most `most` at a time."""
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         runs = small_runs([_bytes(values[0]) for values in gradients], small_bytes, most)
@@ -59,7 +59,7 @@ def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, mos
 
 
 def narrowed(reducer: Reducer, devices: Sequence[str]) -> Reducer:
-    """Let gradients travel, and be added, in float16.
+    """Transfer and add gradients in float16.
 
     A sum beyond 65504 becomes infinite, and one below 6e-8 zero, without an error: a loss scale is for that.
     """

@@ -1,25 +1,25 @@
-"""How tensors are cut, joined and led through a reduction, and spread over places: arithmetic alone."""
+"""Sizes and orders of chunks, rings, groups and spread variables: arithmetic alone."""
 
 from collections.abc import Sequence
 
 from gputopo.topology.reduction_groups import Groups
 
-LEAST_PIECE = 16_384
+MIN_CHUNK = 16_384
 """Numbers: 64 KiB of float32 cross PCIe 3.0 x16 (12 GB/s) in 5 us, about what it takes to start a copy, so
-that smaller pieces gain nothing. Every piece is some ops more to build, place and start."""
+that smaller chunks gain nothing. Every chunk costs ops to build, place and start."""
 
 
 UNIT = 32
-"""Numbers: 64 bytes of float16, TensorFlow's alignment. A piece that begins and ends at a multiple of it can
+"""Numbers: 64 bytes of float16, TensorFlow's alignment. A chunk that begins and ends at a multiple of it can
 be taken out of a tensor without a copy."""
 
 
-def pieces(size: int, count: int, least: int = 1, unit: int = 1) -> list[int]:
-    """Cut `size` numbers into at most `count` pieces of at least `least`, in order.
+def chunk_sizes(size: int, count: int, least: int = 1, unit: int = 1) -> list[int]:
+    """Cut `size` numbers into at most `count` chunks of at least `least`, in order.
 
     They are multiples of `unit` and equal but for one unit, the larger ones first; the last one has the
-    remainder as well. A tensor with fewer numbers than `least` is one piece, and one that has no unit for
-    every piece is cut at any number.
+    remainder as well. A tensor with fewer numbers than `least` is one chunk, and one that has no unit for
+    every chunk is cut at any number.
     """
     count = max(1, min(size // least, count))
     if size < count * unit:
@@ -31,7 +31,7 @@ def pieces(size: int, count: int, least: int = 1, unit: int = 1) -> list[int]:
 
 
 def small_runs(sizes: Sequence[int], small: int, most: int) -> list[list[int]]:
-    """Give the numbers of tensors in groups that are reduced as one, in order.
+    """Return the indices of tensors in groups that are reduced as one, in order.
 
     `sizes` in bytes. Neighbours of at most `small` bytes share a group, `most` of them at a time; every
     other tensor is a group by itself.
@@ -49,26 +49,26 @@ def small_runs(sizes: Sequence[int], small: int, most: int) -> list[list[int]]:
 
 
 def starts_of(count: int, towers: int, rings: int, first: int = 0) -> list[int]:
-    """Give the tower that each of `count` pieces starts at, ring by ring; the first one at `first`."""
+    """Return the tower that each of `count` chunks starts at, ring by ring; the first one at `first`."""
     apart = max(1, towers // rings)
-    return [(first + piece % towers + piece // towers * apart) % towers for piece in range(count)]
+    return [(first + chunk % towers + chunk // towers * apart) % towers for chunk in range(count)]
 
 
 def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
-    """Give the tower that leads each group for a variable, and the group where the total is made."""
+    """Return the tower that leads each group for a variable, and the group where the total is made."""
     rank, main = divmod(number, len(groups))
     return [group[rank % len(group)] for group in groups], main
 
 
 def spread(sizes: Sequence[int], places: Sequence[str]) -> list[str]:
-    """Give each variable the place that has the fewest bytes so far; of equal ones the first.
+    """Assign each variable to the place that has the fewest bytes so far; of equal ones the first.
 
     `sizes` in numbers or bytes. As tf_cnn_benchmarks does with --local_parameter_device=gpu.
     """
-    held = dict.fromkeys(places, 0)
+    loads = dict.fromkeys(places, 0)
     chosen = []
     for size in sizes:
-        least = min(held, key=lambda place: held[place])
-        held[least] += size
-        chosen.append(least)
+        place = min(loads, key=lambda one: loads[one])
+        loads[place] += size
+        chosen.append(place)
     return chosen

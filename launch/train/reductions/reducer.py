@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.train.reductions.partitioning import LEAST_PIECE
+from gputopo.launch.train.reductions.partitioning import MIN_CHUNK
 from gputopo.values.errors import HardwareError
 
 Tensor = Any
@@ -24,7 +24,7 @@ def add(values: Sequence[Tensor]) -> Tensor:
 
 
 def on(device: str, value: Tensor) -> Tensor:
-    """Give a tensor on a device. Moves it if it is not there."""
+    """Return a tensor on a device. Moves it if it is not there."""
     with tf.device(device):
         return tf.identity(value)
 
@@ -32,14 +32,14 @@ def on(device: str, value: Tensor) -> Tensor:
 # 1, 10, 100, ... as long as float64 holds every sum exactly; in float16 1, 2, 4, ...
 _BASE_AND_DIGITS: dict[str, tuple[int, int]] = {"fp32": (10, 15), "fp16": (2, 11)}
 # So many times the same sums for each device (of eight at most: 2 MiB on each), so that a reduction that cuts
-# tensors cuts these into two pieces a device.
-_ROWS = 2 * LEAST_PIECE
+# tensors cuts these into two chunks a device.
+_ROWS = 2 * MIN_CHUNK
 
 
 def self_test(
     reducer: Reducer, name: str, devices: Sequence[str], transfer: Literal["fp32", "fp16"] = "fp32"
 ) -> None:
-    """Add 1, 10, 100, ... over the devices and check every sum: a lost tower shows as a missing digit.
+    """Add 1, 10, 100, ... over the devices and check every sum: a lost tower is a missing digit.
 
     From the 16th tower on they begin anew in another number of the tensor. Where the sums are made in
     float16, which is exact up to 2048, they are 1, 2, 4, ... and begin anew with the 12th.

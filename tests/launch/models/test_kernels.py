@@ -51,9 +51,9 @@ def test_a_short_type_with_channels_first_is_computed_or_refused_in_words(
 
 
 def test_channels_first_without_onednn_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    from tests.launch.train.worker_process import run_worker, trivial_spec
+    from tests.launch.train.worker_process import run_fresh_worker, trivial_spec
 
-    code, events, _ = run_worker(tmp_path, trivial_spec(data_format="NCHW"), TF_ENABLE_ONEDNN_OPTS="0")
+    code, events, _ = run_fresh_worker(tmp_path, trivial_spec(data_format="NCHW"), TF_ENABLE_ONEDNN_OPTS="0")
     assert code == 2
     (failed,) = events
     assert "TF_ENABLE_ONEDNN_OPTS=0" in failed.cause  # type: ignore[union-attr]

@@ -20,7 +20,11 @@ def layers(weights: list[Any]) -> GraphLayers:
 
 
 def pointwise(size: int, stride: int, dtype: tf.DType) -> dict[str, float]:
-    """Give the largest differences from TensorFlow's own convolution, as shares of its largest number."""
+    """Return the largest differences from TensorFlow's convolution, as shares of its largest number.
+
+    Of the sampled pixels, with a stride of one: without AVX-512 oneDNN's gradient of strided 1 x 1 kernels
+    is wrong with channels last whose number is no multiple of 8 (TensorFlow 2.21).
+    """
     draw = np.random.default_rng(size * 10 + stride)
     x = tf.constant(draw.normal(size=(BATCH, size, size, INPUTS)), dtype)
     kernel = tf.constant(draw.normal(size=(1, 1, INPUTS, OUTPUTS)), dtype)
@@ -29,7 +33,7 @@ def pointwise(size: int, stride: int, dtype: tf.DType) -> dict[str, float]:
         return layers([kernel]).conv(x, OUTPUTS, 1, stride, bias=False, activation=None)
 
     def theirs() -> Any:
-        return tf.nn.conv2d(x, kernel, stride, "SAME")
+        return tf.nn.conv2d(x[:, ::stride, ::stride], kernel, 1, "SAME")
 
     return apart(ours, theirs, [x, kernel])
 

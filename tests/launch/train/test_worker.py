@@ -26,7 +26,13 @@ from gputopo.values.events import (
     WarmupDone,
 )
 from tests.launch.train.inputs import folders
-from tests.launch.train.worker_process import asked_to_end, environment, run_worker, trivial_spec
+from tests.launch.train.worker_process import (
+    asked_to_end,
+    environment,
+    run_fresh_worker,
+    run_worker,
+    trivial_spec,
+)
 
 pytestmark = pytest.mark.tensorflow
 
@@ -117,7 +123,7 @@ def test_memory_that_is_not_there_is_told_as_out_of_memory_with_the_batch_size(t
     limit = 12 * 1024**3
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
-        code, events, stderr = run_worker(tmp_path, spec)
+        code, events, stderr = run_fresh_worker(tmp_path, spec)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     assert events, stderr
@@ -162,7 +168,7 @@ def test_an_evaluation_of_a_folder_judges_every_example_once_or_says_how_many_it
         (evaluated,) = (event for event in events if isinstance(event, Evaluated))
         found.append((evaluated.examples, [event.says for event in events if isinstance(event, Noticed)]))
     assert found[0] == (7, [])
-    assert found[1] == (6, ["Judged by 6 of 7 examples, as --num-batches asks: without it, by all."])
+    assert found[1] == (6, ["Evaluated on 6 of 7 examples (--num-batches); without it, on all."])
 
 
 @pytest.mark.parametrize(

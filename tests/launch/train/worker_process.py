@@ -1,4 +1,4 @@
-"""Runs the real worker for the tests of test_worker.py and gives its events."""
+"""Runs the worker for tests and returns its events."""
 
 import os
 import signal
@@ -32,8 +32,27 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **own, **more}
 
 
-def run_worker(folder: Path, spec: RunSpec, **more: str) -> tuple[int, list[Event], str]:
-    """Give the worker's exit code, its events and its standard error."""
+_FORKED = """
+import os, sys
+from gputopo.launch.train import worker
+sys.exit(worker.main([sys.argv[1], str(os.open(sys.argv[2], os.O_WRONLY))]))
+"""
+
+
+def run_worker(folder: Path, spec: RunSpec) -> tuple[int, list[Event], str]:
+    """Return the worker's exit code, its events and its standard error; TensorFlow is loaded already."""
+    from tests.launch.forks import run_program  # imports this module
+
+    file, events = folder / "spec.json", folder / "events.jsonl"
+    schema.write(file, spec)
+    events.touch()
+    done = run_program("-c", _FORKED, str(file), str(events))
+    with events.open("rb") as stream:
+        return done.returncode, list(read_events(stream, origin="events.jsonl")), done.stderr
+
+
+def run_fresh_worker(folder: Path, spec: RunSpec, **more: str) -> tuple[int, list[Event], str]:
+    """Return what `run_worker` does, of a program of its own with `more` in its environment."""
     file, events = folder / "spec.json", folder / "events.jsonl"
     schema.write(file, spec)
     with events.open("wb") as stream:

@@ -20,5 +20,5 @@ def test_metrics_of_layers_are_named_and_those_of_compile_are_not_among_them(
     (built,) = (event for event in events if isinstance(event, ModelBuilt))
     said = [one for one in built.says if "metrics" in one]
     assert said == [
-        f"The model's layers keep metrics ({name}), which a run does not count up or show." for name in told
+        f"The model's layers have metrics ({name}), which a run does not update or show." for name in told
     ]

@@ -1,4 +1,4 @@
-"""What a mode carries from step to step is taken back by the same mode on as many devices, and by no other.
+"""Buffers of a mode are restored for the same mode on as many devices, and for no other.
 
 Plain SGD without a gradient stands still, so the weights of the first resumed step tell what was applied.
 """
@@ -67,7 +67,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, R
 def starts_anew(run: Ran) -> bool:
     assert run.error is None
     assert [one.steps for one in run.told(Resumed)] == [BEFORE]
-    return any("carries from step to step is not in the checkpoint" in one.says for one in run.told(Noticed))
+    return any("buffers of this mode are not in the checkpoint" in one.says for one in run.told(Noticed))
 
 
 def weights_moved(folder: Path) -> bool:
@@ -101,5 +101,5 @@ def test_what_a_plain_mode_leaves_of_a_checkpoint_is_said(resumed: tuple[Path, d
     _, runs = resumed
     for name in CASES:
         assert not starts_anew(runs[name]) or name not in LEFT_OUT
-        left = any("What another mode carried" in one.says for one in runs[name].told(Noticed))
+        left = any("Buffers of another mode" in one.says for one in runs[name].told(Noticed))
         assert left == (name in LEFT_OUT)

@@ -258,5 +258,5 @@ def test_what_a_mode_carries_starts_anew_from_a_checkpoint_of_a_plain_one(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
     (said,) = odd[1]["carries"].told(Noticed)
-    assert "starts anew" in said.says
+    assert "they start empty" in said.says
     assert odd[1]["carries"].error is None

@@ -4,13 +4,19 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.reductions.partitioning import leaders_of, pieces, small_runs, spread, starts_of
+from gputopo.launch.train.reductions.partitioning import (
+    chunk_sizes,
+    leaders_of,
+    small_runs,
+    spread,
+    starts_of,
+)
 from gputopo.topology.reduction_groups import halves
 
 
 @given(st.integers(0, 10**9), st.integers(1, 300), st.integers(1, 10**6))
-def test_pieces_are_all_of_it_nearly_equal_and_not_too_small(size: int, count: int, least: int) -> None:
-    cut = pieces(size, count, least)
+def test_chunks_are_all_of_it_nearly_equal_and_not_too_small(size: int, count: int, least: int) -> None:
+    cut = chunk_sizes(size, count, least)
     assert sum(cut) == size
     assert max(cut) - min(cut) <= 1
     assert len(cut) == max(1, min(size // least, count))
@@ -18,8 +24,8 @@ def test_pieces_are_all_of_it_nearly_equal_and_not_too_small(size: int, count: i
 
 
 @given(st.integers(0, 10**9), st.integers(1, 300), st.integers(2, 64))
-def test_pieces_begin_at_whole_units_where_there_is_one_for_each(size: int, count: int, unit: int) -> None:
-    cut = pieces(size, count, unit=unit)
+def test_chunks_begin_at_whole_units_where_there_is_one_for_each(size: int, count: int, unit: int) -> None:
+    cut = chunk_sizes(size, count, unit=unit)
     assert sum(cut) == size
     assert len(cut) == max(1, min(size, count))
     assert max(cut) - min(cut) < 2 * unit
@@ -27,15 +33,15 @@ def test_pieces_begin_at_whole_units_where_there_is_one_for_each(size: int, coun
         assert all(start % unit == 0 for start in itertools.accumulate(cut[:-1]))
 
 
-def test_the_larger_pieces_come_first() -> None:
-    assert pieces(10, 4) == [3, 3, 2, 2]
-    assert pieces(2, 4) == [1, 1]
-    assert pieces(10, 4, 4) == [5, 5]
+def test_the_larger_chunks_come_first() -> None:
+    assert chunk_sizes(10, 4) == [3, 3, 2, 2]
+    assert chunk_sizes(2, 4) == [1, 1]
+    assert chunk_sizes(10, 4, 4) == [5, 5]
 
 
-def test_the_last_piece_has_what_is_no_whole_unit() -> None:
-    assert pieces(101, 3, unit=10) == [40, 30, 31]
-    assert pieces(29, 3, unit=10) == [10, 10, 9], "no unit for every piece: cut anywhere"
+def test_the_last_chunk_has_what_is_no_whole_unit() -> None:
+    assert chunk_sizes(101, 3, unit=10) == [40, 30, 31]
+    assert chunk_sizes(29, 3, unit=10) == [10, 10, 9], "no unit for every chunk: cut anywhere"
 
 
 @given(
@@ -75,7 +81,7 @@ def test_equal_places_are_taken_in_order() -> None:
 
 
 @given(st.integers(2, 16), st.integers(1, 8), st.integers(1, 20), st.integers(0, 300))
-def test_in_every_tick_of_a_ring_each_tower_has_one_piece_for_each_ring(
+def test_in_every_tick_of_a_ring_each_tower_has_one_chunk_for_each_ring(
     towers: int, rings: int, tick: int, first: int
 ) -> None:
     starts = starts_of(towers * rings, towers, rings, first)
