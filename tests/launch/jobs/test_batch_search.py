@@ -73,7 +73,7 @@ def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
         detect_warmup=True,
     )
     trial = batch_search.trial_of(spec, 2)
-    assert (trial.batch_size, trial.num_batches, trial.num_warmup_batches) == (2, 1, 0)
+    assert (trial.batch_size, trial.num_batches, trial.num_warmup_batches) == (2, 2, 0)
     assert trial.lifecycle == Lifecycle(training_accuracy=True)
     assert batch_search.trial_of(msgspec.structs.replace(spec, task="eval"), 2).task == "forward"
 

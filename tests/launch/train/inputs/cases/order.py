@@ -69,7 +69,7 @@ def other_batches(root: Path) -> Any:
 
     feeds.FedSource.feed = watched  # type: ignore[method-assign]
     for towers, batch in ((2, 10), (1, 10), (3, 2)):  # two steps each
-        spec = spec_of(data, towers=towers, batch=batch, model=name, num_batches=1, num_warmup_batches=0)
+        spec = spec_of(data, towers=towers, batch=batch, model=name, num_batches=2, num_warmup_batches=0)
         spec = msgspec.structs.replace(spec, ps_device="/CPU:0", lifecycle=kept)
         training.train(models.build(name, spec), spec, lambda event: None)
     feeds.FedSource.feed = plain  # type: ignore[method-assign]
