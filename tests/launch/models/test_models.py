@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tensorflow
 ASK = """
 import json, sys
 import numpy as np
-from gputopo.workload import models as workload
+from gputopo.workload import workloads as workload
 from gputopo.launch.models import layers, models
 from gputopo.launch.models.model import parameter_count
 from gputopo.launch.train.inputs.synthetic import examples

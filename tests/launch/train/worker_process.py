@@ -45,7 +45,7 @@ def run_worker(folder: Path, spec: RunSpec) -> tuple[int, list[Event], str]:
 
     file, events = folder / "spec.json", folder / "events.jsonl"
     schema.write(file, spec)
-    events.touch()
+    events.write_bytes(b"")
     done = run_program("-c", _FORKED, str(file), str(events))
     with events.open("rb") as stream:
         return done.returncode, list(read_events(stream, origin="events.jsonl")), done.stderr

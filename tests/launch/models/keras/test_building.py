@@ -158,10 +158,10 @@ def test_bf16_rounds_but_trains_the_same_model(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("short_layers", "compute in bfloat16, as they were made, whatever --precision (fp32 here) says"),
+        ("short_layers", "compute in bfloat16, as they were made, whatever --precision (fp32 here)"),
         ("short_layers bf16", None),
         ("long_layers", None),
-        ("long_layers bf16", "compute in float32, as they were made, whatever --precision (bf16 here) says"),
+        ("long_layers bf16", "compute in float32, as they were made, whatever --precision (bf16 here)"),
         ("long_last_layer bf16", None),
     ],
 )
@@ -213,7 +213,7 @@ import json, sys
 import keras
 import numpy as np
 import tensorflow as tf
-from gputopo.launch import model_names
+from gputopo.launch.spec import model_names
 from gputopo.launch.models import models
 from gputopo.launch.models.model import parameter_count
 from gputopo.launch.models.keras.building import build_keras, seeds

@@ -15,7 +15,7 @@ ENTER = "import os, sys; os.chdir(sys.argv[1])"
 REMOVE = "os.rmdir(sys.argv[1])"
 ASK = """
 from gputopo.values.errors import UsageError
-from gputopo.launch import model_names
+from gputopo.launch.spec import model_names
 from gputopo.launch.models.keras.sources import own_model
 for name in sys.argv[2:]:
     try:
