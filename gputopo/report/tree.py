@@ -130,7 +130,7 @@ class _Tree:
         return [gpu.index for gpu in self.machine.gpus if gpu.index not in inside]
 
     def _words(self, address: str, ports: Sequence[str]) -> tuple[str, list[Piece]]:
-        """Name a node; its link, what is slower above it, and its NVLinks are the details."""
+        """Return the name of a node and its details: link, slower bridges above it, NVLinks."""
         node = self.nodes[address]
         gpu, nic = self.gpus.get(address), self.nics.get(address)
         details: list[Piece] = [(address, QUIET)]

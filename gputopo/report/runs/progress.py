@@ -101,4 +101,4 @@ def display(state: RunState) -> RenderableType:
     for device, pace in state.paces():
         bar = ProgressBar(total=1.0, completed=pace, width=BAR_WIDTH)
         bars.add_row(Text(device.device), bar, Text(f"{100 * pace:.0f} % of the best"))
-    return Group(*(Text(line, style="yellow") for line in state.says), head, bars)
+    return Group(*(Text(line, style="yellow") for line in state.messages), head, bars)

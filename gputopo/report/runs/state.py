@@ -43,7 +43,7 @@ class RunState:
         self._counting_began = 0.0
         self._devices: tuple[Device, ...] = ()
         self._spec: dict[str, Any] = {}
-        self.says: tuple[str, ...] = ()  # messages of the run's start
+        self.messages: tuple[str, ...] = ()  # messages of the run's start
         self._step: Step | None = None
         self._loss_is_lost = False  # and this was shown
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
@@ -53,7 +53,7 @@ class RunState:
         self.running.add(event)
         match event:
             case RunStarted():
-                self._devices, self._spec, self.says = event.devices, event.spec, event.says
+                self._devices, self._spec, self.messages = event.devices, event.spec, event.says
             case ModelBuilt():
                 self._enter(FIRST_STEP)
             case PlacementChecked():
