@@ -16,6 +16,7 @@ from gputopo.launch.data.make import Request, make
 from gputopo.launch.data.tfrecords import walk, wrong_record
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from tests.launch.data.disks import small_disk
+from tests.launch.train.inputs import folders
 
 
 def known_fields(root: Path) -> Any:
@@ -41,6 +42,16 @@ def known_fields(root: Path) -> Any:
         "walked": walk(path).records,
         "wrong": wrong_record(path, 2),
         "fields": fields,
+    }
+
+
+def wrong(root: Path) -> Any:
+    from gputopo.launch.data.examples import wrong_fields, wrong_picture
+
+    undecodable = folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")
+    return {
+        "fields": {kind: wrong_fields(record) for kind, record in folders.schemas().items()},
+        "pictures": [wrong_picture(undecodable), wrong_picture(folders.record(None))],
     }
 
 
@@ -95,7 +106,7 @@ def odd_names(root: Path) -> Any:
 
 def main(root: str) -> None:
     found = {}
-    for case in (known_fields, imagenet, seeds, full_disk, odd_names):
+    for case in (known_fields, wrong, imagenet, seeds, full_disk, odd_names):
         place = Path(root) / case.__name__
         place.mkdir()
         found[case.__name__] = case(place)

@@ -1,6 +1,5 @@
 """Small data folders: written completely, or not at all."""
 
-import json
 import os
 import shlex
 import signal
@@ -19,17 +18,6 @@ from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.report import units
 from gputopo.values.errors import InputError
 from tests.launch.data.disks import small_disk
-from tests.launch.forks import run_program
-
-
-@pytest.fixture(scope="session")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What TensorFlow wrote and read, in a process of its own."""
-    root = tmp_path_factory.mktemp("made")
-    done = run_program("-m", "tests.launch.data.process", str(root))
-    assert done.returncode == 0, done.stderr[-3000:]
-    said: dict[str, Any] = json.loads((root / "found.json").read_text())
-    return said
 
 
 @pytest.mark.tensorflow
@@ -41,32 +29,6 @@ def test_imagenet_folders_have_the_files_and_counts_that_were_asked_for(found: d
     assert made["damage"] == []
     assert made["validation"] == 4
     assert made["bytes"][0] == made["bytes"][1]
-
-
-@pytest.mark.tensorflow
-def test_tensorflow_reads_the_fields_of_a_written_example(found: dict[str, Any]) -> None:
-    assert found["known_fields"] == {
-        "records": 3,
-        "walked": 3,
-        "wrong": "it could not be read, and its checksum is right",
-        "fields": {
-            "image/height": [462],
-            "image/width": [581],
-            "image/colorspace": ["RGB"],
-            "image/channels": [3],
-            "image/class/label": [615],
-            "image/class/synset": ["n03623198"],
-            "image/class/text": ["knee pad"],
-            "image/object/bbox/xmin": [0.0],
-            "image/object/bbox/xmax": [0.5],
-            "image/object/bbox/ymin": [0.25],
-            "image/object/bbox/ymax": [1.0],
-            "image/object/bbox/label": [615],
-            "image/format": ["JPEG"],
-            "image/filename": ["a.JPEG"],
-            "image/encoded": [302],
-        },
-    }
 
 
 def test_cifar_folders_have_five_training_files_and_a_test_file(tmp_path: Path) -> None:

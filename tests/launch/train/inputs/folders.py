@@ -17,9 +17,10 @@ from tests.launch.data.records import framed
 COLOURS = {"amber": (250, 190, 10), "blue": (20, 40, 230), "cyan": (10, 220, 220), "dark": (12, 12, 12)}
 EACH = 3
 # What is wrong, and the label of the record that it is in (the third of the second file: labels 4, 5, 6).
-DAMAGE = ("checksum", "truncated", "length", "picture", "label", "unlabelled", "example", "empty_record")
+DAMAGE = ("checksum", "truncated", "length", "picture", "label", "example", "empty_record")
 # Seen by the reader, by the walk through the file, by decoding, by looking at labels.
 SEEN_BY_EACH_CHECK = ("checksum", "truncated", "picture", "label")
+IN_TRAINING = ("checksum", "truncated", "picture")  # where passes are repeated
 DAMAGED_FILE = "validation-00001-of-00003"
 DAMAGED_RECORD = 1
 RECORDS = 3  # of each file
@@ -82,7 +83,7 @@ def forms() -> dict[str, bytes]:
 
 
 def schemas() -> dict[str, bytes]:
-    """Records of other schemas, each wrong in one respect."""
+    """Records of other schemas, each wrong in one respect, and one that is not."""
     import tensorflow as tf
 
     from gputopo.launch.data.examples import Box, LabelledImage, serialized
@@ -100,9 +101,11 @@ def schemas() -> dict[str, bytes]:
     sound = record(3)
     boxed = serialized(LabelledImage(jpeg(3), 3, 40, 40, b"", "", b"", (Box(0.1, 0.2, 0.8, 1.5),)))
     return {
+        "sound": sound,
         "no message": b"\x07 this is no example",
         "no picture": sound.replace(b"image/encoded", b"image/encodes"),
         "empty picture": changed(encoded=[b""]),
+        "no label": record(None),
         "label of text": changed(label=[b"3"]),
         "two labels": changed(label=[3, 4]),
         "odd boxes": boxed.replace(b"image/object/bbox/xmax", b"image/object/bbox/XMAX"),
@@ -133,7 +136,6 @@ def damaged(folder: Path, kind: str) -> Path:
             replaced = {
                 "picture": record(5, encoded=b"\xff\xd8\xff\xe0 this is no picture"),
                 "label": record(2000),
-                "unlabelled": record(None),
                 "example": b"\x07 this is no example",
                 "empty_record": b"",
             }

@@ -92,17 +92,19 @@ def gpu_kernels(root: Path) -> Any:
 
     data = folders.coloured(root / "kernels")
     device = (Device(tower=0, device="/CPU:1"),)
-    used = set()
+    used, fed = set(), []
     ways: list[dict[str, Any]] = [{"folder": data}, {"source": "cpu"}, {"source": "gpu"}]
     for fields in ways:
         spec = msgspec.structs.replace(spec_of(**fields, data_format="NCHW", towers=1), devices=device)
         with source(spec) as made:
             arrival = Arrival(made, spec)
             arrival(0)
+            fed += [list(one.shape) for one in made.feed(1)[:1]]
             nodes = arrival._graph.graph.as_graph_def().node
             used |= {node.op for node in nodes if node.device.endswith("CPU:1")}
     return {
         "gpu_build": "GPU" in kinds("Conv2D"),
+        "fed_for_NCHW": fed[0],
         "used": sorted(used),
         "without": sorted(op for op in used if not kinds(op) & {"GPU", "DEFAULT"}),
     }

@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 
+from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.events import ModelBuilt, Step
 from tests.launch.train.inputs import folders
@@ -17,47 +18,36 @@ from tests.launch.train.inputs.cases.given import FEEDS, Picture, error_of, join
 from tests.launch.train.small_model import SmallModel
 
 LONG_S = 0.2
+TOWERS = (1, 3)
 
 
 def feeds(root: Path) -> Any:
-    from gputopo.launch.train import training
-
+    """Losses of the steps of learning on two towers, by source and data format."""
     losses: dict[str, Any] = {}
-    by_two = [("cpu", 2, "NHWC"), *((name, 2, "NHWC") for name in FEEDS)]
-    for name, towers, data_format in (
-        *by_two,
-        ("staged", 2, "NCHW"),
-        ("sync", 4, "NHWC"),
-        ("cpu", 1, "NHWC"),
-    ):
-        place: dict[str, Any] = {"source": "python", "feed": name} if name in FEEDS else {"source": name}
+    for name, data_format in (("sync", "NHWC"), ("staged", "NCHW"), ("cpu", "NHWC")):
         spec = spec_of(
-            towers=towers,
-            batch=8 // towers,
+            towers=2,
+            batch=4,
             ps_device="/CPU:0",
             learning_rate=0.3,
             data_format=data_format,
-            **place,
+            **_fields(name),
         )
-        events: list[Any] = []
-        training.train(SmallModel(), spec, events.append)
-        results = [event.loss for event in events if isinstance(event, Step)]
-        losses[f"{name}-{towers}-{data_format}"] = results
+        losses[f"{name}-{data_format}"] = [step.loss for step in _trained(spec) if isinstance(step, Step)]
     return losses
 
 
 def ways(root: Path) -> Any:
-    """Every source and feed on 1, 2 and 3 towers: losses, what it says of itself, where its batches are."""
-    from gputopo.launch.train import training
+    """Every source and feed on 1 and 3 towers: losses, its description, where its batches are."""
     from gputopo.launch.train.placement.checking import short_name
 
     results: dict[str, Any] = {}
     for way in ("gpu", "cpu", *FEEDS):
-        for towers in (1, 2, 3):
-            fields: dict[str, Any] = {"source": "python", "feed": way} if way in FEEDS else {"source": way}
-            spec = spec_of(towers=towers, batch=6 // towers, ps_device="/CPU:0", learning_rate=0.3, **fields)
-            events: list[Any] = []
-            training.train(SmallModel(), spec, events.append)
+        for towers in TOWERS:
+            spec = spec_of(
+                towers=towers, batch=6 // towers, ps_device="/CPU:0", learning_rate=0.3, **_fields(way)
+            )
+            events = _trained(spec)
             with source(spec, SmallModel()) as made:
                 fed = [short_name(one.device) for one in made.feed(0)]
             results[f"{way}-{towers}"] = {
@@ -66,6 +56,18 @@ def ways(root: Path) -> Any:
                 "fed": fed,
             }
     return results
+
+
+def _fields(way: str) -> dict[str, Any]:
+    return {"source": "python", "feed": way} if way in FEEDS else {"source": way}
+
+
+def _trained(spec: RunSpec) -> list[Any]:
+    from gputopo.launch.train import training
+
+    events: list[Any] = []
+    training.train(SmallModel(), spec, events.append)
+    return events
 
 
 def failing(root: Path) -> Any:
@@ -162,11 +164,8 @@ def marks(root: Path) -> Any:
     pool = Pool(model, spec)
 
     def slowly(number: int) -> Any:
-        until = time.perf_counter() + LONG_S
-        batch = pool.make(number)
-        while time.perf_counter() < until:
-            batch = pool.make(number)
-        return batch
+        time.sleep(LONG_S)
+        return pool.make(number)
 
     with closing(fed.FedSource(model, spec, pool, fed.OnDemand(slowly), {}, made_format="NHWC")) as made:
         taken = core.TrainingStep(model, spec, placements.place(model, spec), made)
@@ -180,8 +179,6 @@ def marks(root: Path) -> Any:
         }
     with closing(fed.FedSource(model, spec, pool, fed.Prefetched(slowly, 1), {}, made_format="NHWC")) as made:
         made.feed(0)
-        until = time.perf_counter() + 3 * LONG_S  # of a slow model
-        while time.perf_counter() < until:
-            pool.make(0)
+        time.sleep(3 * LONG_S)  # a slow model
         made.feed(1)
         return {**of_slow_input, "waited_of_slow_model": made.waited_s}

@@ -35,13 +35,14 @@ def order(root: Path) -> Any:
                 ends.append(len(made.feed(number)) == 4)
             except StopIteration:
                 ends.append(False)
+    whole = labels(two, range(12))
     return {
         "far": far,
         "restarted": restarted,
         "ends": ends,
-        "first": labels(two, range(6)),
+        "first": whole[:60],
         "again": labels(two, range(6)),
-        "second_pass": labels(two, range(12))[60:],
+        "second_pass": whole[60:],
         "other_seed": labels(spec_of(data, batch=5, towers=2, seed=7), range(6)),
         "from_three": labels(two, range(3, 6)),
         "careful": labels(spec_of(data, batch=5, towers=2, bad_records="skip"), range(6)),
@@ -97,17 +98,17 @@ def kept(root: Path) -> Any:
 
 
 def gone_on(root: Path) -> Any:
-    """Labels of the steps from 4 on, of a run from 0 and of one that begins there, and what that one says."""
+    """Labels of the steps from 4 on, of a run from 0 and of one that begins there, and its notices."""
     results: dict[str, Any] = {}
     records = [folders.record(number + 1) for number in range(12)]
-    bad = {"label": folders.record(2000), "unlabelled": folders.record(None), "example": b"\x07 no example"}
-    bad |= {"empty": b"", "picture": folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")}
-    for kind, record in bad.items():
-        data = folders.with_records(root / kind, [*records[:2], record, *records[3:]])
+    seen = {2: folders.record(2000), 5: b"\x07 no example", 8: b""}  # to be bad without decoding
+    undecodable = {2: folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")}
+    for kind, bad in (("seen", seen), ("undecodable", undecodable)):
+        data = folders.with_records(root / kind, [bad.get(at, record) for at, record in enumerate(records)])
         spec = spec_of(data, batch=2, towers=2, bad_records="skip")
         whole = steps(spec, range(9))[1].tolist()
         with source(spec) as made:
             rest = [int(label) for number in range(4, 9) for label in joint(made.feed(number))[1]]
-            says = made.notices[-1]
-        results[kind] = {"whole": whole[16:], "rest": rest, "says": says}
+            notice = made.notices[-1]
+        results[kind] = {"whole": whole[16:], "rest": rest, "notice": notice}
     return results
