@@ -23,11 +23,11 @@ def order(root: Path) -> Any:
 
     pixels_of_four, _ = steps(spec_of(data, batch=3, towers=4), range(3))
     pixels_of_one, _ = steps(spec_of(data, batch=12, towers=1), range(3))
-    whole, imagenet.MAX_SKIPPED_BYTES = imagenet.MAX_SKIPPED_BYTES, 0
+    limit, imagenet.MAX_SKIPPED_BYTES = imagenet.MAX_SKIPPED_BYTES, 0
     with source(two) as made:
         far = [int(label) for label in joint(made.feed(3))[1]]
         restarted = list(made.notices)
-    imagenet.MAX_SKIPPED_BYTES = whole
+    imagenet.MAX_SKIPPED_BYTES = limit
     ends = []
     with source(spec_of(data, task="eval", batch=2)) as made:
         for number in (1, 2, 3, 4, 1):
