@@ -86,8 +86,7 @@ class StrategyStep:
         self.source = source_of(model, spec)
         scale = LossScale(spec)
         self._math = TowerMath(model, spec, self.source, scale)
-        sets: Any = self.placement  # all that an updater needs of a placement
-        self._updater = Updater(sets, spec.optimization, spec.learning_rate, scale)
+        self._updater = Updater(self.placement, spec.optimization, spec.learning_rate, scale)
         self._marks = Marks()
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)

@@ -15,12 +15,6 @@ Tensor = Any
 DataFormat = Literal["NCHW", "NHWC"]
 TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
-# Dense layers whose forward product is faster as a batched product of one matrix on CPUs (oneDNN, AVX-512):
-# by 9 to 21 % for 16 to 64 rows of 4096 x 4096 and 9216 x 4096 and by 5 to 12 % for 8, with one thread and
-# with two. 1 and 4 rows are slower so, and 128 rows, and 2048 x 1001; between them it was not measured.
-_BATCHED_ROWS = range(8, 65)
-_BATCHED_ENTRIES = 1 << 24
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -48,7 +42,6 @@ class GraphLayers:
     training: bool = True
     new_state: list[Tensor] = field(default_factory=list)
     _dropouts: int = 0
-    _last_sample: tuple[Tensor, int, Tensor] = (None, 1, None)
 
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
@@ -74,10 +67,7 @@ class GraphLayers:
         around = "SAME" if padding == "SYMMETRIC" and stride == 1 else padding  # there the two are the same
         if around == "SYMMETRIC":  # oneDNN has no gradient for explicit padding in the op itself
             x, around = tf.pad(x, self._symmetric(height, width)), "VALID"
-        if (height, width) == (1, 1) and self._last:
-            x = self._pointwise(x, stride, self._weight(x))
-        else:
-            x = tf.nn.conv2d(x, self._weight(x), stride, around, self.data_format)
+        x = tf.nn.conv2d(x, self._weight(x), stride, around, self.data_format)
         if norm is not None:
             x = self.norm(x, norm)
         elif bias:
@@ -179,39 +169,6 @@ class GraphLayers:
         """Return the channels of x."""
         return int(x.shape[1] if len(x.shape) == 4 and not self._last else x.shape[-1])
 
-    def _pointwise(self, x: Tensor, stride: int, kernel: Tensor) -> Tensor:
-        """Convolve x [batch, h, w, in] with a kernel [1, 1, in, out]: a product of matrices.
-
-        Forward and backward of the wide ones of ResNet-50 take a fifth less time so on CPUs (oneDNN, batch
-        8). With a stride the backward pass takes its sample of x again, by a strided copy, and does not keep
-        it: 16 MiB less in ResNet-50 (batch 8), in no more time.
-        """
-        inputs, outputs = kernel.shape[2:]
-
-        def again(upstream: Tensor) -> Tensor:
-            with tf.control_dependencies([upstream]):  # else the optimizer of graphs would make the two one
-                return tf.reshape(self.average_pool(x, 1, stride), (-1, inputs))
-
-        sample = self._sampled(x, stride)
-        rows, matrix = tf.reshape(sample, (-1, inputs)), tf.reshape(kernel, (inputs, outputs))
-        product = dense(rows, matrix, None if stride == 1 else again)
-        return tf.reshape(product, (-1, *sample.shape[1:3], outputs))  # the batch may be unknown: an export
-
-    def _sampled(self, x: Tensor, stride: int) -> Tensor:
-        """Return every stride-th pixel of x.
-
-        The two branches of a residual block that ask for the same one after the other get one tensor: then
-        their gradients are added while they are small. ResNet-50 takes 1.8 % less time so on CPUs than with
-        strided convolutions (oneDNN, batch 8).
-        """
-        if stride == 1:
-            return x
-        last, of_stride, sample = self._last_sample
-        if last is not x or of_stride != stride:
-            sample = self.average_pool(x, 1, stride)
-            self._last_sample = (x, stride, sample)
-        return sample
-
     def _weight(self, x: Tensor) -> Tensor:
         """Return the next weights in the type of x."""
         return tf.cast(next(self.weights), x.dtype)
@@ -238,24 +195,20 @@ def _activated(x: Tensor, activation: Activation | None) -> Tensor:
     return tf.nn.relu(x) if activation == "relu" else tf.tanh(x)
 
 
-def dense(x: Tensor, kernel: Tensor, again: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+def dense(x: Tensor, kernel: Tensor) -> Tensor:
     """Multiply x [batch, in] by kernel [in, out].
 
     The gradient of x goes through a batched product of one matrix: TensorFlow's plain product with a
-    transposed [in, out] is two to five times slower on CPUs (oneDNN, 16 x 9216 x 4096: 57 ms against 11 ms,
-    and 38 against 20 where others use the memory too). `again` makes x a second time for the gradient of the
-    kernel, given what has to come before; without it x is stored.
+    transposed [in, out] is two to five times slower on CPUs with AVX-512 (oneDNN, 16 x 9216 x 4096: 57 ms
+    against 11 ms).
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def product(x: Tensor, kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
         def backward(upstream: Tensor) -> tuple[Tensor, Tensor]:  # [batch, out]
             of_x = tf.raw_ops.BatchMatMulV2(x=upstream[None], y=kernel[None], adj_y=True)[0]  # [batch, in]
-            rows = x if again is None else again(upstream)
-            return of_x, tf.matmul(rows, upstream, transpose_a=True)  # [in, out]
+            return of_x, tf.matmul(x, upstream, transpose_a=True)  # [in, out]
 
-        if x.shape[0] in _BATCHED_ROWS and math.prod(kernel.shape) >= _BATCHED_ENTRIES:
-            return tf.raw_ops.BatchMatMulV2(x=x[None], y=kernel[None])[0], backward
         return tf.matmul(x, kernel), backward
 
     return product(x, kernel)

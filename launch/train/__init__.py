@@ -1,5 +1,6 @@
 """The training core: TensorFlow code that only the worker loads.
 
-A run reads from top to bottom in `training`: place the variables (`placement`), compile the step (`step`),
-check where everything is (`placement.checking`), warm up, count. Models and inputs are pure functions.
+Read in this order: `training` (a run from its spec to its export), `loop` (warm-up and counted steps), `step`
+(forward, backward, reduce, update), `towers` (one tower's passes), `placement` (where variables live),
+`reductions`, `updating` (learning rate, clipping, optimizer).
 """

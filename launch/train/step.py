@@ -5,7 +5,7 @@ one total for each variable, and the updater changes the variables by the totals
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import Source
 from gputopo.launch.train.loop import ScaleReport, StepOutcome
 from gputopo.launch.train.marks import Marks, clock, row_of
-from gputopo.launch.train.ordering import needed_for, readers_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, concurrent_towers
 from gputopo.launch.train.placement.interface import Placement
@@ -27,10 +26,13 @@ from gputopo.launch.train.towers import TowerInput, TowerMath, hits
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any
+Operation = Any
 
 # A variable of so many numbers (4 MiB) changes as soon as nothing reads it any more. With all of them so,
 # resnet20, which has none of this size, takes 1 to 2 % more time, and ResNet-50 no less memory.
 _LARGE = 1 << 20
+# Ops whose output is their input under another name or shape: who reads that reads the same memory.
+_VIEWS = frozenset({"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "StridedSlice"})
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,13 @@ class TrainingStep:
         self.source = source
         scale = LossScale(spec)
         self._math = TowerMath(model, spec, source, scale)
-        self._updater = Updater(placement, spec.optimization, spec.learning_rate, scale)
+        self._updater = Updater(
+            placement,
+            spec.optimization,
+            spec.learning_rate,
+            scale,
+            independent=placement.waits == "own_copy",
+        )
         self._marks = Marks()
         self._at_once = concurrent_towers(spec)
         self.says: tuple[str, ...] = (*getattr(model, "says", ()), *remarks(spec))
@@ -229,3 +237,36 @@ class TrainingStep:
 
 def _is_large(variable: Any) -> bool:
     return bool(variable.shape.num_elements() >= _LARGE)
+
+
+def needed_for(tensors: Iterable[Tensor]) -> frozenset[Operation]:
+    """Return the ops that must run for these tensors. TensorFlow prunes all others from a step."""
+    found: set[Operation] = set()
+    waiting = [tensor.op for tensor in tensors]
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += [source.op for source in op.inputs]
+            waiting += op.control_inputs
+    return frozenset(found)
+
+
+def readers_of(value: Tensor, needed: frozenset[Operation]) -> list[Operation]:
+    """Return the ops among the `needed` that read the value, or a view of it.
+
+    When they are done its memory may change. One that was missed would cost memory and nothing else:
+    TensorFlow gives a variable that is still being read new memory for its new value.
+    """
+    readers: list[Operation] = []
+    for op in value.consumers():
+        if op in needed:
+            views = _views_of(value, op) if op.type in _VIEWS else []
+            of_views = [reader for view in views for reader in readers_of(view, needed)]
+            readers += of_views or [op]
+    return readers
+
+
+def _views_of(value: Tensor, op: Operation) -> list[Tensor]:
+    """Return the outputs of an op that are the value."""
+    return [view for source, view in zip(op.inputs, op.outputs, strict=False) if source is value]

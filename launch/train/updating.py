@@ -12,10 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import Optimization, Schedule
-from gputopo.launch.train.loop import ScaleReport
+from gputopo.launch.train.loop import ScaleReport, VariableSets
 from gputopo.launch.train.optimizers import Change, optimizer_of
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.placement.interface import Placement
 from gputopo.launch.train.precision import LossScale, run_if
 
 Tensor = Any
@@ -27,22 +26,30 @@ class Updater:
     `slots`: [place][variable][slot], each on its variable's device. What all variables of a device share
     (Adam's powers) stands behind the slots of the first of them: behind `own_slots` of its own. `scale`: with
     an automatic loss scale, a step whose gradients are not all finite changes nothing but the scale.
+    `independent`: each place is clipped by the norm of its own gradients.
     """
 
     def __init__(
-        self, placement: Placement, spec: Optimization, base_rate: float, scale: LossScale | None = None
+        self,
+        variables: VariableSets,
+        spec: Optimization,
+        base_rate: float,
+        scale: LossScale | None = None,
+        *,
+        independent: bool = False,
     ) -> None:
-        self._placement = placement
+        self._variables = variables
+        self._independent = independent
         self._spec = spec
         self._base_rate = base_rate
         self._scale = scale if scale is not None and scale.automatic else None
         self._fixed = scale
         self._optimizer = optimizer_of(spec)
         self._decisions: dict[int, Tensor] = {}  # of the places that were updated
-        self._shared = [self._shared_of(variables) for variables in placement.places]
+        self._shared = [self._shared_of(place) for place in variables.places]
         self.slots = [
-            self._slots_of(variables, shared)
-            for variables, shared in zip(placement.places, self._shared, strict=True)
+            self._slots_of(place, shared)
+            for place, shared in zip(variables.places, self._shared, strict=True)
         ]
 
     def update(
@@ -62,7 +69,7 @@ class Updater:
                 for place, gradients in zip(places, ready, strict=True)
                 for op in self.update_place(place, gradients, rate)
             ]
-        decisions = self._scale.decide(totals, [self._placement.places[place] for place in places])
+        decisions = self._scale.decide(totals, [self._variables.places[place] for place in places])
         self._decisions |= zip(places, decisions, strict=True)
         ops = [
             run_if(decision, partial(self.update_place, place, own, rate))
@@ -72,7 +79,7 @@ class Updater:
 
     def update_place(self, place: int, gradients: Sequence[Tensor], rate: Tensor) -> list[Any]:
         """Change the variables of one place by gradients that are decayed and clipped, whatever they are."""
-        variables = self._placement.places[place]
+        variables = self._variables.places[place]
         shared = {
             device: [one.read_value() for one in scalars] for device, scalars in self._shared[place].items()
         }
@@ -92,7 +99,7 @@ class Updater:
         if self._scale is None:
             return states
         accepted = []
-        for place, (old, new) in enumerate(zip(self._placement.states, states, strict=False)):
+        for place, (old, new) in enumerate(zip(self._variables.states, states, strict=False)):
             decision = self._decisions[place]
             accepted.append(
                 [_chosen(decision, variable, value) for variable, value in zip(old, new, strict=True)]
@@ -153,16 +160,15 @@ class Updater:
         Copies that are to stay equal share the factor of the first one's norm: sums of the same numbers
         differ in their last bits from device to device.
         """
-        apart = getattr(self._placement, "waits", None) == "own_copy"  # independent towers
         factor: Tensor | None = None
         ready = []
         for place, gradients in zip(places, totals, strict=True):
-            variables = self._placement.places[place]
+            variables = self._variables.places[place]
             own = [_decayed(*pair, decay) for pair in zip(variables, gradients, strict=True)]
             if self._spec.gradient_clip is not None:
                 own = _cut(variables, own, self._spec.gradient_clip)
             if self._spec.gradient_clip_norm is not None:
-                if factor is None or apart:
+                if factor is None or self._independent:
                     factor = _norm_factor(variables, own, self._spec.gradient_clip_norm)
                 own = _times(variables, own, factor)
             ready.append(own)

@@ -1,22 +1,23 @@
 """The training step of a Keras method: one model over all towers, one loss, Keras's optimizer."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import keras
 import msgspec
 import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.compare.keras_methods.optimizing import KerasUpdate
-from gputopo.launch.compare.keras_methods.parallel import make_parallel, towers_of
-from gputopo.launch.compare.keras_methods.recipes import RECIPES
+from gputopo.launch.compare.keras_methods.recipes import RECIPES, rows_of_towers
 from gputopo.launch.compare.keras_methods.serial import serial_of
-from gputopo.launch.compare.keras_methods.tower import TowerMarks
+from gputopo.launch.compare.keras_methods.tower import Merge, Statistics, Tower, TowerMarks
 from gputopo.launch.models.keras.building import KerasModel, seeds, summed
 from gputopo.launch.models.keras.checks import is_seed
 from gputopo.launch.models.keras.foreign import Foreign
+from gputopo.launch.models.keras.shapes import shapes_of
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.model import Model, loss_of
 from gputopo.launch.models.randomness import Stream
@@ -202,3 +203,42 @@ def joint_spec(spec: RunSpec) -> RunSpec:
     return msgspec.structs.replace(
         spec, devices=(first,), batch_size=spec.batch_size * len(spec.devices), extra_forward={}
     )
+
+
+def make_parallel(
+    serial: keras.Model,
+    method: Method,
+    devices: Sequence[str],
+    *,
+    server: str = HOST,
+    batch: int | None = None,
+    xla: bool = False,
+    ending: Callable[[Tensor], Tensor] | None = None,
+) -> keras.Model:
+    """Return a Keras model that cuts its batch over `devices` (`/GPU:0`) as the method does.
+
+    It shares the variables of `serial`, which stay where they are; `server` is that device. `batch`: the
+    joint batch, None for any. `xla`: each tower is compiled by itself, both ways. `ending` changes a tower's
+    outputs on its device and keeps their shape. Compile the model with jit_compile=False: a cluster has one
+    device. Raises HardwareError if TensorFlow has no such device, UsageError for fewer rows than devices, or
+    a serial model that has not one input and one output of a known shape.
+    """
+    for device in {*devices, server}:
+        require(device)
+    recipe = RECIPES[method]
+    if batch is not None:
+        rows_of_towers(batch, len(devices), recipe.cut)
+    shape, classes = shapes_of(serial, serial.name)
+    statistics = Statistics()
+    joint = keras.Input(shape, batch_size=batch)
+    towers = [
+        Tower(serial, recipe, tower, devices, statistics, classes=classes, xla=xla, ending=ending)
+        for tower in range(len(devices))
+    ]
+    merge = Merge(server if recipe.merge_on == "server" else HOST, serial, statistics)
+    return keras.Model(joint, merge([tower(joint) for tower in towers]), name=f"{method}_{len(devices)}")
+
+
+def towers_of(parallel: keras.Model) -> list[Tower]:
+    """Return the towers in order."""
+    return [layer for layer in parallel.layers if isinstance(layer, Tower)]

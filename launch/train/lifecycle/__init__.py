@@ -1,1 +1,1 @@
-"""What a run keeps or does beside training: checkpoints, evaluations, exports, traces, TensorBoard."""
+"""Beside the training steps: checkpoints, evaluations, exports, traces, TensorBoard."""

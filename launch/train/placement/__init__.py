@@ -1,1 +1,1 @@
-"""Where variables live: the devices, a small class a strategy, the check of where everything is."""
+"""Where variables live: the devices, a small class for each placement, the check of every op's device."""

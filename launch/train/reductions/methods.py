@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from gputopo.launch.jobs.reduction.spec import options_of
 from gputopo.launch.spec.run_spec import Exchange
 from gputopo.launch.train.reductions.collectives import collective, nccl_op, one_device, tf_hierarchical
-from gputopo.launch.train.reductions.copies import copy, hierarchical, pscpu, psgpu
+from gputopo.launch.train.reductions.copies import copy, hierarchical, pscpu, psgpu, ring
 from gputopo.launch.train.reductions.packing import narrowed, repacked, small_joined
 from gputopo.launch.train.reductions.reducer import Reducer
-from gputopo.launch.train.reductions.rings import ring
 from gputopo.values.all_reduce import parse
 
 ALGORITHMS: dict[str, Callable[..., Reducer]] = {

@@ -21,7 +21,9 @@ def answer() -> dict[str, object]:
     return found
 
 
-def test_pointwise_convolutions_of_every_stride_are_those_of_tensorflow(answer: dict[str, object]) -> None:
+def test_pointwise_convolutions_of_every_stride_have_the_right_gradients(
+    answer: dict[str, object],
+) -> None:
     differences = answer["differences"]
     assert isinstance(differences, dict)
     assert len(differences) == 9
@@ -34,21 +36,8 @@ def test_a_strided_pointwise_convolution_works_in_a_short_type(answer: dict[str,
     assert max(half.values()) < BFLOAT16
 
 
-def test_branches_that_begin_alike_share_one_sampling(answer: dict[str, object]) -> None:
-    assert answer["samplings"] == 2
-
-
-def test_a_sample_is_taken_again_in_the_backward_pass_rather_than_kept(answer: dict[str, object]) -> None:
-    assert answer["samplings run"] == 2
-
-
 def test_dense_layers_of_every_number_of_rows_are_those_of_tensorflow(answer: dict[str, object]) -> None:
     differences = answer["dense"]
     assert isinstance(differences, dict)
-    assert len(differences) == 4
+    assert len(differences) == 2
     assert {rows: apart for rows, apart in differences.items() if max(apart.values()) > LONG_SUMS} == {}
-
-
-def test_the_batched_product_is_taken_where_it_was_found_faster(answer: dict[str, object]) -> None:
-    assert answer["batched"] == {"4": 0, "8": 1, "64": 1, "65": 0}
-    assert answer["batched small"] == 0

@@ -22,7 +22,7 @@ def main(folder: str) -> None:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * TOWERS)
     found: dict[str, Any] = {"serial": _fit(_serial(), None, 1)}
     for method in METHODS:
-        for towers in range(1, TOWERS + 1):
+        for towers in (1, 3, TOWERS):
             found[f"{method} {towers}"] = _fit(_serial(), method, towers)
     found["any batch"] = _fit(_serial(), "kuza55", 2, batch=None)
     found["too few"] = {
@@ -63,7 +63,7 @@ def _serial(*, norm: bool = False, adds: bool = False) -> Any:
 
 
 def _parallel(serial: Any, method: Any, towers: int, batch: int | None = ROWS) -> Any:
-    from gputopo.launch.compare.keras_methods.parallel import make_parallel
+    from gputopo.launch.compare.keras_methods.step import make_parallel
 
     return make_parallel(serial, method, [f"/CPU:{tower}" for tower in range(towers)], batch=batch)
 
@@ -147,7 +147,7 @@ def _saved(folder: Path) -> dict[str, Any]:
 def _saved_by(method: str, folder: Path) -> dict[str, float]:
     import keras
 
-    from gputopo.launch.compare.keras_methods.parallel import serial_model
+    from gputopo.launch.compare.keras_methods.step import towers_of
 
     images, _ = _rows()
     weights, whole = folder / f"{method}.weights.h5", folder / f"{method}.keras"
@@ -156,9 +156,10 @@ def _saved_by(method: str, folder: Path) -> dict[str, float]:
         return float(abs(one(images).numpy() - other(images).numpy()).max())
 
     parallel = _parallel(_serial(norm=True), method, 3)
-    serial_model(parallel).set_weights([value + 0.25 for value in serial_model(parallel).get_weights()])
-    serial_model(parallel).save_weights(weights)
-    serial_model(parallel).save(whole)
+    serial = towers_of(parallel)[0].serial
+    serial.set_weights([value + 0.25 for value in serial.get_weights()])
+    serial.save_weights(weights)
+    serial.save(whole)
     fresh = _serial(norm=True)
     found = {"before": apart(fresh, parallel)}
     fresh.load_weights(weights)
@@ -167,7 +168,7 @@ def _saved_by(method: str, folder: Path) -> dict[str, float]:
     fresh.set_weights([value - 0.5 for value in fresh.get_weights()])
     fresh.save_weights(weights)
     found["changed"] = apart(fresh, parallel)
-    serial_model(parallel).load_weights(weights)
+    serial.load_weights(weights)
     found["from serial"] = apart(fresh, parallel)
     parallel.set_weights([value * 2.0 for value in fresh.get_weights()])  # the list itself is the same
     fresh.set_weights(parallel.get_weights())

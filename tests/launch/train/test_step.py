@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from gputopo.launch.train.ordering import needed_for, readers_of
+from gputopo.launch.train.step import needed_for, readers_of
 
 pytestmark = pytest.mark.tensorflow
 
