@@ -1,4 +1,4 @@
-"""The command `gputopo`: parse, call, print. What went wrong is caught here, once."""
+"""The command `gputopo`: parse, call, print. Errors are caught here, once."""
 
 import os
 import signal
@@ -16,12 +16,12 @@ _BROKEN_PIPE = 128 + signal.SIGPIPE
 def main() -> NoReturn:
     """Run the command line of this process and end it with its exit code."""
     code = run_command(sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: a further Ctrl-C does not change the code
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C does not change the code
     sys.exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run one command and give its exit code. Data goes to stdout; errors, in two lines, to stderr."""
+    """Run one command and return its exit code. Data goes to stdout; errors, in two lines, to stderr."""
     _prepare_streams()
     try:
         code = _dispatch(list(arguments))
@@ -46,26 +46,26 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Let what is closed (`>&-`, `2>&-`) lead nowhere: else a file opened later takes its number, and
-    what is printed to a missing stderr comes out of stdout.
+    """Open /dev/null for closed streams (`>&-`, `2>&-`): else a file opened later gets their number, and
+    messages to a missing stderr end up in stdout.
     """
     for number, flags in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, flags)  # takes the lowest free number, which is this one
+            os.open(os.devnull, flags)  # gets the lowest free number, which is this one
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    # A terminal that knows ASCII only gets a question mark, not a traceback.
+    # A stream in ASCII gets a question mark, not a traceback.
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
 
 
 def _one_line(text: str) -> str:
-    """Give text without line breaks and control characters, so that an error stays two lines."""
+    """Return text without line breaks and control characters, so that an error stays two lines."""
     return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
 
 

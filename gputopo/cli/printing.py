@@ -1,6 +1,6 @@
-"""How a command prints: to stdout, in colour only on a terminal, never wider than the screen.
+"""Output of commands: data to stdout, coloured only on a terminal, never wider than it; messages to stderr.
 
-Data on stdout that cannot be written is an error. Talk on stderr that cannot be is lost, and only that.
+Data on stdout that cannot be written is an error. Messages on stderr that cannot be are dropped.
 """
 
 import contextlib
@@ -32,21 +32,21 @@ def _written() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # whoever reads has read enough: no error
+        raise  # the reader has closed the pipe: no error
     except OSError as error:
         raise unwritten(error) from error
 
 
 def unwritten(error: OSError) -> InputError:
-    """Give the error for output that stdout did not take, and forget that output."""
+    """Return the error for output that could not be written to stdout, and drop that output."""
     forget_unwritten(sys.stdout)
-    return InputError(f"cannot write the output: {error.strerror}", "send it to a place that has room for it")
+    return InputError(f"cannot write the output: {error.strerror}", "write it where there is free space")
 
 
 def tell(text: str) -> None:
-    """Write text to stderr at once, or lose it: that is no reason to end what the command is about.
+    """Write text to stderr at once, or drop it: a lost message does not end the command.
 
-    The stream stays what it is, for a program that is started gets it.
+    The stream stays as it is, since a program that is started inherits it.
     """
     try:
         sys.stderr.write(text)
@@ -58,23 +58,23 @@ def tell(text: str) -> None:
 
 @contextlib.contextmanager
 def talking() -> Iterator[None]:
-    """Let nothing fail where stderr takes no more (a full disk, a lost terminal): it leads nowhere then.
+    """Redirect stderr to /dev/null where writing to it fails (a full disk, a lost terminal).
 
-    Whoever reads it and has read enough still ends the command: raises BrokenPipeError.
+    Raises BrokenPipeError where the reader has closed the pipe, which ends the command.
     """
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        went_with_terminal(error)  # which takes stdout with it
+        went_with_terminal(error)  # redirects stdout too
         lead_nowhere(sys.stderr)
 
 
 def went_with_terminal(error: OSError) -> bool:
-    """Tell whether an error of printing means that the terminal is gone: an ssh session that broke off.
+    """Return whether an error of printing means that the terminal is gone, as when an ssh session breaks off.
 
-    What is printed to it from here on goes nowhere, so that a run can still be ended and kept.
+    Further output to it is dropped, so that a run can still be ended and saved.
     """
     if error.errno != errno.EIO:
         return False
@@ -85,28 +85,28 @@ def went_with_terminal(error: OSError) -> bool:
 
 
 def lead_nowhere(stream: TextIO) -> None:
-    """Let what is printed to the stream from here on be lost, with what it could not write before."""
+    """Redirect the stream to /dev/null, with what it could not write before."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: a stream without a file, as tests have
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def forget_unwritten(stream: TextIO) -> None:
     """Drop what the stream could not write: Python would try it again at its end, and exit with 120."""
     with contextlib.suppress(OSError, ValueError):
-        kept = os.dup(stream.fileno())
+        saved = os.dup(stream.fileno())
         lead_nowhere(stream)
         stream.flush()
-        os.dup2(kept, stream.fileno())
-        os.close(kept)
+        os.dup2(saved, stream.fileno())
+        os.close(saved)
 
 
 def show(view: "Callable[[int], Sequence[Line]]") -> None:
-    """Print what `view` gives for the width of the screen.
+    """Print the lines that `view` returns for the width of the terminal.
 
-    A pipe gets plain text, 80 columns wide unless COLUMNS says otherwise. On a terminal rich decides about
-    colours: it knows NO_COLOR and TERM.
+    A pipe gets plain text, 80 columns wide unless COLUMNS is set. On a terminal rich decides about
+    colours: by NO_COLOR and TERM.
     """
     if sys.stdout.isatty():
         _show_on_terminal(view)
@@ -122,10 +122,10 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
     from rich.text import Text
 
     console = Console(highlight=False, markup=False, emoji=False)
-    # The last column of the screen stays free: some terminals fold a line that fills it.
+    # The last column stays free: some terminals wrap a line that fills it.
     width = max(min(console.width, shutil.get_terminal_size().columns) - 1, _NARROWEST)
     with _written():
-        for pieces in view(width):
-            text = Text.assemble(*pieces)
+        for line in view(width):
+            text = Text.assemble(*line)
             text.rstrip()
             console.print(text, soft_wrap=True)

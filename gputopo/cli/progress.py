@@ -1,4 +1,4 @@
-"""What a measuring session tells on stderr: one line that is drawn again, or a few plain ones."""
+"""Progress of a measuring session on stderr: one line that is redrawn, or a few plain ones."""
 
 import os
 import shutil
@@ -14,31 +14,31 @@ _PLAIN_STEPS = 4  # lines where there is no terminal: at each quarter of the job
 
 
 class Progress(Protocol):
-    """How far a session is; `gputopo.probes.session.session.Progress` is one."""
+    """Progress of a session; `gputopo.probes.session.session.Progress` is one."""
 
     @property
     def done(self) -> int:
-        """The jobs that are done."""
+        """Number of completed jobs."""
         ...
 
     @property
     def total(self) -> int:
-        """All jobs that are known."""
+        """Number of jobs."""
         ...
 
     @property
     def seconds_left(self) -> float | None:
-        """By estimate."""
+        """Estimated remaining time."""
         ...
 
     @property
     def now(self) -> str:
-        """What runs now."""
+        """Current job."""
         ...
 
 
 class ProgressLine:
-    """Shows a session's progress. A context manager that leaves no half line behind."""
+    """Display of a session's progress: a context manager that clears its line at the end."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -46,21 +46,21 @@ class ProgressLine:
         self._quarter = -1
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the display."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if self._live:
             self._write("\r\x1b[K")
 
     def tell(self, progress: Progress) -> None:
-        """Take in how far the session is."""
+        """Show the progress of the session."""
         if self._live:
-            room = max(shutil.get_terminal_size().columns - 1, 20)
-            self._write(f"\r{progress_in_words(progress)[:room]}\x1b[K")
+            width = max(shutil.get_terminal_size().columns - 1, 20)
+            self._write(f"\r{progress_in_words(progress)[:width]}\x1b[K")
             return
         quarter = _PLAIN_STEPS * progress.done // max(progress.total, 1)
         if quarter > self._quarter:
@@ -68,7 +68,7 @@ class ProgressLine:
             self._write(f"gputopo: {progress_in_words(progress)}\n")
 
     def _write(self, text: str) -> None:
-        # Whoever closed stderr does not want to know; the numbers on stdout go on.
+        # A stderr that cannot be written does not end the measurement.
         try:
             self._stream.write(text)
             self._stream.flush()
@@ -78,7 +78,7 @@ class ProgressLine:
 
 
 def progress_in_words(progress: Progress) -> str:
-    """Give `measuring 12 of 87, about 21.0 s left: h2d host -> gpu:0`."""
+    """Return `measuring 12 of 87, about 21.0 s left: h2d host -> gpu:0`."""
     left = "" if progress.seconds_left is None else f", about {seconds(progress.seconds_left)} left"
     number = min(progress.done + 1, progress.total)
     return f"measuring {number} of {progress.total}{left}: {plain(progress.now)}"

@@ -1,4 +1,4 @@
-"""A part of a terminal that is drawn again in its place, with plain escape codes: rich would cost more."""
+"""Lines of a terminal that are redrawn in place, with plain escape codes: loading rich takes longer."""
 
 import os
 import shutil
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 # ECMA-48, Select Graphic Rendition, for the styles that reports use.
 _CODES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "cyan": "36"}
-# What a terminal that knows ASCII only gets instead of the lines of trees and the shades of pictures.
+# ASCII replacements of the box and block characters of trees and heat maps.
 _ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓", "+`|-._-=+*##.:+")
 
 
 def can_redraw() -> bool:
-    """Tell whether stdout is a terminal that can move its cursor."""
+    """Return whether stdout is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def for_this_stdout(lines: "Sequence[Line]") -> "Sequence[Line]":
-    """Give lines without box characters where stdout cannot write them."""
+    """Return the lines, without box characters where stdout cannot encode them."""
     try:
         "├▁".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -32,31 +32,31 @@ def for_this_stdout(lines: "Sequence[Line]") -> "Sequence[Line]":
 
 
 class Screen:
-    """Draws lines over those drawn before. What does not fit the terminal is cut."""
+    """A block of lines that is redrawn in place. What does not fit the terminal is cut."""
 
     def __init__(self) -> None:
         self._height = 0
 
     @property
     def width(self) -> int:
-        """The columns that a line may have; the last one stays free."""
+        """Columns of a line; the last one of the terminal stays free."""
         return max(shutil.get_terminal_size().columns - 1, 20)
 
     def draw(self, lines: "Sequence[Line]") -> None:
-        """Replace what was drawn last."""
-        room = max(shutil.get_terminal_size().lines - 1, 1)
-        shown = [_cut(line, self.width) for line in for_this_stdout(lines)[:room]]
+        """Replace the lines drawn last."""
+        height = max(shutil.get_terminal_size().lines - 1, 1)
+        shown = [_cut(line, self.width) for line in for_this_stdout(lines)[:height]]
         up = f"\x1b[{self._height}A\r" if self._height else ""
         emit(up + "".join(f"{_coloured(line)}\x1b[K\n" for line in shown) + "\x1b[J")
         self._height = len(shown)
 
 
 def _cut(line: "Line", width: int) -> "Line":
-    left, pieces = width, []
+    left, cut = width, []
     for text, style in line:
-        pieces.append((text[:left], style))
+        cut.append((text[:left], style))
         left -= len(text[:left])
-    return tuple(pieces)
+    return tuple(cut)
 
 
 def _coloured(line: "Line") -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.numerics import remarks
+from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.rules.trainer import require_strategy
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.strategy_names import StrategyName

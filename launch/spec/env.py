@@ -14,8 +14,8 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 ALLOW_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 GPU_THREAD_MODE, GPU_THREAD_COUNT = "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
 
-# What a worker gets unless the user has set it. TensorFlow's C++ log below errors would bury the last lines
-# that explain a failure; without growth TensorFlow takes all memory of every GPU that it sees.
+# Defaults of a worker, unless the user has set them. TensorFlow's C++ log below errors would hide the last
+# lines that explain a failure; without growth TensorFlow allocates all memory of every visible GPU.
 _WORKER_DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     ALLOW_GROWTH: "true",
@@ -29,7 +29,7 @@ _CPU_DEFAULTS = {**_WORKER_DEFAULTS, "TF_ENABLE_ONEDNN_OPTS": "1"}
 def worker_env(
     parent: Mapping[str, str], spec: RunSpec, plan_environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Give the environment of the built-in core's worker: all of the parent's, and what the run needs.
+    """Return the environment of the built-in core's worker: the parent's, and what the run needs.
 
     On the GPU backend the plan's variables stand (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES); on the CPU
     backend no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the
@@ -44,13 +44,13 @@ def worker_env(
     default = _same_threads(runtime, Runtime())
     asked = {} if default else threads
     if runtime.memory_limit_mib is not None:
-        asked[ALLOW_GROWTH] = "false"  # a limit and growth are two ways of the same thing
+        asked[ALLOW_GROWTH] = "false"  # a limit and growth exclude one another
     defaults = {**_WORKER_DEFAULTS, **(threads if default and not _has_threads(parent) else {})}
     return {**defaults, **parent, "PYTHONUNBUFFERED": "1", **asked, **plan_environment}
 
 
 def gpu_threads(runtime: Runtime, gpus: int) -> dict[str, str]:
-    """Give TensorFlow's variables for the threads that start kernels on GPUs.
+    """Return TensorFlow's variables for the threads that launch kernels on GPUs.
 
     gpu_private: so many for each GPU. gpu_shared: as many for all of them together. global: none of their
     own; TensorFlow reads no number then. As tf_cnn_benchmarks sets them.
@@ -62,19 +62,19 @@ def gpu_threads(runtime: Runtime, gpus: int) -> dict[str, str]:
 
 
 def program_env(parent: Mapping[str, str], plan_environment: Mapping[str, str] | None) -> dict[str, str]:
-    """Give the environment of the user's own program: the plan's variables, or no GPU without one."""
+    """Return the environment of the user's own program: the plan's variables, or no GPU without one."""
     return {**parent, **(NO_GPU if plan_environment is None else plan_environment)}
 
 
 def changes(parent: Mapping[str, str], child: Mapping[str, str]) -> dict[str, str]:
-    """Give what the child's environment has that the parent's has not, or has otherwise."""
+    """Return the variables of the child that the parent has not, or with another value."""
     return {name: value for name, value in sorted(child.items()) if parent.get(name) != value}
 
 
 def visible_gpus(parent: Mapping[str, str], machine: Machine) -> tuple[int, ...] | None:
-    """Give the machine's GPUs that the parent may use, or None where nothing narrows them.
+    """Return the machine's GPUs that the parent may use, or None for all.
 
-    NVML shows every GPU, also those that Slurm or the user took away with CUDA_VISIBLE_DEVICES, so a plan
+    NVML shows every GPU, also those that Slurm or the user hides with CUDA_VISIBLE_DEVICES, so a plan
     must leave these out. CUDA's rules: numbers count in PCI order if CUDA_DEVICE_ORDER says so and in CUDA's
     own otherwise, a UUID may be cut short, and the list ends at the first entry that names no GPU or two.
     A list of MIG instances, or of UUIDs on a machine whose UUIDs are not known, cannot be matched: None.
@@ -98,7 +98,7 @@ def visible_gpus(parent: Mapping[str, str], machine: Machine) -> tuple[int, ...]
 
 
 def narrowed(parent: Mapping[str, str], machine: Machine) -> Machine:
-    """Give the machine with the GPUs only that the parent may use, and the links between these."""
+    """Return the machine with only the GPUs that the parent may use, and the links between these."""
     seen = visible_gpus(parent, machine)
     if seen is None:
         return machine

@@ -1,15 +1,15 @@
-"""Whether the examples of one step alone have room in memory: what has not is told before anything starts.
+"""Memory of the examples of one step: a batch that cannot fit is refused before anything starts.
 
-The rule, in bytes: batch x numbers of one example x 4, as every input gives float32, is at most the memory of
-a GPU. CPU devices have the host's memory together, so there it is that of all devices. A batch that passes
-may still not fit, for layers take far more; one that does not pass never fits. Pure.
+The rule, in bytes: batch x numbers of one example x 4 (every input is float32) is at most the memory of a
+GPU. CPU devices share the host's memory, so there it is that of all devices. A batch that passes may still
+not fit, for layers allocate far more; one that does not pass never fits. Pure.
 """
 
 import math
 
 from gputopo.launch.spec import model_names
+from gputopo.launch.spec.prepare import find_gpu
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.spec.tower_devices import find_gpu
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Machine
 from gputopo.workload import workloads as workload
@@ -17,11 +17,11 @@ from gputopo.workload import workloads as workload
 _NUMBER_BYTES = 4
 
 
-def require_room(spec: RunSpec, machine: Machine | None, *, host_bytes: int) -> None:
+def require_memory(spec: RunSpec, machine: Machine | None, *, host_bytes: int) -> None:
     """Raise HardwareError where the examples of one step are larger than the memory they have to be in.
 
-    `machine`: the one that was planned for. Of Keras models, which tell no shape before they are built, and
-    of GPUs whose memory is not told, nothing is known.
+    `machine`: the one that was planned for. Keras models, whose shape is unknown before they are built, and
+    GPUs of unknown memory are not checked.
     """
     example = _example_bytes(spec.model)
     on_cpu = spec.backend == "cpu"
@@ -29,16 +29,18 @@ def require_room(spec: RunSpec, machine: Machine | None, *, host_bytes: int) -> 
     if example is None or memory is None:
         return
     sharing = len(spec.devices) if on_cpu else 1
-    most = memory // (example * sharing)
-    if spec.batch_size <= most:
+    fitting = memory // (example * sharing)
+    if spec.batch_size <= fitting:
         return
     whose = f" on {sharing} CPU devices" if on_cpu and sharing > 1 else ""
     has = "this machine has" if on_cpu else "a GPU here has"
-    smaller = f"give a --batch-size far below {most:,}, which leaves no room for anything else"
+    smaller = f"give a --batch-size far below {fitting:,}, which leaves no memory for anything else"
     raise HardwareError(
-        f"the examples of --batch-size {spec.batch_size:,} alone take "
+        f"the examples of --batch-size {spec.batch_size:,} alone need "
         f"{_gib(spec.batch_size * example * sharing)}{whose}, and {has} {_gib(memory)}",
-        smaller if most else f"use {'fewer devices (--num-gpus) or ' if sharing > 1 else ''}a smaller model",
+        smaller
+        if fitting
+        else f"use {'fewer devices (--num-gpus) or ' if sharing > 1 else ''}a smaller model",
     )
 
 
@@ -50,11 +52,11 @@ def _example_bytes(model: str) -> int | None:
 
 
 def _gpu_bytes(spec: RunSpec, machine: Machine | None) -> int | None:
-    """Give the memory of the smallest GPU of the run; None where none tells."""
+    """Return the memory of the smallest GPU of the run; None if unknown."""
     gpus = [find_gpu(machine, device.gpu) for device in spec.devices]
-    told = [gpu.memory_mib.total for gpu in gpus if gpu is not None]
+    reported = [gpu.memory_mib.total for gpu in gpus if gpu is not None]
     limit = spec.runtime.memory_limit_mib
-    known = [mib for mib in (*told, limit) if mib is not None]
+    known = [mib for mib in (*reported, limit) if mib is not None]
     return min(known) * 2**20 if known else None
 
 

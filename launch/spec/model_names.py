@@ -1,9 +1,10 @@
-"""What `--model` may be: a network of gputopo, `keras:NAME`, or the user's own `module:function`. Pure.
+"""Names of `--model`: a network of gputopo, `keras:NAME`, or the user's own `module:function`. Pure.
 
-Of the last two nothing is known without TensorFlow but the name: sizes and costs are found when the model
-is built.
+Of the last two nothing but the name is known without TensorFlow: sizes and costs are found when the model
+is built. `--model alexnet --data-name cifar10` is alexnet-cifar10.
 """
 
+import difflib
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -12,11 +13,12 @@ from gputopo.values.errors import UsageError
 from gputopo.workload import workloads as workload
 
 KERAS_PREFIX = "keras:"
+_CIFAR10 = "-cifar10"
 # The Keras examples of the multi-GPU comparisons that gputopo starts from train with batches of 32 per GPU.
 KERAS_GPU_BATCH = 32
 # A step of ResNet50 with 4 images on each of two CPU devices stays near a second or two on two cores.
 KERAS_CPU_BATCH = 4
-KERAS_LEARNING_RATE = 0.005  # tf_cnn_benchmarks' default for a model that it knows no rate for
+KERAS_LEARNING_RATE = 0.005  # tf_cnn_benchmarks' default for models without a rate of their own
 _NAME = r"[A-Za-z_]\w*"
 _IMPORT = re.compile(rf"(?P<module>{_NAME}(\.{_NAME})*):(?P<attribute>{_NAME}(\.{_NAME})*)")
 _FILE = re.compile(r"(?P<path>[^:]+)\.py(:(?P<attribute>.*))?")
@@ -24,7 +26,7 @@ _FILE = re.compile(r"(?P<path>[^:]+)\.py(:(?P<attribute>.*))?")
 
 @dataclass(frozen=True)
 class ModelName:
-    """A model's name in its parts.
+    """A parsed model name.
 
     kind network: `attribute` is a name in gputopo.workload.workloads. keras: a keras.applications function.
     own: `attribute` of the user's `module`.
@@ -45,7 +47,7 @@ class Defaults:
 
 
 def read(name: str) -> ModelName:
-    """Take a name apart. Raises UsageError with the nearest thing that can be a name."""
+    """Parse a name. Raises UsageError with the nearest valid one."""
     if name.lower().startswith(KERAS_PREFIX):
         return _keras(name, name[len(KERAS_PREFIX) :])
     found = _IMPORT.fullmatch(name)
@@ -57,7 +59,7 @@ def read(name: str) -> ModelName:
 
 
 def defaults(name: str) -> Defaults:
-    """Give the defaults of a model by its name. Raises UsageError as `read` does."""
+    """Return the defaults of a model by its name. Raises UsageError as `read` does."""
     asked = read(name)
     if asked.kind == "network":
         known = workload.require(asked.attribute)
@@ -74,9 +76,38 @@ def _keras(name: str, attribute: str) -> ModelName:
 
 
 def _nearest_import(name: str) -> str:
-    """Say how a file's path would be written."""
+    """Return a hint how a file's path would be written."""
     found = _FILE.fullmatch(name)
     if not found:
         return "write the module, a colon and the function: mypackage.models:build"
     module = re.sub(r"[\\/]+", ".", found["path"]).strip(".")
     return f"write the module as Python imports it: {module}:{found['attribute'] or 'build'}"
+
+
+def model_for(name: str, data_name: str | None) -> str:
+    """Return the model's full name for the data set that was asked for; None: the model's own.
+
+    Raises UsageError for an unknown model, or one that has no variant for this data set.
+    """
+    asked = read(name)
+    if data_name is None or asked.kind != "network":
+        return name
+    if workload.require(name).data_name == data_name:
+        return name
+    if data_name == "cifar10" and name + _CIFAR10 in workload.names():
+        return name + _CIFAR10
+    if data_name == "imagenet" and name.removesuffix(_CIFAR10) in workload.names() and _CIFAR10 in name:
+        return name.removesuffix(_CIFAR10)
+    of_data = [other for other in workload.names() if workload.require(other).data_name == data_name]
+    near = difflib.get_close_matches(name, of_data, n=1, cutoff=0.0)
+    raise UsageError(
+        f"--data-name {data_name} does not go with --model {name}: "
+        f"its data set is {workload.require(name).data_name}",
+        f"leave --data-name out, or use --model {near[0]}",
+    )
+
+
+def data_of(model: str) -> str | None:
+    """Return the data set of a model's examples; None where it is unknown before the model is built."""
+    asked = read(model)
+    return workload.require(model).data_name if asked.kind == "network" else None

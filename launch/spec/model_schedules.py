@@ -1,4 +1,4 @@
-"""The learning rate and schedule that a model's authors train it with, as tf_cnn_benchmarks keeps them. Pure.
+"""Learning rate and schedule of each model's authors, as in tf_cnn_benchmarks. Pure.
 
 Source: `get_learning_rate` in its models/resnet_model.py, densenet_model.py and alexnet_model.py.
 """
@@ -25,23 +25,23 @@ ALEXNET_DECAY_EPOCHS = 100
 
 @dataclass(frozen=True)
 class Recipe:
-    """How fast to learn: `RunSpec.learning_rate` and the schedule that changes it."""
+    """Learning rate (`RunSpec.learning_rate`) and its schedule."""
 
     learning_rate: float
     schedule: Schedule
 
 
 def scaled_rate(rate: float, batch: int, of_batch: int) -> float:
-    """Give the rate for a batch, where `rate` is that of another: twice the batch, twice the rate."""
+    """Return the rate for a batch, where `rate` is that of `of_batch`: linear scaling."""
     return rate * batch / of_batch
 
 
 def model_recipe(model: str, batch: int, *, added: int = 1) -> Recipe:
-    """Give the recipe of a model: a constant rate where it has none of its own.
+    """Return the recipe of a model: a constant rate by default.
 
     `batch`: examples behind one change of the variables, so those of all devices unless these are
     independent. `added`: the number of towers whose gradients are added up and not averaged; the ResNets of
-    ImageNet's shape divide their rate by it. Raises UsageError for a name that is no model's.
+    ImageNet's shape divide their rate by it. Raises UsageError for an unknown model.
     """
     rate = model_names.defaults(model).learning_rate
     asked = model_names.read(model)
@@ -72,7 +72,7 @@ def model_recipe(model: str, batch: int, *, added: int = 1) -> Recipe:
 
 
 def _stairs(last: tuple[int, ...], factors: tuple[float, ...], warmup_steps: int = 0) -> Schedule:
-    """Steps `last` are the last of their factor in tf_cnn_benchmarks, hence the one more."""
+    """Return a piecewise schedule. `last`: last step of each factor in tf_cnn_benchmarks, hence + 1."""
     boundaries = tuple(step + 1 for step in last)
     return Schedule(kind="piecewise", boundaries=boundaries, factors=factors, warmup_steps=warmup_steps)
 

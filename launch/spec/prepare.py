@@ -6,22 +6,21 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.cpu_plan import CPU_DEVICES, counted_devices
-from gputopo.launch.spec.model_data import data_of, model_for
+from gputopo.launch.spec.model_names import data_of, model_for
 from gputopo.launch.spec.model_schedules import Recipe, model_recipe
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
 from gputopo.launch.spec.rules.checks import check
 from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
-from gputopo.launch.spec.target import Target
-from gputopo.launch.spec.tower_devices import find_gpu, ps_device, tower_device
+from gputopo.launch.spec.target import CPU_DEVICES, Target, counted_devices
 from gputopo.planner.request import SPREAD
 from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError
-from gputopo.values.machine import Machine
+from gputopo.values.events import Device
+from gputopo.values.machine import Gpu, Machine
 from gputopo.values.plan import Candidate, Plan
 
-# On CPU devices the whole command shall end within two minutes on two cores: starting TensorFlow, building
-# and tracing take about half of that at most, so the counted steps get 45 s and the warm-up few steps.
+# On CPU devices the whole command should end within two minutes on two cores: starting TensorFlow, building
+# and tracing need at most about half of that, so the counted steps get 45 s and the warm-up few steps.
 CPU_TIME_BUDGET_S = 45.0
 CPU_MAX_BATCHES = 50
 CPU_WARMUP_BATCHES = 3
@@ -190,12 +189,12 @@ def _check_added_work(added: Mapping[int, int], count: int) -> None:
 
 
 def _cpu_batch(batch_of_two: int, count: int) -> int:
-    """The default of two devices is shared out among more, so that a step takes no longer."""
+    """Return the default batch of a device: that of two devices, divided among more."""
     return batch_of_two if count <= CPU_DEVICES else max(1, batch_of_two * CPU_DEVICES // count)
 
 
 def _max_clocks(machine: Machine | None, gpus: tuple[int, ...]) -> dict[int, dict[str, int]]:
-    """Give what NVML says the chosen GPUs' clocks can reach; a clock that it does not say is left out."""
+    """Return the maximum clocks of the chosen GPUs that NVML reports."""
     found = {}
     for index in gpus:
         gpu = find_gpu(machine, index)
@@ -203,3 +202,70 @@ def _max_clocks(machine: Machine | None, gpus: tuple[int, ...]) -> dict[int, dic
             clocks = {"graphics": gpu.clocks_mhz.graphics.max, "memory": gpu.clocks_mhz.memory.max}
             found[index] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
     return found
+
+
+def tower_device(tower: int, choice: Candidate, machine: Machine | None, backend: Backend) -> Device:
+    """Return tower i's device: `/GPU:i`, the i-th of the plan's GPUs, or `/CPU:i`, which stands for that GPU.
+
+    `machine` is the one that was planned for, None where there are no GPUs.
+    """
+    index = choice.gpus[tower] if choice.gpus else None
+    gpu = find_gpu(machine, index)
+    return Device(
+        tower=tower,
+        device=f"/{'GPU' if backend == 'gpu' else 'CPU'}:{tower}",
+        gpu=index,
+        gpu_name=None if gpu is None else gpu.name,
+        hop_to_variables=_hop(tower, choice, machine),
+    )
+
+
+def ps_device(choice: Candidate, backend: Backend) -> str | None:
+    """Return TensorFlow's device of all variables, None where there is no single one.
+
+    Raises UsageError for variables on a GPU that is not in the plan.
+    """
+    if choice.ps_device in (None, SPREAD):
+        return None
+    if choice.ps_device == "cpu":
+        return "/CPU:0"
+    number = _number(choice.ps_device)
+    if not choice.gpus:
+        return f"/CPU:{number}"
+    if number not in choice.gpus:
+        raise UsageError(
+            f"the variables cannot be on GPU {number}: the run uses GPUs {', '.join(map(str, choice.gpus))}",
+            "give --ps one of these, or add the GPU to --gpus",
+        )
+    return f"/{'GPU' if backend == 'gpu' else 'CPU'}:{choice.gpus.index(number)}"
+
+
+def find_gpu(machine: Machine | None, index: int | None) -> Gpu | None:
+    """Return the machine's GPU of that index, None if it has none."""
+    return None if machine is None else next((gpu for gpu in machine.gpus if gpu.index == index), None)
+
+
+def _hop(tower: int, choice: Candidate, machine: Machine | None) -> str | None:
+    """Distance from a tower to the variables: a link of the planned machine, also in a rehearsal."""
+    if choice.ps_device is None:
+        return None
+    if choice.ps_device == SPREAD:
+        return "spread"
+    if not choice.gpus:
+        return "local" if tower == (0 if choice.ps_device == "cpu" else _number(choice.ps_device)) else "host"
+    if choice.ps_device == "cpu":
+        return "host"
+    own, holder = choice.gpus[tower], _number(choice.ps_device)
+    if own == holder:
+        return "local"
+    link = None if machine is None else machine.link(own, holder)
+    if link is None:
+        return "unknown"
+    if link.nvlinks:
+        return f"NV{link.nvlinks}"
+    return "unknown" if link.hop is None else link.hop.value
+
+
+def _number(place: str | None) -> int:
+    assert place is not None
+    return int(place.removeprefix("gpu:"))

@@ -49,7 +49,7 @@ def read_folder(flag: str, text: str, hint: str = "name a folder, or a place for
     if not is_utf8(str(path)):
         lies = "lies in a folder whose name is" if is_utf8(text) else "is"
         raise InputError(
-            f"{flag} {shown(text)} {lies} no UTF-8, in which a run is written down",
+            f"{flag} {shown(text)} {lies} not UTF-8, as the files of a run are",
             "give the folder another name, or name it by a symbolic link that has one",
         )
     return str(path)

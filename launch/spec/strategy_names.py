@@ -12,7 +12,7 @@ Reduction = Literal["nccl", "hierarchical", "one"]
 
 @dataclass(frozen=True)
 class StrategyName:
-    """A strategy and, for mirrored, its reduction; None: what TensorFlow takes by itself."""
+    """A strategy and, for mirrored, its reduction; None: the default of TensorFlow."""
 
     kind: Kind
     reduction: Reduction | None = None
@@ -26,7 +26,7 @@ STRATEGIES: dict[str, StrategyName] = {
     "central": StrategyName("central"),
     "one-device": StrategyName("one-device"),
 }
-# What people write for them: class names of tf.distribute and of its reductions, and short forms.
+# Other spellings: class names of tf.distribute and of its reductions, and short forms.
 _ALSO = {
     "mirroredstrategy": "mirrored",
     "mirrored:ncclallreduce": "mirrored:nccl",
@@ -49,7 +49,7 @@ _ELSEWHERE = {
 
 
 def read(name: str) -> StrategyName:
-    """Read a name, in any case. Raises UsageError that names the nearest ones."""
+    """Parse a name, in any case. Raises UsageError that names the nearest ones."""
     asked = name.lower()
     asked = _ALSO.get(asked, asked)
     if asked in STRATEGIES:

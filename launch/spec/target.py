@@ -1,4 +1,4 @@
-"""On what a run runs: the GPUs of this machine, CPU devices in their place, or nothing. Pure.
+"""Devices of a run: the GPUs of this machine, or CPU devices in their place. Pure.
 
 | the machine                             | a run                                                    |
 |-----------------------------------------|----------------------------------------------------------|
@@ -12,17 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from gputopo import planner
 from gputopo.findings import driver_broken
-from gputopo.launch.spec.cpu_plan import CPU_DEVICES, cpu_plan
 from gputopo.launch.spec.env import narrowed
 from gputopo.launch.spec.run_spec import Backend
 from gputopo.planner import Request
-from gputopo.planner.request import ps_gpu
+from gputopo.planner.request import SPREAD, ps_gpu
+from gputopo.values.all_reduce import parse
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.plan import Plan
+from gputopo.values.plan import Candidate, Plan, VariableUpdate
 
+CPU_DEVICES = 2
+MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing mistake
+_UPDATE_OF_AUTO = {"auto": "parameter_server"}
 _NONE_THERE = "No NVIDIA device"
 _NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
 
@@ -51,7 +56,7 @@ def target_of(
     rehearsal_of: str | None = None,
     require_gpu: bool = False,
 ) -> Target:
-    """Plan for the machine, and say on what the plan runs.
+    """Plan for the machine, and choose the backend.
 
     `machine` is this one, or the captured one if `rehearsal_of` names it. Raises HardwareError for a broken
     driver, or for no GPU where one is required; UsageError and NoPlanError for a request that cannot be met.
@@ -66,7 +71,7 @@ def target_of(
         return Target("cpu", plan, machine, why_cpu="a rehearsal", rehearsal_of=rehearsal_of)
     broken = driver_broken(machine)
     if broken is not None:
-        raise HardwareError(broken.says, broken.remedy or "gputopo inspect tells more")
+        raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
     seen = narrowed(environ, machine)
     if not seen.gpus:
         why = _NONE_VISIBLE if machine.gpus else _NONE_THERE
@@ -84,13 +89,14 @@ def rehearsal_name(sources: Sequence[str]) -> str | None:
 def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
     if require_gpu:
         raise HardwareError(
-            f"{why}, and --require-gpu asks for one", "run it on a machine with GPUs; gputopo inspect looks"
+            f"{why}, and --require-gpu asks for one",
+            "run it on a machine with GPUs; gputopo inspect lists them",
         )
     for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
         if given:
             raise UsageError(
                 f"{option} names GPUs, and there is none: {why}",
-                "--num-gpus N takes N CPU devices; --from FILE rehearses the plan of another machine",
+                "--num-gpus N uses N CPU devices; --from FILE rehearses the plan of another machine",
             )
     devices = CPU_DEVICES if request.num_gpus is None else request.num_gpus
     plan = cpu_plan(
@@ -114,3 +120,67 @@ def _refuse_hidden(request: Request, machine: Machine, seen: Machine, environ: M
             f"GPU {hidden[0]} is not visible here: CUDA_VISIBLE_DEVICES={environ['CUDA_VISIBLE_DEVICES']}",
             f"use {', '.join(map(str, visible))}, or unset CUDA_VISIBLE_DEVICES",
         )
+
+
+def cpu_plan(
+    model: str | None,
+    *,
+    devices: int = CPU_DEVICES,
+    ps: str = "auto",
+    variable_update: str = "auto",
+    all_reduce: str | None = None,
+) -> Plan:
+    """Return the plan of a machine without GPUs: no GPU chosen, variables where the options place them.
+
+    `ps` is auto (the same as cpu), cpu, gpu:N, which stands for the device of tower N, or gpu:spread over all
+    of them. `variable_update` is auto (parameter_server, or replicated where `all_reduce` is given) or a
+    VariableUpdate; both were checked before.
+    Raises UsageError for a tower that does not exist, or what does not go with the variable update.
+    """
+    if not 1 <= devices <= MAX_CPU_DEVICES:
+        raise UsageError(
+            f"--num-gpus cannot be {devices} without GPUs", f"ask for 1 to {MAX_CPU_DEVICES} CPU devices"
+        )
+    if variable_update == "auto" and all_reduce is not None:
+        variable_update = "replicated"
+    update = msgspec.convert(_UPDATE_OF_AUTO.get(variable_update, variable_update), VariableUpdate)
+    reasons = (f"no GPU to plan for: {counted_devices(devices)}",)
+    if update == "parameter_server":
+        place = _place(ps, devices)
+        choice = Candidate(gpus=(), variable_update=update, ps_device=place, reasons=reasons)
+    else:
+        if ps != "auto":
+            raise UsageError(
+                f"--ps {ps} does not go with --variable-update {update}: every device has its own copy",
+                "leave --ps out, or use --variable-update parameter_server",
+            )
+        reduction = parse(all_reduce or "copy").written if update == "replicated" else None
+        choice = Candidate(gpus=(), variable_update=update, all_reduce=reduction, reasons=reasons)
+    if all_reduce is not None and choice.all_reduce is None:
+        raise UsageError(
+            f"--all-reduce {all_reduce} does not go with --variable-update {update}: "
+            "nothing is reduced between replicas",
+            "leave --all-reduce out, or use --variable-update replicated",
+        )
+    return Plan(
+        choice=choice,
+        candidates=(choice,),
+        environment={"CUDA_VISIBLE_DEVICES": "-1"},
+        model=model,
+        source="cpu",
+    )
+
+
+def counted_devices(count: int) -> str:
+    """Return `1 logical CPU device` or `2 logical CPU devices`."""
+    return f"{count} logical CPU device{'' if count == 1 else 's'}"
+
+
+def _place(ps: str, devices: int) -> str:
+    place = "cpu" if ps == "auto" else ps
+    if place not in ("cpu", SPREAD) and int(place.removeprefix("gpu:")) >= devices:
+        raise UsageError(
+            f"--ps {place} names a device that does not exist: {counted_devices(devices)}",
+            f"give gpu:0 to gpu:{devices - 1}, or cpu",
+        )
+    return place

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 UNWRITTEN = (
-    "gputopo: cannot write the output: No space left on device\n  send it to a place that has room for it\n"
+    "gputopo: cannot write the output: No space left on device\n  write it where there is free space\n"
 )
 NO_OPTION = "gputopo: there is no option '--bad'\n  `gputopo plan --help` shows how it is called\n"
 

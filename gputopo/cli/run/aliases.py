@@ -1,6 +1,6 @@
-"""Other spellings of run's options: underscores, and the flags of other programs (`run_other_flags`). Pure.
+"""Other spellings of options: underscores, and the flags of other programs (`other_flags`). Pure.
 
-absl's ways to write a yes or no are read too: `--staged_vars=true`, `--nostaged_vars`.
+absl's forms of yes and no are read too: `--staged_vars=true`, `--nostaged_vars`.
 """
 
 import itertools
@@ -22,10 +22,10 @@ _YES, _NO = ("true", "1", "yes", "t"), ("false", "0", "no", "f")
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """A word or a few in gputopo's spelling, and the `flag` that was typed for them; "" for a bare word.
+class _Words:
+    """Words in gputopo's spelling, and the `flag` that was typed for them; "" for a bare word.
 
-    `denied`: what a switch says that it is not, each an option with its value if it has one.
+    `denied`: options that a switch turns off, each with its value if it has one.
     """
 
     flag: str
@@ -34,7 +34,7 @@ class _Piece:
 
 
 def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
-    """Give the arguments in gputopo's spelling, up to a `--`; what follows it belongs to a program.
+    """Return the arguments in gputopo's spelling, up to a `--`; what follows it belongs to a program.
 
     `flags`: gputopo's own options that take no value. Raises UsageError for a flag of tf_cnn_benchmarks that
     gputopo does not have, for a value that it cannot have, and for two flags that are one option here and do
@@ -42,13 +42,13 @@ def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
     """
     own, rest = _before_program(arguments)
     known = frozenset(flags)
-    pieces: list[_Piece] = []
+    pieces: list[_Words] = []
     position = 0
     while position < len(own):
         word = own[position]
         position += 1
         if not word.startswith("--"):
-            pieces.append(_Piece("", (word,)))
+            pieces.append(_Words("", (word,)))
             continue
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
@@ -59,15 +59,15 @@ def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
                 value = own[position]
                 position += 1
             values = _places(own) if name == PARAMETER_DEVICE else VALUES[name]
-            pieces.append(_Piece(name, _by_value(name, value, values)))
+            pieces.append(_Words(name, _by_value(name, value, values)))
         else:
             pieces = _taken(pieces, name, value if equals else None, known)
     _require_agreement(pieces)
     return [*(word for piece in pieces for word in piece.words), *rest]
 
 
-def _taken(pieces: list[_Piece], name: str, value: str | None, flags: frozenset[str]) -> list[_Piece]:
-    """Give the pieces with one option more."""
+def _taken(pieces: list[_Words], name: str, value: str | None, flags: frozenset[str]) -> list[_Words]:
+    """Return the words with one option more."""
     negated = f"--{name[4:]}" if name.startswith("--no") else ""
     refused = next((flag for flag in (name, negated) if flag in REFUSED and name not in flags), None)
     if refused is not None:
@@ -79,20 +79,20 @@ def _taken(pieces: list[_Piece], name: str, value: str | None, flags: frozenset[
     if name in SWITCHES or (name in flags and (value is None or value.lower() in (*_YES, *_NO))):
         return _switched(pieces, name, on=_is_yes(name, value))
     renamed = RENAMED.get(name, name)
-    return [*pieces, _Piece(name, (renamed if value is None else f"{renamed}={value}",))]
+    return [*pieces, _Words(name, (renamed if value is None else f"{renamed}={value}",))]
 
 
-def _switched(pieces: list[_Piece], name: str, *, on: bool) -> list[_Piece]:
-    """Give the pieces with a switch, which takes back what the same one said before."""
+def _switched(pieces: list[_Words], name: str, *, on: bool) -> list[_Words]:
+    """Return the words with a switch, which replaces an earlier one of the same flag."""
     yes, no = SWITCHES.get(name, ((name,), ()))
     put, denied = (yes, no) if on else (no, yes)
     short_for = () if on else SHORT_FOR.get(name, ())
     kept = [piece for piece in pieces if piece.flag != name]
-    return [*kept, _Piece(name, put, tuple(words for words in (denied, short_for) if words))]
+    return [*kept, _Words(name, put, tuple(words for words in (denied, short_for) if words))]
 
 
-def _require_agreement(pieces: Sequence[_Piece]) -> None:
-    """Raise UsageError where two flags are one option here, and one says other than the other."""
+def _require_agreement(pieces: Sequence[_Words]) -> None:
+    """Raise UsageError where two flags stand for one option here, with different values."""
     seen: dict[str, tuple[str, str]] = {}
     on: dict[tuple[str, ...], str] = {}
     for number, piece in enumerate(pieces):
@@ -103,7 +103,7 @@ def _require_agreement(pieces: Sequence[_Piece]) -> None:
             other, before = seen.setdefault(option, (piece.flag, value))
             if piece.flag != other and value != before:
                 raise UsageError(
-                    f"{other} and {piece.flag} both are {option} here, with two values",
+                    f"{other} and {piece.flag} both are {option} here, with different values",
                     f"leave one of them out, or write {option} alone",
                 )
             on.setdefault((option,), _typed(piece))
@@ -116,15 +116,15 @@ def _require_agreement(pieces: Sequence[_Piece]) -> None:
                 raise UsageError(f"{_typed(piece)} contradicts {other}", "leave one of them out")
 
 
-def _typed(piece: _Piece) -> str:
-    """Give a piece's flag as it may be typed: a switch that is off with its no."""
+def _typed(piece: _Words) -> str:
+    """Return the flag as it may be typed: with its no for a switch that is off."""
     yes, _ = SWITCHES.get(piece.flag, ((piece.flag,), ()))
     is_off = (piece.flag in SWITCHES or piece.denied) and piece.words != yes
     return f"--no{piece.flag[2:]}" if is_off else piece.flag
 
 
-def _settings(piece: _Piece, after: str) -> Iterable[tuple[str, str]]:
-    """Give the options of a piece with their values; `after`: the bare word behind it."""
+def _settings(piece: _Words, after: str) -> Iterable[tuple[str, str]]:
+    """Return the options with their values; `after`: the bare word that follows."""
     words = piece.words if piece.flag else ()
     for number, word in enumerate(words):
         if word.startswith("--"):
@@ -148,7 +148,7 @@ def _by_value(name: str, value: str, values: Mapping[str, tuple[str, ...]]) -> t
 
 
 def _places(own: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Give what the parameter device stands for here; a reduction that is named goes before it."""
+    """Return what the parameter device stands for here; a named reduction takes precedence."""
     words = [word.replace("-", "_") for word in own]
     update = next((name for name in reversed(list(PLACES)) if _names(words, name)), "parameter_server")
     named = any(word.startswith(("__all_reduce", "__use_nccl")) for word in words)

@@ -1,4 +1,4 @@
-"""What `gputopo run --dry-run` prints: the plan, what would be set, what would be started."""
+"""Output of `gputopo run --dry-run`: the plan, the environment and the command."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from gputopo.values.plan import Plan
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):
-    """A run that was not started. `environment`: only what differs from the caller's. `spec`: the core's."""
+    """A run that was not started. `environment`: changes to the caller's. `spec`: of the built-in core."""
 
     plan: Plan
     environment: dict[str, str]
@@ -20,12 +20,12 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
 
 
 def show_dry_run(
-    plan: Plan, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], printed: str
+    plan: Plan, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], shape: str
 ) -> None:
-    """Print it as a table or, with `printed` json, as a DryRun document. Raises InputError."""
+    """Print it as a table or, where `shape` is json, as a DryRun document. Raises InputError."""
     from gputopo.cli.printing import emit, show
 
-    if printed == "json":
+    if shape == "json":
         from gputopo.values import schema
 
         dry = DryRun(plan=plan, environment=dict(environment), command=tuple(command), spec=spec)
@@ -33,7 +33,7 @@ def show_dry_run(
             text = schema.encode_pretty(dry)
         except UnicodeEncodeError as error:  # a program's arguments may be any bytes
             raise InputError(
-                "what would be started is no UTF-8, in which JSON is written", "leave --json out to see it"
+                "the command is not UTF-8, as JSON must be", "leave --json out to see it"
             ) from error
         emit(text)
         return

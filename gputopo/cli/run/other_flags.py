@@ -1,4 +1,4 @@
-"""The flags of tf_cnn_benchmarks and tensorpack, and what each is here: the tables of `aliases`.
+"""The flags of tf_cnn_benchmarks and tensorpack, and their options here: the tables of `aliases`.
 
 Their meaning is that of tensorflow/benchmarks, scripts/tf_cnn_benchmarks/benchmark_cnn.py (--help), and of
 tensorpack/benchmarks, other-wrappers and ResNet-MultiGPU/resnet-multigpu.py.
@@ -18,7 +18,7 @@ RENAMED = {
     "--tf-random-seed": "--seed",
     "--gpu": "--gpus",
 }
-# Flags that are yes or no there, and what they are here: words for yes, words for no.
+# Flags that are yes or no there, and the options here: for yes, for no.
 SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "--use-fp16": (("--precision", "fp16"), ()),
     "--fp16-enable-auto-loss-scale": (("--loss-scale", "auto"), ()),
@@ -30,7 +30,7 @@ SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "--datasets-use-caching": (("--cache", "raw"), ()),
     "--cross-replica-sync": ((), ("--async",)),
 }
-# Own flags that are short for an option with a value: what is left off with them.
+# Own flags that are short for an option with a value.
 SHORT_FOR = {
     "--forward-only": ("--task", "forward"),
     "--eval": ("--task", "eval"),
@@ -44,7 +44,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "replicated": {"cpu": ("--all-reduce", "pscpu"), "gpu": ("--all-reduce", "copy")},
     "independent": {"cpu": (), "gpu": ()},
 }
-# A flag's value that is called otherwise here.
+# Values of a flag with another name here.
 VALUES: dict[str, dict[str, tuple[str, ...]]] = {
     PARAMETER_DEVICE: PLACES["parameter_server"],
     "--fake-location": {
@@ -55,21 +55,19 @@ VALUES: dict[str, dict[str, tuple[str, ...]]] = {
         "python-dataset": ("--data-source", "python", "--feed", "dataset"),
     },
 }
-# What gputopo does not have, by what to do in its place.
+# Flags that gputopo does not have, by the hint what to do instead.
 _ELSEWHERE = {
     "give the steps to profile: --trace 10": ("trace_file", "use_chrome_trace_format", "tfprof_file"),
     "leave it out: events.jsonl holds every step's time, and any average can be taken of them": (
         "display_perf_ewma",
     ),
-    "leave it out: --num-gpus N takes CPU devices where there is no GPU": ("device", "horovod_device"),
+    "leave it out: --num-gpus N uses CPU devices where there is no GPU": ("device", "horovod_device"),
     "leave it out: variables stay fp32; --precision fp16 computes in fp16": ("fp16_vars",),
     "leave it out: gputopo trains on one host": (
         *("job_name", "worker_hosts", "ps_hosts", "controller_host", "task_index", "server_protocol", "job"),
         "use_python32_barrier",
     ),
-    "leave it out: --all-reduce hierarchical takes its groups from the machine's links": (
-        "network_topology",
-    ),
+    "leave it out: --all-reduce hierarchical gets its groups from the machine's links": ("network_topology",),
     "leave it out: examples come by tf.data, --prefetch N batches ahead of the step": (
         *("use_datasets", "datasets_use_prefetch", "batch_group_size", "input_preprocessor"),
         *("datasets_parallel_interleave_cycle_length", "datasets_parallel_interleave_prefetch"),
@@ -95,24 +93,24 @@ _ELSEWHERE = {
         *("collect_eval_results_async", "sparse_to_dense_grads", "ml_perf", "ml_perf_compliance_logging"),
     ),
     "give the rate itself: --learning-rate X": ("resnet_base_lr",),
-    "look at what ran on each device by --trace STEPS": (
+    "trace the ops of each device: --trace STEPS": (
         *("graph_file", "partitioned_graph_file_prefix", "debugger"),
     ),
     "time reductions alone: gputopo bench-reduction --model NAME": ("iters_per_step",),
     "leave it out: TensorFlow brings its own oneDNN; --num-intra-threads bounds its threads": (
         *("mkl", "kmp_blocktime", "kmp_affinity", "kmp_settings"),
     ),
-    "leave it out: a GPU's memory is taken as needed, up to --gpu-memory-limit": (
+    "leave it out: GPU memory is allocated as needed, up to --gpu-memory-limit": (
         *("allow_growth", "gpu_memory_frac_for_testing", "use_unified_memory", "force_gpu_compatible"),
         *("gpu_kt_max_interval", "gpu_kt_max_bytes", "gpu_kt_max_pending", "timestamped_allocator"),
     ),
-    "say it in steps: --learning-rate-schedule piecewise:30=0.1,60=0.01": (
+    "give it in steps: --learning-rate-schedule piecewise:30=0.1,60=0.01": (
         *("piecewise_learning_rate_schedule", "num_epochs_per_decay", "learning_rate_decay_factor"),
         "minimum_learning_rate",
     ),
-    "say it in steps: --learning-rate-warmup-steps N": ("num_learning_rate_warmup_epochs",),
-    "say it in steps: --num-batches N": ("num_epochs", "num_eval_batches", "num_eval_epochs"),
-    "say it in steps: --checkpoint-steps N": ("save_model_secs",),
+    "give it in steps: --learning-rate-warmup-steps N": ("num_learning_rate_warmup_epochs",),
+    "give it in steps: --num-batches N": ("num_epochs", "num_eval_batches", "num_eval_epochs"),
+    "give it in steps: --checkpoint-steps N": ("save_model_secs",),
     "leave it out: the scale doubles after 1000 good steps": ("fp16_inc_loss_scale_every_n",),
     "train with --checkpoints DIR, then judge them with --eval": (
         *("eval_interval_secs", "eval_dir", "eval_batch_size", "stop_at_top_1_accuracy"),
@@ -123,7 +121,7 @@ _ELSEWHERE = {
         *("backbone_model_path", "load", "reset_optimizer_state"),
     ),
     "name a folder for TensorBoard: --tensorboard DIR": ("summary_verbosity", "save_summaries_steps"),
-    "name the run's folder with --output DIR: it holds all figures as JSON": (
+    "name the run's folder with --output DIR: it holds all results as JSON": (
         *("benchmark_log_dir", "benchmark_test_id", "result_storage"),
     ),
     "choose them with --gpus LIST": ("gpu_indices",),

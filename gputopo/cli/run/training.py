@@ -1,19 +1,18 @@
-"""The built-in core from the command line: make the run's folder, supervise, show, keep the result."""
+"""Training from the command line: make the run's folder, supervise, show and save the result."""
 
 import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.printing import tell
-from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.showing import Showing
+from gputopo.cli.printing import talking, tell, unwritten, went_with_terminal
+from gputopo.cli.run.options import OutputOptions, Shape
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
 from gputopo.launch.spec.readers import is_utf8
@@ -27,27 +26,75 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.launch.supervise.sampling import Sampler
     from gputopo.runs.repeats import Repeats
+    from gputopo.values.events import Event
     from gputopo.values.result import Result
 
-_SPEC_OF_A_RUN_TO_COME = Path("RUN_FOLDER/spec.json")
-_EVENTS_FD_TO_COME = 3
+_FUTURE_SPEC = Path("RUN_FOLDER/spec.json")
+_FUTURE_EVENTS_FD = 3
 _Ending = GputopoError | KeyboardInterrupt | signals.EndedError
+
+
+class RunDisplay:
+    """Progress of runs on stderr and, where they are the output, log lines on stdout.
+
+    Progress that cannot be written is dropped. Log lines that cannot be are an error: `require_written`.
+    """
+
+    def __init__(self, shape: Shape, display_every: int) -> None:
+        """`display_every`: steps between two lines."""
+        self._prints_log = shape == "tf-cnn-log"
+        self._every = display_every
+        self._unwritten: InputError | None = None
+
+    @contextlib.contextmanager
+    def one_run(self) -> "Iterator[Callable[[Event], None]]":
+        """Return the function to call with each event of a run."""
+        from gputopo.report.runs.progress import Progress
+        from gputopo.report.runs.tf_cnn_log import TfCnnLog
+
+        log = TfCnnLog(self._every) if self._prints_log else None
+        with Progress(display_every=self._every) as progress:
+
+            def on_event(event: "Event") -> None:
+                with talking():
+                    progress.event(event)
+                if log is not None:
+                    self._print(log.lines(event))
+
+            yield on_event
+
+    def require_written(self) -> None:
+        """Raise InputError if log lines could not be written."""
+        if self._unwritten is not None:
+            raise self._unwritten
+
+    def _print(self, lines: Sequence[str]) -> None:
+        if self._unwritten is not None:
+            return
+        try:
+            for line in lines:
+                print(line, flush=True)
+        except BrokenPipeError:
+            raise  # the reader has closed the pipe
+        except OSError as error:
+            if not went_with_terminal(error):
+                self._unwritten = unwritten(error)
 
 
 def train(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> int:
     """Train to the end, once or repeatedly, print the result as wanted, and return the exit code."""
     _check(target, spec, wanted)
-    showing = Showing(wanted.shape, wanted.display_every)
+    display = RunDisplay(wanted.shape, wanted.display_every)
     if wanted.repeats > 1:
-        return _train_repeatedly(target, spec, wanted, showing)
+        return _train_repeatedly(target, spec, wanted, display)
     results: list[Result] = []
     try:
-        _train_once(target, spec, _folder(wanted), showing, results)
+        _train_once(target, spec, _folder(wanted), display, results)
     except KeyboardInterrupt:
         if not results:
             raise
-    _print(results[0], wanted.shape)  # a Ctrl-C behind the end of training has nothing left to end
-    showing.require_written()
+    _print(results[0], wanted.shape)  # a Ctrl-C after the end of training changes nothing
+    display.require_written()
     return _exit_code(results[0].exit_code, results, wanted)
 
 
@@ -56,7 +103,7 @@ def _folder(wanted: OutputOptions) -> Path | None:
 
 
 def _require_repeatable(spec: "RunSpec") -> None:
-    """Raise UsageError for what the first repeat would leave in the way of the second."""
+    """Raise UsageError for files of the first repeat that would disturb the second."""
     kept = spec.lifecycle
     saves = spec.task == "train"  # an evaluation only reads
     for option, folder in (
@@ -71,39 +118,39 @@ def _require_repeatable(spec: "RunSpec") -> None:
             )
 
 
-def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: OutputOptions, showing: Showing) -> int:
-    """One run after the other, each with its own worker and folder; one that was stopped is the last.
+def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: OutputOptions, display: RunDisplay) -> int:
+    """Run one after the other, each with its own worker and folder, and return the exit code.
 
-    What cannot begin or be written any more, and a signal between two of them, ends them too; those before
-    are shown and kept all the same. A signal behind the last one has nothing left to end.
+    They end with a run that was stopped, with a signal between two of them, or where files cannot be written;
+    completed ones are shown and saved all the same. A signal after the last one changes nothing.
     """
     from gputopo.runs.repeats import combine, ended_by
 
     results: list[Result] = []
     error: _Ending | None = None
     try:
-        _repeats(target, spec, wanted, showing, results)
+        _repeats(target, spec, wanted, display, results)
     except (GputopoError, KeyboardInterrupt, signals.EndedError) as stopped:
         error = None if len(results) == wanted.repeats else stopped
     if results:
         repeats = combine(results, wanted.repeats)
         if error is not None:
-            repeats = ended_by(repeats, *_told(error))
+            repeats = ended_by(repeats, *_ending_of(error))
         with signals.deferred():
             if wanted.output is not None and not _saved(repeats, Path(wanted.output)):
                 repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
         _print_repeats(repeats, wanted.shape)
     if isinstance(error, signals.EndedError):
         tell(f"gputopo: stopped by {error}\n")
-        return _told(error)[1]
+        return _ending_of(error)[1]
     if error is not None:
         raise error
-    showing.require_written()
+    display.require_written()
     return _exit_code(repeats.exit_code, results, wanted)
 
 
-def _told(error: _Ending) -> tuple[str, int]:
-    """Give the status and the exit code of repeats that something beside them ended."""
+def _ending_of(error: _Ending) -> tuple[str, int]:
+    """Return status and exit code of repeats that an error or a signal ended."""
     if isinstance(error, GputopoError):
         return "failed", error.exit_code
     number = error.number if isinstance(error, signals.EndedError) else signal.SIGINT
@@ -111,9 +158,9 @@ def _told(error: _Ending) -> tuple[str, int]:
 
 
 def _repeats(
-    target: "Target", spec: "RunSpec", wanted: OutputOptions, showing: Showing, results: "list[Result]"
+    target: "Target", spec: "RunSpec", wanted: OutputOptions, display: RunDisplay, results: "list[Result]"
 ) -> None:
-    """Take the repeats and add their results, up to one that was stopped.
+    """Run the repeats and add their results, up to one that was stopped.
 
     Raises what a run raises, and EndedError or KeyboardInterrupt for a signal between two of them.
     """
@@ -121,12 +168,12 @@ def _repeats(
         for number in range(1, wanted.repeats + 1):
             tell(f"repeat {number} of {wanted.repeats}\n")
             folder = None if wanted.output is None else Path(wanted.output) / str(number)
-            if _train_once(target, spec, folder, showing, results):
+            if _train_once(target, spec, folder, display, results):
                 break
 
 
 def _saved(repeats: "Repeats", output: Path) -> bool:
-    """Write repeats.json; where it cannot be written say so, for the repeats themselves are worth showing."""
+    """Write repeats.json; where it cannot be written say so, for the repeats themselves are worth display."""
     from gputopo.values import schema
 
     try:
@@ -141,9 +188,9 @@ def _saved(repeats: "Repeats", output: Path) -> bool:
 
 
 def _train_once(
-    target: "Target", spec: "RunSpec", output: Path | None, showing: Showing, results: "list[Result]"
+    target: "Target", spec: "RunSpec", output: Path | None, display: RunDisplay, results: "list[Result]"
 ) -> bool:
-    """Train, keep the result in the run's folder and add it to `results`; tell whether somebody stopped it.
+    """Train, save the result in the run's folder and add it to `results`; return whether it was stopped.
 
     A signal that comes after training waits until that is done.
     """
@@ -156,7 +203,7 @@ def _train_once(
         machine=target.machine,
     )
     spec = _traced_into(folder, spec)
-    outcome = _supervised(target, spec, folder, showing)
+    outcome = _supervised(target, spec, folder, display)
     from gputopo.runs.summary import summarise
 
     with signals.deferred():
@@ -167,7 +214,7 @@ def _train_once(
 
 
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
-    """Add what an earlier run says of this one's input."""
+    """Add the verdict on this run's input from an earlier run."""
     from gputopo.launch.supervise.run_folder import latest_results
     from gputopo.runs.input_verdict import verdict
 
@@ -185,8 +232,8 @@ def _exit_code(code: int, results: "Sequence[Result]", wanted: OutputOptions) ->
 
 def _check(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> None:
     """Check before the worker starts what is cheap to see here. Raises GputopoError."""
-    from gputopo.launch.spec.memory_check import require_room
-    from gputopo.launch.spec.numerics import require_numerics
+    from gputopo.launch.spec.memory_check import require_memory
+    from gputopo.launch.spec.rules.numerics import require_numerics
     from gputopo.launch.supervise.oom import memory_bytes
 
     if wanted.repeats > 1:
@@ -194,7 +241,7 @@ def _check(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> None:
     if spec.lifecycle.trace_steps and wanted.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
     require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
-    require_room(spec, target.machine, host_bytes=memory_bytes())
+    require_memory(spec, target.machine, host_bytes=memory_bytes())
     if spec.data.folder is not None:
         from gputopo.launch.data.folder import find
 
@@ -202,17 +249,16 @@ def _check(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> None:
 
 
 def _require_home_of_traces(home: Path) -> None:
-    """Raise InputError where the spec, which is UTF-8, could not name the folder that a trace goes into."""
+    """Raise InputError where the spec, which is UTF-8, could not name the folder of the trace."""
     if not is_utf8(str(home)):
         raise InputError(
-            f"--trace writes into the folder of runs, and {shown(str(home))} is no UTF-8, in which a run is "
-            "written down",
+            f"--trace writes into {shown(str(home))}, whose name is not UTF-8, as the files of a run are",
             "name another folder with --output, or set GPUTOPO_HOME",
         )
 
 
 def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
-    """A trace that was asked for goes into the run's folder, which is known only now."""
+    """Return the spec with the folder of its trace, which is in that of the run."""
     if not spec.lifecycle.trace_steps or spec.lifecycle.trace is not None:
         return spec
     from gputopo.values import schema
@@ -224,20 +270,20 @@ def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
 
 
 def show_only(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> int:
-    """Print what `train` would do, and do nothing."""
+    """Print what `train` would start, and start nothing."""
     from gputopo.cli.run.dry import show_dry_run
 
     _check(target, spec, wanted)
     environment = env.worker_env(os.environ, spec, target.plan.environment)
-    place = _SPEC_OF_A_RUN_TO_COME if wanted.output is None else runs.RunFolder(Path(wanted.output)).spec
-    command = worker_command(place, _EVENTS_FD_TO_COME)
+    place = _FUTURE_SPEC if wanted.output is None else runs.RunFolder(Path(wanted.output)).spec
+    command = worker_command(place, _FUTURE_EVENTS_FD)
     show_dry_run(target.plan, spec, env.changes(os.environ, environment), command, wanted.shape)
     return ExitCode.OK
 
 
-def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, showing: Showing) -> Outcome:
+def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, display: RunDisplay) -> Outcome:
     environment = env.worker_env(os.environ, spec, target.plan.environment)
-    with _monitor(spec) as sampler, showing.one_run() as on_event:
+    with _monitor(spec) as sampler, display.one_run() as on_event:
         return supervise(
             spec, folder, on_event, environment=environment, command=worker_command, sampler=sampler
         )
@@ -245,7 +291,7 @@ def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, showi
 
 @contextlib.contextmanager
 def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
-    """NVML's samples on the GPU backend. Where NVML refuses, the run goes on without, and it is said."""
+    """NVML's sampler on the GPU backend; None, with a message, where NVML cannot be used."""
     if spec.backend == "cpu":
         yield None
         return
@@ -263,7 +309,7 @@ def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
 
 
 def _print(result: "Result", printed: str) -> None:
-    """Print the result. The log lines were printed as they came; a failure is told beside them."""
+    """Print the result. Log lines were printed during the run; a failure goes to stderr."""
     from gputopo.cli.printing import emit, show
 
     if printed == "json":
@@ -280,7 +326,7 @@ def _print(result: "Result", printed: str) -> None:
 
 
 def _print_repeats(repeats: "Repeats", printed: str) -> None:
-    """Print all repeats. The log lines of each were printed as they came; the rest is told beside them."""
+    """Print all repeats. Log lines were printed during the runs; the summary goes to stderr."""
     from gputopo.cli.printing import emit, show
 
     if printed == "json":

@@ -28,9 +28,9 @@ from gputopo.launch.jobs.reduction.spec import (
     ReductionJob,
     require,
 )
-from gputopo.launch.spec.cpu_plan import CPU_DEVICES, MOST_CPU_DEVICES
 from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.spec.target import CPU_DEVICES, MAX_CPU_DEVICES
 from gputopo.launch.supervise.failure import last_words
 from gputopo.launch.supervise.job import Workers, workers
 from gputopo.launch.supervise.record import Record
@@ -276,8 +276,8 @@ def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSp
             "a reduction needs at least two devices",
         )
     if gpus is None:
-        if count > MOST_CPU_DEVICES:
-            raise UsageError(f"{count} CPU devices are too many", f"ask for 2 to {MOST_CPU_DEVICES}")
+        if count > MAX_CPU_DEVICES:
+            raise UsageError(f"{count} CPU devices are too many", f"ask for 2 to {MAX_CPU_DEVICES}")
         devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(count))
     else:
         devices = tuple(

@@ -1,13 +1,12 @@
 """Which options of a run go together: a refusal says why, and names the nearest that works. Pure.
 
-The rules are tables by theme, to which a new one is added as a line; the first that applies is told.
+The rules are tables by theme, to which a new one is added as a line; the first that applies is reported.
 """
 
 from dataclasses import dataclass
 
-from gputopo.launch.spec.exchange import require_exchange
 from gputopo.launch.spec.rules.data import DATA_RULES, NUMBER_RULES, SCHEDULE_RULES
-from gputopo.launch.spec.rules.exchange import EXCHANGE_RULES
+from gputopo.launch.spec.rules.exchange import EXCHANGE_RULES, require_exchange
 from gputopo.launch.spec.rules.rule import Rule, replaced
 from gputopo.launch.spec.rules.task import KEPT_RULES, TASK_RULES
 from gputopo.launch.spec.rules.trainer import TRAINER_RULES, require_strategy
@@ -36,7 +35,7 @@ class Clash:
 
 
 def clash(spec: RunSpec) -> Clash | None:
-    """Give the first clash of a spec, None if all its options go together."""
+    """Return the first clash of a spec; None if all its options go together."""
     for rule in RULES:
         if rule.when(spec):
             what, use = rule.what.format(spec=spec), rule.use.format(spec=spec)
@@ -49,7 +48,7 @@ def check(spec: RunSpec) -> None:
     found = clash(spec)
     if found is not None:
         raise UsageError(found.what, found.use)
-    # What the trainers themselves refuse, where the tables should have been less than complete.
+    # What the trainers themselves refuse, should the tables be incomplete.
     if spec.strategy is not None:
         require_strategy(spec)
     elif spec.task == "train" and spec.method is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gputopo.launch.spec.model_data import data_of
+from gputopo.launch.spec.model_names import data_of
 from gputopo.launch.spec.rules.rule import Rule, needless, replaced, to, untyped
 from gputopo.launch.spec.run_spec import Data, OptimizerName, Precision, RunSpec, Runtime
 
@@ -54,7 +54,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
             and (spec.precision.auto_loss_scale or spec.precision.loss_scale != Precision().loss_scale)
         ),
         "--loss-scale does not go with --precision {spec.precision.compute}: "
-        "only fp16 has gradients too small for its numbers",
+        "only fp16 gradients can underflow",
         "leave --loss-scale out, or use --precision fp16",
         to("precision", auto_loss_scale=False, loss_scale=1.0),
     ),
@@ -76,7 +76,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
         ),
         "--gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, "
         "and this run is on CPU devices",
-        "leave them out; --num-intra-threads and --num-inter-threads count on the CPU",
+        "leave them out; --num-intra-threads and --num-inter-threads are for the CPU",
         to("runtime", gpu_thread_mode="gpu_private", per_gpu_threads=2, memory_limit_mib=None),
     ),
 )
@@ -87,7 +87,8 @@ SCHEDULE_RULES: tuple[Rule, ...] = (
             spec.asked.get("learning_rate_schedule") == "model"
             and spec.optimization.schedule.kind == "constant"
         ),
-        "--learning-rate-schedule model has nothing to follow: the authors of {spec.model} keep their rate",
+        "--learning-rate-schedule model does not go with --model {spec.model}: "
+        "its authors use a constant rate",
         "leave it out, or give one, such as --learning-rate-schedule cosine:5000",
         untyped("learning_rate_schedule"),
     ),
@@ -103,31 +104,31 @@ DATA_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: spec.data.folder is not None and data_of(spec.model) == "numbers",
-        "--data-dir holds images, and --model {spec.model} takes numbers",
+        "--data-dir has images, and --model {spec.model} needs numbers",
         "leave --data-dir out, or use --model resnet20",
         lambda spec: replaced(spec, data=Data()),
     ),
     *needless(
         ("data_name",),
         lambda spec: spec.data.folder is None and data_of(spec.model) is None,
-        "does not go with --model {spec.model} without --data-dir: examples are made up in the model's shape",
+        "does not go with --model {spec.model} without --data-dir: synthetic examples have the model's shape",
         "leave it out, or add --data-dir DIR",
     ),
     *needless(
         ("data_format",),
         lambda spec: data_of(spec.model) == "numbers",
-        "does not go with --model {spec.model}: it takes numbers, and images have a layout",
+        "does not go with --model {spec.model}: its input is not images",
         "leave it out",
     ),
     Rule(
         _other_data,
-        "--model {spec.model} does not take {spec.data.name} examples",
+        "--model {spec.model} cannot train on {spec.data.name}",
         "leave --data-name out, or choose a --model of that data",
         lambda spec: replaced(spec, "data", name=data_of(spec.model)),
     ),
     Rule(
         lambda spec: spec.data.folder is not None and (spec.data.source, spec.data.feed) != ("gpu", "sync"),
-        "--data-source and --feed say how examples are made up, and --data-dir names real ones",
+        "--data-source and --feed are for synthetic examples, and --data-dir has real ones",
         "leave --data-source and --feed out, or leave --data-dir out",
         to("data", source="gpu", feed="sync"),
     ),
@@ -135,39 +136,39 @@ DATA_RULES: tuple[Rule, ...] = (
         lambda spec: (
             spec.data.folder is None and spec.data.source == "gpu" and spec.data.prefetch != Data().prefetch
         ),
-        "--prefetch is for an input pipeline, and examples that are made once on the devices need none",
+        "--prefetch is for an input pipeline, and examples made once on the devices have none",
         "use --data-source cpu, or leave it out",
         to("data", source="cpu"),
     ),
     Rule(
         lambda spec: spec.data.folder is None and spec.data.feed != "sync" and spec.data.source != "python",
         "--feed {spec.data.feed} does not go with --data-source {spec.data.source}: "
-        "it is how examples come that Python makes",
+        "it is for batches made in Python",
         "use --data-source python, or leave --feed out",
         to("data", source="python"),
     ),
     *needless(
         ("prefetch",),
         lambda spec: _made_in_python(spec.data) and spec.data.feed == "sync",
-        "does not go with --feed sync: each batch is made when its step asks for it",
+        "does not go with --feed sync: each batch is made on demand",
         "use --feed queue, or leave --prefetch out",
     ),
     Rule(
         lambda spec: _made_in_python(spec.data) and spec.data.feed != "sync" and spec.data.prefetch == 0,
-        "--prefetch 0 does not go with --feed {spec.data.feed}: that makes batches ahead",
+        "--prefetch 0 does not go with --feed {spec.data.feed}, which makes batches ahead",
         "use --feed sync, without --prefetch",
         lambda spec: untyped("prefetch")(replaced(spec, "data", feed="sync", prefetch=Data().prefetch)),
     ),
     *needless(
         ("resize_method", "cache"),
         lambda spec: spec.data.folder is not None and spec.data.name == "cifar10",
-        "does not go with CIFAR-10: its pictures are taken in their own size, and all are held in memory",
+        "does not go with CIFAR-10: its images keep their size, and all are in memory",
         "leave it out",
     ),
     *needless(
         ("distortions", "cache"),
         lambda spec: spec.task == "eval",
-        "does not go with --eval: it takes every picture once, and as it is",
+        "does not go with --eval: it reads every image once, undistorted",
         "leave it out",
     ),
 )

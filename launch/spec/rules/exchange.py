@@ -1,9 +1,11 @@
-"""Rules of the exchange: which ways to hold variables and to move gradients go together. Pure."""
+"""Rules of the exchange: which placements of variables and transfers of gradients go together. Pure."""
 
 import msgspec
 
 from gputopo.launch.spec.rules.rule import Rule, replaced, to, typed, untyped
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values import all_reduce
+from gputopo.values.errors import UsageError
 
 
 def _to_server(spec: RunSpec) -> RunSpec:
@@ -30,7 +32,7 @@ def _of_copies(spec: RunSpec) -> bool:
 EXCHANGE_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: _of_a_server(spec) and _of_copies(spec),
-        "--staged-vars and --async are ways of a parameter server: they do not go with packed or shortened "
+        "--staged-vars and --async are modes of a parameter server: they do not go with packed or fp16 "
         "gradients, or with relaxed consistency",
         "leave --staged-vars and --async out, and use --variable-update replicated",
         lambda spec: replaced(_to_copies(spec), "exchange", staged=False, asynchronous=False),
@@ -38,7 +40,7 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.exchange.staged and spec.variable_update != "parameter_server",
         "--staged-vars does not go with --variable-update {spec.variable_update}: "
-        "it stages the weights on their way from a parameter server",
+        "it stages weights between a parameter server and the towers",
         "use --variable-update parameter_server, or --variable-update replicated and "
         "--variable-consistency relaxed without --staged-vars",
         _to_server,
@@ -46,20 +48,20 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.exchange.asynchronous and spec.variable_update != "parameter_server",
         "--async does not go with --variable-update {spec.variable_update}: "
-        "each tower applies its gradients to common variables, and here it has its own",
+        "towers apply gradients to shared variables, and here each has its own",
         "use --variable-update parameter_server, or --variable-update independent without --async",
         _to_server,
     ),
     Rule(
         lambda spec: spec.exchange.staged and spec.exchange.asynchronous,
-        "--staged-vars does not go with --async: what is stale by one step needs common steps",
+        "--staged-vars does not go with --async: --staged-vars needs synchronous steps",
         "leave one of them out, such as --async",
         to("exchange", asynchronous=False),
     ),
     Rule(
         lambda spec: spec.exchange.relaxed and spec.variable_update != "replicated",
         "--variable-consistency relaxed does not go with --variable-update {spec.variable_update}: "
-        "it is the reduced gradients that come one step later",
+        "it delays reduced gradients by one step",
         "use --variable-update replicated, or --variable-update parameter_server and --staged-vars "
         "without --variable-consistency",
         _to_copies,
@@ -94,15 +96,14 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: typed(spec, "agg_small_grads_max_group") and not spec.exchange.small_bytes,
-        "--agg-small-grads-max-group says how many small gradients go together, and none are small: "
-        "no size is named",
+        "--agg-small-grads-max-group needs a size of small gradients",
         "add --agg-small-grads-max-bytes B, or leave it out",
         untyped("agg_small_grads_max_group"),
     ),
     Rule(
         lambda spec: bool(spec.exchange.repacking) and bool(spec.exchange.small_bytes),
         "--gradient-repacking does not go with --agg-small-grads-max-bytes: "
-        "it makes pieces of one size, so no small gradient is left",
+        "it makes chunks of one size, so no small gradient is left",
         "leave --agg-small-grads-max-bytes out",
         to("exchange", small_bytes=0),
     ),
@@ -120,3 +121,114 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
         to(grad_reduce="mean"),
     ),
 )
+
+
+MAX_CHUNKS = 1024  # each is some ops more for every tower; more is probably a typing mistake
+
+
+def require_exchange(spec: RunSpec) -> None:
+    """Raise UsageError for what cannot be: one line why, and the nearest that works."""
+    if spec.variable_update == "parameter_server":
+        _require_server(spec)
+    else:
+        _require_copies(spec)
+    if spec.variable_update == "replicated":
+        asked = all_reduce.require(spec.all_reduce or "copy", spec.backend, len(spec.devices))
+        _require_groups(spec, asked.name)
+        _require_packing(spec)
+        return
+    _refuse_reduction(spec)
+
+
+def _refuse_reduction(spec: RunSpec) -> None:
+    exchange = spec.exchange
+    replicated = "use --variable-update replicated"
+    for option, given, hint in (
+        (f"--all-reduce {spec.all_reduce}", spec.all_reduce is not None, replicated),
+        ("relaxed consistency", exchange.relaxed, f"{replicated}, or staged weights"),
+        ("gradient repacking", bool(exchange.repacking), replicated),
+        ("packing of small gradients", bool(exchange.small_bytes), replicated),
+        ("transfer of gradients in fp16", exchange.transfer != "fp32", replicated),
+    ):
+        if given:
+            raise UsageError(
+                f"{option} does not go with --variable-update {spec.variable_update}: nothing is reduced "
+                "between replicas",
+                hint,
+            )
+
+
+def _require_server(spec: RunSpec) -> None:
+    exchange = spec.exchange
+    if exchange.staged and exchange.asynchronous:
+        raise UsageError(
+            "staged weights do not go with asynchronous updates: they need synchronous steps",
+            "leave one of the two out",
+        )
+    if exchange.ps_spread and spec.ps_device is not None:
+        raise UsageError(
+            f"the variables cannot be spread and on {spec.ps_device} at once", "give one of the two places"
+        )
+    _require_scale(spec)
+
+
+def _require_copies(spec: RunSpec) -> None:
+    exchange = spec.exchange
+    server = "use --variable-update parameter_server"
+    for option, given, nearest in (
+        ("staged weights", exchange.staged, "or relaxed consistency with replicated"),
+        ("asynchronous updates", exchange.asynchronous, "or independent, which exchanges nothing"),
+        ("a spread of the variables", exchange.ps_spread, "or leave the spread out"),
+    ):
+        if given:
+            raise UsageError(
+                f"{option} does not go with --variable-update {spec.variable_update}: "
+                "every tower has its own variables",
+                f"{server}, {nearest}",
+            )
+    _require_scale(spec)
+
+
+def _require_scale(spec: RunSpec) -> None:
+    """Raise UsageError for an automatic loss scale with delayed gradients, which have another scale."""
+    exchange = spec.exchange
+    if not spec.precision.auto_loss_scale:
+        return
+    for option, given in (
+        ("staged weights", exchange.staged),
+        ("relaxed consistency", exchange.relaxed),
+        ("asynchronous updates", exchange.asynchronous),
+    ):
+        if given:
+            raise UsageError(
+                f"an automatic loss scale does not go with {option}: "
+                "the gradients that are applied are not those of one step and one scale",
+                "give a fixed loss scale",
+            )
+
+
+def _require_groups(spec: RunSpec, name: str) -> None:
+    groups = spec.exchange.groups
+    if name != "hierarchical" or not groups:
+        return
+    members = sorted(tower for group in groups for tower in group)
+    if members != list(range(len(spec.devices))) or not all(groups):
+        raise UsageError(
+            f"the groups {list(map(list, groups))} do not have each of the {len(spec.devices)} towers once",
+            "name every tower in one group, or leave the groups out",
+        )
+
+
+def _require_packing(spec: RunSpec) -> None:
+    exchange = spec.exchange
+    for what, number, least in (
+        ("gradients cannot be repacked into", exchange.repacking, 0),
+        ("small gradients cannot have bytes", exchange.small_bytes, 0),
+        ("small gradients cannot be joined in groups of", exchange.small_group, 1),
+    ):
+        if number < least:
+            raise UsageError(f"{what} {number}", f"give {least} or more")
+    if exchange.repacking > MAX_CHUNKS:
+        raise UsageError(
+            f"gradients cannot be repacked into {exchange.repacking} chunks", f"give {MAX_CHUNKS} at most"
+        )

@@ -23,14 +23,14 @@ class Rule:
 
 
 def replaced(spec: RunSpec, part: str | None = None, **changes: Any) -> RunSpec:
-    """Give the spec with other values, of itself or of one of its parts."""
+    """Return the spec with other values, of itself or of one of its parts."""
     if part is None:
         return msgspec.structs.replace(spec, **changes)
     return msgspec.structs.replace(spec, **{part: msgspec.structs.replace(getattr(spec, part), **changes)})
 
 
 def to(part: str | None = None, **changes: Any) -> Callable[[RunSpec], RunSpec]:
-    """Give a function that replaces these values."""
+    """Return a function that replaces these values."""
     return lambda spec: replaced(spec, part, **changes)
 
 
@@ -46,16 +46,16 @@ def typed(spec: RunSpec, *names: str) -> bool:
 
 
 def untyped(*names: str) -> Callable[[RunSpec], RunSpec]:
-    """Give a function that makes a spec one of a run for which these options were not typed."""
+    """Return a function that removes these options from those that were typed."""
     return lambda spec: replaced(
         spec, asked={name: value for name, value in spec.asked.items() if name not in names}
     )
 
 
 def needless(names: Iterable[str], when: Callable[[RunSpec], bool], why: str, use: str) -> tuple[Rule, ...]:
-    """Give a rule for each option that was typed and would do nothing `when`; `why` follows its name.
+    """Return a rule for each option that has no effect `when`; `why` follows its name.
 
-    What such an option asks for is in the spec as if it counted, and does not: only that it was typed tells.
+    The spec has the value in any case, so the rule looks at what was typed.
     """
 
     def rule(name: str) -> Rule:
@@ -67,5 +67,5 @@ def needless(names: Iterable[str], when: Callable[[RunSpec], bool], why: str, us
 
 
 def written(name: str) -> str:
-    """Give an option as it is typed, from its name in `RunSpec.asked`."""
+    """Return an option as it is typed, from its name in `RunSpec.asked`."""
     return f"--{name.replace('_', '-')}"

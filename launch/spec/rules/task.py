@@ -1,4 +1,4 @@
-"""Rules of a run's task and of what is kept of it. Pure."""
+"""Rules of a run's task and of what it saves. Pure."""
 
 import math
 
@@ -35,7 +35,7 @@ def _keeps(kept: Lifecycle) -> bool:
 
 
 def _last_step(spec: RunSpec) -> float:
-    """Give the number of the last step there can be: an evaluation counts from 0, all others from 1."""
+    """Return the number of the last possible step: an evaluation counts from 0, all others from 1."""
     if spec.most_batches is None:
         return math.inf
     return spec.most_batches - 1 if spec.task == "eval" else spec.most_batches
@@ -53,7 +53,7 @@ def _traced_within(spec: RunSpec) -> RunSpec:
 TASK_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.task == "eval" and spec.lifecycle.checkpoints is None,
-        "--eval judges a checkpoint, and none is named",
+        "--eval needs a checkpoint, and none is named",
         "add --checkpoints DIR, or train with --task train",
         to(task="train"),
     ),
@@ -68,7 +68,7 @@ TASK_RULES: tuple[Rule, ...] = (
                 or spec.lifecycle.tensorboard is not None
             )
         ),
-        "--input-only has no model: there is nothing to save, restore, export, trace or judge",
+        "--input-only has no model: there is nothing to save, restore, export, trace or evaluate",
         "leave --checkpoints, --checkpoint-steps, --keep-checkpoints, --resume, --export, --trace, "
         "--tensorboard and --print-training-accuracy out, or use --task train",
         to(
@@ -85,7 +85,7 @@ TASK_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: spec.task == "input" and spec.data.folder is None and spec.data.source == "gpu",
-        "--input-only has nothing to measure: examples that are made once on the devices need no input",
+        "--input-only has nothing to measure: examples made once on the devices have no input pipeline",
         "name an input: --data-dir DIR, --data-source cpu or --data-source python",
         to("data", source="cpu"),
     ),
@@ -97,44 +97,44 @@ TASK_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: spec.task != "train" and bool(spec.extra_forward),
-        "--add-work does not go with --task {spec.task}: it is steps of training that it makes longer",
+        "--add-work does not go with --task {spec.task}: it slows down steps of training",
         "leave --add-work out, or use --task train",
         to(extra_forward={}),
     ),
     Rule(
         lambda spec: spec.task != "train" and (moves_gradients(spec.exchange) or spec.grad_reduce != "mean"),
-        "--task {spec.task} makes no gradients, so none are exchanged",
+        "--task {spec.task} computes no gradients, so none are exchanged",
         "leave the options of the exchange out, or use --task train",
         _plain_exchange,
     ),
     *needless(
         _OF_AN_UPDATE,
         lambda spec: spec.task != "train",
-        "does not go with --task {spec.task}: no weights are changed",
+        "does not go with --task {spec.task}: no weights are updated",
         "leave it out, or use --task train",
     ),
     *needless(
         ("agg_small_grads_max_group",),
         lambda spec: spec.task != "train",
-        "does not go with --task {spec.task}: it makes no gradients",
+        "does not go with --task {spec.task}: it computes no gradients",
         "leave it out",
     ),
     *needless(
         _OF_COUNTED_STEPS,
         lambda spec: spec.task == "eval",
-        "does not go with --eval: every example is judged, and nothing is written",
+        "does not go with --eval: every example is evaluated, and nothing is written",
         "leave it out",
     ),
     Rule(
         lambda spec: spec.task == "eval" and _writes(spec.lifecycle),
-        "--eval changes no weights: --checkpoint-steps, --resume and --export have nothing to do",
+        "--eval updates no weights: --checkpoint-steps, --resume and --export have no effect",
         "leave them out, or use --task train",
         to("lifecycle", checkpoint_steps=None, resume=False, export=None),
     ),
     Rule(
         lambda spec: spec.task == "forward" and _keeps(spec.lifecycle),
-        "--forward-only takes weights as they begin and changes none: --checkpoints, --checkpoint-steps, "
-        "--keep-checkpoints, --resume and --export have nothing to do",
+        "--forward-only uses initial weights and updates none: --checkpoints, --checkpoint-steps, "
+        "--keep-checkpoints, --resume and --export have no effect",
         "leave them out, or use --task train",
         to(
             "lifecycle",
@@ -147,13 +147,13 @@ TASK_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: spec.task == "forward" and spec.lifecycle.checkpoints is not None,
-        "--forward-only takes weights as they begin, so --checkpoints has nothing to do",
-        "leave --checkpoints out, or judge what it holds with --eval",
+        "--forward-only uses initial weights, so --checkpoints has no effect",
+        "leave --checkpoints out, or evaluate a checkpoint with --eval",
         to("lifecycle", checkpoints=None),
     ),
     Rule(
         lambda spec: spec.task == "eval" and spec.lifecycle.training_accuracy,
-        "--eval gives the accuracy anyhow: --print-training-accuracy is for training",
+        "--eval shows the accuracy anyway: --print-training-accuracy is for training",
         "leave --print-training-accuracy out",
         to("lifecycle", training_accuracy=False),
     ),
@@ -162,7 +162,7 @@ TASK_RULES: tuple[Rule, ...] = (
 KEPT_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.lifecycle.checkpoints is None and spec.lifecycle.resume,
-        "--resume goes on from a checkpoint, and none is named",
+        "--resume needs a checkpoint, and no folder is named",
         "add --checkpoints DIR, or leave --resume out",
         to("lifecycle", resume=False),
     ),
@@ -174,7 +174,7 @@ KEPT_RULES: tuple[Rule, ...] = (
                 or spec.lifecycle.keep_checkpoints != Lifecycle().keep_checkpoints
             )
         ),
-        "--checkpoint-steps and --keep-checkpoints say which checkpoints are kept, and not where",
+        "--checkpoint-steps and --keep-checkpoints need a folder of checkpoints",
         "add --checkpoints DIR",
         to("lifecycle", checkpoint_steps=None, keep_checkpoints=5),
     ),

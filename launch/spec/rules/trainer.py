@@ -8,7 +8,7 @@ from gputopo.values.plan import VariableUpdate
 
 
 def _other(spec: RunSpec) -> bool:
-    """Whether others than our own towers take the steps."""
+    """Whether another trainer than our own towers runs."""
     return spec.method is not None or spec.strategy is not None
 
 
@@ -25,12 +25,12 @@ def _has_copies(spec: RunSpec) -> bool:
 
 
 def _own_update(spec: RunSpec) -> VariableUpdate:
-    """Where such a trainer has its variables: on each device, or in one place."""
+    """Placement of such a trainer's variables: on each device, or in one place."""
     return "replicated" if _has_copies(spec) else "parameter_server"
 
 
 def _moves(spec: RunSpec) -> bool:
-    """Whether another way to move weights and gradients was asked for than the trainer's own."""
+    """Whether another exchange of weights and gradients was asked for than the trainer's own."""
     other = spec.variable_update != _own_update(spec) or spec.all_reduce is not None
     return other or moves_gradients(spec.exchange)
 
@@ -49,37 +49,37 @@ def _to_own_exchange(spec: RunSpec) -> RunSpec:
 TRAINER_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.method is not None and spec.strategy is not None,
-        "--method {spec.method} does not go with --strategy {spec.strategy}: each is a trainer of its own",
+        "--method {spec.method} does not go with --strategy {spec.strategy}: each is another trainer",
         "leave one of them out, such as --strategy",
         to(strategy=None),
     ),
     Rule(
         lambda spec: _other(spec) and spec.task != "train",
-        "--task {spec.task} does not go with a --method or --strategy: they are ways to train",
+        "--task {spec.task} does not go with a --method or --strategy: they only train",
         "leave --method and --strategy out",
         to(method=None, strategy=None),
     ),
     Rule(
         lambda spec: spec.method is not None and _moves(spec),
-        "--method {spec.method} moves weights and gradients in its own way",
+        "--method {spec.method} has its own exchange of weights and gradients",
         "leave --variable-update and the options of the exchange out; --ps places its variables",
         _to_own_exchange,
     ),
     *needless(
         ("ps",),
         _has_copies,
-        "does not go with --strategy {spec.strategy}: the variables are where the strategy has them",
-        "leave it out, or use --strategy central, which has one set of variables there",
+        "does not go with --strategy {spec.strategy}, which places the variables itself",
+        "leave it out, or use --strategy central, whose variables are there",
     ),
     *needless(
         ("variable_update",),
         _has_copies,
-        "does not go with --strategy {spec.strategy}: the variables are where the strategy has them",
+        "does not go with --strategy {spec.strategy}, which places the variables itself",
         "leave it out",
     ),
     Rule(
         lambda spec: spec.strategy is not None and _moves(spec),
-        "--strategy {spec.strategy} moves weights and gradients in its own way",
+        "--strategy {spec.strategy} has its own exchange of weights and gradients",
         "leave --variable-update and the options of the exchange out; a strategy's name has its reduction, "
         "such as --strategy mirrored:one",
         _to_own_exchange,
@@ -122,7 +122,7 @@ TRAINER_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: _is(spec, kind="one-device") and len(spec.devices) != 1,
-        "--strategy {spec.strategy} takes one device, and this run has more",
+        "--strategy {spec.strategy} uses one device, and this run has more",
         "use --num-gpus 1, or --strategy mirrored",
         to(strategy="mirrored"),
     ),
@@ -130,7 +130,7 @@ TRAINER_RULES: tuple[Rule, ...] = (
 
 
 def require_strategy(spec: RunSpec) -> StrategyName:
-    """Give the strategy of a spec. Raises UsageError for what does not go with it, with the nearest."""
+    """Return the strategy of a spec. Raises UsageError for what does not go with it, with the nearest."""
     if spec.strategy is None:
         raise UsageError("no strategy is named", f"give --strategy {', '.join(STRATEGIES)}")
     asked = read(spec.strategy)
@@ -151,12 +151,12 @@ def _of_devices(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
         (
             # TensorFlow cuts the list into two halves of count // 2 and forgets the last device.
             asked.reduction == "hierarchical" and count % 2 == 1,
-            f"loses the gradients of one of {count} devices without a word (TensorFlow 2.21: odd counts)",
+            f"loses the gradients of one of {count} devices silently (TensorFlow 2.21: odd counts)",
             f"use {count + 1} devices{f' or {count - 1}' if count > 1 else ''}, or --all-reduce hierarchical",
         ),
         (
             asked.kind == "one-device" and count != 1,
-            f"takes one device, this run has {count}",
+            f"uses one device, this run has {count}",
             "use --num-gpus 1, or --strategy mirrored",
         ),
     ]
@@ -167,7 +167,7 @@ def _of_options(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
     update = "parameter_server" if asked.kind == "central" else "replicated"
     return [
         (spec.method is not None, f"does not go with --method {spec.method}", "leave one of the two out"),
-        (spec.exchange != Exchange(), "does not go with another way of exchange", leave),
+        (spec.exchange != Exchange(), "does not go with options of the exchange", leave),
         (
             spec.all_reduce is not None,
             f"does not go with --all-reduce {spec.all_reduce}: the strategy reduces",
@@ -175,7 +175,7 @@ def _of_options(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
         ),
         (
             spec.variable_update == "independent",
-            "does not go with --variable-update independent: it keeps its copies equal",
+            "does not go with --variable-update independent: it synchronises its copies",
             f"leave --variable-update out (it is {update})",
         ),
         (spec.task != "train", f"does not go with the task {spec.task}", leave),

@@ -5,7 +5,7 @@ import os
 import tensorflow as tf
 
 from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
-from gputopo.launch.spec.numerics import require_numerics
+from gputopo.launch.spec.rules.numerics import require_numerics
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.checking import short_name
 from gputopo.values.errors import HardwareError

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from gputopo.cli.plan_options import PlanOptions
 from gputopo.cli.run.command import implied_update, strategy_has_copies
-from gputopo.launch.spec.cpu_plan import cpu_plan
 from gputopo.launch.spec.prepare import reduced_by_strategy, spec_of
 from gputopo.launch.spec.readers import MAX_TRACED, read_schedule, read_steps
 from gputopo.launch.spec.run_spec import RunSpec, Schedule
-from gputopo.launch.spec.target import Target
+from gputopo.launch.spec.target import Target, cpu_plan
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.option import Text, given_of, options_of
 
@@ -162,7 +161,7 @@ def test_a_folder_whose_name_no_run_could_write_down_is_refused(tmp_path: Path, 
     folder = tmp_path / os.fsdecode(b"bad\xff")
     folder.mkdir()
     given_: dict[str, Any] = {option: str(folder)}
-    with pytest.raises(InputError, match="is no UTF-8"):
+    with pytest.raises(InputError, match="is not UTF-8"):
         spec("resnet50", **given_)
 
 
@@ -172,7 +171,7 @@ def test_a_folder_below_one_whose_name_no_run_could_write_down_is_refused_as_suc
     current = tmp_path / os.fsdecode(b"bad\xff")
     current.mkdir()
     monkeypatch.chdir(current)
-    with pytest.raises(InputError, match="'kept' lies in a folder whose name is no UTF-8"):
+    with pytest.raises(InputError, match="'kept' lies in a folder whose name is not UTF-8"):
         spec(checkpoints="kept")
     assert spec(checkpoints=str(tmp_path / "kept")).lifecycle.checkpoints == str(tmp_path / "kept")
 

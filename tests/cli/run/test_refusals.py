@@ -118,7 +118,7 @@ def test_a_run_folder_that_no_run_could_write_down_is_refused(
 ) -> None:
     done = call("run", "--model", "alexnet", "--output", tmp_path / NO_UTF8, *dry)
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
-    assert "is no UTF-8, in which a run is written down" in done.err
+    assert "is not UTF-8, as the files of a run are" in done.err
     assert not (tmp_path / NO_UTF8).exists()
 
 
@@ -138,7 +138,7 @@ def test_a_trace_that_the_spec_could_not_place_is_refused_before_the_run_has_a_f
     monkeypatch.setenv("GPUTOPO_HOME", home if home == "home" else str(tmp_path / NO_UTF8))
     done = call("run", "--model", "alexnet", "--trace", "1", *dry)
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
-    assert "is no UTF-8, in which a run is written down" in done.err
+    assert "is not UTF-8, as the files of a run are" in done.err
     assert "GPUTOPO_HOME" in done.err
     assert list((tmp_path / NO_UTF8).iterdir()) == []
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.memory_check import require_room
+from gputopo.launch.spec.memory_check import require_memory
 from gputopo.launch.spec.run_spec import RunSpec, Runtime
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.events import Device
@@ -34,20 +34,20 @@ def with_memory(*mib: int | None) -> Machine:
 def test_two_cpu_devices_have_the_memory_of_the_host_together(batch: int, memory: int) -> None:
     spec = cpu_spec(model="resnet20", batch_size=batch)
     if 2 * batch * RESNET20 <= memory:
-        require_room(spec, None, host_bytes=memory)
+        require_memory(spec, None, host_bytes=memory)
     else:
         with pytest.raises(HardwareError):
-            require_room(spec, None, host_bytes=memory)
+            require_memory(spec, None, host_bytes=memory)
 
 
 def test_the_refusal_says_how_much_there_is_and_below_what_to_stay() -> None:
     spec = cpu_spec(model="resnet20", batch_size=2**31 - 1)
     with pytest.raises(HardwareError) as refused:
-        require_room(spec, None, host_bytes=8 * 2**30)
+        require_memory(spec, None, host_bytes=8 * 2**30)
     assert refused.value.exit_code == ExitCode.HARDWARE
     # 2 devices x 2147483647 x 12,288 bytes = 49152.0 GiB; 8 GiB / (2 x 12,288) = 349,525
     assert refused.value.what == (
-        "the examples of --batch-size 2,147,483,647 alone take 49,152.0 GiB on 2 CPU devices, "
+        "the examples of --batch-size 2,147,483,647 alone need 49,152.0 GiB on 2 CPU devices, "
         "and this machine has 8.0 GiB"
     )
     assert refused.value.hint == (
@@ -57,30 +57,30 @@ def test_the_refusal_says_how_much_there_is_and_below_what_to_stay() -> None:
 
 def test_where_not_even_one_example_has_room_no_batch_is_advised() -> None:
     with pytest.raises(HardwareError) as refused:
-        require_room(cpu_spec(model="resnet20", batch_size=1), None, host_bytes=RESNET20)
+        require_memory(cpu_spec(model="resnet20", batch_size=1), None, host_bytes=RESNET20)
     assert refused.value.hint == "use fewer devices (--num-gpus) or a smaller model"
 
 
 def test_each_gpu_has_its_own_memory_and_the_smallest_decides() -> None:
     fits = 2 * 2**20 // RESNET20  # 170 pictures into the smaller GPU's 2 MiB
     there = with_memory(4, 2)
-    require_room(gpu_spec(fits, 0, 1), there, host_bytes=1)
-    require_room(gpu_spec(2 * fits, 0), there, host_bytes=1)
+    require_memory(gpu_spec(fits, 0, 1), there, host_bytes=1)
+    require_memory(gpu_spec(2 * fits, 0), there, host_bytes=1)
     with pytest.raises(HardwareError, match=r"a GPU here has 0\.0 GiB"):
-        require_room(gpu_spec(fits + 1, 0, 1), there, host_bytes=2**40)
+        require_memory(gpu_spec(fits + 1, 0, 1), there, host_bytes=2**40)
 
 
 def test_a_limit_of_gpu_memory_counts_as_its_memory() -> None:
     spec = msgspec.structs.replace(gpu_spec(1000, 0), runtime=Runtime(memory_limit_mib=1))
     with pytest.raises(HardwareError):
-        require_room(spec, with_memory(40960), host_bytes=1)
+        require_memory(spec, with_memory(40960), host_bytes=1)
 
 
 @pytest.mark.parametrize("there", [None, with_memory(None)])
 def test_a_gpu_that_does_not_tell_its_memory_refuses_nothing(there: Machine | None) -> None:
-    require_room(gpu_spec(2**31 - 1, 0), there, host_bytes=1)
+    require_memory(gpu_spec(2**31 - 1, 0), there, host_bytes=1)
 
 
 @pytest.mark.parametrize("model", ["keras:ResNet50", "mypackage.models:build"])
 def test_of_a_model_that_tells_no_shape_nothing_is_refused(model: str) -> None:
-    require_room(cpu_spec(model=model, batch_size=2**31 - 1), None, host_bytes=1)
+    require_memory(cpu_spec(model=model, batch_size=2**31 - 1), None, host_bytes=1)

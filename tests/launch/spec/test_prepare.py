@@ -3,7 +3,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.launch.spec.cpu_plan import cpu_plan
 from gputopo.launch.spec.prepare import (
     CPU_MAX_BATCHES,
     CPU_TIME_BUDGET_S,
@@ -11,7 +10,7 @@ from gputopo.launch.spec.prepare import (
     spec_of,
 )
 from gputopo.launch.spec.run_spec import Backend, Data, Exchange, Lifecycle, RunSpec
-from gputopo.launch.spec.target import Target
+from gputopo.launch.spec.target import Target, cpu_plan
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
 from gputopo.values.option import Text, given_of

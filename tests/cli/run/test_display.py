@@ -28,7 +28,7 @@ sys.exit(run_command(["run", "--model", "alexnet", *sys.argv[1:]]))
 """
 UNWRITTEN = [
     "gputopo: cannot write the output: No space left on device",
-    "  send it to a place that has room for it",
+    "  write it where there is free space",
 ]
 
 

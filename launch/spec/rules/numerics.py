@@ -1,4 +1,4 @@
-"""Which numeric settings go together, and with this machine's TensorFlow. Pure; said before training starts.
+"""Numeric settings that go together, and with this machine's TensorFlow. Pure; checked before training.
 
 What depends on the CPU's or GPU's own kernels is tried by `gputopo.launch.models.kernels` in the worker.
 """
@@ -15,7 +15,7 @@ _OFF = ("0", "false")  # what TensorFlow's ReadBoolFromEnvVar takes for no, in a
 
 
 def require_numerics(spec: RunSpec, environment: Mapping[str, str]) -> None:
-    """Raise UsageError for what cannot be. `environment`: that of the worker."""
+    """Raise UsageError for settings that cannot work. `environment`: that of the worker."""
     _require_layout(spec, environment)
     _require_scale(spec)
     _require_schedule(spec.optimization.schedule)
@@ -23,9 +23,9 @@ def require_numerics(spec: RunSpec, environment: Mapping[str, str]) -> None:
 
 
 def remarks(spec: RunSpec) -> tuple[str, ...]:
-    """Give what the reader of a result has to know of the numerics."""
+    """Return notes on the numerics for the result."""
     if spec.backend == "cpu" and spec.precision.compute == "fp16" and not spec.precision.xla:
-        return ("Most CPUs have no arithmetic for fp16: it is emulated here, and slower than fp32.",)
+        return ("Most CPUs have no fp16 arithmetic: it is emulated here, and slower than fp32.",)
     return ()
 
 
@@ -60,7 +60,7 @@ def _require_schedule(schedule: Schedule) -> None:
     elif schedule.kind != "constant" and schedule.decay_steps < 1:
         raise UsageError(
             f"a {schedule.kind} learning rate cannot fall in {schedule.decay_steps} steps",
-            "say in how many steps: 1 or more",
+            "give the number of steps: 1 or more",
         )
 
 
@@ -71,24 +71,24 @@ def _require_stairs(schedule: Schedule) -> None:
             f"a piecewise learning rate has {len(boundaries)} boundaries and {len(factors)} factors",
             "give one factor more than boundaries: the last one holds for ever",
         )
-    # Equal ones may be: with a batch beyond the data set epochs are steps, and a factor has no step.
+    # Equal ones are valid: with a batch beyond the data set epochs are steps, and a factor has no step.
     if any(later < earlier for earlier, later in pairwise(boundaries)):
         raise UsageError(
-            f"the boundaries of the learning rate fall back: {', '.join(map(str, boundaries))}",
+            f"the boundaries of the learning rate decrease: {', '.join(map(str, boundaries))}",
             "give the steps in their order",
         )
 
 
 def _require_optimization(spec: RunSpec) -> None:
-    told = spec.optimization
-    if told.nesterov and told.optimizer != "momentum":
+    asked = spec.optimization
+    if asked.nesterov and asked.optimizer != "momentum":
         raise UsageError(
-            f"Nesterov's form does not go with --optimizer {told.optimizer}: it is one of momentum",
+            f"Nesterov's form does not go with --optimizer {asked.optimizer}: it is one of momentum",
             "use --optimizer momentum, or leave --nesterov out",
         )
     for option, value in (
-        ("gradient-clip", told.gradient_clip),
-        ("gradient-clip-norm", told.gradient_clip_norm),
+        ("gradient-clip", asked.gradient_clip),
+        ("gradient-clip-norm", asked.gradient_clip_norm),
     ):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"--{option} cannot be {value}", "give a number above 0, or leave it out")
