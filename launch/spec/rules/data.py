@@ -76,7 +76,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
         ),
         "--gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, "
         "and this run is on CPU devices",
-        "leave them out; --num-intra-threads and --num-inter-threads are for the CPU",
+        "leave them out; --num-intra-threads and --num-inter-threads count on the CPU",
         to("runtime", gpu_thread_mode="gpu_private", per_gpu_threads=2, memory_limit_mib=None),
     ),
 )

@@ -242,7 +242,7 @@ def test_each_way_that_a_hint_names_is_not_refused(
 
 
 # A model is looked up by the data before the rules are asked, and that says so in its own words.
-ELSEWHERE = {"--model {spec.model} does not take {spec.data.name} examples"}
+ELSEWHERE = {"--model {spec.model} cannot train on {spec.data.name}"}
 
 
 def test_every_rule_is_among_them(call: Call, without_gpu: None, folder: Path) -> None:

@@ -157,5 +157,5 @@ def test_a_batch_whose_examples_alone_are_larger_than_memory_is_refused_before_a
     folder = tmp_path / "out"
     done = call("run", "--model", "resnet20", "--batch-size", 2**31 - 1, "--output", folder)
     assert (done.code, done.out, len(done.err.splitlines())) == (3, "", 2)
-    assert "the examples of --batch-size 2,147,483,647 alone take" in done.err
+    assert "the examples of --batch-size 2,147,483,647 alone need" in done.err
     assert not folder.exists()

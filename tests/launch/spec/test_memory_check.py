@@ -51,7 +51,7 @@ def test_the_refusal_says_how_much_there_is_and_below_what_to_stay() -> None:
         "and this machine has 8.0 GiB"
     )
     assert refused.value.hint == (
-        "give a --batch-size far below 349,525, which leaves no room for anything else"
+        "give a --batch-size far below 349,525, which leaves no memory for anything else"
     )
 
 

@@ -81,7 +81,7 @@ def test_a_link_that_is_not_known_is_called_unknown() -> None:
 
 
 def test_variables_on_a_gpu_that_is_not_chosen_are_refused() -> None:
-    with pytest.raises(UsageError, match="cannot be on GPU 2: the run takes GPUs 0, 1"):
+    with pytest.raises(UsageError, match="cannot be on GPU 2: the run uses GPUs 0, 1"):
         spec((0, 1), "gpu:2")
 
 

@@ -183,7 +183,7 @@ REPLICATED = {**COPIES, "all_reduce": "copy"}
         ({"runtime": Runtime(memory_limit_mib=1024)}, "--gpu-memory-limit", "--num-intra-threads"),
         ({"exchange": Exchange(repacking=4, small_bytes=64), **REPLICATED}, "--gradient-repacking", "leave"),
         ({"task": "input"}, "--input-only has nothing to measure", "--data-source cpu"),
-        ({"strategy": "mirrored"}, "--strategy mirrored moves weights and gradients", "--variable-update"),
+        ({"strategy": "mirrored"}, "--strategy mirrored has its own exchange", "--variable-update"),
         ({"strategy": "mirrored", **REPLICATED}, "--strategy mirrored", "options of the exchange out"),
         ({"strategy": "central", **COPIES}, "--strategy central", "leave --variable-update"),
     ],

@@ -48,12 +48,12 @@ def spec(update: str, exchange: Exchange | None = None, towers: int = 3, **field
         (spec("replicated", all_reduce="psgpu#4"), "adds on 4 devices, there are 3", "use psgpu#3"),
         (
             spec("replicated", Exchange(groups=((0, 1),)), all_reduce="hierarchical"),
-            "do not hold each of the 3 towers once",
+            "do not have each of the 3 towers once",
             "every tower in one group",
         ),
         (
             spec("replicated", Exchange(groups=((0, 1), (1, 2))), all_reduce="hierarchical"),
-            "do not hold each",
+            "do not have each",
             "every tower in one group",
         ),
         (spec("replicated", Exchange(repacking=-1)), "repacked into -1", "0 or more"),

@@ -72,7 +72,7 @@ def test_a_scale_that_never_may_grow_is_refused() -> None:
         ({"kind": "exponential"}, "0 steps"),
         ({"kind": "cosine", "decay_steps": 0}, "0 steps"),
         ({"kind": "piecewise", "boundaries": (5,), "factors": (1.0,)}, "1 boundaries and 1 factors"),
-        ({"kind": "piecewise", "boundaries": (5, 4), "factors": (1.0, 0.1, 0.01)}, "fall back: 5, 4"),
+        ({"kind": "piecewise", "boundaries": (5, 4), "factors": (1.0, 0.1, 0.01)}, "decrease: 5, 4"),
     ],
 )
 def test_a_schedule_that_is_not_whole_is_refused(fields: dict[str, Any], says: str) -> None:
