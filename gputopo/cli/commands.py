@@ -54,6 +54,10 @@ COMMANDS: Mapping[str, CommandPlace] = {
     "make-data": CommandPlace(
         "gputopo.cli.make_data", "make_data", "Write a small data folder to try real input with."
     ),
+    "models": CommandPlace("gputopo.cli.explain", "models", "List the models that can be trained."),
+    "explain": CommandPlace(
+        "gputopo.cli.explain", "explain", "Show reference pages; explain a finding, a model, an option."
+    ),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
 

@@ -1,8 +1,8 @@
 """Reference pages in Markdown, and where a topic is explained in them.
 
 A topic is a page (`bandwidth`), the heading of a section (`pcie.slot_narrow`) or the first cell of a
-table's row (`alexnet`, `--batch-size`). models.md and reductions.md are written by
-`python -m gputopo.pages.generate`.
+table's row (`alexnet`, `--batch-size`, for which `batch-size` does too). The pages that follow from the
+code are written by `python -m gputopo.pages.generate`.
 """
 
 import re
@@ -15,8 +15,10 @@ PAGES = (
     "bandwidth",
     "plan",
     "run",
+    "findings",
     "models",
     "reductions",
+    "options",
     "formats",
     "files",
     "numbers",
@@ -38,9 +40,11 @@ def explain(topic: str) -> str | None:
     """Return the page, sections or table rows that explain a topic, as Markdown; None for an unknown one."""
     if topic in PAGES:
         return read(topic)
-    found = [text for page in PAGES for text in _sections(read(page), topic)]
-    found = found or [text for page in PAGES for text in _rows(read(page), topic)]
-    return "\n".join(found) or None
+    for found in (_sections, _rows):
+        for name in (topic, f"--{topic}"):
+            if texts := [text for page in PAGES for text in found(read(page), name)]:
+                return "\n".join(texts)
+    return None
 
 
 def topics() -> list[str]:

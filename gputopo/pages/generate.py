@@ -1,10 +1,54 @@
 """Write the pages that follow from the code: `python -m gputopo.pages.generate`. A test compares them."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 
+from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
+from gputopo.findings import Rule, catalogue
 from gputopo.values import all_reduce
 from gputopo.workload import workloads as workload
+
+
+def findings() -> str:
+    """Return the page of the findings: a table, and a section for each."""
+    rules = catalogue()
+    rows = [(f"`{rule.id}`", ", ".join(rule.severities), rule.title) for rule in rules]
+    return f"""# findings: what can be wrong, with remedies and thresholds
+
+An id keeps its meaning from version to version. A missing fact makes no finding: it is no fault and no pass.
+
+{_table(("finding", "severity", "meaning"), rows)}
+""" + "\n".join(map(_finding, rules))
+
+
+def _finding(rule: Rule) -> str:
+    parts = [f"## `{rule.id}`\n", f"{', '.join(rule.severities)}: {rule.title}.\n"]
+    if rule.remedy:
+        parts.append(f"Remedy: {rule.remedy}\n")
+    if rule.thresholds:
+        numbers = [(one.name, f"{one.value:g} {one.unit}".strip(), one.origin) for one in rule.thresholds]
+        parts.append(_table(("threshold", "value", "origin"), numbers))
+    if rule.cases:
+        cases = [(str(key), case.severity, case.says, case.remedy) for key, case in rule.cases.items()]
+        parts.append(_table(("case", "severity", "meaning", "remedy"), cases))
+    return "\n".join(parts)
+
+
+def options() -> str:
+    """Return the page of the options of every command."""
+    commands = []
+    for command, of_command in groupby(list_options(), key=lambda one: one.command):
+        themes = []
+        for theme, listed in groupby(of_command, key=lambda one: one.theme):
+            heading = f"### {theme}\n\n" if theme else ""
+            themes.append(heading + _table(("option", "value", "meaning"), map(_option, listed)))
+        commands.append(f"## {command}\n\n{COMMANDS[command].summary}\n\n" + "\n".join(themes))
+    return "# options: of every command\n\n" + "\n".join(commands)
+
+
+def _option(one: OptionInfo) -> tuple[str, str, str]:
+    return ", ".join(f"`{flag}`" for flag in one.flags), f"`{one.value}`" if one.value else "", one.help
 
 
 def models() -> str:
@@ -39,7 +83,7 @@ def reductions() -> str:
     return "# reductions: how --all-reduce adds gradients\n\n" + _table(("method", "gradients are"), rows)
 
 
-GENERATED = {"models": models, "reductions": reductions}
+GENERATED = {"findings": findings, "models": models, "reductions": reductions, "options": options}
 
 
 def main() -> None:

@@ -1,0 +1,58 @@
+"""`gputopo explain`: reference pages, findings, models, options; `gputopo models`: the models to train."""
+
+import sys
+from typing import Annotated
+
+from gputopo import pages
+from gputopo.cli.printing import emit
+from gputopo.values.errors import UsageError
+from gputopo.values.option import Option, nearest, shown
+
+
+def explain(
+    topic: Annotated[
+        str | None,
+        Option("TOPIC", "A page, a finding, a model, a reduction or an option", default="all pages"),
+    ] = None,
+) -> None:
+    """Show a reference page, or explain a finding, a model, a reduction or an option.
+
+    Exit codes: 0 fine; 2 unknown topic.
+    """
+    if topic is None:
+        emit(_pages())
+        return
+    found = pages.explain(topic)
+    if found is None:
+        near = nearest(topic, pages.topics())
+        hint = f"did you mean gputopo explain {near[0]}?" if near else "gputopo explain lists the pages"
+        raise UsageError(f"there is no page, finding, model or option {shown(topic)}", hint)
+    _show(found)
+
+
+def models() -> None:
+    """List the models that can be trained, with their sizes.
+
+    Exit codes: 0 fine.
+    """
+    _show(pages.read("models"))
+
+
+def _pages() -> str:
+    width = max(map(len, pages.PAGES))
+    listed = "".join(f"{name:{width}}  {pages.title(name).partition(': ')[2]}\n" for name in pages.PAGES)
+    return f"{listed}\nAlso: a finding (pcie.slot_narrow), a model (alexnet), a reduction, an option (ps).\n"
+
+
+def _show(markdown: str) -> None:
+    """Print Markdown as it is; on a terminal laid out for its width."""
+    if not sys.stdout.isatty():
+        emit(markdown)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    with console.capture() as capture:
+        console.print(Markdown(markdown))
+    emit(capture.get())

@@ -1,0 +1,44 @@
+"""`gputopo explain` and `gputopo models`."""
+
+import pytest
+
+from gputopo import pages
+from gputopo.cli import run_command
+from gputopo.cli.commands import list_options
+from gputopo.findings import catalogue
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert run_command(["explain", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_without_a_topic_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = [line.split()[0] for line in shown(capsys).split("\n\n")[0].splitlines()]
+    assert listed == list(pages.PAGES)
+
+
+@pytest.mark.parametrize("id", [rule.id for rule in catalogue()])
+def test_every_finding_is_explained_with_its_remedy(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = next(one for one in catalogue() if one.id == id)
+    found = shown(capsys, id)
+    assert found.startswith(f"## `{id}`\n")
+    assert rule.remedy in found
+    assert all(threshold.origin in found for threshold in rule.thresholds)
+
+
+def test_an_option_is_explained_without_its_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {flag for one in list_options() for flag in one.flags if flag.startswith("--")}
+    sections = {"--watch", "--diff", *(f"--{page}" for page in pages.PAGES)}
+    for flag in names - sections:
+        assert f"`{flag}`" in shown(capsys, flag.removeprefix("--"))
+
+
+def test_an_unknown_topic_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["explain", "pcie.slot_narow"]) == 2
+    assert "did you mean gputopo explain pcie.slot_narrow?" in capsys.readouterr().err
+
+
+def test_the_models_are_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["models"]) == 0
+    assert capsys.readouterr().out == pages.read("models")
