@@ -1,7 +1,8 @@
 """Chooses the GPUs of a job and where its variables live: a pure function from a machine and a request.
 
-`choose` puts a plan together; `subsets` looks at all sets of GPUs; `placement_rule` decides where variables
-live; `reasons` says why; `environment` is what a launcher must set.
+`choose` makes a plan; `request` checks what is asked and lists the usable GPUs; `subsets` compares all sets
+of GPUs; `measured_order` orders them by measured bandwidth; `placement_rule` places the variables; `reasons`
+has the messages.
 """
 
 from gputopo.planner.choose import plan

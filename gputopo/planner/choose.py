@@ -3,9 +3,9 @@
 All sets of GPUs are compared, by topology: the set with the closest farthest pair wins, then the next
 farthest decides (`gputopo.planner.subsets`, `gputopo.topology.hops.nearness`). Where the bandwidth of all
 pairs to choose from was measured, classes of measured speed come before those of topology
-(`gputopo.planner.measured_order`). Of equal sets one wins whose GPUs nothing speaks against
-(`gputopo.planner.condition`), then the lowest indices. The variables are placed by
-`gputopo.planner.placement_rule`. Nothing is predicted here, so speeds stay None.
+(`gputopo.planner.measured_order`). Of equally good sets the one with the
+fewest GPUs in use or in error wins, then the lowest indices. The variables are placed by
+`gputopo.planner.placement_rule`. Nothing is predicted here: speeds are None.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,15 +14,13 @@ from math import comb
 import msgspec
 
 from gputopo.copies.pair_speeds import pair_speeds, unmeasured
-from gputopo.planner.condition import trouble_reasons, troubles
-from gputopo.planner.environment import plan_environment
 from gputopo.planner.measured_order import MeasuredOrder, not_used, when_measured
 from gputopo.planner.placement_rule import place_variables
 from gputopo.planner.reasons import (
     Links,
     distance_reasons,
     farthest_words,
-    kind_reasons,
+    model_reasons,
     named_reason,
     pairs_of,
     pix_met,
@@ -30,8 +28,9 @@ from gputopo.planner.reasons import (
     pix_unmet_by_named,
     reduction_reasons,
     search_reason,
+    trouble_reasons,
 )
-from gputopo.planner.request import Request, check, gpus_in_words, ps_gpu, usable
+from gputopo.planner.request import Request, check, gpus_in_words, ps_gpu, troubles, usable
 from gputopo.planner.subsets import FoundSet, TooManySetsError, closest_sets
 from gputopo.topology.hops import is_within, islands, links_by_pair, nearness
 from gputopo.values import all_reduce
@@ -39,7 +38,7 @@ from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.plan import Candidate, Plan, Refusal
 
-__all__ = ["Request", "plan"]
+__all__ = ["Request", "plan", "plan_environment"]
 
 
 def plan(machine: Machine, request: Request, *, keep: int = 10) -> Plan:
@@ -62,8 +61,25 @@ def plan(machine: Machine, request: Request, *, keep: int = 10) -> Plan:
     )
 
 
+def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
+    """Return the variables with which a program sees these GPUs alone, in this order.
+
+    They must be set before TensorFlow loads. By UUID where it is known for all of them, because CUDA orders
+    GPUs by speed by default and leaves out those that do not answer; else by index, which
+    `CUDA_DEVICE_ORDER=PCI_BUS_ID` makes the same as nvidia-smi's. See "CUDA Environment Variables" in
+    NVIDIA's CUDA programming guide.
+    """
+    uuids = {gpu.index: gpu.uuid for gpu in machine.gpus}
+    named = [uuid for gpu in gpus if (uuid := uuids.get(gpu))]
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(named if len(named) == len(gpus) else map(str, gpus)),
+    }
+
+
 class _Choice:
-    """One search: the GPUs to choose from, the sets that were found, and the wish that could not be met."""
+    """One search: the GPUs to choose from, the sets that were found, and the preference that could not be "
+    "met."""
 
     def __init__(self, machine: Machine, request: Request, keep: int) -> None:
         self.machine, self.request = machine, request
@@ -91,12 +107,12 @@ class _Choice:
         return all(is_within(self.links.get(pair), Hop.PIX) for pair in pairs_of(gpus))
 
     def candidate(self, found: FoundSet, rank: int) -> Candidate:
-        """Give a found set as a candidate; the first one with all its reasons, the others in short."""
+        """Return a found set as a candidate; the first one with all its reasons, the others in short."""
         placement = place_variables(
             found.gpus,
             one_island=self.in_one_island(found.gpus),
             ps=self.request.ps,
-            variable_update=_meant(self.request),
+            variable_update=_variable_update(self.request),
             speeds=self.speeds,
             all_reduce=self.all_reduce,
         )
@@ -114,7 +130,7 @@ class _Choice:
         )
 
     def _pix_islands(self) -> list[tuple[int, ...]]:
-        """Give what may be used of each PIX island, with the GPU that must be in the set if there is one."""
+        """Return the usable part of each PIX island, with the GPU that must be in the set if there is one."""
         pool = set(self.pool)
         parts = (tuple(gpu for gpu in island if gpu in pool) for island in islands(self.machine, Hop.PIX))
         return [part for part in parts if part and (self.required is None or self.required in part)]
@@ -134,16 +150,16 @@ class _Choice:
         return there
 
     def _find(self, keep: int) -> tuple[FoundSet, ...]:
-        """Give the closest sets, of equal ones first those with the fewest troubled GPUs."""
-        found = self._search(self.pool, keep, reluctantly=self.troubles)
+        """Return the closest sets, of equal ones first those with the fewest troubled GPUs."""
+        found = self._search(self.pool, keep, deprioritized=self.troubles)
         self.avoided = self._avoided_for(found[0].gpus)
         return found
 
     def _avoided_for(self, chosen: Sequence[int]) -> tuple[int, ...]:
-        """Give the troubled GPUs without which the lowest indices are those that were chosen."""
+        """Return the troubled GPUs without which the lowest indices are those that were chosen."""
         avoided: set[int] = set()
         while self.troubles.keys() & set(self.pool) - set(chosen) - avoided:
-            lowest = self._search(self.pool, 1, reluctantly=avoided)[0].gpus
+            lowest = self._search(self.pool, 1, deprioritized=avoided)[0].gpus
             more = self.troubles.keys() & set(lowest) - set(chosen)
             if not more:
                 break
@@ -151,7 +167,7 @@ class _Choice:
         return tuple(sorted(avoided))
 
     def _search(
-        self, pool: Sequence[int], keep: int, reluctantly: Collection[int] = ()
+        self, pool: Sequence[int], keep: int, deprioritized: Collection[int] = ()
     ) -> tuple[FoundSet, ...]:
         try:
             return closest_sets(
@@ -160,7 +176,7 @@ class _Choice:
                 self.size,
                 keep=keep,
                 required=self.required,
-                reluctantly=reluctantly,
+                deprioritized=deprioritized,
             )
         except TooManySetsError:
             raise NoPlanError(
@@ -169,7 +185,7 @@ class _Choice:
             ) from None
 
     def _measured(self, pool: Sequence[int]) -> MeasuredOrder | None:
-        """Give the order by measured speed, None unless every pair to choose from was measured."""
+        """Return the order by measured speed, None unless every pair to choose from was measured."""
         if len(pool) < 2 or unmeasured(self.speeds, pool):
             return None
         return MeasuredOrder.of(self.speeds, self.links, pix_first=self.request.prefer_pix)
@@ -197,11 +213,11 @@ class _Choice:
                 )
             )
             if self.required is not None:
-                reasons.append(f"every set contains GPU {self.required}, which is to hold the variables")
+                reasons.append(f"every set contains GPU {self.required}, which holds the variables")
         if self.request.prefer_pix:
-            reasons += [refusal.reason for refusal in self.unmet] or [self._wish_reason(found.gpus)]
+            reasons += [refusal.reason for refusal in self.unmet] or [self._pix_reason(found.gpus)]
         reasons += trouble_reasons(self.troubles, found.gpus, self.avoided)
-        return [*reasons, *kind_reasons(self.machine, found.gpus), *(out.reason for out in self.left_out)]
+        return [*reasons, *model_reasons(self.machine, found.gpus), *(out.reason for out in self.left_out)]
 
     def _distance_reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
         if len(gpus) == 1:
@@ -225,11 +241,11 @@ class _Choice:
         )
 
     def _closer_than(self, named: Sequence[int], everyone: Sequence[int]) -> tuple[int, ...] | None:
-        """Give the closest set of that size on the whole machine, None if the named one is as close."""
+        """Return the closest set of that size on the whole machine, None if the named one is as close."""
         if self.measured is not None and unmeasured(self.speeds, everyone):
             return None
         try:
-            closest = self._search(everyone, 1, reluctantly=self.troubles)[0].gpus
+            closest = self._search(everyone, 1, deprioritized=self.troubles)[0].gpus
         except NoPlanError:
             return None
         return closest if self._distances(closest) < self._distances(named) else None
@@ -237,7 +253,7 @@ class _Choice:
     def _distances(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
         return sorted(map(self._key, pairs_of(gpus)), reverse=True)
 
-    def _wish_reason(self, gpus: Sequence[int]) -> str:
+    def _pix_reason(self, gpus: Sequence[int]) -> str:
         return pix_met(self.links, next(island for island in self.islands if set(gpus) <= set(island)), gpus)
 
     def _short_reasons(self, found: FoundSet) -> list[str]:
@@ -251,14 +267,14 @@ class _Choice:
 
 
 def _reduction(request: Request, size: int) -> str | None:
-    """Give the reduction that was asked for, as it is written. Raises UsageError if GPUs cannot use it."""
+    """Return the requested reduction as it is written. Raises UsageError if GPUs cannot use it."""
     if request.all_reduce is None:
         return None
     return all_reduce.require(request.all_reduce, "gpu", size).written
 
 
-def _meant(request: Request) -> str:
-    """A way to reduce is asked for copies on every GPU."""
+def _variable_update(request: Request) -> str:
+    """Return the variable update: a requested reduction implies replicated."""
     asked = request.variable_update
     return "replicated" if request.all_reduce is not None and asked == "auto" else asked
 
@@ -270,16 +286,16 @@ def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[
         count = len(machine.gpus)
         none = "the only GPU cannot be used" if count == 1 else f"none of the {count} GPUs can be used"
         fewer = "exclude fewer GPUs, or " if request.exclude else ""
-        return NoPlanError(f"{none}; {left_out[0].reason}", f"{fewer}see what is wrong: gputopo inspect")
+        return NoPlanError(f"{none}; {left_out[0].reason}", f"{fewer}see gputopo inspect")
     if request.gpus is not None:
-        what = f"asked for {asked} GPUs, and {there} of those in --gpus can be used"
+        what = f"requested {asked} GPUs, and {there} of those in --gpus can be used"
     elif named:
         what = (
-            f"asked for {asked} GPUs, and {there} of the {len(machine.gpus)} can be used "
+            f"requested {asked} GPUs, and {there} of the {len(machine.gpus)} can be used "
             f"({gpus_in_words(named)} left out)"
         )
     else:
         # what the bus shows beside them has no number
         others = "".join(f"; {refusal.reason}" for refusal in left_out)
-        what = f"asked for {asked} GPUs, and this machine has {there}{others}"
-    return NoPlanError(what, f"ask for {there} at most: --num-gpus {there}")
+        what = f"requested {asked} GPUs, and this machine has {there}{others}"
+    return NoPlanError(what, f"request at most {there}: --num-gpus {there}")

@@ -30,17 +30,17 @@ class MeasuredOrder(NamedTuple):
 
     @classmethod
     def of(cls, speeds: Mapping[Pair, PairSpeed], links: Links, *, pix_first: bool) -> Self:
-        """Give the order of these pairs."""
+        """Return the order of these pairs."""
         return cls(speeds, speed_classes(speeds), links, pix_first)
 
     def key(self, pair: Pair) -> tuple[int, ...]:
-        """Give the sort key of a pair, the best first; the pair was measured."""
+        """Return the sort key of a measured pair, the best first."""
         link = self.links.get(pair)
         far = int(self.pix_first and not is_within(link, Hop.PIX))
         return (far, self.classes[pair], *nearness(link))
 
     def reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
-        """Say how fast the pairs of the chosen GPUs are, and what else there is among `others`."""
+        """Return how fast the pairs of the chosen GPUs are, and the fastest pair of `others`."""
         pairs = pairs_of(gpus)
         if not pairs:
             return []
@@ -57,7 +57,7 @@ class MeasuredOrder(NamedTuple):
         return said
 
     def slowest_words(self, gpus: Sequence[int]) -> str:
-        """Say in a few words how fast a set is: `slowest pair measured 6.5 GB/s, staged`."""
+        """Return how fast a set is in a few words: `slowest pair measured 6.5 GB/s, staged`."""
         return "one GPU" if len(gpus) == 1 else f"slowest pair {self.speeds[self._slowest(gpus)].says}"
 
     def _slowest(self, gpus: Sequence[int]) -> Pair:
@@ -85,17 +85,17 @@ class MeasuredOrder(NamedTuple):
 
 
 def when_measured(bandwidth: Bandwidth) -> str:
-    """Say where the numbers come from, with their date where it is known."""
+    """Return the source of the numbers, with their date where it is known."""
     sources = " + ".join(dict.fromkeys(bandwidth.source.split(" + ")))
     who = "by gputopo bandwidth" if bandwidth.source == "live" else f"by {sources}"
     when = "" if bandwidth.measured_at is None else f" on {date_in_words(bandwidth.measured_at)}"
-    return f"the pairs were measured {who}{when}; a pair counts by its better way and its worse direction"
+    return f"the pairs were measured {who}{when}; each pair by its faster path and slower direction"
 
 
 def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
-    """Say that measured numbers do not decide, since some pairs have none."""
+    """Return that measured numbers were not used, since some pairs have none."""
     when = "" if bandwidth.measured_at is None else f" of {date_in_words(bandwidth.measured_at)}"
     return (
-        f"the measured bandwidth{when} does not decide: "
-        f"it has no number for both directions of {pairs_in_words(missing, most=_PAIRS_NAMED)}"
+        f"the measured bandwidth{when} was not used: "
+        f"no rate for both directions of {pairs_in_words(missing, most=_PAIRS_NAMED)}"
     )

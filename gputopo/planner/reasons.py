@@ -1,9 +1,10 @@
 """Why a set of GPUs was chosen, in sentences with numbers."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
+from gputopo.findings import Finding
 from gputopo.planner.request import gpus_in_words
 from gputopo.topology.hops import class_name, nearness
 from gputopo.topology.reduction_groups import reduction_groups
@@ -13,12 +14,12 @@ Links = Mapping[tuple[int, int], Link]
 
 
 def pairs_of(gpus: Sequence[int]) -> list[tuple[int, int]]:
-    """Give the pairs of a set, low index first, in order."""
+    """Return the pairs of a set, low index first, in order."""
     return list(combinations(sorted(gpus), 2))
 
 
 def distance_reasons(links: Links, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
-    """Say how far apart the chosen GPUs are, and how near the GPUs to choose from (`others`) come."""
+    """Return how far apart the chosen GPUs are, and the closest pairs of those to choose from (`others`)."""
     pairs = pairs_of(gpus)
     if not pairs:
         return []
@@ -33,7 +34,7 @@ def distance_reasons(links: Links, gpus: Sequence[int], others: Sequence[int]) -
 
 
 def farthest_words(links: Links, gpus: Sequence[int]) -> str:
-    """Say in a few words how far apart a set is: `farthest pair PHB`, `one GPU`."""
+    """Return how far apart a set is in a few words: `farthest pair PHB`, `one GPU`."""
     if len(gpus) == 1:
         return "one GPU"
     return f"farthest pair {class_name(links.get(_farthest(links, gpus)))}"
@@ -48,10 +49,10 @@ def search_reason(
     avoided: Sequence[int] = (),
     troubled: bool = False,
 ) -> str:
-    """Say among how many sets the choice is the best, by what, and how many are exactly as good.
+    """Return among how many sets the choice is the best, by what, and how many are exactly as good.
 
-    `avoided`: GPUs for which others were taken, as they are in use or have errors; `troubled`: so are some
-    that were taken.
+    `avoided`: GPUs in use or in error for which others were chosen; `troubled`: some of the chosen ones are
+    as well.
     """
     lowest = "the lowest"
     if avoided:
@@ -60,38 +61,38 @@ def search_reason(
     if looked_at == size == 1:
         return "the only GPU there is to choose from"
     if size == 1:
-        return f"one GPU of {looked_at} to choose from: no pairs to compare, {lowest} index was taken"
+        return f"one GPU of {looked_at} to choose from: no pairs to compare, {lowest} index was chosen"
     if looked_at == 1:
         return f"the only set of {size} there is to choose from"
     order = "measured bandwidth, slowest pair first" if measured else "topology, farthest pair first"
     best = f"best of all {looked_at} sets of {size} by {order}"
     if equal == 1:
         return f"{best}; no other set is as {'good' if measured else 'close'}"
-    return f"{best}; {equal} sets are equal, {lowest} indices were taken"
+    return f"{best}; {equal} sets are equal, {lowest} indices were chosen"
 
 
-def kind_reasons(machine: Machine, gpus: Sequence[int]) -> list[str]:
-    """Say so where the chosen GPUs are of different kinds: the order by topology does not look at that."""
+def model_reasons(machine: Machine, gpus: Sequence[int]) -> list[str]:
+    """Return a note where the chosen GPUs are of different models, which the order by topology ignores."""
     names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.index in gpus and gpu.name}
     if len(set(names.values())) < 2:
         return []
-    kinds = ", ".join(f"GPU {index}: {names[index]}" for index in sorted(names))
-    return [f"the GPUs are of different kinds ({kinds}): the slowest sets the pace of synchronous training"]
+    models = ", ".join(f"GPU {index}: {names[index]}" for index in sorted(names))
+    return [f"GPUs of different models ({models}): the slowest sets the pace of synchronous training"]
 
 
 def pix_met(links: Links, island: Sequence[int], gpus: Sequence[int]) -> str:
-    """Say that the chosen GPUs lie in this PIX island."""
+    """Return that the chosen GPUs are in this PIX island."""
     if len(gpus) == 1:
-        return "--prefer-pix has nothing to choose: one GPU"
+        return "--prefer-pix has no effect: one GPU"
     joined = any(class_name(links.get(pair)).startswith("NV") for pair in pairs_of(gpus))
-    where = "are all of" if set(island) == set(gpus) else "lie in"
+    where = "are all of" if set(island) == set(gpus) else "are in"
     return f"--prefer-pix is met: the chosen GPUs {where} the PIX island of {gpus_in_words(island)}" + (
         ", where NVLinks count as PIX" if joined else ""
     )
 
 
 def pix_unmet(largest: Sequence[int], asked: int, required: int | None) -> str:
-    """Say which wish could not be met, and the largest PIX island there is (with GPU `required` in it)."""
+    """Return why --prefer-pix was not met, with the largest PIX island (that has GPU `required`)."""
     holding = "" if required is None else f" with GPU {required}"
     if len(largest) < 2:
         return f"--prefer-pix cannot be met: no set to choose from{holding} is known to be PIX or closer"
@@ -102,18 +103,32 @@ def pix_unmet(largest: Sequence[int], asked: int, required: int | None) -> str:
 
 
 def pix_unmet_by_named() -> str:
-    """Say that the GPUs that were named are themselves against the wish."""
+    """Return that the GPUs of --gpus do not meet --prefer-pix."""
     return "--prefer-pix cannot be met: the GPUs named by --gpus are not in one PIX island"
 
 
 def named_reason(links: Links, closest: Sequence[int] | None) -> str:
-    """Say that the set was named, and which set of that size is closer (None: no other is, or not known)."""
+    """Return that the set was named, and which set of its size is closer (None: no other, or unknown)."""
     if closest is None:
         return "the GPUs were named by --gpus"
     return (
         f"the GPUs were named by --gpus; {gpus_in_words(closest)} would be closer to one another "
         f"({farthest_words(links, closest)})"
     )
+
+
+def trouble_reasons(
+    against: Mapping[int, tuple[Finding, ...]], chosen: Collection[int], avoided: Collection[int]
+) -> list[str]:
+    """Return the findings against chosen GPUs, and against those for which others were chosen."""
+    reasons: list[str] = []
+    for what, gpus in (("chosen all the same", chosen), ("avoided, as others are as close", avoided)):
+        by_words: dict[str, list[int]] = {}
+        for index in sorted(gpus):
+            for finding in against.get(index, ()):
+                by_words.setdefault(f"{finding.says} ({finding.id})", []).append(index)
+        reasons += [f"{gpus_in_words(those)} {what}: {words}" for words, those in by_words.items()]
+    return reasons
 
 
 def _farthest(links: Links, gpus: Sequence[int]) -> tuple[int, int]:
@@ -138,9 +153,11 @@ def _distance(links: Links, gpus: Sequence[int], pairs: Sequence[tuple[int, int]
 
 def _apart(name: str) -> str:
     if name == "unknown":
-        return "apart by an unknown distance (topology unknown)"
+        return "at an unknown distance (topology unknown)"
     return (
-        f"joined by {name[2:]} NVLink{'' if name == 'NV1' else 's'}" if name[:2] == "NV" else f"{name} apart"
+        f"connected by {name[2:]} NVLink{'' if name == 'NV1' else 's'}"
+        if name[:2] == "NV"
+        else f"{name} apart"
     )
 
 
@@ -151,14 +168,14 @@ def _tally(links: Links, pairs: Sequence[tuple[int, int]]) -> dict[str, int]:
 
 
 def reduction_reasons(machine: Machine, gpus: Sequence[int], all_reduce: str | None) -> tuple[str, ...]:
-    """Say how gradients are added up, where that depends on how near the GPUs are to one another."""
+    """Return the groups of a hierarchical reduction."""
     if all_reduce != "hierarchical" or len(gpus) < 2:
         return ()
     groups = [tuple(gpus[tower] for tower in group) for group in reduction_groups(machine, gpus)]
     if len(groups) == 1:
-        return ("hierarchical: none of them are closer than others, so they are one group, led in turns",)
+        return ("hierarchical: no GPUs are closer than others: one group with alternating leaders",)
     within = "; ".join(map(gpus_in_words, groups))
     return (
         f"hierarchical: gradients are added within {len(groups)} groups of close GPUs ({within}), "
-        "then between their leaders, who take turns",
+        "then between their alternating leaders",
     )

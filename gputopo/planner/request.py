@@ -1,4 +1,4 @@
-"""What is asked of the planner, whether it can be asked of this machine, and which GPUs may be used."""
+"""The request to the planner, its check against the machine, and the GPUs that can be used."""
 
 import difflib
 import re
@@ -8,6 +8,8 @@ from typing import get_args
 
 import msgspec
 
+from gputopo.findings import CHECKS, Finding
+from gputopo.findings.configuration import GPU_BUSY
 from gputopo.reference.kernel_drivers import held_by_others
 from gputopo.values import all_reduce
 from gputopo.values.errors import NoPlanError, UsageError
@@ -19,10 +21,10 @@ SPREAD = "gpu:spread"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person wants.
+    """GPUs and placement that a user requests.
 
-    `gpus` alone is the exact set, in tower order; with `num_gpus` it is what to choose from. `exclude` is
-    never chosen. `num_gpus` None: all GPUs that may be used, with `prefer_pix` the largest PIX island.
+    `gpus` alone is the exact set, in tower order; with `num_gpus` the GPUs to choose from. `exclude` is
+    never chosen. `num_gpus` None: all usable GPUs, with `prefer_pix` the largest PIX island.
     `ps`: auto, cpu, gpu:N with N an index of the machine, or gpu:spread. `variable_update`: auto or a
     VariableUpdate. `all_reduce`: a name of gputopo.values.all_reduce, for replicated.
     """
@@ -38,39 +40,37 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_of_one_gpu(request: Request) -> bool:
-    """Tell whether one GPU is asked for, so that nothing between GPUs matters."""
+    """Return whether one GPU is requested, so that nothing between GPUs matters."""
     return request.num_gpus == 1 or (request.num_gpus is None and len(request.gpus or ()) == 1)
 
 
 def ps_gpu(request: Request) -> int | None:
-    """Give N of `ps` gpu:N, None for auto, cpu and gpu:spread. Raises UsageError for anything else."""
+    """Return N of `ps` gpu:N, None for auto, cpu and gpu:spread. Raises UsageError for anything else."""
     if request.ps in ("auto", "cpu", SPREAD):
         return None
     found = re.fullmatch(r"gpu:([0-9]{1,4})", request.ps)
     if found is None:
         raise UsageError(
-            f"--ps cannot be {request.ps!r}", "give auto, cpu, gpu:spread or gpu:N, for example gpu:0"
+            f"--ps cannot be {request.ps!r}", "use auto, cpu, gpu:spread or gpu:N, for example gpu:0"
         )
     return int(found[1])
 
 
 def check(request: Request, machine: Machine) -> None:
-    """Refuse options that contradict one another or name GPUs that this machine does not have.
+    """Raise UsageError for options that contradict one another or name GPUs that this machine does not have.
 
-    Raises UsageError, and NoPlanError where the machine has no GPU at all.
+    Raises NoPlanError where the machine has no GPU at all.
     """
     _check_variable_update(request)
     _check_all_reduce(request)
     holder = ps_gpu(request)
     if request.num_gpus is not None and request.num_gpus < 1:
-        raise UsageError(f"--num-gpus cannot be {request.num_gpus}", "ask for 1 GPU or more")
+        raise UsageError(f"--num-gpus cannot be {request.num_gpus}", "request 1 GPU or more")
     if request.gpus is not None and not request.gpus:
         raise UsageError("--gpus names no GPU", "name one or more, or leave the option out")
     indices = sorted(gpu.index for gpu in machine.gpus)
     if not indices:
-        raise NoPlanError(
-            "there is no GPU to plan for", "give a capture of a machine that has some: --from FILE"
-        )
+        raise NoPlanError("this machine has no GPU", "pass a capture of one with GPUs: --from FILE")
     _check_indices("--gpus", request.gpus or (), indices)
     _check_indices("--exclude", request.exclude, indices)
     both = sorted(set(request.gpus or ()) & set(request.exclude))
@@ -83,12 +83,14 @@ def check(request: Request, machine: Machine) -> None:
 
 
 def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[Refusal, ...]]:
-    """Give the GPUs to choose from (in `gpus` order where that was given) and those left out, and why.
+    """Return the GPUs to choose from (in `gpus` order if set) and those left out, with reasons.
 
-    The request was checked. Raises NoPlanError where a GPU that was named by itself cannot be used.
+    The request was checked. Raises NoPlanError where a GPU of an exact set cannot be used.
     """
     held = held_by_others([machine])
-    whys = {gpu.index: _held(held.pop(gpu.pci_address or "", None)) or _unusable(gpu) for gpu in machine.gpus}
+    whys = {
+        gpu.index: _bound_to(held.pop(gpu.pci_address or "", None)) or _unusable(gpu) for gpu in machine.gpus
+    }
     whys |= dict.fromkeys(request.exclude, "excluded by --exclude")
     left_out = {index for index, why in whys.items() if why}
     pool = request.gpus if request.gpus is not None else tuple(sorted(whys))
@@ -101,12 +103,26 @@ def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[R
             )
     return tuple(index for index in pool if index not in left_out), (
         *_refusals(whys),
-        *(Refusal(reason=f"{address} left out: {_held(driver)}") for address, driver in held.items()),
+        *(Refusal(reason=f"{address} left out: {_bound_to(driver)}") for address, driver in held.items()),
     )
 
 
+def troubles(machine: Machine) -> dict[int, tuple[Finding, ...]]:
+    """Return the findings against GPUs that can be used: errors, and another program that loads it.
+
+    Such a GPU is chosen only where no equally good set is without it.
+    """
+    found: dict[int, list[Finding]] = {}
+    for finding in (finding for check in CHECKS for finding in check(machine)):
+        busy = finding.id == GPU_BUSY.id and finding.severity == "warning"
+        if finding.subject.kind == "gpus" and (busy or finding.severity == "error"):
+            for index in finding.subject.gpus:
+                found.setdefault(index, []).append(finding)
+    return {index: tuple(findings) for index, findings in found.items()}
+
+
 def ranges(indices: Sequence[int]) -> str:
-    """Write indices as short as an option takes them: `0-3,6`."""
+    """Return indices as an option takes them: `0-3,6`."""
     runs = []
     for _, run in groupby(enumerate(sorted(indices)), key=lambda item: item[1] - item[0]):
         members = [index for _, index in run]
@@ -115,7 +131,7 @@ def ranges(indices: Sequence[int]) -> str:
 
 
 def gpus_in_words(gpus: Sequence[int]) -> str:
-    """Write `GPU 3` or `GPUs 0, 1 and 2`."""
+    """Return `GPU 3` or `GPUs 0, 1 and 2`."""
     if len(gpus) == 1:
         return f"GPU {gpus[0]}"
     return f"GPUs {', '.join(map(str, gpus[:-1]))} and {gpus[-1]}"
@@ -124,12 +140,12 @@ def gpus_in_words(gpus: Sequence[int]) -> str:
 def _check_variable_update(request: Request) -> None:
     if request.variable_update not in VARIABLE_UPDATES:
         nearest = difflib.get_close_matches(request.variable_update, VARIABLE_UPDATES, n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"give one of {', '.join(VARIABLE_UPDATES)}"
+        hint = f"did you mean {nearest[0]}?" if nearest else f"use one of {', '.join(VARIABLE_UPDATES)}"
         raise UsageError(f"--variable-update cannot be {request.variable_update!r}", hint)
     if request.variable_update in ("replicated", "independent") and request.ps != "auto":
         raise UsageError(
-            f"--variable-update {request.variable_update} keeps the variables on every GPU, "
-            f"so --ps {request.ps} has nothing to hold",
+            f"--variable-update {request.variable_update} has the variables on every GPU, "
+            f"so --ps {request.ps} has no effect",
             "leave --ps out, or use --variable-update parameter_server",
         )
 
@@ -147,7 +163,7 @@ def _check_all_reduce(request: Request) -> None:
     if request.ps != "auto":
         raise UsageError(
             f"--all-reduce {request.all_reduce} reduces between GPUs that each have their own variables, "
-            f"so --ps {request.ps} has nothing to hold",
+            f"so --ps {request.ps} has no effect",
             "leave one of the two out",
         )
 
@@ -163,44 +179,44 @@ def _check_indices(option: str, given: Sequence[int], there: Sequence[int]) -> N
 
 
 def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
-    said = f"--ps gpu:{holder}"
+    option = f"--ps gpu:{holder}"
     if holder not in there:
         raise UsageError(
-            f"{said}: this machine has no GPU {holder}", f"there is {ranges(there)}; or use --ps cpu"
+            f"{option}: this machine has no GPU {holder}", f"there is {ranges(there)}; or use --ps cpu"
         )
     if holder in request.exclude:
-        raise UsageError(f"{said}: GPU {holder} is in --exclude", "leave it out of one of them")
+        raise UsageError(f"{option}: GPU {holder} is in --exclude", "leave it out of one of them")
     if request.gpus is not None and holder not in request.gpus:
         raise UsageError(
-            f"{said} is none of the chosen {gpus_in_words(request.gpus)}",
+            f"{option} is none of the chosen {gpus_in_words(request.gpus)}",
             f"use --ps gpu:{request.gpus[0]}, or add {holder} to --gpus",
         )
 
 
-def _held(driver: str | None) -> str | None:
-    return f"the kernel driver {driver} holds it, not NVIDIA's" if driver else None
+def _bound_to(driver: str | None) -> str | None:
+    return f"bound to the kernel driver {driver}, not NVIDIA's" if driver else None
 
 
 def _unusable(gpu: Gpu) -> str | None:
     if gpu.lost:
-        return "lost, no answer from it"
+        return "lost, no answer"
     if gpu.recovery_action not in (None, "none"):
-        return f"the driver asks for its recovery ({gpu.recovery_action})"
+        return f"the driver requests a recovery action ({gpu.recovery_action})"
     if gpu.fabric.joining and not gpu.mig.mode:
-        return f"it has not joined its NVSwitches (fabric state: {gpu.fabric.state})"
+        return f"not joined to its NVSwitches (fabric state: {gpu.fabric.state})"
     if gpu.mig.mode:
-        return "in MIG mode, where a program gets one instance at most"
+        return "in MIG mode: a program gets one instance"
     if gpu.compute_mode is not None and "prohibited" in gpu.compute_mode.lower():
         return "compute mode Prohibited"
     if gpu.remapped_rows.failure:
-        return "a memory row that fails could not be replaced"
-    if _is_taken(gpu):
-        return "another program has it for itself (compute mode Exclusive)"
+        return "row remapping failed"
+    if _is_exclusive(gpu):
+        return "in use by another program (compute mode Exclusive)"
     return None
 
 
-def _is_taken(gpu: Gpu) -> bool:
-    """Tell whether a program holds a GPU in exclusive mode. MPS, made to share such a GPU, lets others in."""
+def _is_exclusive(gpu: Gpu) -> bool:
+    """Return whether a program uses a GPU in exclusive mode. MPS shares such a GPU with others."""
     if gpu.compute_mode is None or "exclusive" not in gpu.compute_mode.lower():
         return False
     computing = [one for one in gpu.processes or () if one.kind in ("compute", "mps")]
@@ -209,7 +225,7 @@ def _is_taken(gpu: Gpu) -> bool:
 
 
 def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
-    """Give one refusal for each reason, in the order of their first GPUs."""
+    """Return one refusal for each reason, in the order of their first GPUs."""
     by_reason: dict[str, list[int]] = {}
     for index, why in sorted(whys.items()):
         if why:
@@ -222,5 +238,5 @@ def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
 
 def _others_hint(others: set[int]) -> str:
     if not others:
-        return "gputopo inspect shows what is wrong with it"
-    return f"use others: of this machine {ranges(sorted(others))} can be used"
+        return "see gputopo inspect"
+    return f"use others: {ranges(sorted(others))} can be used"

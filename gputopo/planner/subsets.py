@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 Nearness = Callable[[int, int], Any]
 """The sort key of a pair of GPUs (smaller is nearer), the same for (a, b) and (b, a)."""
 
-MOST_STEPS = 2_000_000  # a few seconds; sixteen GPUs need comb(17, 8) - 1 = 24 309 at the most
+MAX_STEPS = 2_000_000  # a few seconds; sixteen GPUs need at most comb(17, 8) - 1 = 24 309
 
 
 class TooManySetsError(Exception):
@@ -18,7 +18,7 @@ class TooManySetsError(Exception):
 
 
 class FoundSet(NamedTuple):
-    """A set of GPUs; how many sets (this one included) can be had from it by swapping GPUs that are alike;
+    """A set of GPUs; how many sets (this one included) differ from it only by GPUs that are alike;
     and how many of all sets are exactly as close."""
 
     gpus: tuple[int, ...]
@@ -33,23 +33,23 @@ def closest_sets(
     *,
     keep: int,
     required: int | None = None,
-    reluctantly: Collection[int] = (),
-    most_steps: int = MOST_STEPS,
+    deprioritized: Collection[int] = (),
+    max_steps: int = MAX_STEPS,
 ) -> tuple[FoundSet, ...]:
-    """Give the `keep` closest sets of `size` GPUs, the best first.
+    """Return the `keep` closest sets of `size` GPUs, the best first.
 
     The order: the pairs of a set are sorted farthest first and compared one by one, so the set with the
-    closest farthest pair wins, then the one with fewer such pairs, then by the next class. Of equal sets the
-    one with the fewest GPUs of `reluctantly` comes first, then the one with the lowest indices. GPUs that are
-    equally near to every other GPU are alike: of the sets that differ only in them, the first in this order
-    stands for all. `required` is in every set.
+    closest farthest pair wins, then the one with fewer such pairs, then by the next class. Of equal sets
+    the one with the fewest `deprioritized` GPUs comes first, then the one with the lowest indices. GPUs that
+    are equally near to every other GPU are alike: of the sets that differ only in them, the first in this
+    order stands for all. `required` is in every set.
 
-    `1 <= size <= len(gpus)` and `keep >= 1` are for the caller to see to. Raises TooManySetsError after
-    `most_steps` steps of the search.
+    The caller ensures `1 <= size <= len(gpus)` and `keep >= 1`. Raises TooManySetsError after
+    `max_steps` steps of the search.
     """
-    last = set(reluctantly) - {required}
+    last = set(deprioritized) - {required}
     order = sorted(gpus, key=lambda gpu: (gpu in last, gpu))
-    search = _Search(order, nearness, size, keep, required, len(last.intersection(gpus)), most_steps)
+    search = _Search(order, nearness, size, keep, required, len(last.intersection(gpus)), max_steps)
     search.look(0, [], 0)
     return tuple(
         FoundSet(
@@ -57,12 +57,12 @@ def closest_sets(
             search.alike(entry.chosen),
             search.equal[-entry.minus_cost],
         )
-        for entry in sorted(search.kept, reverse=True)
+        for entry in sorted(search.best, reverse=True)
     )
 
 
 class _Entry(NamedTuple):
-    """A set that is kept; the best is the greatest. `chosen`: positions."""
+    """A set among the best so far; the best is the greatest. `chosen`: positions."""
 
     minus_cost: int
     minus_last: int
@@ -71,9 +71,9 @@ class _Entry(NamedTuple):
 
 
 class _Search:
-    """A walk over the sets in rising order of their positions, which cuts off what cannot be kept.
+    """A walk over the sets in rising order of their positions, which cuts off what cannot be among the best.
 
-    The `last` GPUs at the end are taken reluctantly.
+    The `last` GPUs at the end are deprioritized.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class _Search:
         keep: int,
         required: int | None,
         last: int,
-        most_steps: int,
+        max_steps: int,
     ) -> None:
         self.first_last = len(gpus) - last
-        self.gpus, self.size, self.keep, self.most_steps = gpus, size, keep, most_steps
+        self.gpus, self.size, self.keep, self.max_steps = gpus, size, keep, max_steps
         self.required = None if required is None else gpus.index(required)
         self.weights = _pair_weights(gpus, nearness, size)
         self.twins = _twins(self.weights, self.required)
         self.kind = _kinds(self.twins)
         self.of_kind = Counter(self.kind)
-        self.kept: list[_Entry] = []  # a heap, the worst on top
+        self.best: list[_Entry] = []  # a heap, the worst on top
         self.equal: Counter[int] = Counter()
         self.steps = 0
 
@@ -110,11 +110,11 @@ class _Search:
             if twin is not None and twin not in chosen:
                 continue  # the set with the lower twin in its place is exactly as good
             self.steps += 1
-            if self.steps > self.most_steps:
+            if self.steps > self.max_steps:
                 raise TooManySetsError
             row = self.weights[position]
             grown = cost + sum(row[other] for other in chosen)
-            if len(self.kept) == self.keep and grown > -self.kept[0].minus_cost:
+            if len(self.best) == self.keep and grown > -self.best[0].minus_cost:
                 continue  # every further pair only adds to it
             self.look(position + 1, [*chosen, position], grown)
 
@@ -134,14 +134,14 @@ class _Search:
         last = sum(position >= self.first_last for position in chosen)
         gpus = sorted(self.gpus[position] for position in chosen)
         entry = _Entry(-cost, -last, tuple(-gpu for gpu in gpus), tuple(chosen))
-        if len(self.kept) < self.keep:
-            heapq.heappush(self.kept, entry)
+        if len(self.best) < self.keep:
+            heapq.heappush(self.best, entry)
         else:
-            heapq.heappushpop(self.kept, entry)
+            heapq.heappushpop(self.best, entry)
 
 
 def _pair_weights(gpus: Sequence[int], nearness: Nearness, size: int) -> list[list[int]]:
-    """Turn nearness into integers whose sum over the pairs orders sets of one size as `closest_sets` says.
+    """Turn nearness into integers whose sum over the pairs orders sets of one size as `closest_sets` does.
 
     A pair of the n-th nearest class weighs as much as one digit in place n of a number whose base is larger
     than the pairs of a set, so no number of nearer pairs can outweigh one that is farther.
@@ -156,7 +156,7 @@ def _pair_weights(gpus: Sequence[int], nearness: Nearness, size: int) -> list[li
 
 
 def _twins(weights: list[list[int]], required: int | None) -> list[int | None]:
-    """Give for each position the next lower one that is alike: equally near to every other GPU."""
+    """Return for each position the next lower one that is alike: equally near to every other GPU."""
     twins: list[int | None] = []
     for position, row in enumerate(weights):
         twins.append(
@@ -178,7 +178,7 @@ def _twins(weights: list[list[int]], required: int | None) -> list[int | None]:
 
 
 def _kinds(twins: Sequence[int | None]) -> list[int]:
-    """Give for each position the lowest one that is alike."""
+    """Return for each position the lowest one that is alike."""
     kinds: list[int] = []
     for position, twin in enumerate(twins):
         kinds.append(position if twin is None else kinds[twin])

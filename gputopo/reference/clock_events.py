@@ -1,8 +1,8 @@
-"""The bits of a driver's clock event mask, the reasons for which it holds clocks down, and their names."""
+"""The bits of a driver's clock event mask, the reasons for throttling, and their names."""
 
 from gputopo.values.machine import Throttle
 
-# nvml.h, nvmlClocksEventReason*; up to driver 530 they were called nvmlClocksThrottleReason*.
+# nvml.h, nvmlClocksEventReason*; up to driver 530 nvmlClocksThrottleReason*.
 BITS = {
     "gpu_idle": 0x1,
     "applications_clocks_setting": 0x2,
@@ -21,17 +21,18 @@ _UNKNOWN = "unknown_"
 
 
 def decode(mask: int) -> tuple[str, ...]:
-    """Give the bits of a clock event mask in words, low bit first; one without a name is "unknown_0x800"."""
+    """Return the names of the bits of a clock event mask, low bit first; an unknown one is "
+    ""unknown_0x800"."""
     bits = (1 << place for place in range(mask.bit_length()) if mask >> place & 1)
     return tuple(_NAMES.get(bit, f"{_UNKNOWN}{bit:#x}") for bit in bits)
 
 
 def unnamed(reason: str) -> str:
-    """Give what there is of a reason without a name: its bit, or a capture's own word."""
+    """Return the bit of an unknown reason, or the word of a capture."""
     return reason.removeprefix(_UNKNOWN)
 
 
 def reasons_of(throttle: Throttle) -> tuple[str, ...]:
-    """Give all reasons that are known, from the mask or, where a capture has only words, from those."""
+    """Return all reasons, from the mask or, where a capture has only words, from those."""
     decoded = decode(throttle.mask) if throttle.mask is not None and throttle.mask >= 0 else ()
     return decoded + tuple(name for name in throttle.reasons or () if name not in decoded)

@@ -1,7 +1,7 @@
-"""What a card or a PCIe link of a known kind should reach, from the tables that come with gputopo.
+"""Reference data of GPUs, PCIe links and NVLinks, from the tables that come with gputopo.
 
-Every row of `data/gpus.csv`, `data/links.csv` and `data/nvlinks.csv` names its sources. A card that is in no
-row has no expectation: that is an answer of its own, never a pass.
+Every row of `data/gpus.csv`, `data/links.csv` and `data/nvlinks.csv` names its sources. A GPU without
+a row has no reference data: that is reported, and never a pass.
 """
 
 import csv
@@ -10,26 +10,25 @@ import re
 
 import msgspec
 
-# Parts of a card and slower builds have the name of a full card in theirs, and none of its numbers hold.
+# Partitions and slower builds contain the name of a full GPU, and have other numbers.
 # vGPU profiles are named as A40-48Q: GPU, GiB, series A, B, C or Q (NVIDIA vGPU software documentation).
 _NOT_THE_CARD = re.compile(r"laptop|mobile|max-q|\bMIG\b|-\d+[ABCQ]\b", re.IGNORECASE)
 
-# Drivers older than a card call it this; then only the PCI id tells what it is.
+# Drivers older than a GPU report this; then only the PCI id identifies it.
 _NAMELESS = re.compile(r"(?:NVIDIA )?Graphics Device|Unknown.*", re.IGNORECASE)
 
-# The low figures of links.csv are a tenth under what copies usually reach; this is room for noise. Ours.
+# The low figures of links.csv are a tenth under what copies usually reach; this is a margin for noise. Ours.
 FITTING_SHARE = 0.95
-_NEWEST_IN_USE = 5  # no card of gpus.csv that a published copy rate is of has a generation 6 slot
+_NEWEST_IN_USE = 5  # no GPU of gpus.csv with a published copy rate has a generation 6 slot
 
 
 class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model of GPU has; None where no source told it. Clocks are in MHz as NVML counts them.
+    """Reference data of a GPU model; None where no source has it. Clocks are in MHz as NVML counts them.
 
-    `boost_mhz`: the core clock that the maker promises; `max_core_mhz`: the most that NVML tells, which
-    GeForce cards do not reach. `memory_gb_per_s`: as published, in 10^9 bytes. `nvlink_by_bridge`: NVLinks
-    are there only with a bridge between two cards. `p2p_over_pcie`: whether NVIDIA's own driver lets two of
-    these cards read one another over PCIe. `pcie_width_seen`: fewer lanes that sound
-    servers have been seen to give it.
+    `boost_mhz`: the rated core clock; `max_core_mhz`: the maximum that NVML reports, which GeForce GPUs do
+    not reach. `memory_gb_per_s`: as published, in 10^9 bytes. `nvlink_by_bridge`: NVLinks only with a bridge
+    between two cards. `p2p_over_pcie`: whether NVIDIA's driver allows P2P between two of these GPUs over
+    PCIe. `pcie_width_seen`: fewer lanes that servers without a fault give it.
     """
 
     name: str
@@ -56,10 +55,10 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a PCIe link of one generation and width carries, one way, in 10^9 bytes a second.
+    """Rate of a PCIe link of one generation and width in one direction, in 10^9 bytes a second.
 
     `data_rate_gb_per_s`: after line coding, before packet headers. `copy_*`: of large copies from or to
-    pinned host memory; `confidence` tells whether they were measured, scaled from other widths of the
+    pinned host memory; `confidence`: measured, scaled from other widths of the
     generation, inferred or estimated.
     """
 
@@ -76,10 +75,10 @@ class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one NVLink of a version carries, one way, in 10^9 bytes a second.
+    """Rate of one NVLink of a version in one direction, in 10^9 bytes a second.
 
-    The shares say how much of all links between two GPUs large copies reach: `copy_share` one way,
-    `copy_low_share` the least of sound machines, `both_ways_share` of twice that rate with both ways at once.
+    The shares of all links between two GPUs that large copies reach: `copy_share` in one direction,
+    `copy_low_share` the minimum without a fault, `both_ways_share` of twice that rate in both directions.
     `links_per_gpu`: only for models with that many links; None: for all others.
     """
 
@@ -97,10 +96,10 @@ class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectation | None:
-    """Give what a card should have by its NVML name, or None: no expectation.
+    """Return the reference data of a GPU by its NVML name, or None.
 
-    The row whose pattern matches the longest part of the name counts. `device_id` ("2204") is asked only
-    where there is no name, or one that says nothing; an id that several rows have tells nothing.
+    The row whose pattern matches the longest part of the name counts. `device_id` ("2204") is used only
+    where there is no name, or one without a model; an id of several rows is ambiguous: None.
     """
     if name and not _NAMELESS.fullmatch(name):
         return _by_name(name)
@@ -109,21 +108,22 @@ def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectati
 
 
 def expected_link(generation: int | None, width: int | None) -> LinkExpectation | None:
-    """Give what a PCIe link of a generation (1 to 6) and width carries, or None if it is in no row."""
+    """Return the row of a PCIe link of a generation (1 to 6) and width, or None."""
     return None if generation is None or width is None else _links().get((generation, width))
 
 
 def expected_nvlink(version: int | None, links_per_gpu: int | None = None) -> NvLinkExpectation | None:
-    """Give what one NVLink of a version (1 to 5) carries, or None. `links_per_gpu`: of the model, if told."""
+    """Return the row of one NVLink of a version (1 to 5), or None. `links_per_gpu`: of the model, if "
+    "known."""
     rows = _nvlinks()
     return rows.get((version, links_per_gpu)) or rows.get((version, None))
 
 
 def fitting_links(rate_gb_per_s: float, newest: int | None = None) -> tuple[LinkExpectation, ...]:
-    """Give the PCIe links that would carry a copy at this rate, the latest generation first.
+    """Return the PCIe links that a copy at this rate fits, the latest generation first.
 
     A copy fits a link when it is no faster than the link's data rate and no slower than what its copies
-    reach at least. `newest`: the card's own generation; None: all that are in servers up to now.
+    reach at least. `newest`: the card's own generation; None: all generations in use.
     """
     return tuple(
         link
@@ -134,12 +134,12 @@ def fitting_links(rate_gb_per_s: float, newest: int | None = None) -> tuple[Link
 
 
 def known_gpus() -> tuple[GpuExpectation, ...]:
-    """Give all rows of the table of cards, in its order."""
+    """Return all rows of the table of GPUs, in its order."""
     return tuple(row for _, row in _gpus())
 
 
 def matching_rows(name: str) -> tuple[GpuExpectation, ...]:
-    """Give every row whose pattern matches a name, the longest match first. More than one is a doubt."""
+    """Return every row whose pattern matches a name, the longest match first. More than one is ambiguous."""
     if _NOT_THE_CARD.search(name):
         return ()
     hits = [(len(match[0]), row) for pattern, row in _gpus() if (match := pattern.search(name))]
@@ -162,22 +162,22 @@ def _gpus() -> tuple[tuple[re.Pattern[str], GpuExpectation], ...]:
 
 def _gpu(row: dict[str, str]) -> GpuExpectation:
     flags = {name: row[name] == "yes" for name in ("nvlink_by_bridge", "p2p_over_pcie") if row[name]}
-    return msgspec.convert({**_told(row), **flags}, GpuExpectation, strict=False)
+    return msgspec.convert({**_filled(row), **flags}, GpuExpectation, strict=False)
 
 
 @functools.cache
 def _links() -> dict[tuple[int, int], LinkExpectation]:
-    links = (msgspec.convert(_told(row), LinkExpectation, strict=False) for row in _rows("links.csv"))
+    links = (msgspec.convert(_filled(row), LinkExpectation, strict=False) for row in _rows("links.csv"))
     return {(link.generation, link.width): link for link in links}
 
 
 @functools.cache
 def _nvlinks() -> dict[tuple[int | None, int | None], NvLinkExpectation]:
-    rows = (msgspec.convert(_told(row), NvLinkExpectation, strict=False) for row in _rows("nvlinks.csv"))
+    rows = (msgspec.convert(_filled(row), NvLinkExpectation, strict=False) for row in _rows("nvlinks.csv"))
     return {(row.version, row.links_per_gpu): row for row in rows}
 
 
-def _told(row: dict[str, str]) -> dict[str, str]:
+def _filled(row: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in row.items() if text}
 
 

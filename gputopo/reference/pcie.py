@@ -1,4 +1,4 @@
-"""What is fixed of PCIe: its generations, its link widths, and how addresses are ordered."""
+"""Constants of PCIe: generations, link widths, and the order of addresses."""
 
 import re
 
@@ -9,10 +9,10 @@ WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 
 
 def generation_of(speed_gt_per_s: float | None) -> int | None:
-    """Give the generation of a speed in GT/s per lane, or None if no generation has it."""
+    """Return the generation of a speed in GT/s per lane, or None if no generation has it."""
     return None if speed_gt_per_s is None else _GENERATIONS.get(speed_gt_per_s)
 
 
 def address_order(address: str) -> tuple[int, ...]:
-    """Give the sort key that puts addresses into PCI order, which is NVML's order of GPUs."""
+    """Return the sort key of an address in PCI order, which is NVML's order of GPUs."""
     return tuple(int(part, 16) for part in re.split("[:.]", address))

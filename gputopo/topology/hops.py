@@ -8,22 +8,22 @@ UNKNOWN_LEVEL = 60  # a pair of which nothing is known sorts behind SYS, whose N
 
 
 def hop_between(nodes: Sequence[PciNode], a: str, b: str) -> Hop | None:
-    """Give the class of the PCIe way between two functions by address, or None where it cannot be told.
+    """Return the class of the PCIe path between two functions by address, or None where it is unknown.
 
     From each function the bridges above it are walked up to the root complex.
 
-    - The ways meet at a bridge, and neither has more than one bridge below it: PIX. A PCIe switch is one
+    - The paths meet at a bridge, and neither has more than one bridge below it: PIX. A PCIe switch is one
       upstream bridge with a downstream bridge for each port, so two GPUs of one switch meet at its upstream
       bridge with one bridge each below it; GPUs directly under one bridge have none.
-    - The ways meet at a bridge, with more bridges below it on either side: PXB (several switches).
-    - The ways meet only at the root complex (the same `root`; two root ports of one): PHB.
+    - The paths meet at a bridge, with more bridges below it on either side: PXB (several switches).
+    - The paths meet only at the root complex (the same `root`; two root ports of one): PHB.
     - Different roots: NODE on the same NUMA node, SYS on different ones. A function without a NUMA number
       takes that of the nearest bridge above it. Where no node of the whole tree has a number, the machine
-      has one memory node: NODE.
+      has one NUMA node: NODE.
 
-    INTERNAL (two GPUs of one board) is never given: such a board is a switch in the tree like any other.
+    INTERNAL (two GPUs of one board) is never returned: such a board is a switch in the tree like any other.
     None: a function that is not among the nodes, or twice the same; a bridge that is missing between a
-    function and the root, so that PHB cannot be told from a nearer class; one NUMA number of two missing.
+    function and the root, so that PHB and nearer classes are ambiguous; one NUMA number of two missing.
     """
     tree = {node.address: node for node in nodes}
     if a == b or a not in tree or b not in tree:
@@ -40,9 +40,9 @@ def hop_between(nodes: Sequence[PciNode], a: str, b: str) -> Hop | None:
 
 
 def nearness(link: Link | None) -> tuple[int, int]:
-    """Give the sort key of a pair, nearest first: more NVLinks, then fewer, then none by PCIe hop.
+    """Return the sort key of a pair, nearest first: more NVLinks, then fewer, then none by PCIe hop.
 
-    Pairs with equally many NVLinks are ordered by hop. A hop that is not known sorts behind SYS.
+    Pairs with equally many NVLinks are ordered by hop. An unknown hop sorts behind SYS.
     """
     if link is None:
         return (0, UNKNOWN_LEVEL)
@@ -50,7 +50,7 @@ def nearness(link: Link | None) -> tuple[int, int]:
 
 
 def is_within(link: Link | None, farthest: Hop) -> bool:
-    """Tell whether a pair is no farther apart than `farthest`.
+    """Return whether a pair is no farther apart than `farthest`.
 
     A pair with NVLinks counts as PIX at most: its traffic does not need PCIe. A pair with neither NVLinks
     nor a known hop is within nothing, not even SYS.
@@ -63,14 +63,14 @@ def is_within(link: Link | None, farthest: Hop) -> bool:
 
 
 def class_name(link: Link | None) -> str:
-    """Name the class of a pair as the matrix does: `NV2`, `PIX`, ..., or `unknown`."""
+    """Return the class of a pair as in the matrix: `NV2`, `PIX`, ..., or `unknown`."""
     if link is not None and link.nvlinks:
         return f"NV{link.nvlinks}"
     return "unknown" if link is None or link.hop is None else link.hop.value
 
 
 def links_by_pair(machine: Machine) -> dict[tuple[int, int], Link]:
-    """Give the links by their two GPU indices, low index first. Of two for one pair the first counts."""
+    """Return the links by their two GPU indices, low index first. Of two for one pair the first counts."""
     links: dict[tuple[int, int], Link] = {}
     for link in machine.links:
         links.setdefault((link.a, link.b), link)
@@ -78,7 +78,7 @@ def links_by_pair(machine: Machine) -> dict[tuple[int, int], Link]:
 
 
 def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:
-    """Give the largest groups of GPUs of which every pair is within `farthest` (see `is_within`).
+    """Return the largest groups of GPUs of which every pair is within `farthest` (see `is_within`).
 
     A GPU that is near no other is an island of its own, so every GPU is in one. On PCIe alone no GPU is in
     two. NVLinks are no tree (in a DGX-1 GPU 0 reaches 1 and 4, but 1 does not reach 4), so there islands
@@ -96,12 +96,12 @@ def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:
 
 
 def bridges_above(tree: Mapping[str, PciNode], address: str) -> tuple[list[str], bool]:
-    """Give the bridges above a function, nearest first, and whether the way to the root is whole."""
+    """Return the bridges above a function, nearest first, and whether the path to the root is complete."""
     bridges: list[str] = []
     parent = tree[address].parent
     while parent is not None:
         if parent in bridges or parent == address:
-            return bridges, False  # a damaged recording: the way goes in a circle
+            return bridges, False  # a damaged recording: the path is a cycle
         bridges.append(parent)
         if parent not in tree:
             return bridges, False
@@ -121,7 +121,7 @@ def _numa_node(tree: Mapping[str, PciNode], address: str, above: Sequence[str]) 
 
 
 def _known_numa(node: PciNode) -> int | None:
-    # The kernel writes -1 where the firmware gives no node.
+    # The kernel writes -1 where the firmware reports no node.
     return None if node.numa_node is None or node.numa_node < 0 else node.numa_node
 
 
@@ -132,7 +132,7 @@ def _hop_between_roots(a: int | None, b: int | None, nodes: Sequence[PciNode]) -
 
 
 def _maximal_groups(near: Sequence[int], group: int, open_: int, closed: int) -> Iterator[int]:
-    """Give the maximal cliques as bit masks, by Bron and Kerbosch's recursion with a pivot.
+    """Yield the maximal cliques as bit masks, by Bron and Kerbosch's recursion with a pivot.
 
     `open_`: may still join the group; `closed`: could join too, but was dealt with, so a group with any of
     them left is not the largest.

@@ -1,4 +1,4 @@
-"""Which GPUs a hierarchical reduction joins first: groups of close ones, from the machine's links. Pure."""
+"""The groups of close GPUs within which a hierarchical reduction adds first."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def reduction_groups(machine: Machine, gpus: Sequence[int]) -> Groups:
-    """Give groups of towers; tower i is on the machine's GPU `gpus[i]`, and every tower is in one group.
+    """Return groups of towers; tower i is on the machine's GPU `gpus[i]`, and every tower is in one group.
 
     The nearest class of links (NVLink counts as PIX) within which any two of these GPUs are makes the groups:
-    again and again the largest island of it, of equal ones that with the lowest towers. GPUs that are all
-    equally far from one another are one group. The members of later groups stand in the order of the first
-    group's members that they are nearest to, because leaders of the same rank talk to one another.
+    repeatedly its largest island, of equally large ones that with the lowest towers. GPUs that are all
+    equally far from one another are one group. The members of later groups are in the order of the first
+    group's members that they are nearest to, because leaders of the same rank exchange data.
     """
     for farthest in Hop:
         groups = _partition(machine, tuple(gpus), farthest)
@@ -26,7 +26,7 @@ def reduction_groups(machine: Machine, gpus: Sequence[int]) -> Groups:
 
 
 def halves(towers: int) -> Groups:
-    """Give the groups where no machine says better: the first and the second half of the towers.
+    """Return the groups where the topology is unknown: the first and the second half of the towers.
 
     The first half has one more where their number is odd; one tower is a group by itself.
     """
@@ -39,7 +39,7 @@ def _partition(machine: Machine, gpus: tuple[int, ...], farthest: Hop) -> Groups
     rest = set(gpus)
     groups = []
     while rest:
-        # A GPU that the machine does not know is near no other.
+        # An unknown GPU is near no other.
         found = islands(_only(machine, rest), farthest) or tuple((gpu,) for gpu in rest)
         towers = [tuple(sorted(tower[gpu] for gpu in island)) for island in found]
         group = min(towers, key=lambda members: (-len(members), members))
@@ -49,8 +49,8 @@ def _partition(machine: Machine, gpus: tuple[int, ...], farthest: Hop) -> Groups
 
 
 def _only(machine: Machine, gpus: set[int]) -> Machine:
-    kept = tuple(gpu for gpu in machine.gpus if gpu.index in gpus)
-    return msgspec.structs.replace(machine, gpus=kept)
+    those = tuple(gpu for gpu in machine.gpus if gpu.index in gpus)
+    return msgspec.structs.replace(machine, gpus=those)
 
 
 def _paired(machine: Machine, gpus: Sequence[int], groups: Groups) -> Groups:

@@ -6,6 +6,7 @@ import pytest
 
 from gputopo import captures
 from gputopo.planner import Request, plan
+from gputopo.planner.choose import plan_environment
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Mig
 from gputopo.values.plan import Plan
 from gputopo.values.schema import decode, encode
@@ -27,7 +28,7 @@ def test_two_gpus_of_a_pix_island_hold_the_variables_on_the_first() -> None:
     assert says(found, "GPUs 0 and 1 are PIX apart: no pair to choose from is closer")
     # PIX pairs: comb(3, 2) + comb(4, 2) = 3 + 6 = 9 of comb(7, 2) = 21.
     assert says(found, "all 21 sets of 2")
-    assert says(found, "9 sets are equal, the lowest indices were taken")
+    assert says(found, "9 sets are equal, the lowest indices were chosen")
     assert says(found, "--prefer-pix is met")
     assert says(found, "island of GPUs 0, 1 and 2")
     assert found.refused == ()
@@ -58,7 +59,7 @@ def test_three_gpus_go_where_all_pairs_are_pix_and_the_variables_to_the_cpu() ->
     found = plan(machine_of(SEVEN), Request(num_gpus=3, prefer_pix=True))
     assert found.choice.gpus == (0, 1, 2)
     assert found.choice.ps_device == "cpu"
-    assert says(found, "hardly matters here")
+    assert says(found, "hardly matter")
 
 
 def test_the_lowest_indices_do_not_win_over_a_closer_set() -> None:
@@ -86,7 +87,7 @@ def test_nvlinks_come_before_pcie_and_more_links_before_fewer() -> None:
     found = plan(machine_of(DGX1_V100), Request(num_gpus=2, prefer_pix=True))
     assert found.choice.gpus == (0, 3)
     assert found.choice.ps_device == "gpu:0"
-    assert says(found, "joined by 2 NVLinks")
+    assert says(found, "connected by 2 NVLinks")
     assert says(found, "8 sets are equal")
     assert says(found, "NVLinks count as PIX")
 
@@ -127,7 +128,7 @@ def test_a_single_gpu_holds_its_variables() -> None:
     found = plan(machine_of(SEVEN), Request(num_gpus=1, prefer_pix=True, exclude=(0,)))
     assert found.choice.gpus == (1,)
     assert found.choice.ps_device == "gpu:1"
-    assert says(found, "nothing to choose")
+    assert says(found, "has no effect")
     assert says(plan(machine_of("X"), Request()), "the only GPU there is")
 
 
@@ -247,9 +248,30 @@ def test_all_sets_of_eight_of_sixteen_are_counted() -> None:
 
 
 def test_where_gradients_are_added_on_the_cpu_the_way_between_gpus_hardly_matters() -> None:
-    added = "hardly matters here: gradients are added on the CPU"
-    for reduction, words in (("pscpu#2", added), ("ring", "matters here")):
+    added = "hardly matter: gradients are added on the CPU"
+    for reduction, words in (("pscpu#2", added), ("ring", "GPUs matter")):
         found = plan(machine_of(SEVEN), Request(num_gpus=2, all_reduce=reduction))
         assert found.choice.all_reduce == reduction
         assert says(found, words)
         assert says(found, "gradients go between them") == (reduction == "ring")
+
+
+def machine_with(*uuids: str | None) -> Machine:
+    return Machine(source="a test", gpus=tuple(Gpu(index=i, uuid=uuid) for i, uuid in enumerate(uuids)))
+
+
+def test_gpus_are_named_by_uuid_in_tower_order() -> None:
+    assert plan_environment(machine_with("GPU-a", "GPU-b", "GPU-c"), (2, 0)) == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "GPU-c,GPU-a",
+    }
+
+
+def test_one_unknown_uuid_makes_all_of_them_indices() -> None:
+    # CUDA reads the list as either UUIDs or indices.
+    environment = plan_environment(machine_with("GPU-a", None, "GPU-c"), (0, 1))
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert (
+        plan_environment(machine_with("GPU-a", None, "GPU-c"), (0, 2))["CUDA_VISIBLE_DEVICES"]
+        == "GPU-a,GPU-c"
+    )

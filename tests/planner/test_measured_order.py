@@ -74,7 +74,7 @@ def test_where_one_pair_has_no_number_topology_decides_and_the_plan_says_which()
     )
     found = plan(machine, Request(num_gpus=2))
     assert found.choice.gpus == (0, 1)
-    assert "does not decide: it has no number for both directions of GPUs 3 and 6" in why(found)
+    assert "was not used: no rate for both directions of GPUs 3 and 6" in why(found)
     # Without GPU 6 all pairs to choose from have one.
     assert plan(machine, Request(num_gpus=2, exclude=(6,))).choice.gpus == (2, 5)
 

@@ -19,7 +19,7 @@ COMPUTES = GpuProcess(pid=4321, kind="compute", name="python", memory_mib=9)
 
 
 BAD: list[tuple[type[GputopoError], Request, str, str]] = [
-    (NoPlanError, Request(num_gpus=8), "asked for 8 GPUs, and this machine has 7", "--num-gpus 7"),
+    (NoPlanError, Request(num_gpus=8), "requested 8 GPUs, and this machine has 7", "--num-gpus 7"),
     (NoPlanError, Request(num_gpus=6, exclude=(0, 1)), "5 of the 7 can be used", "--num-gpus 5"),
     (NoPlanError, Request(exclude=(0, 1, 2, 3, 4, 5, 6)), "none of the 7 GPUs", "exclude fewer"),
     (NoPlanError, Request(num_gpus=3, gpus=(0, 1)), "2 of those in --gpus", "--num-gpus 2"),
@@ -35,9 +35,9 @@ BAD: list[tuple[type[GputopoError], Request, str, str]] = [
     (UsageError, Request(ps="gpu:3", exclude=(3,)), "is in --exclude", "one of them"),
     (UsageError, Request(ps="gpu:3", gpus=(0, 1)), "none of the chosen GPUs 0 and 1", "--ps gpu:0"),
     (UsageError, Request(variable_update="replicatd"), "--variable-update cannot be", "replicated?"),
-    (UsageError, Request(variable_update="replicated", ps="cpu"), "nothing to hold", "parameter_server"),
-    (UsageError, Request(variable_update="independent", ps="gpu:0"), "nothing to hold", "leave --ps out"),
-    (UsageError, Request(all_reduce="ring", ps="cpu"), "so --ps cpu has nothing to hold", "one of the two"),
+    (UsageError, Request(variable_update="replicated", ps="cpu"), "has no effect", "parameter_server"),
+    (UsageError, Request(variable_update="independent", ps="gpu:0"), "has no effect", "leave --ps out"),
+    (UsageError, Request(all_reduce="ring", ps="cpu"), "so --ps cpu has no effect", "one of the two"),
     (UsageError, Request(all_reduce="rng"), "no reduction 'rng'", "ring"),
     (UsageError, Request(all_reduce="psgpu#8"), "there are 7", "psgpu#7"),
     (UsageError, Request(all_reduce="tf_hierarchical", num_gpus=5), "is odd", "use hierarchical"),
@@ -57,14 +57,14 @@ def test_a_request_that_cannot_be_met_names_what_would_do(
     ("fields", "why"),
     [
         ({"lost": True}, "lost"),
-        ({"recovery_action": "reset"}, "recovery (reset)"),
-        ({"recovery_action": "drain and reset"}, "recovery (drain and reset)"),
-        ({"fabric": Fabric(state="in progress")}, "not joined its NVSwitches"),
+        ({"recovery_action": "reset"}, "recovery action (reset)"),
+        ({"recovery_action": "drain and reset"}, "recovery action (drain and reset)"),
+        ({"fabric": Fabric(state="in progress")}, "not joined to its NVSwitches"),
         ({"mig": Mig(mode=True)}, "MIG"),
         ({"mig": Mig(mode=True), "fabric": Fabric(state="in progress")}, "MIG"),
         ({"compute_mode": "PROHIBITED"}, "Prohibited"),
-        ({"remapped_rows": RemappedRows(failure=True)}, "memory row"),
-        ({"compute_mode": "exclusive_process", "processes": (COMPUTES,)}, "for itself"),
+        ({"remapped_rows": RemappedRows(failure=True)}, "row remapping failed"),
+        ({"compute_mode": "exclusive_process", "processes": (COMPUTES,)}, "in use by another program"),
     ],
 )
 def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(fields: dict[str, object], why: str) -> None:
@@ -107,7 +107,7 @@ def test_a_gpu_that_another_kernel_driver_holds_is_left_out_whether_it_has_a_num
     found = plan(machine, Request(num_gpus=2))
     assert found.choice.gpus == (0, 1)
     assert found.refused[0].gpus is None
-    assert found.refused[0].reason.startswith("0000:06:00.0 left out: the kernel driver vfio-pci holds it")
+    assert found.refused[0].reason.startswith("0000:06:00.0 left out: bound to the kernel driver vfio-pci")
     assert "0000:06:00.0 left out" in error_of(NoPlanError, machine, Request(num_gpus=8)).what
     numbered = changed(machine, 1, pci_address="0000:06:00.0")
     found = plan(numbered, Request(num_gpus=2))
@@ -169,4 +169,4 @@ def test_where_nobody_excluded_a_gpu_nobody_is_told_to_exclude_fewer() -> None:
     split = Machine(source="x", gpus=(Gpu(index=0, mig=Mig(mode=True)),))
     error = error_of(NoPlanError, split, Request())
     assert error.what.startswith("the only GPU cannot be used; GPU 0 left out: in MIG mode")
-    assert error.hint == "see what is wrong: gputopo inspect"
+    assert error.hint == "see gputopo inspect"

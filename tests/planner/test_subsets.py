@@ -66,7 +66,7 @@ def test_keeping_fewer_gives_the_head_of_the_whole_list(
 
 
 @given(searches(), st.sets(st.integers(0, 20)))
-def test_of_equal_sets_the_first_has_the_fewest_gpus_taken_reluctantly_then_the_lowest_indices(
+def test_of_equal_sets_the_first_has_the_fewest_gpus_deprioritized_then_the_lowest_indices(
     search: tuple[list[int], Distances, int, int | None], last: set[int]
 ) -> None:
     gpus, distances, size, required = search
@@ -77,7 +77,7 @@ def test_of_equal_sets_the_first_has_the_fewest_gpus_taken_reluctantly_then_the_
     def cost(chosen: tuple[int, ...]) -> tuple[list[int], int]:
         return farthest_first(chosen, distances), len(set(chosen) & last - {required})
 
-    found = closest_sets(gpus, nearness, size, keep=3, required=required, reluctantly=last)
+    found = closest_sets(gpus, nearness, size, keep=3, required=required, deprioritized=last)
     sets = all_sets(gpus, size, required)
     assert found[0].gpus == min(sets, key=lambda chosen: (cost(chosen), chosen))
     order = [(cost(one.gpus), one.gpus) for one in found]
@@ -91,7 +91,7 @@ def test_where_equal_sets_hold_as_many_reluctant_gpus_the_lowest_indices_count()
     def nearness(a: int, b: int) -> int:
         return 0 if {a, b} in ({0, 3}, {1, 2}) else 1
 
-    found = closest_sets(range(4), nearness, 2, keep=2, reluctantly={0, 2})
+    found = closest_sets(range(4), nearness, 2, keep=2, deprioritized={0, 2})
     assert [one.gpus for one in found] == [(0, 3), (1, 2)]
 
 
@@ -116,12 +116,12 @@ def test_many_near_pairs_do_not_outweigh_one_far_pair() -> None:
 def test_a_search_that_would_take_too_long_is_given_up() -> None:
     # A ring of 40 GPUs, no two alike: comb(40, 20) is more than 10 ** 11.
     with pytest.raises(TooManySetsError):
-        closest_sets(range(40), lambda a, b: min((a - b) % 40, (b - a) % 40), 20, keep=10, most_steps=10_000)
+        closest_sets(range(40), lambda a, b: min((a - b) % 40, (b - a) % 40), 20, keep=10, max_steps=10_000)
 
 
 def test_sixteen_gpus_of_which_no_two_are_alike_need_fewer_steps_than_are_allowed() -> None:
     # Every distance is another, so nothing is skipped as alike. A set begun with k GPUs ends at index
     # 7 + k at the highest, so there are comb(8 + k, k) of them; for k = 1..8 together comb(17, 8) - 1.
     most = comb(17, 8) - 1
-    found = closest_sets(range(16), lambda a, b: 16 * min(a, b) + max(a, b), 8, keep=20_000, most_steps=most)
+    found = closest_sets(range(16), lambda a, b: 16 * min(a, b) + max(a, b), 8, keep=20_000, max_steps=most)
     assert len(found) == comb(16, 8)

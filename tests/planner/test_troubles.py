@@ -27,7 +27,7 @@ def says(found: Plan, words: str) -> bool:
 def test_of_equal_sets_one_without_a_busy_gpu_is_taken_and_the_reason_told() -> None:
     found = plan(seven((0, BUSY)), Request(num_gpus=2))
     assert found.choice.gpus == (1, 2)
-    assert says(found, "9 sets are equal, of those without GPU 0 the lowest indices were taken")
+    assert says(found, "9 sets are equal, of those without GPU 0 the lowest indices were chosen")
     assert says(
         found, "GPU 0 avoided, as others are as close: GPU 0: used by another program: python (pid 4321)"
     )
@@ -36,11 +36,11 @@ def test_of_equal_sets_one_without_a_busy_gpu_is_taken_and_the_reason_told() -> 
 def test_every_gpu_that_was_passed_over_is_named_not_only_the_first() -> None:
     found = plan(seven((3, BUSY), (5, BUSY)), Request(num_gpus=2, gpus=(3, 4, 5, 6)))
     assert found.choice.gpus == (4, 6)
-    assert says(found, "of those without GPUs 3 and 5 the lowest indices were taken")
+    assert says(found, "of those without GPUs 3 and 5 the lowest indices were chosen")
     assert says(found, "GPUs 3 and 5 avoided, as others are as close")
     one = plan(seven((0, BUSY), (1, BUSY), (4, BUSY)), Request(num_gpus=1))
     assert one.choice.gpus == (2,)
-    assert says(one, "of those without GPUs 0 and 1 the lowest index was taken")
+    assert says(one, "of those without GPUs 0 and 1 the lowest index was chosen")
 
 
 def test_a_closer_set_than_the_named_one_is_told_without_a_busy_gpu() -> None:
@@ -81,7 +81,7 @@ def test_a_set_that_is_farther_apart_is_not_taken_instead() -> None:
 def test_one_gpu_alone_is_one_that_is_free() -> None:
     found = plan(seven((0, BUSY)), Request(num_gpus=1))
     assert found.choice.gpus == (1,)
-    assert says(found, "of those without GPU 0 the lowest index was taken")
+    assert says(found, "of those without GPU 0 the lowest index was chosen")
 
 
 def test_gpus_that_were_named_are_taken_and_told() -> None:
