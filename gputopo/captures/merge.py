@@ -6,8 +6,7 @@ now, ...) come from the first that has them and are never called a contradiction
 reservation in its `missing` ("only a part of the reasons is told") gives way to what another tells without.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -16,38 +15,18 @@ import msgspec
 from gputopo.captures.held import without_held
 from gputopo.topology.matching import aligned, cuda_order, first_with_gpus
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.index_ranges import parse_cpus
-from gputopo.values.links import same_address
+from gputopo.values.fact_path import FactPath, item, key_of, key_text, values_at, within
+from gputopo.values.fields import field_at
 from gputopo.values.machine import Contradiction, Gpu, Hop, Machine
 
-_PASSING = re.compile(
-    r"^(?!links\[).*"  # only a GPU's NVLinks come and go
-    r"\.(?:now|pstate|draw|\w+_now|utilization_percent\.\w+|temperature_c\.(?:gpu|memory|margin)|lost|detail"
-    r"|(?:memory|bar1)_mib\.(?:used|free)|throttle\.\w+|processes|violation_ns\b.*|nvlinks|replay_counter"
-    r"|ecc\.(?:\w+ed_\w+|counts\b.*)|fan_percent|display_active|recovery_action|fabric\.\w+|aer\b.*)"
-)
-# What stands in a field of which nothing is known, where that is not None.
-_UNKNOWN = {"status": "not_read", "lost": False, "kind": "other", "root": ""}
-_EMPTY_IS_TOLD = frozenset({"reasons"})  # nothing holds the clocks down; other empty lists tell nothing
-_OF_ONE_MOMENT = "throttle"  # its mask and its reasons say the same of the same moment
-_KEYS: Mapping[str, Callable[[Any], Any]] = {
-    "gpus": lambda gpu: gpu.index,
-    "links": lambda link: (link.a, link.b),
-    "nics": lambda nic: nic.index,
-    "pci": lambda node: node.address,
-    "numa_nodes": lambda node: node.index,
-}
-# What a link does now, counters, and names, which every tool takes from a list of its own.
-_PASSING_OF_PCI = re.compile(r"pci\[[^\]]+\]\.(?:speed_gt_per_s|width|name|aer\b.*)")
+_EMPTY_IS_KNOWN = "throttle.reasons"  # empty: not throttled; other empty lists are lists of nothing known
+_ONE_READING = "throttle"  # its mask and its reasons are of the same time and report the same
 # NCCL leaves root ports and downstream ports out of its tree, tells the least of device and slot, and says
 # PHB of host bridges that it does not tell apart: any other source knows better.
 _VAGUE_SOURCE = "nccl xml"
-_VAGUE = re.compile(r"pci\[[^\]]+\]\.(?:root|parent|kind|max_speed_gt_per_s|max_width)")
-# Of 40 960 MiB of an A100, nvidia-smi's number, CUDA tells 40 540.
-_MEMORY_KEPT = 0.02
-_STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\]]+)\]")
+_VAGUE = frozenset({"root", "parent", "kind", "max_speed_gt_per_s", "max_width"})
 
-Told = Sequence[tuple[str, Any]]  # what each source told of one fact
+Reports = Sequence[tuple[str, Any]]  # a fact's value by source
 
 
 def merge(machines: Sequence[Machine]) -> Machine:
@@ -120,39 +99,39 @@ class _Merge:
             contradictions=(*earlier, *(c for c in new if c not in earlier)),
         )
 
-    def _fact(self, path: str, told: Told) -> Any:
-        """Give the first known value of a fact; note it where a later one differs."""
-        field = path.rpartition(".")[2]
-        known = [(name, value) for name, value in told if value is not None and value != _UNKNOWN.get(field)]
+    def _fact(self, path: str, reports: Reports) -> Any:
+        """Return the first known value of a fact; note where a later one differs."""
+        field = field_at(Machine, path)
+        known = [(name, value) for name, value in reports if field.is_known(value)]
         if not known:
-            return told[0][1]
+            return reports[0][1]
         first = known[0][1]
-        if field in _KEYS:
-            return self._each(path, known, _KEYS[field])
-        if field == _OF_ONE_MOMENT:
-            told_so = [one for one in known if one[1] != type(one[1])()] or known
-            whole = [one for one in told_so if f"{path}.reasons" not in self.reserved[one[0]]]
-            return (whole or told_so)[0][1]
+        may_differ = field.stability in ("state", "volatile")
+        if any(_is_list(value) for _, value in known) and not may_differ:
+            return self._each(path, known)
+        if path.endswith(f".{_ONE_READING}"):
+            reported = [one for one in known if one[1] != type(one[1])()] or known
+            whole = [one for one in reported if within(path, "reasons") not in self.reserved[one[0]]]
+            return (whole or reported)[0][1]
         if isinstance(first, msgspec.Struct):
             fields = first.__struct_fields__
             return type(first)(
-                **{f: self._fact(f"{path}.{f}", [(n, getattr(v, f)) for n, v in known]) for f in fields}
+                **{f: self._fact(within(path, f), [(n, getattr(v, f)) for n, v in known]) for f in fields}
             )
         if isinstance(first, dict):
             keys = dict.fromkeys(key for _, value in known for key in value)
-            return {k: self._fact(f"{path}.{k}", [(n, v[k]) for n, v in known if k in v]) for k in keys}
+            return {k: self._fact(within(path, k), [(n, v[k]) for n, v in known if k in v]) for k in keys}
         exact = [one for one in known if not self._is_vague(*one, path)] or known
         first = exact[0][1]
-        differ = any(not _same(field, first, value) for _, value in exact[1:])
-        if differ and not _PASSING.match(path) and not _PASSING_OF_PCI.fullmatch(path):
+        if not may_differ and not all(field.same(first, value) for _, value in exact[1:]):
             self.found[path] = {name: _shown(value) for name, value in exact}
         return first
 
-    def _each(self, path: str, told: Told, key: Callable[[Any], Any]) -> tuple[Any, ...]:
+    def _each(self, path: str, reports: Reports) -> tuple[Any, ...]:
         """Merge lists of devices: each device of any list once, its facts from all that have it."""
-        lists = [(name, {key(value): value for value in values}) for name, values in told]
+        lists = [(name, {key_of(value): value for value in values}) for name, values in reports]
         return tuple(
-            self._fact(f"{path}[{_place(k)}]", [(name, values[k]) for name, values in lists if k in values])
+            self._fact(item(path, key_text(k)), [(name, values[k]) for name, values in lists if k in values])
             for k in sorted({k for _, values in lists for k in values})
         )
 
@@ -175,25 +154,12 @@ class _Merge:
             return True
         if not source.startswith(_VAGUE_SOURCE):
             return False
-        return value is Hop.PHB or _VAGUE.fullmatch(path) is not None
+        at = FactPath.parse(path)
+        return value is Hop.PHB or (at.group == "pci" and at.fact in _VAGUE)
 
 
-def _same(field: str, a: Any, b: Any) -> bool:
-    if field in ("cpu_affinity", "cpus") and parse_cpus(a) is not None:
-        return parse_cpus(a) == parse_cpus(b)
-    if field == "pci_address":
-        return same_address(a, b)
-    if field == "total":  # CUDA leaves out what the driver keeps for itself, and TensorFlow rounds
-        return bool(abs(a - b) <= _MEMORY_KEPT * max(a, b))
-    if field in ("p2p_read", "p2p_write") and "NOT_SUPPORTED" in (a, b):  # CUDA tells no more than that
-        return "OK" not in (a, b)
-    if field == "name":  # drivers since 465 put the maker's name before the product's
-        return bool(str(a).removeprefix("NVIDIA ") == str(b).removeprefix("NVIDIA "))
-    return bool(a == b)
-
-
-def _place(key: Any) -> str:
-    return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
+def _is_list(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], msgspec.Struct)
 
 
 def _shown(value: Any) -> str:
@@ -226,26 +192,14 @@ def _joined(lists: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _is_filled(machine: Machine, fact: str) -> bool:
-    """Tell whether a fact such as `gpus[0].pcie.gen_now` or `links[*].hop` is known of all it names."""
-    values: list[Any] = [machine]
-    field = ""
-    for step in _STEP.finditer(fact):
-        if step[1]:
-            field = step[1]
-            values = [v.get(field) if isinstance(v, dict) else getattr(v, field, None) for v in values]
-        elif field in _KEYS:
-            key = _KEYS[field]
-            values = [v for many in values for v in many or () if step[2] in ("*", _place(key(v)))]
-        else:
-            return False
-    return bool(values) and all(_is_known(field, value) for value in values)
+    """Return whether a fact such as `gpus[0].pcie.gen_now` or `links[*].hop` is known of all it names."""
+    values = values_at(machine, fact)
+    return bool(values) and all(_is_known(fact, value) for value in values)
 
 
-def _is_known(field: str, value: Any) -> bool:
+def _is_known(path: str, value: Any) -> bool:
     if isinstance(value, Gpu):
         return not value.lost
-    if field in _EMPTY_IS_TOLD:
-        return value is not None
     if isinstance(value, msgspec.Struct) and not any(f.required for f in msgspec.structs.fields(value)):
         return bool(value != type(value)())
-    return value is not None and value != _UNKNOWN.get(field, ())
+    return field_at(Machine, path).is_known(value) and (value != () or path.endswith(_EMPTY_IS_KNOWN))

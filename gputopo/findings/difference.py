@@ -4,32 +4,26 @@ Only facts that both tell are compared. What moves from second to second (clocks
 change, and of a counter only a rise is.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from gputopo.findings.load import at_work
-from gputopo.values.fields import path_in_words, value_in_words
-from gputopo.values.index_ranges import parse_cpus
+from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, single_facts, within
+from gputopo.values.fields import Field, field_at, path_in_words
 from gputopo.values.links import same_address
 from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
 
 Device = TypeVar("Device", Gpu, Nic)
 
-# Readings of a moment, what stands for the place in the list, and what other facts already say.
-_PASSING = re.compile(
-    r"clocks_mhz\.\w+\.now|pstate|throttle\..*|violation_ns.*|power_w\.draw|fan_percent|display_active"
-    r"|temperature_c\.(?:gpu|memory|margin)|(?:memory|bar1)_mib\.(?:used|free)|utilization_percent\..*"
-    r"|processes.*|index|uuid|lost|p2p_reason|detail|speed_gt_per_s|hops.*|kind|address|a|b"
-)
-_COUNTERS = re.compile(
-    r"pcie\.(?:replay_counter|aer\..*)|aer\..*|ecc\.(?:un)?corrected_.*|ecc\.counts\..*|nvlinks\[\d+\]\.errors\..*"
-)
-_ABOUT_EQUAL = 0.01  # of a memory size: kernel and driver keep a share that differs from version to version
-_UNKNOWN = ("not_read", "")
+# What stands for the place in the list, and what other facts or sentences report already.
+_NOT_COMPARED: dict[type[msgspec.Struct], frozenset[str]] = {
+    Gpu: frozenset({"index", "uuid", "lost"}),
+    Link: frozenset({"a", "b", "p2p_reason"}),
+    Nic: frozenset({"index", "hops"}),
+    PciNode: frozenset({"address", "kind"}),
+}
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
@@ -89,24 +83,24 @@ class _Comparing:
         if old.gpus and (new.gpus or new.driver.status in ("ok", "no_device")):
             for gpu in old.gpus:
                 if gpu.index not in was_seen:
-                    self._say(f"gpus[{gpu.index}]", _named(gpu), None, f"{_named(gpu)} is gone")
+                    self._say(at_gpu(gpu.index), _named(gpu), None, f"{_named(gpu)} is gone")
         if new.gpus and (old.gpus or old.driver.status in ("ok", "no_device")):
             for gpu in new.gpus:
                 if gpu.index not in is_seen:
-                    self._say(f"gpus[{gpu.index}]", None, _named(gpu), f"{_named(gpu)} is new")
+                    self._say(at_gpu(gpu.index), None, _named(gpu), f"{_named(gpu)} is new")
         for was, now in pairs:
             self._gpu(was, now)
 
     def _gpu(self, was: Gpu, now: Gpu) -> None:
-        path, subject = f"gpus[{now.index}]", f"GPU {now.index}"
+        path, subject = at_gpu(now.index), f"GPU {now.index}"
         if was.index != now.index:
             says = f"{subject} was GPU {was.index}: the GPUs are numbered anew"
-            self._say(f"{path}.index", was.index, now.index, says)
+            self._say(within(path, "index"), was.index, now.index, says)
         if was.uuid and now.uuid and was.uuid != now.uuid:
-            self._say(f"{path}.uuid", None, None, f"{subject} is another card than before")
+            self._say(within(path, "uuid"), None, None, f"{subject} is another card than before")
         if was.lost != now.lost:
             state = "is lost: it was counted and did not answer" if now.lost else "answers again"
-            self._say(f"{path}.lost", was.lost, now.lost, f"{subject} {state}")
+            self._say(within(path, "lost"), was.lost, now.lost, f"{subject} {state}")
         if not (at_work(was) and at_work(now)):
             # An idle GPU lowers its link: only two readings under load can be compared.
             was, now = _without_generation(was), _without_generation(now)
@@ -122,94 +116,55 @@ class _Comparing:
         for link in new.links:
             was = before.get((link.a, link.b))
             if was is not None:
-                self.structs(f"links[{link.a}-{link.b}]", f"GPUs {link.a} and {link.b}", was, link)
+                self.structs(at_link(link.a, link.b), f"GPUs {link.a} and {link.b}", was, link)
 
     def nics(self, old: tuple[Nic, ...], new: tuple[Nic, ...]) -> None:
         if not old or not new:  # most captures say nothing of network cards
             return
         pairs = _paired(old, new, (_same_nic, _same_nic_slot, _same_nic_name))
         for was, now in pairs:
-            self.structs(f"nics[{now.index}]", f"network card {_nic_name(now)}", was, now)
+            self.structs(at_nic(now.index), f"network card {_nic_name(now)}", was, now)
         for nic in old:
             if not any(nic is was for was, _ in pairs):
                 name = _nic_name(nic)
-                self._say(f"nics[{nic.index}]", name, None, f"network card {name} is gone")
+                self._say(at_nic(nic.index), name, None, f"network card {name} is gone")
         for nic in new:
             if not any(nic is now for _, now in pairs):
                 name = _nic_name(nic)
-                self._say(f"nics[{nic.index}]", None, name, f"network card {name} is new")
+                self._say(at_nic(nic.index), None, name, f"network card {name} is new")
 
     def bridges(self, old: tuple[PciNode, ...], new: tuple[PciNode, ...]) -> None:
         before = {node.address: node for node in old}
         for node in new:
             was = before.get(node.address)
             if was is not None and was.kind == node.kind:
-                self.structs(f"pci[{node.address}]", f"PCI device {node.address}", was, node)
+                self.structs(at_pci(node.address), f"PCI device {node.address}", was, node)
 
     def structs(self, path: str, subject: str, was: msgspec.Struct, now: msgspec.Struct) -> None:
         """Compare all facts of two values of one kind, and of the values within them."""
-        before, after = dict(_facts(was)), dict(_facts(now))
+        before, after = dict(single_facts(was)), dict(single_facts(now))
+        left_out = _NOT_COMPARED.get(type(now), frozenset())
         for fact in dict.fromkeys([*before, *after]):
-            if not _PASSING.fullmatch(fact):
-                self._fact(f"{path}.{fact}", subject, fact, before.get(fact), after.get(fact))
+            field = field_at(type(now), fact)
+            if field.stability != "volatile" and field.path not in left_out:
+                words = f"{subject}: {path_in_words(type(now), fact)}"
+                self._fact(within(path, fact), field, words, before.get(fact), after.get(fact))
 
-    def _fact(self, path: str, subject: str, fact: str, was: Any, now: Any) -> None:
-        told = [value is not None and value not in _UNKNOWN for value in (was, now)]
-        if not all(told):
-            self.one_sided += any(told)
+    def _fact(self, path: str, field: Field, words: str, was: Any, now: Any) -> None:
+        known = [field.is_known(value) for value in (was, now)]
+        if not all(known):
+            self.one_sided += any(known)
             return
         self.compared += 1
-        words = f"{subject}: {path_in_words(fact)}"
-        if _COUNTERS.fullmatch(fact):
+        if field.counter:
             if now > was:
                 self._say(path, was, now, f"{words} rose by {now - was} to {now}")
-        elif not _same(fact, was, now):
-            shown = value_in_words(fact, now), value_in_words(fact, was)
+        elif not field.same(was, now):
+            shown = field.value_in_words(now), field.value_in_words(was)
             self._say(path, was, now, f"{words} is {shown[0]}, was {shown[1]}")
 
     def _say(self, fact: str, was: Any, now: Any, says: str) -> None:
         self.changes.append(Change(fact=fact, was=was, is_=now, says=says))
-
-
-def _facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Give the single facts of a value by path: `pcie.gen_max`, `nvlinks[0].active`, `aer.fatal`."""
-    if isinstance(value, msgspec.Struct):
-        parts: Iterable[tuple[str, Any]] = (
-            (_joined(path, name), getattr(value, name)) for name in value.__struct_fields__
-        )
-    elif isinstance(value, dict):
-        parts = ((_joined(path, str(name)), one) for name, one in value.items())
-    elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
-        parts = ((f"{path}[{_place(one, number)}]", one) for number, one in enumerate(value))
-    else:
-        yield path, value.value if isinstance(value, Enum) else value
-        return
-    for name, one in parts:
-        yield from _facts(one, name)
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _place(one: Any, number: int) -> Any:
-    return getattr(one, "link", getattr(one, "index", number))
-
-
-def _same(fact: str, was: Any, now: Any) -> bool:
-    if was == now:
-        return True
-    if fact == "name" and isinstance(was, str) and isinstance(now, str):
-        # Drivers since 465 put the maker's name before the product's.
-        return was.removeprefix("NVIDIA ") == now.removeprefix("NVIDIA ")
-    if fact in ("cpu_affinity", "cpus") or fact.endswith("].cpus"):
-        known = parse_cpus(was)
-        return known is not None and known == parse_cpus(now)
-    if fact in ("pci_address", "pcie.limiting_hop") or fact.endswith("remote_pci_address"):
-        return same_address(was, now)
-    if "memory_mib" in fact:
-        return bool(abs(was - now) <= _ABOUT_EQUAL * max(was, now))
-    return False
 
 
 def _paired(

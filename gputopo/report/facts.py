@@ -1,12 +1,15 @@
 """Facts of a machine by path (`gpus[0].clocks_mhz.memory.now`): their words, and why they are missing."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
 
 from gputopo.report.layout import QUIET, Line, body_width, labelled, paragraph, plain
-from gputopo.values.fields import fact_in_words
+from gputopo.values.fact_path import EVERY, FactPath, above, at_gpu
+from gputopo.values.fields import fields_of, last_in_words, path_in_words
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Gpu, Machine
+from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {
@@ -21,13 +24,19 @@ _REASONS = {
     "LIB_RM_VERSION_MISMATCH": "library and kernel module of different versions",
 }
 
-_FABRIC = "fabric"
 _DOES_NOT_APPLY = ("NOT_SUPPORTED", "N/A", "Not Supported")  # NVML's word, and nvidia-smi's
 
 _LONGEST_SUBJECT = 24  # of a label; longer ones are counted
 
-_PATH = re.compile(r"(?P<kind>[a-z_]+)\[(?P<key>[^\]]*)\](?:\.(?P<fact>.*))?")
 _KINDS = {"gpus": "GPU", "links": "link", "nics": "NIC", "pci": "PCI device"}
+_VALUES: dict[str, type[msgspec.Struct]] = {
+    "gpus": Gpu,
+    "links": Link,
+    "nics": Nic,
+    "pci": PciNode,
+    "host": Host,
+    "driver": Driver,
+}
 
 
 def reason_for(missing: Mapping[str, str], path: str) -> str | None:
@@ -35,7 +44,7 @@ def reason_for(missing: Mapping[str, str], path: str) -> str | None:
     while path:
         if path in missing:
             return missing[path]
-        path = path.rpartition(".")[0]
+        path = above(path)
     return None
 
 
@@ -57,19 +66,19 @@ def not_read(machine: Machine) -> dict[str, str]:
     of Hopper tell no fabric). `Machine.missing` keeps it.
     """
     without = {
-        gpu.index
+        str(gpu.index)
         for gpu in machine.gpus
-        if reason_for(machine.missing, f"gpus[{gpu.index}].{_FABRIC}.state") in _DOES_NOT_APPLY
+        if reason_for(machine.missing, at_gpu(gpu.index, "fabric.state")) in _DOES_NOT_APPLY
         and not any(link.remote_kind == "switch" for link in gpu.nvlinks or ())
     }
-    holders = {f"gpus[{index}]" for index in without}
     if len(without) == len(machine.gpus):
-        holders.add("gpus[*]")
-    return {
-        path: why
-        for path, why in machine.missing.items()
-        if not (path.split(".")[1:2] == [_FABRIC] and path.partition(".")[0] in holders)
-    }
+        without.add(EVERY)
+    return {path: why for path, why in machine.missing.items() if not _is_fabric_of(path, without)}
+
+
+def _is_fabric_of(path: str, gpus: Collection[str]) -> bool:
+    at = FactPath.parse(path)
+    return at.group == "gpus" and at.key in gpus and at.fact.split(".")[0] == "fabric"
 
 
 def missing_view(machine: Machine, width: int) -> list[Line]:
@@ -99,17 +108,16 @@ def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
     """
     holders: dict[tuple[str, str, str], list[str]] = {}  # (kind, fact, reason): keys
     for path, reason in missing.items():
-        found = _PATH.fullmatch(path)
-        if found:
-            where = (found["kind"], found["fact"] or "everything", reason)
-            holders.setdefault(where, []).append(found["key"])
-        else:
-            room, _, fact = path.partition(".")
-            holders.setdefault((room, fact or room, reason), [])
-    groups: dict[tuple[str, str], list[str]] = {}
+        at = FactPath.parse(path)
+        fact = at.fact or ("everything" if at.key else at.group)
+        keys = holders.setdefault((at.group, fact, reason), [])
+        keys += [at.key] if at.key else []
+    groups: dict[tuple[str, str, str], list[str]] = {}
     for (kind, fact, reason), keys in holders.items():
-        groups.setdefault((_subject(kind, keys), reason), []).append(fact)
-    return {group: _facts_in_words(facts) for group, facts in groups.items()}
+        groups.setdefault((kind, _subject(kind, keys), reason), []).append(fact)
+    return {
+        (subject, reason): _facts_in_words(kind, facts) for (kind, subject, reason), facts in groups.items()
+    }
 
 
 def _subject(kind: str, keys: list[str]) -> str:
@@ -125,26 +133,27 @@ def _subject(kind: str, keys: list[str]) -> str:
     return named[0].upper() + named[1:] if len(named) <= _LONGEST_SUBJECT else f"{len(keys)} {word}s"
 
 
-def _facts_in_words(facts: Iterable[str]) -> str:
-    """Give `memory clock (now, max), P-state` for facts that share their first parts."""
+def _facts_in_words(kind: str, facts: Iterable[str]) -> str:
+    """Return `memory clock (now, max), P-state` for facts that share their first parts."""
+    value = _VALUES.get(kind, Machine)
     parts: dict[str, list[str]] = {}
     for fact in facts:
-        base, _, last = fact.rpartition(".")
-        if base:
-            parts.setdefault(base, []).append(fact_in_words(last))
+        if above(fact):
+            parts.setdefault(above(fact), []).append(fact)
         else:
             parts.setdefault(fact, [])
     return ", ".join(
-        plain(fact_in_words(base)) + ("" if _is_whole(base, lasts) else f" ({plain(', '.join(lasts))})")
-        for base, lasts in parts.items()
+        plain(path_in_words(value, part))
+        + ("" if _is_whole(value, part, within_it) else f" ({plain(_lasts(value, within_it))})")
+        for part, within_it in parts.items()
     )
 
 
-def _is_whole(part: str, names: Iterable[str]) -> bool:
-    """Whether the names are all the facts of that part of a GPU, or there are none to tell."""
-    names = set(names)
-    value: object = Gpu(index=0)
-    for name in part.split("."):
-        value = getattr(value, name, None)
-    fields = getattr(value, "__struct_fields__", ())
-    return not names or set(map(fact_in_words, fields)) == names
+def _lasts(value: type[msgspec.Struct], facts: Iterable[str]) -> str:
+    return ", ".join(last_in_words(value, fact) for fact in facts)
+
+
+def _is_whole(value: type[msgspec.Struct], part: str, facts: Sequence[str]) -> bool:
+    """Return whether the facts are all of that part, or none is named."""
+    all_of_it = {path for path in fields_of(value) if above(path) == part}
+    return not facts or set(facts) == all_of_it

@@ -1,95 +1,231 @@
-"""Facts of a machine in words, by the parts of their paths: `clocks_mhz.memory` is the memory clock."""
+"""The declaration of each fact of a machine, beside its field, and the fields of a value found by path.
 
+    fan_percent: Annotated[int | None, Fact("fan", unit="%", stability="volatile", smi=Smi(...), metric=...)]
+
+What treats all facts alike reads it here: merging captures, comparing readings, words for a person, the
+readers of `nvidia-smi` and the metrics for Prometheus. A field within a field takes unit, stability and
+labels of the outer one where it declares none; `{}` in its names stands for the outer one's.
+"""
+
+import functools
 import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
+
+Stability = Literal[
+    "fixed",  # given by the hardware
+    "setting",  # changes when somebody changes it, or with a repair or a reboot
+    "state",  # changes by itself: no contradiction between two captures, but worth reporting
+    "volatile",  # passes from second to second: neither
+]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all values: immutable, fields by name."""
 
 
-# The last words of paths as a person says them; what is not here is shown with its underscores as spaces.
-_WORDS = {
-    "clocks_mhz": "clocks",
-    "clocks_mhz.graphics": "graphics clock",
-    "clocks_mhz.sm": "SM clock",
-    "clocks_mhz.memory": "memory clock",
-    "clocks_mhz.video": "video clock",
-    "violation_ns": "violation times",
-    "throttle": "throttling",
-    "power_w": "power",
-    "temperature_c": "temperature",
-    "pcie": "PCIe",
-    "memory_mib": "memory",
-    "bar1_mib": "BAR1",
-    "utilization_percent": "utilization",
-    "fan_percent": "fan",
-    "ecc": "ECC",
-    "mig": "MIG",
-    "aer": "AER errors",
-    "pstate": "P-state",
-    "pci_address": "PCI address",
-    "pci_device_id": "PCI device id",
-    "cuda_index": "CUDA index",
-    "numa_node": "NUMA node",
-    "numa_nodes": "NUMA nodes",
-    "cpu_affinity": "CPU affinity",
-    "cpu_model": "CPU model",
-    "logical_cpus": "logical CPUs",
-    "uuid": "UUID",
-    "nvlinks": "NVLinks",
-    "hop": "PCIe hop",
-    "iommu": "IOMMU",
-    "acs": "ACS",
-    "cuda_version": "CUDA version",
-    "nvml_version": "NVML version",
-    "p2p_read": "peer read",
-    "p2p_write": "peer write",
-    "p2p_reason": "peer access reason",
-    "host.memory_mib": "memory",
-    "cpus": "CPUs",
-    "gb_per_s": "speed",
-    "max_speed_gt_per_s": "max speed",
-}
-# What a number of a path is counted in, by the first part that names it.
-_UNITS = (
-    ("_mhz", " MHz"),
-    ("power_w", " W"),
-    ("temperature_c", " C"),
-    ("_mib", " MiB"),
-    ("percent", " %"),
-    ("gb_per_s", " GB/s"),
-    ("gt_per_s", " GT/s"),
-)
-_NUMBERED = re.compile(r"([a-z_]+)\[([0-9]+)\]")  # a part of which there are several: numa_nodes[1]
+class Smi(msgspec.Struct, frozen=True):
+    """Names of a fact in `nvidia-smi`: `-q -x`, `-q` and `--query-gpu`; "" where a dialect does not have it.
+
+    A name is a path of tags (`pci/pci_bus_id`) or of headings (`PCI/Bus Id`), in any case. Where driver
+    eras differ all names are listed with `|` between them; the first that has a value counts. `kind`: how the
+    value is written, see gputopo.captures.smi.values; None: as a number with the fact's unit.
+    """
+
+    xml: str = ""
+    text: str = ""
+    csv: str = ""
+    kind: str | None = None
 
 
-def fact_in_words(fact: str) -> str:
-    """Give `clocks_mhz.memory` as `memory clock`; a path that has no words keeps its own."""
-    part = _NUMBERED.fullmatch(fact)
-    if part is not None:
-        return f"{_WORDS.get(part[1], part[1]).removesuffix('s')} {part[2]}"
-    return _WORDS.get(fact, fact.replace("_", " "))
+class Metric(msgspec.Struct, frozen=True):
+    """The series of a fact for Prometheus, without the prefix. `by`: label of a dictionary's keys."""
+
+    name: str
+    help: str
+    by: str = ""
 
 
-def path_in_words(path: str) -> str:
-    """Give a whole path within a device, `clocks_mhz.memory.max`, as `memory clock max`."""
-    base, _, last = path.rpartition(".")
-    if path in _WORDS or not base:
-        return fact_in_words(path)
-    return f"{path_in_words(base)} {fact_in_words(last)}"
+class Fact(msgspec.Struct, frozen=True):
+    """What a field of a value is to a person and to the formats that have it.
+
+    `words`: None: the field's name. `part`: how a field within this one is called. `counter`: only rises.
+    `peers`: GPUs of one model agree on it unless something is wrong. `tolerance`, a share, and `same`: when
+    values of two sources are the same, where that is not equality. `info`: a label of the device's `_info`
+    series, where it is words; `labels`: of its own series.
+    """
+
+    words: str | None = None
+    unit: str = ""
+    stability: Stability | None = None
+    counter: bool = False
+    peers: bool = False
+    smi: Smi | None = None
+    metric: Metric | None = None
+    labels: Mapping[str, str] = {}
+    info: bool = False
+    tolerance: float = 0.0
+    same: Callable[[Any, Any], bool] | None = None
+    part: str = "{whole} {part}"
 
 
-def value_in_words(path: str, value: object) -> str:
-    """Give a value with its unit: `3200 MHz`, `x16`, `on`; one that is not there reads `not told`."""
-    if value is None:
-        return "not told"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if not isinstance(value, int | float):
-        return str(value)
-    if path.rpartition(".")[2] in ("width", "max_width", "width_now", "width_max"):
-        return f"x{value}"
-    number = f"{value:g}" if isinstance(value, float) else str(value)
-    return number + next((unit for word, unit in _UNITS if word in path), "")
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """A field of a value by its path, with what it inherits from the fields around it.
+
+    `path`: `clocks_mhz.memory.max`, `nvlinks[].active`. `words`: with `{}` for each index. `default`: what it
+    is where nothing is known of it. `smi`: with the outer field's names filled in.
+    """
+
+    path: str
+    fact: Fact
+    own_words: str
+    words: str
+    unit: str = ""
+    stability: Stability = "setting"
+    counter: bool = False
+    smi: Smi | None = None
+    metric: Metric | None = None
+    labels: Mapping[str, str] = {}
+    default: Any = None
+    leaf: bool = True  # no value with fields of its own, nor several
+
+    def same(self, a: Any, b: Any) -> bool:
+        """Return whether two sources report the same value."""
+        if self.fact.tolerance:
+            return bool(abs(a - b) <= self.fact.tolerance * max(a, b))
+        return bool(a == b) if self.fact.same is None else self.fact.same(a, b)
+
+    def is_known(self, value: Any) -> bool:
+        """Return whether a value is one, not what stands there when nothing is known."""
+        return value is not None and value != "" and value != self.default
+
+    def value_in_words(self, value: object) -> str:
+        """Return a value with its unit: `3200 MHz`, `x16`, `on`."""
+        if value is None:
+            return "not reported"
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if not isinstance(value, int | float):
+            return str(value)
+        number = f"{value:g}" if isinstance(value, float) else str(value)
+        return f"x{number}" if self.unit == "lanes" else f"{number} {self.unit}".rstrip()
+
+
+@functools.cache
+def fields_of(kind: type[msgspec.Struct]) -> dict[str, Field]:
+    """Return all fields of a value's class and of the values within it, by path, outer ones first."""
+    found: dict[str, Field] = {}
+    _add_fields(found, kind, None)
+    return found
+
+
+def field_at(kind: type[msgspec.Struct], path: str) -> Field:
+    """Return the field at a path within a value, `nvlinks[2].active`; of a dictionary's key, the dictionary.
+
+    A path that the class does not have is a field of its own name.
+    """
+    fields = fields_of(kind)
+    known = _INDEX.sub("[]", path)
+    while known not in fields and "." in known:
+        known = known.rpartition(".")[0]
+    return fields.get(known) or Field(path=path, fact=Fact(), own_words=_spaced(path), words=_spaced(path))
+
+
+def path_in_words(kind: type[msgspec.Struct], path: str) -> str:
+    """Return a path within a value in words: `memory clock max`, `NVLink 2 speed`."""
+    field = field_at(kind, path)
+    beyond = _INDEX.sub("[]", path).removeprefix(field.path)
+    words = field.words.format(*_INDEX.findall(path)) if "{}" in field.words else field.words
+    return words + _spaced(beyond).replace(".", " ")
+
+
+def last_in_words(kind: type[msgspec.Struct], path: str) -> str:
+    """Return the last part of a path in words: `max` of `clocks_mhz.memory.max`."""
+    known = _INDEX.sub("[]", path)
+    field = fields_of(kind).get(known)
+    return _spaced(known.rpartition(".")[2]) if field is None else field.own_words
+
+
+_INDEX = re.compile(r"\[([^\]]*)\]")
+_PLURAL = re.compile(r"(?<=s)es$|s$")
+
+
+def _add_fields(found: dict[str, Field], kind: type[msgspec.Struct], outer: Field | None) -> None:
+    required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
+    for name, default in zip(
+        kind.__struct_fields__, (None,) * required + kind.__struct_defaults__, strict=True
+    ):
+        annotation = kind.__annotations__[name]
+        fact = next((one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, Fact)), Fact())
+        inner, listed = _struct_in(annotation)
+        default = None if default is msgspec.NODEFAULT or inner is not None else default
+        field = _field(name, fact, outer, default, leaf=inner is None)
+        found[field.path] = field
+        if inner is not None:
+            if listed:
+                words = f"{_PLURAL.sub('', field.words)} {{}}"
+                field = msgspec.structs.replace(field, path=f"{field.path}[]", words=words)
+                found[field.path] = field
+            _add_fields(found, inner, field)
+
+
+def _field(name: str, fact: Fact, outer: Field | None, default: Any, *, leaf: bool) -> Field:
+    own = fact.words if fact.words is not None else _spaced(name)
+    if outer is None:
+        outer = Field(path="", fact=Fact(part="{part}"), own_words="", words="")
+    smi, metric = fact.smi, fact.metric
+    if smi is not None and outer.smi is not None:
+        smi = Smi(
+            _filled(smi.xml, outer.smi.xml),
+            _filled(smi.text, outer.smi.text),
+            _filled(smi.csv, outer.smi.csv),
+            smi.kind,
+        )
+    if metric is not None and outer.metric is not None:
+        metric = Metric(
+            metric.name.replace("{}", outer.metric.name),
+            metric.help.replace("{}", outer.metric.help),
+            metric.by,
+        )
+    return Field(
+        path=f"{outer.path}.{name}".lstrip("."),
+        fact=fact,
+        own_words=own,
+        words=outer.fact.part.replace("{whole}", outer.words).replace("{part}", own),
+        unit=fact.unit or outer.unit,
+        stability=fact.stability or outer.stability,
+        counter=fact.counter or outer.counter,
+        smi=smi,
+        metric=metric,
+        labels={**outer.labels, **fact.labels},
+        default=default,
+        leaf=leaf,
+    )
+
+
+def _filled(names: str, outer: str) -> str:
+    """Put each of the outer names, the preferred one first, in the place of `{}` in each of the names."""
+    return "|".join(
+        dict.fromkeys(
+            name.replace("{}", whole)
+            for whole in outer.split("|")
+            for name in names.split("|")
+            if whole or "{}" not in name
+        )
+    )
+
+
+def _struct_in(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
+    """Return the class of values that an annotation holds, and whether it holds several."""
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return annotation, False
+    origin = get_origin(annotation)
+    inner = get_args(annotation)[:1] if origin in (Annotated, tuple) else get_args(annotation)
+    found = next((kind for one in inner if (kind := _struct_in(one))[0] is not None), (None, False))
+    return found[0], found[1] or (origin is tuple and found[0] is not None)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")

@@ -44,6 +44,12 @@ def parse_cpus(text: str) -> frozenset[int] | None:
     return None if cpus is None or cpus[-1] >= _MAX_CPUS else frozenset(cpus)
 
 
+def same_cpus(a: str, b: str) -> bool:
+    """Return whether two lists name the same CPUs; texts that are no lists are compared as they are."""
+    cpus = parse_cpus(a)
+    return a == b if cpus is None else cpus == parse_cpus(b)
+
+
 def pairs_in_words(pairs: Iterable[Pair], *, most: int = _PAIRS_NAMED) -> str:
     """Return pairs of GPUs, in either order, as what they are together, else one by one, `most` of them.
 

@@ -4,12 +4,12 @@ A fact that is absent is None, and `Machine.missing` holds the reason under the 
 (`gpus[0].clocks_mhz.memory.now`). Units are in the names. Building a value never asks the machine anything.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.fields import Value
+from gputopo.values.fields import Fact, Metric, Smi, Value
 from gputopo.values.gpu import (
     JOINING,
     ClockMhz,
@@ -29,6 +29,7 @@ from gputopo.values.gpu import (
     Throttle,
     UtilizationPercent,
 )
+from gputopo.values.index_ranges import same_cpus
 from gputopo.values.links import Hop, Link, Nic, PciNode
 
 __all__ = [
@@ -63,29 +64,50 @@ __all__ = [
 ]
 
 
+_KERNEL_SHARE = 0.01  # of memory: what the kernel keeps for itself differs from version to version
+
+
 class NumaNode(Value, frozen=True):
-    """One memory node: its CPUs as a list ("0-9,20-29"), its memory, its distances to nodes 0, 1, ..."""
+    """One NUMA node: its CPUs as a list ("0-9,20-29"), its memory, its distances to nodes 0, 1, ..."""
 
     index: int
-    cpus: str | None = None
-    memory_mib: int | None = None
+    cpus: Annotated[str | None, Fact("CPUs", same=same_cpus)] = None
+    memory_mib: Annotated[
+        int | None,
+        Fact(
+            "memory",
+            unit="MiB",
+            tolerance=_KERNEL_SHARE,
+            metric=Metric("numa_node_memory_bytes", "memory of a NUMA node"),
+        ),
+    ] = None
     distances: tuple[int, ...] | None = None
 
 
 class Host(Value, frozen=True):
     """The computer around the GPUs. No host name: it identifies a person's machine."""
 
-    cpu_model: str | None = None
-    sockets: int | None = None
-    physical_cores: int | None = None
-    logical_cpus: int | None = None
-    memory_mib: int | None = None
-    numa_nodes: tuple[NumaNode, ...] | None = None
-    kernel: str | None = None
-    iommu: str | None = None  # off, passthrough, translated
-    acs: str | None = None  # off, on
-    container: str | None = None  # docker, podman, kubernetes, lxc, ...
-    virtual_machine: str | None = None  # kvm, vmware, ...; "none" on bare metal
+    cpu_model: Annotated[str | None, Fact("CPU model", info=True)] = None
+    sockets: Annotated[int | None, Fact(metric=Metric("host_sockets", "CPU sockets"))] = None
+    physical_cores: Annotated[int | None, Fact(metric=Metric("host_physical_cores", "CPU cores"))] = None
+    logical_cpus: Annotated[
+        int | None, Fact("logical CPUs", metric=Metric("host_logical_cpus", "logical CPUs"))
+    ] = None
+    memory_mib: Annotated[
+        int | None,
+        Fact(
+            "memory",
+            unit="MiB",
+            tolerance=_KERNEL_SHARE,
+            metric=Metric("host_memory_bytes", "memory of the host"),
+        ),
+    ] = None
+    numa_nodes: Annotated[tuple[NumaNode, ...] | None, Fact("NUMA nodes")] = None
+    kernel: Annotated[str | None, Fact(info=True)] = None
+    iommu: Annotated[str | None, Fact("IOMMU", info=True)] = None  # off, passthrough, translated
+    acs: Annotated[str | None, Fact("ACS", info=True)] = None  # off, on
+    container: Annotated[str | None, Fact(info=True)] = None  # docker, podman, kubernetes, lxc, ...
+    virtual_machine: Annotated[str | None, Fact(info=True)] = None  # kvm, vmware, ...; "none" on bare metal
 
 
 DriverStatus = Literal[
@@ -95,21 +117,42 @@ DriverStatus = Literal[
     "library_missing",  # a device, but no libnvidia-ml.so.1
     "version_mismatch",  # library and kernel module are of different versions
     "no_permission",  # /dev/nvidia* may not be opened, or is not there (a container)
-    "other_driver",  # a device that another kernel driver holds (nouveau, vfio-pci)
-    "failed",  # NVML failed in a way that fits none of these
-    "not_read",  # a capture that says nothing about it
+    "other_driver",  # a device that is bound to another kernel driver (nouveau, vfio-pci)
+    "failed",  # NVML failed otherwise
+    "not_read",  # a capture without it
 ]
 
 
 class Driver(Value, frozen=True):
-    """The NVIDIA driver: its state, and its versions as NVML gives them."""
+    """The NVIDIA driver: its state, and its versions as NVML reports them."""
 
-    status: DriverStatus = "not_read"
-    version: str | None = None
-    cuda_version: str | None = None
-    nvml_version: str | None = None
-    kernel_module_version: str | None = None
-    detail: str | None = None  # the driver's own words where it failed
+    status: Annotated[DriverStatus, Fact(info=True)] = "not_read"
+    version: Annotated[
+        str | None,
+        Fact(
+            info=True,
+            smi=Smi(
+                "kmd_version|driver_version",
+                "KMD Version|Driver Version",
+                "kmd_version|driver_version",
+                kind="version",
+            ),
+        ),
+    ] = None
+    cuda_version: Annotated[
+        str | None,
+        Fact(
+            "CUDA version",
+            info=True,
+            smi=Smi("cuda_umd_version|cuda_version", "CUDA UMD Version|CUDA Version", kind="version"),
+        ),
+    ] = None
+    nvml_version: Annotated[
+        str | None,
+        Fact("NVML version", info=True, smi=Smi("nvml_version", "NVML Version", kind="version")),
+    ] = None
+    kernel_module_version: Annotated[str | None, Fact(info=True)] = None
+    detail: Annotated[str | None, Fact(stability="volatile")] = None  # driver message where it failed
 
 
 class Contradiction(Value, frozen=True):

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.captures.smi import recovery, values
+from gputopo.captures.smi import values
 from gputopo.captures.smi.names import Names
-from gputopo.captures.smi.table_health import BASE_REASONS
+from gputopo.captures.smi.table import BASE_REASONS, DRAIN_RECOMMENDED, RECOVERY, RESET_REQUIRED
 from gputopo.captures.smi.values import LOST, NEEDS_RESET, Value
 from gputopo.reference.clock_events import BITS, decode
+from gputopo.values.fields import field_at
 from gputopo.values.machine import Gpu, GpuProcess
 
 _NO_PROCESSES = ("", "none")
@@ -20,11 +21,6 @@ _INSTANCES = ("mig device", "mig_devices")
 _DICTIONARIES = ("violation_ns.", "ecc.counts.", "fabric.health.")
 _REASON = "throttle.reasons."
 _PART = "only a part of the reasons is told"
-_STEADY = re.compile(
-    r"name|brand|architecture|uuid|pci_\w+|(?:memory|bar1)_mib\.total|clocks_mhz\.\w+\.max"
-    r"|power_w\.(?:min|max|default_limit)|pcie\.(?:gen|width)_max\w*"
-)
-_WHO = re.compile(r"name|brand|architecture|uuid|pci_\w+")
 _ERROR = re.compile(r"unknown error|err!+", re.IGNORECASE)
 _FEWEST_ERRORS = 3  # a fan or a sensor alone may fail on a card that works
 # Which counts make up NVML's totals, where the card does not tell them: one of the sets, whole.
@@ -161,7 +157,7 @@ class Card:
             self.lost = True
             self.notes.setdefault("", "an error stands in the place of every reading")
         self._throttle(values, missing)
-        recovery.join(values, missing, refused=self.needs_reset)
+        _recovery(values, missing, refused=self.needs_reset)
         _totals(values, missing)
         self._gather(values, missing)
         nested: dict[str, Any] = {"index": index, "lost": self.lost}
@@ -177,7 +173,7 @@ class Card:
         """Give what the output tells of a fact that does not change, first so and later otherwise."""
         found: dict[str, tuple[str, str]] = {}
         for fact, tellings in self.told.items():
-            if _STEADY.fullmatch(fact) is None:
+            if field_at(Gpu, fact).stability != "fixed":
                 continue
             said = {
                 visit: str(value.value)
@@ -231,7 +227,11 @@ class Card:
 def _answers_nothing(values: Mapping[str, Any], missing: Mapping[str, str]) -> bool:
     """Tell whether nothing but who the card is was answered, and errors for several other questions."""
     errors = sum(1 for why in missing.values() if _ERROR.fullmatch(why))
-    return errors >= _FEWEST_ERRORS and all(_WHO.fullmatch(fact) for fact in values)
+    return errors >= _FEWEST_ERRORS and all(map(_is_identity, values))
+
+
+def _is_identity(fact: str) -> bool:
+    return "." not in fact and field_at(Gpu, fact).stability == "fixed"
 
 
 def _said(value: Value) -> str:
@@ -261,3 +261,25 @@ def _totals(values: dict[str, Any], missing: dict[str, str]) -> None:
                 reasons = [why for fact, why in missing.items() if fact.startswith(f"ecc.counts.{since}.")]
                 if reasons:
                     missing[total] = reasons[0]
+
+
+def _recovery(values: dict[str, Any], missing: dict[str, str], *, refused: bool) -> None:
+    """Make one fact of what is reported of a reset; see table.RECOVERY.
+
+    `refused`: the driver wrote `GPU requires reset`, the text of NVML_ERROR_RESET_REQUIRED, for a value.
+    """
+    required, recommended = values.pop(RESET_REQUIRED, None), values.pop(DRAIN_RECOMMENDED, None)
+    reasons = [reason for fact in (RESET_REQUIRED, DRAIN_RECOMMENDED) if (reason := missing.pop(fact, None))]
+    action = values.get(RECOVERY)
+    if action in (None, "none"):
+        if refused or required:
+            action = "reset"
+        elif recommended:
+            action = "drain and reset"
+        elif required is False and recommended is False:
+            action = "none"
+    if action is not None:
+        values[RECOVERY] = action
+        missing.pop(RECOVERY, None)
+    elif reasons:
+        missing.setdefault(RECOVERY, reasons[0])

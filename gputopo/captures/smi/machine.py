@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gputopo.captures.smi import recovery, table, values
+from gputopo.captures.smi import table, values
 from gputopo.captures.smi.card import Card
 from gputopo.captures.smi.names import Named
 from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
@@ -102,7 +102,7 @@ def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], sourc
 
 def _place(fact: str) -> str:
     """Give the field of the Gpu in which a fact stands: dictionaries and lists are one field."""
-    for field in ("throttle.reasons", "violation_ns", "ecc.counts", "fabric.health", recovery.ACTION):
+    for field in table.COLLECTED:
         if fact.startswith(f"{field}."):
             return field
     return fact

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gputopo.captures.smi import known, table
-from gputopo.captures.smi.rows import Dialect, Row
+from gputopo.captures.smi.table import Dialect, Row
 
 
 class Named(NamedTuple):

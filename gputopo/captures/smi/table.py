@@ -1,250 +1,217 @@
-"""What `nvidia-smi` calls each fact, in its three ways to print: XML, text and CSV. One row a fact.
+"""The names of each fact in the three dialects of `nvidia-smi`: XML, text and CSV. One row a fact.
 
-A name is a path of tags (`pci/pci_bus_id`) or of headings (`PCI/Bus Id`), in any letter case. Where a driver
-era has another name for the same thing both stand in the row, the better one first: it wins if it has a
-value.
-Names: `nvidia-smi -q -x` and `-q` of drivers 319 to 610, `nvidia-smi --help-query-gpu` of driver 590.
+Fields declare their names themselves (gputopo.values.gpu). Here are the names of what has no field of its
+own: the keys of dictionaries, and questions that together make one fact.
 """
 
 from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
-from gputopo.captures.smi.rows import Row
-from gputopo.captures.smi.table_fabric import FABRIC
-from gputopo.captures.smi.table_health import HEALTH
+import msgspec
 
-DRIVER = (
-    Row(
-        "version",
-        "version",
-        "kmd_version|driver_version",
-        "KMD Version|Driver Version",
-        "kmd_version|driver_version",
+from gputopo.values.fields import fields_of
+from gputopo.values.machine import Driver, Gpu, GpuProcess
+
+Dialect = Literal["xml", "text", "csv"]
+
+_PLACE: dict[Dialect, int] = {"xml": 0, "text": 1, "csv": 2}
+
+
+class Row(NamedTuple):
+    """A fact of the Gpu (its path there), how its value is written (see values.py), and its names."""
+
+    fact: str
+    kind: str
+    xml: str
+    text: str
+    csv: str = ""
+
+    def names(self, dialect: Dialect) -> tuple[str, ...]:
+        """Return the names in one dialect, the preferred one first."""
+        listed = (self.xml, self.text, self.csv)[_PLACE[dialect]].lower().split("|")
+        return tuple(dict.fromkeys(name for name in listed if name))
+
+
+def _declared(kind: type[msgspec.Struct]) -> Iterable[Row]:
+    for path, field in fields_of(kind).items():
+        if field.smi is not None and field.leaf and "[]" not in path:
+            names = field.smi
+            yield Row(path, names.kind or field.unit, names.xml, names.text, names.csv)
+
+
+# Our names of the reasons are those of gputopo.reference.clock_events.BITS. Tag, heading, query.
+_REASONS = (
+    ("gpu_idle", "gpu_idle", "Idle"),
+    ("applications_clocks_setting", "applications_clocks_setting", "Applications Clocks Setting"),
+    ("sw_power_cap", "sw_power_cap", "SW Power Cap"),
+    ("hw_slowdown", "hw_slowdown", "HW Slowdown"),
+    ("sync_boost", "sync_boost", "Sync Boost"),
+    ("sw_thermal_slowdown", "sw_thermal_slowdown", "SW Thermal Slowdown"),
+    ("hw_thermal_slowdown", "hw_thermal_slowdown", "HW Slowdown/HW Thermal Slowdown|HW Thermal Slowdown"),
+    (
+        "hw_power_brake_slowdown",
+        "hw_power_brake_slowdown",
+        "HW Slowdown/HW Power Brake Slowdown|HW Power Brake Slowdown",
     ),
-    Row("cuda_version", "version", "cuda_umd_version|cuda_version", "CUDA UMD Version|CUDA Version"),
-    Row("nvml_version", "version", "nvml_version", "NVML Version"),
+    ("display_clock_setting", "display_clocks_setting|display_clock_setting", "Display Clock Setting"),
+    ("board_limit", "board_limit", "Board Limit"),
+    ("reliability", "reliability", "Reliability"),
+    ("user_defined_clocks", "user_defined_clocks", "User Defined Clocks"),
+    ("unknown", "unknown", "Unknown"),
 )
-
-_IDENTITY = (
-    Row("name", "words", "product_name", "Product Name", "name|gpu_name"),
-    Row("brand", "words", "product_brand", "Product Brand"),
-    Row("architecture", "words", "product_architecture", "Product Architecture"),
-    Row("uuid", "uuid", "uuid", "GPU UUID", "uuid|gpu_uuid"),
-    Row("pci_address", "address", "pci/pci_bus_id", "PCI/Bus Id", "pci.bus_id|gpu_bus_id"),
-    Row("pci_device_id", "device", "pci/pci_device_id", "PCI/Device Id", "pci.device_id"),
-)
-
-_MODES = (
-    Row("display_active", "switch", "display_active", "Display Active", "display_active"),
-    Row("persistence_mode", "switch", "persistence_mode", "Persistence Mode", "persistence_mode"),
-    Row("compute_mode", "mode", "compute_mode", "Compute Mode", "compute_mode"),
-    Row(
-        "virtualization",
-        "lower",
-        "gpu_virtualization_mode/virtualization_mode",
-        "GPU Virtualization Mode/Virtualization Mode",
-    ),
-    Row("mig.mode", "switch", "mig_mode/current_mig", "MIG Mode/Current", "mig.mode.current"),
-    Row("mig.mode_pending", "switch", "mig_mode/pending_mig", "MIG Mode/Pending", "mig.mode.pending"),
-    Row("pstate", "pstate", "performance_state", "Performance State", "pstate"),
-)
-
-_GEN, _WIDTH = "pci/pci_gpu_link_info/pcie_gen/", "pci/pci_gpu_link_info/link_widths/"
-_GEN_TEXT, _WIDTH_TEXT = "PCI/GPU Link Info/PCIe Generation/", "PCI/GPU Link Info/Link Width/"
-_PCIE = (
-    Row("pcie.gen_now", "step", _GEN + "current_link_gen", _GEN_TEXT + "Current", "pcie.link.gen.current"),
-    Row("pcie.gen_max", "step", _GEN + "max_link_gen", _GEN_TEXT + "Max", "pcie.link.gen.max"),
-    Row(
-        "pcie.gen_max_device",
-        "step",
-        _GEN + "max_device_link_gen",
-        _GEN_TEXT + "Device Max",
-        "pcie.link.gen.gpumax",
-    ),
-    Row(
-        "pcie.gen_max_host",
-        "step",
-        _GEN + "max_host_link_gen",
-        _GEN_TEXT + "Host Max",
-        "pcie.link.gen.hostmax",
-    ),
-    Row(
-        "pcie.width_now",
-        "width",
-        _WIDTH + "current_link_width",
-        _WIDTH_TEXT + "Current",
-        "pcie.link.width.current",
-    ),
-    Row("pcie.width_max", "width", _WIDTH + "max_link_width", _WIDTH_TEXT + "Max", "pcie.link.width.max"),
-    Row("pcie.replay_counter", "count", "pci/replay_counter", "PCI/Replays Since Reset"),
-)
+# Reported in every era: without these the list of reasons in force is not whole.
+BASE_REASONS = ("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown")
 
 
-def _memory() -> Iterable[Row]:
-    for part in ("total", "used", "free"):
+def _reasons() -> Iterable[Row]:
+    for reason, tags, headings in _REASONS:
         yield Row(
-            f"memory_mib.{part}",
-            "MiB",
-            f"fb_memory_usage/{part}",
-            f"FB Memory Usage/{part}",
-            f"memory.{part}",
+            f"throttle.reasons.{reason}",
+            "active",
+            "|".join(
+                f"clocks_{era}_reasons/clocks_{era}_reason_{tag}"
+                for era in ("event", "throttle")
+                for tag in tags.split("|")
+            ),
+            "|".join(
+                f"Clocks {era} Reasons/{heading}"
+                for era in ("Event", "Throttle")
+                for heading in headings.split("|")
+            ),
+            "|".join(
+                f"clocks_{era}_reasons.{tag}" for era in ("event", "throttle") for tag in tags.split("|")
+            ),
         )
-    for part in ("total", "used", "free"):
-        yield Row(f"bar1_mib.{part}", "MiB", f"bar1_memory_usage/{part}", f"BAR1 Memory Usage/{part}")
 
 
-_LOAD = (
-    Row("fan_percent", "%", "fan_speed", "Fan Speed", "fan.speed"),
-    Row("utilization_percent.gpu", "%", "utilization/gpu_util", "Utilization/GPU", "utilization.gpu"),
-    Row(
-        "utilization_percent.memory",
-        "%",
-        "utilization/memory_util",
-        "Utilization/Memory",
-        "utilization.memory",
-    ),
-)
-
-_T = "temperature/"
-_TEMPERATURE = (
-    Row(
-        "temperature_c.gpu", "C", _T + "gpu_temp", _T + "GPU Current Temp|Temperature/Gpu", "temperature.gpu"
-    ),
-    Row("temperature_c.memory", "C", _T + "memory_temp", _T + "Memory Current Temp", "temperature.memory"),
-    Row("temperature_c.slowdown", "C", _T + "gpu_temp_slow_threshold", _T + "GPU Slowdown Temp"),
-    Row("temperature_c.shutdown", "C", _T + "gpu_temp_max_threshold", _T + "GPU Shutdown Temp"),
-    Row("temperature_c.max_operating", "C", _T + "gpu_temp_max_gpu_threshold", _T + "GPU Max Operating Temp"),
-    Row(
-        "temperature_c.memory_max_operating",
-        "C",
-        _T + "gpu_temp_max_mem_threshold",
-        _T + "Memory Max Operating Temp",
-    ),
-    Row(
-        "temperature_c.target",
-        "C",
-        _T + "gpu_target_temperature",
-        _T + "GPU Target Temperature|Temperature/GPU Target Temperature Specification",
-    ),
-    Row(
-        "temperature_c.margin",
-        "C",
-        _T + "gpu_temp_tlimit",
-        _T + "GPU T.Limit Temp|Temperature/GPU Current T.Limit Temp",
-        "temperature.gpu.tlimit",
-    ),
-    Row(
-        "temperature_c.margin_slowdown",
-        "C",
-        _T + "gpu_temp_slow_tlimit_threshold",
-        _T + "GPU Slowdown T.Limit Temp",
-    ),
-    Row(
-        "temperature_c.margin_shutdown",
-        "C",
-        _T + "gpu_temp_max_tlimit_threshold",
-        _T + "GPU Shutdown T.Limit Temp",
-    ),
-    Row(
-        "temperature_c.margin_max_operating",
-        "C",
-        _T + "gpu_temp_max_gpu_tlimit_threshold",
-        _T + "GPU Max Operating T.Limit Temp",
-    ),
+# NVML's violation times are other counters than these, so these have the reasons' names. Tag, heading.
+_COUNTERS = (
+    ("sw_power_cap", "sw_power_cap", "SW Power Capping"),
+    ("sync_boost", "sync_boost", "Sync Boost"),
+    ("sw_thermal_slowdown", "sw_therm_slowdown", "SW Thermal Slowdown"),
+    ("hw_thermal_slowdown", "hw_therm_slowdown", "HW Thermal Slowdown"),
+    ("hw_power_brake_slowdown", "hw_power_brake", "HW Power Braking"),
 )
 
 
-def _in(sections: Iterable[str], *names: str) -> str:
-    """Give each name in each section, all of the first section first."""
-    return "|".join(f"{section}/{name}" for section in sections for name in names)
+def _counters() -> Iterable[Row]:
+    for name, tag, heading in _COUNTERS:
+        section = "clocks_event_reasons_counters"
+        yield Row(
+            f"violation_ns.{name}",
+            "us",
+            f"{section}/{section}_{tag}",
+            f"Clocks Event Reasons Counters/{heading}",
+            f"{section}.{name}",
+        )
 
 
-# The software limit is called "requested" since driver 530, and the one in force "current". Driver 610 has
-# them, and the default, in a section of their own.
-_PX = ("gpu_power_readings", "power_readings")
-_PT = ("GPU Power Readings", "Power Readings")
-_CX = ("gpu_power_readings/gpu_ceiling_power_limit", *_PX)
-_CT = ("GPU Power Readings/GPU Ceiling Power Limit", *_PT)
-_POWER = (
-    Row(
-        "power_w.draw",
-        "W",
-        _in(_PX, "average_power_draw", "power_draw", "instant_power_draw"),
-        _in(_PT, "Average Power Draw", "Power Draw", "Instantaneous Power Draw"),
-        "power.draw|power.draw.average|power.draw.instant",
-    ),
-    Row(
-        "power_w.limit",
-        "W",
-        _in(_CX, "requested_power_limit", "power_limit"),
-        _in(_CT, "Requested Power Limit", "Power Limit"),
-        "power.limit",
-    ),
-    Row(
-        "power_w.default_limit",
-        "W",
-        _in(_CX, "default_power_limit"),
-        _in(_CT, "Default Power Limit"),
-        "power.default_limit",
-    ),
-    Row(
-        "power_w.enforced_limit",
-        "W",
-        _in(_CX, "current_power_limit", "enforced_power_limit"),
-        _in(_CT, "Current Power Limit", "Enforced Power Limit"),
-        "enforced.power.limit",
-    ),
-    Row("power_w.min", "W", _in(_PX, "min_power_limit"), _in(_PT, "Min Power Limit"), "power.min_limit"),
-    Row("power_w.max", "W", _in(_PX, "max_power_limit"), _in(_PT, "Max Power Limit"), "power.max_limit"),
+# Up to Volta: single and double bit errors by place. Tag, heading, query.
+_PLACES = (
+    ("device_memory", "Device Memory", "device_memory"),
+    ("register_file", "Register File", "register_file"),
+    ("l1_cache", "L1 Cache", "l1_cache"),
+    ("l2_cache", "L2 Cache", "l2_cache"),
+    ("texture_memory", "Texture Memory", "texture_memory"),
+    ("texture_shm", "Texture Shared", "texture_shm"),
+    ("cbu", "CBU", "cbu"),
+)
+# Since Turing. Tag, heading, query.
+_SRAM = (
+    ("sram_correctable", "SRAM Correctable", "corrected.{}.sram"),
+    ("sram_uncorrectable", "SRAM Uncorrectable", "uncorrected.{}.sram"),
+    ("sram_uncorrectable_parity", "SRAM Uncorrectable Parity", "uncorrected.{}.sram.parity"),
+    ("sram_uncorrectable_secded", "SRAM Uncorrectable SEC-DED", "uncorrected.{}.sram.secded"),
+    ("dram_correctable", "DRAM Correctable", "corrected.{}.dram"),
+    ("dram_uncorrectable", "DRAM Uncorrectable", "uncorrected.{}.dram"),
+)
+_BUCKETS = (
+    ("l2", "L2"),
+    ("sm", "SM"),
+    ("microcontroller", "Microcontroller"),
+    ("pcie", "PCIE"),
+    ("other", "Other"),
 )
 
 
-def _clocks() -> Iterable[Row]:
-    sections = (
-        ("now", "clocks", "clocks", "current"),
-        ("max", "max_clocks", "max clocks", "max"),
-        ("application", "applications_clocks", "applications clocks", "applications"),
-        ("boost", "max_customer_boost_clocks", "max customer boost clocks", ""),
+def _ecc() -> Iterable[Row]:
+    for since in ("volatile", "aggregate"):
+        at = f"ecc_errors/{since}", f"ECC Errors/{since}"
+        for tag, heading, query in _SRAM:
+            yield Row(
+                f"ecc.counts.{since}.{tag}",
+                "count",
+                f"{at[0]}/{tag}",
+                f"{at[1]}/{heading}",
+                "ecc.errors." + query.format(since),
+            )
+        for bit, word in (("single", "corrected"), ("double", "uncorrected")):
+            section = f"{at[0]}/{bit}_bit/", f"{at[1]}/{bit} Bit/", f"ecc.errors.{word}.{since}."
+            for tag, heading, query in _PLACES:
+                names = section[0] + tag, section[1] + heading, section[2] + query
+                yield Row(f"ecc.counts.{since}.{bit}_bit.{tag}", "count", *names)
+    yield Row(
+        "ecc.counts.aggregate.sram_threshold_exceeded",
+        "yes as 1",
+        "ecc_errors/aggregate/sram_threshold_exceeded",
+        "ECC Errors/Aggregate/SRAM Threshold Exceeded",
+        "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
     )
-    domains = (
-        ("graphics", "graphics", "gr"),
-        ("sm", "sm", "sm"),
-        ("memory", "mem", "mem"),
-        ("video", "video", "video"),
-    )
-    for when, tag, heading, query in sections:
-        for domain, xml, short in domains:
-            csv = f"clocks.{query}.{domain}|clocks.{query}.{short}" if query else ""
-            if when == "now":
-                csv += f"|clocks.{short}|clocks.{domain}"
-            yield Row(f"clocks_mhz.{domain}.{when}", "MHz", f"{tag}/{xml}_clock", f"{heading}/{domain}", csv)
+    for tag, heading in _BUCKETS:
+        query = tag.replace("microcontroller", "mcu")
+        yield Row(
+            f"ecc.counts.aggregate_uncorrectable_sram_sources.sram_{tag}",
+            "count",
+            f"ecc_errors/aggregate_uncorrectable_sram_sources/sram_{tag}",
+            f"ECC Errors/Aggregate Uncorrectable SRAM Sources/SRAM {heading}",
+            f"ecc.errors.uncorrected.aggregate.sram.{query}",
+        )
 
 
-PROCESS = (
-    Row("pid", "count", "processes/process_info/pid", "Processes/Process ID|Compute Processes/Process ID"),
-    Row("kind", "process", "processes/process_info/type", "Processes/Process ID/Type"),
+# Tag, heading. The newer the driver the more of them.
+_FABRIC = (
+    ("summary", "Summary"),
+    ("bandwidth", "Bandwidth"),
+    ("route_recovery_in_progress", "Route Recovery in progress"),
+    ("route_unhealthy", "Route Unhealthy"),
+    ("access_timeout_recovery", "Access Timeout Recovery"),
+    ("incorrect_configuration", "Incorrect Configuration"),
+    ("partition_assigned", "Partition Assigned"),
+)
+
+
+def _fabric() -> Iterable[Row]:
+    for name, heading in _FABRIC:
+        at = f"fabric/health/{name}", f"Fabric/Health/{heading}", f"fabric.health.{name}"
+        yield Row(f"fabric.health.{name}", "fabric", *at)
+
+
+# What a GPU needs before it can be used again. Drivers since 570 name the action (`GPU Recovery Action`),
+# those from 530 answer two questions instead (nvml.h calls them deprecated in favour of the action).
+RECOVERY = "recovery_action"
+RESET_REQUIRED = f"{RECOVERY}.reset_required"
+DRAIN_RECOMMENDED = f"{RECOVERY}.drain_and_reset_recommended"
+
+_RECOVERY = (
     Row(
-        "name",
-        "program",
-        "processes/process_info/process_name",
-        "Processes/Process ID/Name|Compute Processes/Process ID/Name",
+        RESET_REQUIRED,
+        "yes",
+        "gpu_reset_status/reset_required",
+        "GPU Reset Status/Reset Required",
+        "reset_status.reset_required",
     ),
     Row(
-        "memory_mib",
-        "MiB",
-        "processes/process_info/used_memory",
-        "Processes/Process ID/Used GPU Memory|Compute Processes/Process ID/Used GPU Memory",
+        DRAIN_RECOMMENDED,
+        "yes",
+        "gpu_reset_status/drain_and_reset_recommended",
+        "GPU Reset Status/Drain and Reset Recommended",
+        "reset_status.drain_and_reset_recommended",
     ),
 )
 
-GPU = (
-    *_IDENTITY,
-    *_MODES,
-    *_PCIE,
-    *_memory(),
-    *_LOAD,
-    *_TEMPERATURE,
-    *_POWER,
-    *_clocks(),
-    *HEALTH,
-    *FABRIC,
-)
+# Fields that several rows make up: dictionaries, the list of reasons, the recovery action.
+COLLECTED = ("throttle.reasons", "violation_ns", "ecc.counts", "fabric.health", RECOVERY)
+
+DRIVER = tuple(_declared(Driver))
+PROCESS = tuple(_declared(GpuProcess))
+GPU = (*_declared(Gpu), *_reasons(), *_counters(), *_ecc(), *_fabric(), *_RECOVERY)
