@@ -1,13 +1,12 @@
 """Doubts about the machine as it was read: contradictions, unparsed lines, hidden or unknown topology."""
 
-import re
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
 from gputopo.findings.rule import Finding, Rule, check, present
 from gputopo.topology.hops import class_name, links_by_pair
-from gputopo.values.fields import path_in_words
+from gputopo.values.fact_path import FactPath, fact_in_words
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -56,7 +55,7 @@ def contradictions(machine: Machine) -> Iterator[Finding]:
             says = f"sources disagree on the topology of GPUs {a} and {b}: {values}; the first is used"
             yield TOPOLOGY_CONTRADICTION.finding(subject, says, evidence)
         else:
-            says = f"sources disagree on the {_in_words(fact, subject)}: {values}; the first is used"
+            says = f"sources disagree on the {fact_in_words(fact)}: {values}; the first is used"
             yield CONTRADICTION.finding(subject, says, evidence)
 
 
@@ -117,19 +116,9 @@ def unread_lines(machine: Machine) -> Iterator[Finding]:
 
 
 def _subject_of(machine: Machine, fact: str) -> Subject:
-    link = re.match(r"links\[(\d+)-(\d+)\]", fact)
-    if link and link[1] != link[2]:
-        return Subject.of_link(int(link[1]), int(link[2]))
-    found = re.match(r"gpus\[(\d+)\]", fact)
-    if found and int(found[1]) < len(machine.gpus):
-        return Subject.of_gpus([machine.gpus[int(found[1])].index])
-    return DRIVER if fact.startswith("driver.") else MACHINE
-
-
-def _in_words(fact: str, subject: Subject) -> str:
-    """Return `PCI address of GPU 1` for a fact's path; one of another kind keeps its own words."""
-    device = re.fullmatch(r"(?:gpus|links)\[[\d-]+\]\.(.+)", fact)
-    if device is None or not subject.gpus:
-        return path_in_words(fact)
-    gpus = " and ".join(map(str, subject.gpus))
-    return f"{path_in_words(device[1])} of GPU{'s' if len(subject.gpus) > 1 else ''} {gpus}"
+    at = FactPath.parse(fact)
+    if at.group == "links" and len(set(at.indices)) == 2:
+        return Subject.of_link(*at.indices)
+    if at.group == "gpus" and at.indices and at.indices[0] < len(machine.gpus):
+        return Subject.of_gpus([machine.gpus[at.indices[0]].index])
+    return DRIVER if at.group == "driver" else MACHINE

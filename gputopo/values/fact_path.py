@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.values.gpu import GpuProcess, NvLink
-from gputopo.values.links import Link, PciNode
+from gputopo.values.fields import path_in_words
+from gputopo.values.machine import Gpu, GpuProcess, Link, Machine, NvLink, PciNode
 
 EVERY = "*"
 
@@ -66,6 +66,16 @@ class FactPath(msgspec.Struct, frozen=True):
                 return None
             fact = fact.replace(f"{kind}:{number}", f"{kind}:{index}")
         return FactPath(self.group, key, fact)
+
+
+def fact_in_words(path: str) -> str:
+    """Return an address in words: `PCI address of GPU 1`, `driver CUDA version`."""
+    at = FactPath.parse(path)
+    if at.fact and at.group == "gpus" and at.indices:
+        return f"{path_in_words(Gpu, at.fact)} of GPU {at.key}"
+    if at.fact and at.group == "links" and at.indices:
+        return f"{path_in_words(Link, at.fact)} of GPUs {' and '.join(map(str, at.indices))}"
+    return path_in_words(Machine, path)
 
 
 def item(listed: str, key: object, fact: str = "") -> str:

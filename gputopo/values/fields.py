@@ -93,9 +93,11 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
     def same(self, a: Any, b: Any) -> bool:
         """Return whether two sources report the same value."""
+        if a == b:
+            return True
         if self.fact.tolerance:
             return bool(abs(a - b) <= self.fact.tolerance * max(a, b))
-        return bool(a == b) if self.fact.same is None else self.fact.same(a, b)
+        return self.fact.same is not None and self.fact.same(a, b)
 
     def is_known(self, value: Any) -> bool:
         """Return whether a value is one, not what stands there when nothing is known."""

@@ -1,48 +1,134 @@
+"""Every field says what it is: its words, unit, names and whether it passes."""
+
+import msgspec
 import pytest
 
-from gputopo.reference.pcie import generation_of
-from gputopo.values.fields import path_in_words, value_in_words
+from gputopo.values.fields import Fact, Field, field_at, fields_of, last_in_words, path_in_words
+from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("kind", "path", "words"),
     [
-        ("clocks_mhz.memory.max", "memory clock max"),
-        ("power_w.limit", "power limit"),
-        ("pcie.width_now", "PCIe width now"),
-        ("ecc.corrected_volatile", "ECC corrected volatile"),
-        ("memory_mib.total", "memory total"),
-        ("numa_node", "NUMA node"),
-        ("numa_nodes[1].cpus", "NUMA node 1 CPUs"),
-        ("nvlinks[2].gb_per_s", "NVLink 2 speed"),
-        ("max_speed_gt_per_s", "max speed"),
-        ("something_new", "something new"),
+        (Gpu, "clocks_mhz.memory.max", "memory clock max"),
+        (Gpu, "clocks_mhz", "clocks"),
+        (Gpu, "power_w.limit", "power limit"),
+        (Gpu, "pcie.width_now", "PCIe width now"),
+        (Gpu, "pcie.aer.fatal", "PCIe AER errors fatal"),
+        (Gpu, "ecc.corrected_volatile", "ECC corrected volatile"),
+        (Gpu, "memory_mib.total", "memory total"),
+        (Gpu, "numa_node", "NUMA node"),
+        (Host, "numa_nodes[1].cpus", "NUMA node 1 CPUs"),
+        (Gpu, "nvlinks[2].gb_per_s", "NVLink 2 speed"),
+        (Gpu, "nvlinks[2].errors.crc_flit", "NVLink 2 errors crc flit"),
+        (PciNode, "max_speed_gt_per_s", "max speed"),
+        (Machine, "driver.cuda_version", "driver CUDA version"),
+        (Gpu, "something_new", "something new"),
     ],
 )
-def test_a_path_is_told_in_words(path: str, words: str) -> None:
-    assert path_in_words(path) == words
+def test_a_path_in_words(kind: type[msgspec.Struct], path: str, words: str) -> None:
+    assert path_in_words(kind, path) == words
+
+
+def test_the_last_part_of_a_path_in_words() -> None:
+    assert [last_in_words(Gpu, f"clocks_mhz.{name}") for name in ("sm", "sm.now", "new_one")] == [
+        "SM",
+        "now",
+        "new one",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "words"),
+    ("kind", "path", "value", "words"),
     [
-        ("clocks_mhz.memory.max", 4004, "4004 MHz"),
-        ("power_w.limit", 151.0, "151 W"),
-        ("pcie.width_max", 8, "x8"),
-        ("max_width", 8, "x8"),
-        ("memory_mib.total", 8114, "8114 MiB"),
-        ("max_speed_gt_per_s", 8.0, "8 GT/s"),
-        ("nvlinks[2].gb_per_s", 25.781, "25.781 GB/s"),
-        ("persistence_mode", True, "on"),
-        ("persistence_mode", False, "off"),
-        ("name", None, "not told"),
-        ("name", "card", "card"),
+        (Gpu, "clocks_mhz.memory.max", 4004, "4004 MHz"),
+        (Gpu, "power_w.limit", 151.0, "151 W"),
+        (Gpu, "pcie.width_max", 8, "x8"),
+        (PciNode, "max_width", 8, "x8"),
+        (Gpu, "memory_mib.total", 8114, "8114 MiB"),
+        (PciNode, "max_speed_gt_per_s", 8.0, "8 GT/s"),
+        (Gpu, "nvlinks[2].gb_per_s", 25.781, "25.781 GB/s"),
+        (Gpu, "persistence_mode", True, "on"),
+        (Gpu, "persistence_mode", False, "off"),
+        (Gpu, "fan_percent", 30, "30 %"),
+        (Gpu, "name", None, "not reported"),
+        (Gpu, "name", "card", "card"),
     ],
 )
-def test_a_value_has_its_unit(path: str, value: object, words: str) -> None:
-    assert value_in_words(path, value) == words
+def test_a_value_has_its_unit(kind: type[msgspec.Struct], path: str, value: object, words: str) -> None:
+    assert field_at(kind, path).value_in_words(value) == words
 
 
-@pytest.mark.parametrize(("speed", "generation"), [(2.5, 1), (8.0, 3), (64.0, 6), (7.0, None), (None, None)])
-def test_a_speed_has_its_generation(speed: float | None, generation: int | None) -> None:
-    assert generation_of(speed) == generation
+@pytest.mark.parametrize(
+    ("path", "stability", "counter"),
+    [
+        ("gpus[0].clocks_mhz.sm.now", "volatile", False),
+        ("gpus[0].clocks_mhz.sm.max", "fixed", False),
+        ("gpus[0].throttle.mask", "volatile", False),  # of the field around it
+        ("gpus[0].pcie.gen_now", "state", False),
+        ("gpus[0].ecc.counts.volatile.single_bit.cbu", "state", True),
+        ("gpus[0].nvlinks[1].errors.replay", "state", True),
+        ("gpus[0].persistence_mode", "setting", False),
+        ("links[0-1].nvlinks", "setting", False),
+        ("pci[0000:01:00.0].aer.fatal", "state", True),
+        ("driver.version", "setting", False),
+    ],
+)
+def test_a_fact_is_fixed_or_passes(path: str, stability: str, counter: bool) -> None:
+    field = field_at(Machine, path)
+    assert (field.stability, field.counter) == (stability, counter)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "a", "b", "same"),
+    [
+        (Gpu, "name", "NVIDIA Tesla T4", "Tesla T4", True),
+        (Gpu, "name", "Tesla T4", "Tesla P4", False),
+        (Gpu, "pci_address", "00000000:01:00.0", "0000:01:00.0", True),
+        (Gpu, "cpu_affinity", "0-3", "0,1,2,3", True),
+        (Gpu, "cpu_affinity", "0-3", "N/A", False),
+        (Gpu, "memory_mib.total", 40960, 40540, True),
+        (Gpu, "memory_mib.total", 40960, 39000, False),
+        (Link, "p2p_read", "NOT_SUPPORTED", "CHIPSET_NOT_SUPPORTED", True),
+        (Link, "p2p_read", "NOT_SUPPORTED", "OK", False),
+        (Gpu, "power_w.limit", 300.0, 301.0, False),
+    ],
+)
+def test_two_sources_agree_as_far_as_they_can(
+    kind: type[msgspec.Struct], path: str, a: object, b: object, same: bool
+) -> None:
+    assert field_at(kind, path).same(a, b) is same
+
+
+def test_the_names_of_an_outer_field_are_filled_in_the_preferred_ones_first() -> None:
+    smi = field_at(Gpu, "clocks_mhz.memory.now").smi
+    assert smi is not None
+    assert (smi.xml, smi.text) == ("clocks/mem_clock", "Clocks/Memory")
+    assert smi.csv == "clocks.current.memory|clocks.memory|clocks.current.mem|clocks.mem"
+    bar1 = field_at(Gpu, "bar1_mib.total")
+    assert bar1.smi is not None
+    assert bar1.metric is not None
+    assert (bar1.smi.csv, bar1.metric.name) == ("", "gpu_bar1_size_bytes")
+
+
+@pytest.mark.parametrize("kind", [Gpu, Host, Driver, Link, Nic, PciNode])
+def test_every_field_is_found_and_its_number_has_a_unit_where_its_name_does(
+    kind: type[msgspec.Struct],
+) -> None:
+    units = {"mhz": "MHz", "w": "W", "c": "C", "mib": "MiB", "percent": "%", "ns": "ns"}
+    for path, field in fields_of(kind).items():
+        ends = {units[word] for name in path.split(".") if (word := name.rpartition("_")[2]) in units}
+        assert not ends or field.unit in ends, path
+        assert "{}" not in "".join((field.smi.xml, field.smi.text, field.smi.csv) if field.smi else ()), path
+
+
+def test_the_peers_of_a_model_agree_on_what_the_hardware_or_an_administrator_gives() -> None:
+    marked = {path: field for path, field in fields_of(Gpu).items() if field.fact.peers}
+    assert {"memory_mib.total", "clocks_mhz.memory.max", "ecc.mode"} <= marked.keys()
+    assert {field.stability for field in marked.values()} == {"fixed", "setting"}
+
+
+def test_an_unknown_path_is_a_field_of_its_own_name() -> None:
+    assert field_at(Gpu, "new_one.now") == Field(
+        path="new_one.now", fact=Fact(), own_words="new one.now", words="new one.now"
+    )
