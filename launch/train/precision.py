@@ -115,7 +115,7 @@ def run_if(decision: Tensor, apply: Callable[[], Sequence[Any]]) -> Any:
 def _finite(gradients: Sequence[Tensor], variables: Sequence[Any]) -> Tensor:
     """Return on the host whether every number of the gradients is finite.
 
-    Each device makes one flag of its own gradients, so that one number of each is copied.
+    Each device makes one flag of its gradients, so that one number per device is copied.
     """
     by_device: dict[str, list[Tensor]] = {}
     for gradient, variable in zip(gradients, variables, strict=True):

@@ -24,7 +24,7 @@ class Updater:
     """Slots of every variable of a placement, and the ops of one update.
 
     `slots`: [place][variable][slot], each on its variable's device. What all variables of a device share
-    (Adam's powers) stands behind the slots of the first of them: behind `own_slots` of its own. `scale`: with
+    (Adam's powers) comes after the first variable's own slots, of which there are `own_slots`. `scale`: with
     an automatic loss scale, a step whose gradients are not all finite changes nothing but the scale.
     `independent`: each place is clipped by the norm of its own gradients.
     """

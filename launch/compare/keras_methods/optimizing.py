@@ -27,7 +27,7 @@ def optimizer_of(spec: Optimization, rate: float) -> keras.optimizers.Optimizer:
 
 
 class KerasUpdate:
-    """Applies gradients to a Keras model's variables on one device, in a function of its own.
+    """Applies gradients to a Keras model's variables on one device, in a separate function.
 
     `slots`: [variable][slot] of the optimizer, the count of its steps behind those of the first. `scale`: the
     loss scale; with an automatic one a step whose gradients are not all finite changes nothing but the scale.

@@ -1,7 +1,7 @@
 """Keras layers of the parallel model: a tower with its own device forward and backward, and the merge.
 
 Keras does not record `tf.device` around a call, and one tape over all towers leaves the backward pass
-without a device; so a tower opens its device in `call`, and again in a gradient of its own.
+without a device; so a tower opens its device in `call`, and again in a custom gradient.
 """
 
 import inspect
@@ -219,7 +219,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
             else:
                 first = tower * each
                 last = size if tower == towers - 1 else (tower + 1) * each
-            # Fewer rows than towers: one without a row of its own works on another's, and it does not count.
+            # Fewer rows than towers: one without a row computes another's, which does not count.
             count = last - first
             first = tf.minimum(first, size - 1)
             share = tf.cast(count / size, tf.float32)

@@ -32,7 +32,7 @@ from gputopo.values.errors import ExitCode, GputopoError, InputError
 
 HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
-# RuntimeError: a flipped bit that says "encrypted", or one that asks for a compression that is not known.
+# RuntimeError: a flipped bit that means "encrypted" or an unknown compression.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
 
 Array = np.ndarray[Any, Any]

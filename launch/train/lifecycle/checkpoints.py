@@ -47,8 +47,8 @@ class Checkpoints:
         found, damaged = files.newest(self._folder)
         if found is None and damaged and self._spec.lifecycle.resume:
             raise _all_damaged(damaged)
-        for says in damaged:
-            self._notice(says)
+        for remark in damaged:
+            self._notice(remark)
         if found is None:
             if self._spec.lifecycle.resume:
                 self._notice(f"There is no checkpoint in {self._folder}: training begins at the start.")
@@ -154,7 +154,7 @@ def load_for_evaluation(
     Raises InputError if there is none, or it is of another model.
     """
     found, damaged = files.newest(folder)
-    says = list(damaged)
+    remarks = list(damaged)
     if found is None and damaged:
         raise _all_damaged(damaged)
     if found is None:
@@ -166,11 +166,11 @@ def load_for_evaluation(
     wanted = msgspec.structs.replace(header, model=spec.model, classes=model.classes)
     files.require_same(found, wanted)
     if header.alone and header.places > 1:
-        says.append(f"The checkpoint holds {header.places} independent towers: the first is evaluated.")
+        remarks.append(f"The checkpoint holds {header.places} independent towers: the first is evaluated.")
     copies = variables_of(model, spec, placement, together=True)
     files.require_shapes(found, _shapes(copies))
     _restore(found, copies)
-    return found, says
+    return found, remarks
 
 
 def header_of(model: Model, spec: RunSpec, *, steps: int, images: int | None = None) -> Header:

@@ -158,9 +158,9 @@ def evaluate(
             "name the folder that a training run wrote with --checkpoints",
         )
     with built(ForwardStep, model, spec, emit, start) as step:
-        found, says = load_for_evaluation(Path(spec.lifecycle.checkpoints), model, spec, step.placement)
-        for said in says:
-            emit(Noticed(time_s=time.time(), says=said))
+        found, remarks = load_for_evaluation(Path(spec.lifecycle.checkpoints), model, spec, step.placement)
+        for remark in remarks:
+            emit(Noticed(time_s=time.time(), says=remark))
         emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
         emit(PhaseBegun(time_s=time.time(), phase="evaluation"))
         tally = Tally()

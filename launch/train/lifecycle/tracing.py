@@ -19,7 +19,7 @@ _HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for tho
 
 
 class Tracer:
-    """Profiles the steps that the spec names, each run of them as one profile in a folder of its own."""
+    """Profiles the steps that the spec names, each sequence of them as one profile in a separate folder."""
 
     def __init__(self, spec: RunSpec, emit: Emit) -> None:
         self._spec = spec
@@ -73,7 +73,7 @@ class Tracer:
                 f"{disk_reason(error)}. Free some space, or name another folder with --output."
             )
             return
-        devices, says = self._read(folder)
+        devices, remarks = self._read(folder)
         self._emit(
             Traced(
                 time_s=time.time(),
@@ -81,7 +81,7 @@ class Tracer:
                 steps=tuple(step.step for step in steps),
                 seconds=sum(step.seconds for step in steps),
                 devices=devices,
-                says=says,
+                says=remarks,
             )
         )
 
@@ -102,7 +102,7 @@ class Tracer:
             if self._spec.backend == "gpu"
             else "no op in the scope of a tower was recorded"
         )
-        return (f"The trace says nothing of {', '.join(sorted(missing))}: {why}.",)
+        return (f"The trace has nothing of {', '.join(sorted(missing))}: {why}.",)
 
     def _notice(self, says: str) -> None:
         self._emit(Noticed(time_s=time.time(), says=says))

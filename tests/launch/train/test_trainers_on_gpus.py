@@ -12,7 +12,7 @@ from tests.launch.forks import run_program
 pytestmark = pytest.mark.tensorflow
 
 ASK = """
-import json, sys
+import functools, json, sys
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from gputopo.values.events import Device
@@ -21,10 +21,13 @@ from gputopo.launch.train.training import stepper_of
 from gputopo.launch.train.placement import devices
 from gputopo.launch.spec.run_spec import Optimization, Precision, RunSpec
 
+@functools.cache
+def of_op(name):
+    return kernels.get_registered_kernels_for_op(name).kernel
+
 def has_gpu_kernel(node):
-    found = kernels.get_registered_kernels_for_op(node.op).kernel
     return any(one.device_type in ("GPU", "DEFAULT") and all(fits(rule, node) for rule in one.constraint)
-        for one in found)
+        for one in of_op(node.op))
 
 def fits(rule, node):
     allowed = set(rule.allowed_values.list.type)
