@@ -93,9 +93,13 @@ class TrainingStep:
             ]
             start = [tower.marks for tower in group]
             if waits == "own_copy":
-                for place, tower in enumerate(group, first):
-                    updates += self._reduce_update([tower], number, after=[tower.marks], place=place)
-                start += updates
+                changed = [
+                    op
+                    for place, tower in enumerate(group, first)
+                    for op in self._reduce_update([tower], number, after=[tower.marks], place=place)
+                ]
+                updates += changed
+                start += changed
             towers += group
         if waits == "each_tower":
             part = 1.0 / len(towers)
@@ -156,12 +160,16 @@ class TrainingStep:
 
         `part`: see `Updater.update`.
         """
+        # This step's gradients; buffered ones are reduced while the towers compute.
+        fresh = not self.placement.buffers
         # Groups of CPU devices: beside the last group a reduction would count as its computing.
-        last = self._at_once < len(self._spec.devices) and self.placement.waits in ("all", "each_tower")
+        in_groups = self._at_once < len(self._spec.devices)
+        last = fresh and in_groups and self.placement.waits in ("all", "each_tower")
+        early = fresh and not last and self._spec.backend == "cpu"
         with tf.name_scope("update"):
             with tf.control_dependencies(list(after) if last else []):
                 totals = self.placement.totals([tower.gradients for tower in towers])
-            if self._spec.backend == "cpu" and not last and self.placement.waits in ("all", "own_copy"):
+            if early and self.placement.waits in ("all", "own_copy"):
                 totals = self._once_read(totals, towers, place=place, after=after)
                 after = []
             # Waiting keeps the update in place. A weight still being read would be copied first, and then lie

@@ -40,6 +40,12 @@ def test_where_devices_take_turns_sums_wait_for_every_tower_so_that_none_counts_
     assert changes(found, "parameter_server", large=True) == {(3, 0)}
 
 
+def test_buffered_gradients_are_reduced_while_the_towers_compute() -> None:
+    found = built(cores=1, towers=3)
+    assert marks(found, "relaxed", "adds") == {0}
+    assert changes(found, "relaxed", large=True) == {(3, 0)}
+
+
 def test_devices_that_run_at_once_add_gradients_as_they_come() -> None:
     assert built(cores=1, towers=1)["parameter_server"]["adds"] == []  # one tower adds nothing
     two = built(cores=2, towers=2)

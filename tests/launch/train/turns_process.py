@@ -17,6 +17,7 @@ import msgspec  # noqa: E402
 import numpy as np  # noqa: E402
 
 from gputopo.launch.models import models  # noqa: E402
+from gputopo.launch.spec.run_spec import Exchange  # noqa: E402
 from gputopo.launch.train.placement.devices import set_up  # noqa: E402
 from gputopo.launch.train.step import TrainingStep  # noqa: E402
 from gputopo.launch.train.training import stepper_of  # noqa: E402
@@ -27,6 +28,7 @@ TOWERS = int(sys.argv[2])
 MODES: dict[str, dict[str, Any]] = {
     "parameter_server": {"variable_update": "parameter_server"},
     "ring": {"variable_update": "replicated", "all_reduce": "ring", "ps_device": None},
+    "relaxed": {"variable_update": "replicated", "exchange": Exchange(relaxed=True), "ps_device": None},
     "independent": {"variable_update": "independent", "ps_device": None},
 }
 KINDS = {"adds": ("AddN", "AddV2"), "changes": ("ResourceApplyGradientDescent",)}
