@@ -723,7 +723,7 @@ class Gpu(Value, frozen=True):
             stability="volatile",
             counter=True,
             metric=Metric(
-                "gpu_throttled_seconds_total", "time that clocks were held down, by reason", by="reason"
+                "gpu_throttled_seconds_total", "time that the clocks were throttled, by reason", by="reason"
             ),
         ),
     ] = None

@@ -8,7 +8,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+import msgspec
+
 from gputopo.report.layout import plain
+from gputopo.values.fact_path import values_at
+from gputopo.values.fields import fields_of
 
 Kind = Literal["gauge", "counter"]
 Label = str | int | None
@@ -72,9 +76,49 @@ class Exposition:
         self._series.setdefault(name, {}).setdefault(_labels(labels), _number(value))
 
 
-def times(value: float | None, factor: int) -> float | None:
-    """Give a number in its base unit, of which there are so many in one of its own; unknown stays unknown."""
-    return None if value is None else value * factor
+# What one unit of a fact is in Prometheus' base unit: times the first over the second.
+_BASE_UNITS = {
+    "MHz": (10**6, 1),
+    "MiB": (MIB, 1),
+    "GB/s": (10**9, 1),
+    "GT/s": (10**9, 1),
+    "%": (1, 100),
+    "ns": (1, 10**9),
+}
+
+
+def add_facts(out: Exposition, value: msgspec.Struct, labels: Mapping[str, Label]) -> None:
+    """Add the series that the fields of a value and of the values within it declare, but of no lists."""
+    for path, field in fields_of(type(value)).items():
+        metric = field.metric
+        if metric is None or not field.leaf or "[]" in path:
+            continue
+        found = next(iter(values_at(value, path)), None)
+        all_labels = {**labels, **field.labels}
+        if isinstance(found, dict):
+            counts = {key: _in_base_unit(count, field.unit) for key, count in found.items()}
+            out.counters(metric.name, metric.help, counts, metric.by, **all_labels)
+        elif field.counter:
+            out.counter(metric.name, metric.help, _in_base_unit(found, field.unit), **all_labels)
+        else:
+            out.gauge(metric.name, metric.help, _in_base_unit(found, field.unit), **all_labels)
+
+
+def info_labels(value: msgspec.Struct) -> dict[str, Label]:
+    """Return the labels of a value's `_info` series: the facts that are declared as such, by their names."""
+    return {
+        path.rpartition(".")[2]: found
+        for path, field in fields_of(type(value)).items()
+        if field.fact.info and "[]" not in path
+        for found in values_at(value, path)
+    }
+
+
+def _in_base_unit(value: float | bool | None, unit: str) -> float | bool | None:
+    if value is None or unit not in _BASE_UNITS:
+        return value
+    times, over = _BASE_UNITS[unit]
+    return value * times if over == 1 else value / over
 
 
 def _labels(labels: dict[str, Label]) -> str:

@@ -5,7 +5,7 @@ seconds), counters end in `_total`, facts without a number are `_info` series of
 """
 
 from gputopo.findings import SEVERITIES, Inspection
-from gputopo.report.metrics.exposition import MIB, Exposition, times
+from gputopo.report.metrics.exposition import Exposition, add_facts, info_labels
 from gputopo.report.metrics.gpu import add_gpu
 from gputopo.values.machine import Hop, Link, Machine, Nic, PciNode
 
@@ -32,35 +32,15 @@ def exposition(inspection: Inspection) -> str:
 def _machine(out: Exposition, machine: Machine) -> None:
     host, driver = machine.host, machine.driver
     out.info(
-        "machine",
-        "the machine that was read, and from what",
-        source=machine.source,
-        cpu_model=host.cpu_model,
-        kernel=host.kernel,
-        iommu=host.iommu,
-        acs=host.acs,
-        container=host.container,
-        virtual_machine=host.virtual_machine,
+        "machine", "the machine that was read, and from what", source=machine.source, **info_labels(host)
     )
-    out.info(
-        "driver",
-        "the NVIDIA driver: its state and versions",
-        status=driver.status,
-        version=driver.version,
-        cuda_version=driver.cuda_version,
-        nvml_version=driver.nvml_version,
-        kernel_module_version=driver.kernel_module_version,
-    )
+    out.info("driver", "the NVIDIA driver: its state and versions", **info_labels(driver))
     if driver.status != "not_read":
         out.gauge("driver_up", "whether the NVIDIA driver answers", driver.status == "ok")
     out.gauge("gpus", "GPUs that are known", len(machine.gpus))
-    out.gauge("host_sockets", "CPU sockets", host.sockets)
-    out.gauge("host_physical_cores", "CPU cores", host.physical_cores)
-    out.gauge("host_logical_cpus", "logical CPUs", host.logical_cpus)
-    out.gauge("host_memory_bytes", "memory of the host", times(host.memory_mib, MIB))
+    add_facts(out, host, {})
     for node in host.numa_nodes or ():
-        bytes_ = times(node.memory_mib, MIB)
-        out.gauge("numa_node_memory_bytes", "memory of a NUMA node", bytes_, node=node.index)
+        add_facts(out, node, {"node": node.index})
         for other, distance in enumerate(node.distances or ()):
             says = "distance of two NUMA nodes, 10 to itself (ACPI SLIT)"
             out.gauge("numa_distance", says, distance, a=node.index, b=other)
@@ -70,7 +50,7 @@ def _link(out: Exposition, link: Link) -> None:
     pair = {"a": link.a, "b": link.b}
     if link.hop is not None:
         _hop(out, "link_hop_level", link.hop, **pair)
-    out.gauge("link_nvlinks", "NVLinks between two GPUs", link.nvlinks, **pair)
+    add_facts(out, link, pair)
     for direction, status in (("read", link.p2p_read), ("write", link.p2p_write)):
         if status is not None and status != "UNKNOWN":
             out.gauge(
@@ -89,30 +69,14 @@ def _hop(out: Exposition, name: str, hop: Hop, **labels: str | int) -> None:
 
 
 def _nic(out: Exposition, nic: Nic) -> None:
-    out.info(
-        "nic",
-        "a network card",
-        nic=nic.index,
-        name=nic.name,
-        pci_address=nic.pci_address,
-        numa_node=nic.numa_node,
-    )
+    out.info("nic", "a network card", nic=nic.index, **info_labels(nic))
     for device, hop in nic.hops.items():
         _hop(out, "nic_hop_level", hop, nic=nic.index, device=device)
 
 
 def _pci(out: Exposition, node: PciNode) -> None:
     labels = {"address": node.address, "kind": node.kind, "parent": node.parent}
-    speeds = (("", node.speed_gt_per_s, "now"), ("_max", node.max_speed_gt_per_s, "at most"))
-    for ending, speed, when in speeds:
-        name = f"pci_link_speed{ending}_transfers_per_second"
-        says = f"transfers per second and lane of a PCI link {when}"
-        out.gauge(name, says, times(speed, 10**9), **labels)
-    out.gauge("pci_link_lanes", "lanes of a PCI link now", node.width, **labels)
-    out.gauge("pci_link_lanes_max", "lanes of a PCI link at most", node.max_width, **labels)
-    out.gauge("pci_acs", "whether access control sends peer traffic up to the root", node.acs, **labels)
-    says = "errors that a PCI device reported (AER)"
-    out.counters("pci_errors_total", says, node.aer, "severity", **labels)
+    add_facts(out, node, labels)
 
 
 def _findings(out: Exposition, inspection: Inspection) -> None:
