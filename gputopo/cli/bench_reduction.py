@@ -120,7 +120,7 @@ def _fixed_cost(cost_us: dict[str, float]) -> tuple[str, ...]:
     if not cost_us:
         return ()
     costs = ", ".join(f"{name} {us / 1000:.2f} ms" for name, us in cost_us.items())
-    return (f"A call that reduces nothing takes: {costs}. The times above include it.",)
+    return (f"Overhead of a call, included in the times above: {costs}.",)
 
 
 def _show_progress(method: str, number: int, count: int) -> None:

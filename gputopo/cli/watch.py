@@ -28,12 +28,12 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
 
 class Source(Protocol):
-    """Where the moments come from: gputopo.probes.watch.Watcher, or a double."""
+    """Source of the samples: gputopo.probes.watch.Watcher, or a double."""
 
     xid_reason: str | None
 
     def moment(self) -> MachineSample:
-        """Give the GPUs as they are now, and the errors since the call before."""
+        """Return the state of the GPUs now, and the errors since the previous call."""
 
 
 def watch(every: float, duration: float | None, shape: str, fail_on: Severity | None) -> int:
@@ -59,7 +59,7 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
             watch_source(machine, watcher, history, shape, ticks(every, duration), every)
             reason = watcher.xid_reason
     except NotReadError as error:
-        raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi tells more") from error
+        raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
     found = watching.find_watched(machine, history)
     _tell(found, shape, reason)
     return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
@@ -73,13 +73,13 @@ def watch_source(
     times: Iterator[None],
     every_s: float,
 ) -> None:
-    """Take a moment at each of `times`, show it and keep it in `history`. Ctrl-C ends it, quietly."""
-    show_moment = _shower(machine, source, shape, every_s)
+    """Sample at each of `times`, show the sample and add it to `history`, until Ctrl-C."""
+    show_sample = _shower(machine, source, shape, every_s)
     try:
         for _ in times:
-            moment = source.moment()
-            history.add(moment)
-            show_moment(moment)
+            sample = source.moment()
+            history.add(sample)
+            show_sample(sample)
     except KeyboardInterrupt:
         return
 
@@ -90,40 +90,40 @@ def ticks(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Give a mark every `every_s` seconds, the first at once, the last after `long_s` at most.
+    """Yield every `every_s` seconds, first at once, last after `long_s` at most.
 
     Marks that were missed are left out rather than made up for.
     """
-    start = due = now()
+    start = following = now()
     while True:
         yield
-        due = max(due + every_s, now())
-        if long_s is not None and due - start > long_s:
+        following = max(following + every_s, now())
+        if long_s is not None and following - start > long_s:
             return
-        sleep(max(due - now(), 0.0))
+        sleep(max(following - now(), 0.0))
 
 
-def moment_line(moment: MachineSample) -> str:
-    """Give a moment as one line of JSON with its schema first."""
-    document = {"schema": MOMENT_SCHEMA} | msgspec.to_builtins(moment)
+def sample_line(sample: MachineSample) -> str:
+    """Return a sample as one line of JSON with its schema first."""
+    document = {"schema": MOMENT_SCHEMA} | msgspec.to_builtins(sample)
     return msgspec.json.encode(document).decode() + "\n"
 
 
 def _shower(
     machine: "Machine", source: Source, shape: str, every_s: float
 ) -> Callable[[MachineSample], None]:
-    """Give the way to show a moment: JSON, a screen that stands still, or lines."""
+    """Return the function that shows a sample: as JSON, redrawn on the terminal, or as lines."""
     if shape == "json":
-        return lambda moment: emit(moment_line(moment))
+        return lambda sample: emit(sample_line(sample))
     from gputopo.cli.terminal import Screen, can_redraw
     from gputopo.report.watch import Recent, plain_lines, watch_view
 
     if not can_redraw():
-        return lambda moment: emit("".join(f"{line}\n" for line in plain_lines(moment)))
+        return lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))
     recent, screen = Recent(machine), Screen()
 
-    def draw(moment: MachineSample) -> None:
-        recent.add(moment)
+    def draw(sample: MachineSample) -> None:
+        recent.add(sample)
         screen.draw(watch_view(recent, source.xid_reason, every_s, screen.width))
 
     return draw
@@ -132,7 +132,7 @@ def _shower(
 def _require_gpus(machine: "Machine") -> None:
     broken = findings.driver_broken(machine)
     if broken is not None:
-        raise HardwareError(broken.says, broken.remedy or "nvidia-smi tells more")
+        raise HardwareError(broken.says, broken.remedy or "nvidia-smi shows more")
     if not machine.gpus:
         raise HardwareError(
             "there is nothing to watch: this machine has no NVIDIA GPU",

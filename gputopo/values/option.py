@@ -9,7 +9,7 @@ import keyword
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -26,23 +26,8 @@ MAX_INT = 2**31 - 1  # sizes and seeds of TensorFlow are C ints
 MAX_FLOAT = 3.4e38  # the largest float32
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Declaration:
-    value: str = ""
-    theme: str = ""
-    default: str = ""
-    min: float | None = None
-    above: float | None = None
-    below: float | None = None
-    max: float | None = None
-    const: Any = None
-    read: Callable[[str, Any], Any] | None = None
-    sets_fields: bool = False
-    repeated: bool = False
-
-
 @dataclass(frozen=True)
-class Option(_Declaration):
+class Option:
     """An option: `flag` as it is typed (without dashes: a positional argument), `help` without a full stop.
 
     `value`: placeholder of the value, by default that of the type. `theme`: heading in the help.
@@ -55,6 +40,18 @@ class Option(_Declaration):
 
     flag: str
     help: str
+    _: KW_ONLY
+    value: str = ""
+    theme: str = ""
+    default: str = ""
+    min: float | None = None
+    above: float | None = None
+    below: float | None = None
+    max: float | None = None
+    const: Any = None
+    read: Callable[[str, Any], Any] | None = None
+    sets_fields: bool = False
+    repeated: bool = False
 
 
 @dataclass(frozen=True)

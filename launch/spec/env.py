@@ -75,8 +75,8 @@ def visible_gpus(parent: Mapping[str, str], machine: Machine) -> tuple[int, ...]
     """Return the machine's GPUs that the parent may use, or None for all.
 
     NVML shows every GPU, also those that Slurm or the user hides with CUDA_VISIBLE_DEVICES, so a plan
-    must leave these out. CUDA's rules: numbers count in PCI order if CUDA_DEVICE_ORDER says so and in CUDA's
-    own otherwise, a UUID may be cut short, and the list ends at the first entry that names no GPU or two.
+    must leave these out. CUDA's rules: numbers count in PCI order with CUDA_DEVICE_ORDER=PCI_BUS_ID, else in
+    that of CUDA; a UUID may be cut short, and the list ends at the first entry that names no GPU or two.
     A list of MIG instances, or of UUIDs on a machine whose UUIDs are not known, cannot be matched: None.
     """
     value = parent.get("CUDA_VISIBLE_DEVICES")

@@ -39,7 +39,7 @@ class ModelName:
 
 @dataclass(frozen=True)
 class Defaults:
-    """How a model is trained unless the user says otherwise. Batches are per device."""
+    """Defaults of a model's training. Batches are per device."""
 
     gpu_batch: int
     cpu_batch: int

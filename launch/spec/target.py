@@ -4,7 +4,7 @@
 |-----------------------------------------|----------------------------------------------------------|
 | a capture (`--from`)                    | its plan is rehearsed on CPU devices                     |
 | an NVIDIA device, no working driver     | HardwareError, exit 3: never silently on the CPU         |
-| no NVIDIA device, or none visible       | CPU devices, and every output says so                    |
+| no NVIDIA device, or none visible       | CPU devices, as every output states                      |
 | GPUs                                    | the plan's GPUs, of those that CUDA_VISIBLE_DEVICES leaves |
 """
 

@@ -320,7 +320,7 @@ def test_a_capture_of_which_the_machine_is_not_known_is_not_filed(call: Call, re
     recorded.write_text(schema.encode_pretty(bandwidth_of(2)))
     done = call("bandwidth", "--from", recorded, "--save")
     assert done.code == 2
-    assert "which machine" in done.err
+    assert "the machine cannot be identified" in done.err
 
 
 def test_the_published_files_of_7gforce_give_the_verdict(call: Call) -> None:

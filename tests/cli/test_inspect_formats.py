@@ -151,7 +151,7 @@ def test_fail_on_counts_findings_and_not_differences(call: Call, two_readings: t
 def test_diff_reads_any_capture(call: Call) -> None:
     done = call("inspect", "--from", "7gforce", "--diff", "7gforce-v2")
     assert (done.code, done.err) == (0, "")
-    assert "Compared with what was" in done.out
+    assert "Compared with bundled machine" in done.out
 
 
 @pytest.mark.parametrize(

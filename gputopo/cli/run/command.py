@@ -176,8 +176,8 @@ def _run_program(program: tuple[str, ...], chosen: "Target", *, dry_run: bool, s
         show_dry_run(chosen.plan, None, env.changes(os.environ, environment), program, shape)
         return 0
     gpus = ", ".join(map(str, chosen.plan.choice.gpus))
-    says = (
+    message = (
         f"{program[0]} runs on GPU {gpus}" if has_gpus else f"{chosen.why_cpu}: {program[0]} runs without one"
     )
-    tell(f"gputopo: {says}.\n")
+    tell(f"gputopo: {message}.\n")
     return run_program(program, environment)

@@ -104,12 +104,12 @@ def _folder(wanted: OutputOptions) -> Path | None:
 
 def _require_repeatable(spec: "RunSpec") -> None:
     """Raise UsageError for files of the first repeat that would disturb the second."""
-    kept = spec.lifecycle
+    saved = spec.lifecycle
     saves = spec.task == "train"  # an evaluation only reads
     for option, folder in (
-        ("--checkpoints", kept.checkpoints if saves else None),
-        ("--export", kept.export),
-        ("--tensorboard", kept.tensorboard),
+        ("--checkpoints", saved.checkpoints if saves else None),
+        ("--export", saved.export),
+        ("--tensorboard", saved.tensorboard),
     ):
         if folder is not None:
             raise UsageError(

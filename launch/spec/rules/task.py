@@ -26,12 +26,12 @@ def _plain_exchange(spec: RunSpec) -> RunSpec:
     return replaced(spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), grad_reduce="mean")
 
 
-def _writes(kept: Lifecycle) -> bool:
-    return kept.checkpoint_steps is not None or kept.resume or kept.export is not None
+def _writes(files: Lifecycle) -> bool:
+    return files.checkpoint_steps is not None or files.resume or files.export is not None
 
 
-def _keeps(kept: Lifecycle) -> bool:
-    return _writes(kept) or kept.keep_checkpoints != Lifecycle().keep_checkpoints
+def _keeps(files: Lifecycle) -> bool:
+    return _writes(files) or files.keep_checkpoints != Lifecycle().keep_checkpoints
 
 
 def _last_step(spec: RunSpec) -> float:
