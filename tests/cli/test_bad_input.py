@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gputopo.cli import run_command
 from gputopo.cli.commands import COMMANDS
+from gputopo.values.option import listed
 from tests.cli.conftest import Call, Called
 
 ASYMMETRIC = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tSYS\t X \n"
@@ -72,7 +73,7 @@ def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
     ("arguments", "words"),
     [
         (["inspekt"], ("'inspekt'", "gputopo inspect")),
-        (["frobnicate"], ("inspect, bandwidth, plan, run, bench-reduction and make-data",)),
+        (["frobnicate"], (listed(COMMANDS, "and"),)),
         (["--fast", "inspect"], ("'--fast'", "gputopo --help")),
         (["inspect", "--form", "json"], ("'--form'", "--format")),
         (["inspect", "--zzz"], ("'--zzz'", "gputopo inspect --help")),
