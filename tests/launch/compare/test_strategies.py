@@ -89,7 +89,7 @@ def test_towers_are_marked_under_a_strategy_too(ran: tuple[int, dict[str, Any]])
 def test_what_cannot_run_here_is_refused_in_words(ran: tuple[int, dict[str, Any]]) -> None:
     towers, found = ran
     assert "needs GPUs" in found["mirrored:nccl"]["error"]
-    assert found["one-device"]["error"] == f"--strategy one-device takes one device, this run has {towers}"
+    assert found["one-device"]["error"] == f"--strategy one-device uses one device, this run has {towers}"
 
 
 def test_one_device_trains_as_our_own_single_tower(tmp_path: Path) -> None:
