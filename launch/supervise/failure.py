@@ -6,7 +6,7 @@
 | SIGTERM or SIGHUP reached the launcher          | terminated    | 143, 129  |
 | the worker was ended by signal n                | killed        | 128 + n   |
 | the kernel killed it for lack of memory         | out_of_memory | 3         |
-| it crashed on CPUs with much of the memory held | out_of_memory | 3         |
+| it crashed on CPUs with much of the memory used | out_of_memory | 3         |
 | its last lines report a failed allocation       | out_of_memory | 3         |
 | the run folder cannot be written any more       | disk_full     | 3         |
 | it was silent for far longer than a step        | hung          | 3         |

@@ -10,7 +10,7 @@ from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
-TELLS = """
+PRINTS = """
 import json, os, sys
 import tensorflow as tf
 sys.stderr.write("a word on the side")
@@ -24,7 +24,7 @@ print(json.dumps([sys.argv, len(tf.config.list_logical_devices()), os.getcwd(), 
 def test_each_program_has_arguments_environment_and_devices_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    code = "import os; before = dict(os.environ)\n" + TELLS
+    code = "import os; before = dict(os.environ)\n" + PRINTS
     for devices in (3, 2):
         monkeypatch.setenv(f"FOR_{devices}", "1")
         expected = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}

@@ -1,4 +1,4 @@
-"""A run of the supervisor in a folder of its own, that may not hang."""
+"""A supervised run in a temporary folder, with a time limit."""
 
 import signal
 from collections.abc import Iterator

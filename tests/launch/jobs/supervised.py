@@ -25,7 +25,7 @@ LONG = Limits(after_term=60, after_last_event=60, after_kill=60)  # that a test 
 
 
 class Run:
-    """One run of a misbehaving worker in a folder of its own, and the processes left of it."""
+    """One run of a misbehaving worker in a folder, and the processes left of it."""
 
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)

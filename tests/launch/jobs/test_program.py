@@ -56,13 +56,13 @@ def test_the_program_gets_its_environment_and_arguments_as_they_are() -> None:
     assert out == "GPU-a ['--model', 'a b', '', '--']\n"
 
 
-TELLS = """
+REPORTS = """
 import signal, sys
-def told(signum, frame):
+def note(signum, frame):
     print(signal.Signals(signum).name, flush=True)
     sys.exit(9)
 for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
-    signal.signal(signum, told)
+    signal.signal(signum, note)
 print("ready", flush=True)
 while True:
     signal.pause()
@@ -71,7 +71,7 @@ while True:
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT"])
 def test_a_signal_to_the_launcher_reaches_the_program(name: str) -> None:
-    with start(sys.executable, "-c", TELLS) as launcher:
+    with start(sys.executable, "-c", REPORTS) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "ready\n"
         launcher.send_signal(signal.Signals[name])
@@ -86,7 +86,7 @@ def test_the_program_starts_with_no_signal_blocked_or_ignored() -> None:
 
 
 def test_a_program_does_not_outlive_a_launcher_that_is_killed() -> None:
-    with start(sys.executable, "-c", TELLS) as launcher:
+    with start(sys.executable, "-c", REPORTS) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "ready\n"
         launcher.kill()
@@ -113,12 +113,12 @@ def test_a_signal_that_comes_when_the_program_has_just_ended_is_none_of_its_busi
 
 COUNTS = """
 import signal
-def told(signum, frame):
-    print("told", flush=True)
+def note(signum, frame):
+    print("noted", flush=True)
 def end(signum, frame):
     print("end", flush=True)
     raise SystemExit
-signal.signal(signal.SIGINT, told)
+signal.signal(signal.SIGINT, note)
 signal.signal(signal.SIGUSR2, end)
 print("ready", flush=True)
 while True:
@@ -134,12 +134,12 @@ def test_ctrl_c_on_a_terminal_reaches_the_program_once() -> None:
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         shown = _read_until(b"ready", screen)
         os.write(terminal, b"\x03")
-        shown += _read_until(b"told", screen)
+        shown += _read_until(b"noted", screen)
         # The launcher has its SIGINT by now too; were it passed on, it would come before this one.
         os.kill(pid, signal.SIGUSR2)
         shown += _read_until(b"end", screen)
         os.waitpid(pid, 0)
-    assert shown.count(b"told") == 1
+    assert shown.count(b"noted") == 1
 
 
 def _read_until(word: bytes, screen: IO[bytes]) -> bytes:

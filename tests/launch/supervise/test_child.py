@@ -25,12 +25,12 @@ def test_its_exit_status_is_that_of_subprocess(program: str, status: int) -> Non
         assert child.end(within_s=60) == status
 
 
-HELD = """
+ALLOCATES = """
 import os, sys
 from contextlib import closing
 from gputopo.launch.supervise.child import Child
 
-held = b"x" * int(sys.argv[1])
+memory = b"x" * int(sys.argv[1])
 program = f"print(len(b'x' * {sys.argv[2]}))"
 with closing(Child(lambda events_fd: (sys.executable, "-I", "-c", program), dict(os.environ))) as child:
     os.set_blocking(child.ended, True)
@@ -43,7 +43,10 @@ with closing(Child(lambda events_fd: (sys.executable, "-I", "-c", program), dict
 def peak_bytes(*, launcher: int, worker: int) -> int:
     """Peak memory of a worker that allocates so many bytes, of a launcher that does."""
     done = subprocess.run(
-        [sys.executable, "-c", HELD, str(launcher), str(worker)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", ALLOCATES, str(launcher), str(worker)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return int(done.stdout)
 

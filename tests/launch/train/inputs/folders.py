@@ -37,7 +37,7 @@ def coloured(folder: Path) -> Path:
 
 
 def numbered(folder: Path) -> Path:
-    """Write 60 drawn pictures to train with, each of its own class."""
+    """Write 60 drawn pictures to train with, each of a separate class."""
     for number in range(66):
         path = folder / "images" / f"{number:03}" / "a.png"
         path.parent.mkdir(parents=True)
@@ -51,7 +51,7 @@ def photographs(folder: Path) -> Path:
 
 
 def record(label: int | None, *, encoded: bytes | None = None) -> bytes:
-    """Give an example whose picture's grey is ten times its label."""
+    """An example whose picture's grey is ten times its label."""
     from gputopo.launch.data.examples import LabelledImage, serialized
 
     made = serialized(LabelledImage(encoded or jpeg(label or 1), label or 0, 40, 40, b"", "", b""))
@@ -61,7 +61,7 @@ def record(label: int | None, *, encoded: bytes | None = None) -> bytes:
 
 
 def forms() -> dict[str, bytes]:
-    """Give pictures of one red that data sets hold beside usual JPEGs; grey ones of a grey."""
+    """Pictures of one red that data sets contain beside usual JPEGs; grey ones of a grey."""
 
     def encoded(image: Image.Image, form: str, **settings: Any) -> bytes:
         out = io.BytesIO()
@@ -114,7 +114,7 @@ def schemas() -> dict[str, bytes]:
 
 
 def jpeg(label: int) -> bytes:
-    """Give a picture whose grey is ten times its label."""
+    """A picture whose grey is ten times its label."""
     out = io.BytesIO()
     Image.new("RGB", (40, 40), (10 * label % 256,) * 3).save(out, "JPEG")
     return out.getvalue()
@@ -155,7 +155,7 @@ def damaged(folder: Path, kind: str) -> Path:
 
 
 def cifar(folder: Path) -> tuple[Path, Path, dict[str, Any], dict[str, Any]]:
-    """Write CIFAR-10 of 100 and 7 random pictures in both versions; give the pixels and labels too."""
+    """Write CIFAR-10 of 100 and 7 random pictures in both versions; return the pixels and labels too."""
     rng = np.random.default_rng(3)
     pixels = {"train": rng.integers(0, 256, (100, 32, 32, 3), np.uint8)}
     pixels["test"] = rng.integers(0, 256, (7, 32, 32, 3), np.uint8)
@@ -170,8 +170,8 @@ def cifar(folder: Path) -> tuple[Path, Path, dict[str, Any], dict[str, Any]]:
         planes = cifar_files.to_planes(pixels[subset][rows])
         name = "test_batch" if number == 5 else f"data_batch_{number + 1}"
         cifar_files.write_binary(binary / f"{name}.bin", planes, labels[subset][rows])
-        held = {b"data": planes, b"labels": labels[subset][rows].tolist(), b"batch_label": name.encode()}
-        (python / name).write_bytes(pickle.dumps(held, protocol=2))
+        batch = {b"data": planes, b"labels": labels[subset][rows].tolist(), b"batch_label": name.encode()}
+        (python / name).write_bytes(pickle.dumps(batch, protocol=2))
     return binary, folder, pixels, labels
 
 
@@ -187,8 +187,8 @@ def cut_cifar(folder: Path) -> Path:
 def broken_cifar(folder: Path) -> Path:
     """Write a sound training file of the Python version, one that ends in the middle, and an empty one."""
     folder.mkdir(parents=True)
-    held = {b"data": np.zeros((3, cifar_files.PIXELS), np.uint8), b"labels": [0, 1, 2]}
-    data = pickle.dumps(held, protocol=2)
+    batch = {b"data": np.zeros((3, cifar_files.PIXELS), np.uint8), b"labels": [0, 1, 2]}
+    data = pickle.dumps(batch, protocol=2)
     for number, size in ((1, len(data)), (2, 500), (3, 0)):
         (folder / f"data_batch_{number}").write_bytes(data[:size])
     return folder
@@ -208,13 +208,13 @@ def normalised(pixels: Any) -> Any:
 
 
 def find(image: Any, pixels: Any) -> int:
-    """Give which of the pictures an image is; -1: none."""
+    """Number of the picture that an image is; -1: none."""
     far = np.abs(normalised(pixels) - image).max((1, 2, 3))
     return int(far.argmin()) if far.min() < 1e-5 else -1
 
 
 def is_window(image: Any, pixels: Any) -> bool:
-    """Tell whether an image, or its mirror, is a window of a picture with four pixels of black around."""
+    """Whether an image, or its mirror, is a window of a picture with four pixels of black around."""
     wide = normalised(np.pad(pixels, [(0, 0), (4, 4), (4, 4), (0, 0)]))
     windows = np.lib.stride_tricks.sliding_window_view(wide, (32, 32), axis=(1, 2))  # [n, 9, 9, 3, 32, 32]
     return any(

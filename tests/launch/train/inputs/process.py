@@ -24,7 +24,7 @@ CASES: dict[str, Case] = {
         feeding.ways,
         order.order,
         order.gone_on,
-        order.kept,
+        order.cached,
         order.other_batches,
         damage.damage,
         damage.schemas,

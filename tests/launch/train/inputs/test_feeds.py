@@ -1,4 +1,4 @@
-"""How examples that are made up come to the towers, and what every way of feeding keeps."""
+"""How synthetic examples come to the towers, and what all feeds have in common."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ def test_every_source_and_feed_has_its_batches_where_it_reports_and_gives_them_t
     on_devices = way in ("gpu", "cpu", "staged")
     assert found["input"]["ready_on"] == (", ".join(devices) if on_devices else "/CPU:0")
     assert found["input"].get("feed", way) == way
-    held = [device for device in devices for _ in ("images", "labels")]
-    assert found["fed"] == ([] if way == "gpu" else held if on_devices else ["/CPU:0"] * 2 * towers)
+    staged = [device for device in devices for _ in ("images", "labels")]
+    assert found["fed"] == ([] if way == "gpu" else staged if on_devices else ["/CPU:0"] * 2 * towers)
     assert found["losses"] == pytest.approx(given["ways"][f"{way}-1"]["losses"], rel=SAME_LOSS)
     assert len(set(found["losses"])) == 3
 

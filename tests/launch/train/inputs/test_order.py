@@ -67,7 +67,7 @@ def test_a_picture_is_cut_the_same_whatever_tower_takes_it(given: dict[str, Any]
 
 
 def test_records_that_memory_cannot_hold_are_refused_before_they_are_read(given: dict[str, Any]) -> None:
-    found = given["kept"]
+    found = given["cached"]
     assert found["raw fits"] is found["decoded fits"] is None
     assert found["raw"][0].startswith("--cache raw needs about 0.0 GiB of memory, and 0.0 GiB")
     assert "use --cache raw" in found["decoded"][1]

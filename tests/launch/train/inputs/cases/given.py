@@ -50,7 +50,7 @@ def joint(fed: Any) -> tuple[Any, Any]:
 
 
 def to_the_end(spec: RunSpec, model: Any = None) -> tuple[Any, Any]:
-    """Give all images and labels of one pass, without those that are no examples."""
+    """All images and labels of one pass, without those that are no examples."""
     images, labels = [], []
     with source(spec, model) as made:
         for step in range(1000):

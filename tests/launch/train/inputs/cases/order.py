@@ -15,7 +15,7 @@ from tests.launch.train.inputs.cases.given import Picture, error_of, joint, sour
 def order(root: Path) -> Any:
     from gputopo.launch.train.inputs import imagenet
 
-    data = folders.numbered(root / "numbered")  # 60 pictures to train with, each of a class of its own
+    data = folders.numbered(root / "numbered")  # 60 pictures to train with, each of a separate class
     two = spec_of(data, batch=5, towers=2)
 
     def labels(spec: Any, numbers: Any) -> list[int]:
@@ -59,7 +59,7 @@ def other_batches(root: Path) -> Any:
     from gputopo.launch.train.inputs import feeds
 
     data, name = folders.cifar(root / "cifar")[0], "trivial-cifar10"
-    kept = Lifecycle(checkpoints=str(root / "kept"), resume=True)
+    lifecycle = Lifecycle(checkpoints=str(root / "kept"), resume=True)
     taken: list[int] = []
     plain = feeds.FedSource.feed
 
@@ -71,18 +71,18 @@ def other_batches(root: Path) -> Any:
     feeds.FedSource.feed = watched  # type: ignore[method-assign]
     for towers, batch in ((2, 10), (1, 10), (3, 2)):  # two steps each
         spec = spec_of(data, towers=towers, batch=batch, model=name, num_batches=2, num_warmup_batches=0)
-        spec = msgspec.structs.replace(spec, ps_device="/CPU:0", lifecycle=kept)
+        spec = msgspec.structs.replace(spec, ps_device="/CPU:0", lifecycle=lifecycle)
         training.train(models.build(name, spec), spec, lambda event: None)
     feeds.FedSource.feed = plain  # type: ignore[method-assign]
     whole = steps(spec_of(data, towers=1, batch=12), range(6), Picture((32, 32, 3), 11))[1].tolist()
     return {"taken": taken, "whole": whole}
 
 
-def kept(root: Path) -> Any:
-    """What is said of records kept in memory, by the free bytes; files of 12 kB hold pictures of 58 kB."""
+def cached(root: Path) -> Any:
+    """Refusals to cache records in memory, by the free bytes; files of 12 kB contain pictures of 58 kB."""
     from gputopo.launch.train.inputs.factory import require_cache_memory
 
-    paths = sorted(folders.damaged(root / "kept", "checksum").glob("train-*"))
+    paths = sorted(folders.damaged(root / "cached", "checksum").glob("train-*"))
     stored, decoded = sum(path.stat().st_size for path in paths), 9 * 40 * 40 * 3
 
     def refusal(form: CacheForm, free: int) -> Any:

@@ -40,7 +40,7 @@ def pictures(root: Path) -> Any:
 
 
 def forms(root: Path) -> Any:
-    """Mean colours of pictures of other forms than a JPEG of three colours, each with a label of its own."""
+    """Mean colours of pictures of other forms than a JPEG of three colours, each with another label."""
     known = folders.forms()
     records = [folders.record(label, encoded=encoded) for label, encoded in enumerate(known.values(), 1)]
     data = folders.with_records(root / "forms", records)
