@@ -1,4 +1,4 @@
-"""Tells apart why NVML cannot be used although an NVIDIA device is there.
+"""Why NVML cannot be used although an NVIDIA device is there.
 
 `decide` is a pure rule over facts; `read_facts` collects the facts from /proc, /sys and /dev under a root.
 """
@@ -38,7 +38,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(facts: DriverFacts) -> tuple[DriverStatus, str | None]:
-    """Give the state of the driver and, where it is not ok, a sentence of what was seen."""
+    """Return the state of the driver and, where it is not ok, a sentence of what was seen."""
     if facts.nvml_error is None and facts.nvml_gpus > 0:
         return "ok", None
     if not facts.bound and not facts.other_signs:
@@ -48,7 +48,7 @@ def decide(facts: DriverFacts) -> tuple[DriverStatus, str | None]:
 
 
 def _status(facts: DriverFacts) -> DriverStatus:
-    """Give the state of a driver that does not work, the most certain cause first."""
+    """Return the state of a driver that cannot be used, the most certain cause first."""
     if facts.nvml_error == "LIB_RM_VERSION_MISMATCH":
         return "version_mismatch"
     others = [driver for driver in facts.bound if driver not in (None, _MODULE)]
@@ -70,7 +70,7 @@ def _status(facts: DriverFacts) -> DriverStatus:
 def _seen(facts: DriverFacts) -> list[str]:
     version = f" {facts.module_version}" if facts.module_version else ""
     seen = [
-        f"NVML: {facts.nvml_error}" if facts.nvml_error else "NVML works and counts no GPU",
+        f"NVML: {facts.nvml_error}" if facts.nvml_error else "NVML is available and counts no GPU",
         f"kernel module nvidia{version} is {'loaded' if facts.module_loaded else 'not loaded'}",
     ]
     others = sorted({driver for driver in facts.bound if driver not in (None, _MODULE)} - {None}, key=str)
@@ -100,7 +100,10 @@ def read_facts(
 
 
 def module_version(root: Path) -> str | None:
-    """Give the version of the loaded kernel module, the open one or the other, or None if none is loaded."""
+    """Return the version of the loaded kernel module.
+
+    The open one or the other, or None if none is loaded.
+    """
     text = read_text(root / "proc/driver/nvidia/version") or ""
     match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", text + "\n", re.MULTILINE)
     return match[1] if match else read_text(root / "sys/module/nvidia/version") or None

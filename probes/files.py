@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def read_text(path: str | Path) -> str | None:
-    """Give the text of a small file (64 KiB at most) without the blanks around it, or None if unreadable.
+    """Return the text of a small file (64 KiB at most) without the blanks around it, or None if unreadable.
 
     One read call, as sysfs wants it: a tree has hundreds of such files, and this is the fast way.
     """

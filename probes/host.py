@@ -31,7 +31,7 @@ _VM_FIRMWARE = {
     "parallels": "parallels",
     "bhyve": "bhyve",
 }
-# Words in /proc/1/cgroup, the most telling first: a pod's containers run under containerd or docker as well.
+# Words in /proc/1/cgroup, the most specific first: a pod's containers run under containerd or docker as well.
 _CGROUP_KINDS = {
     "kubepods": "kubernetes",
     "libpod": "podman",
@@ -43,7 +43,7 @@ _CPUINFO_HEAD_BYTES = 16384  # holds the first CPU whole; the rest of the file r
 
 
 def read_host(root: Path = Path("/"), gpu_addresses: Sequence[str] = ()) -> Host:
-    """Give what is known of the host; a fact that the tree does not tell is None.
+    """Return what is known of the host; a fact that is not in the tree is None.
 
     `gpu_addresses` are the GPUs whose IOMMU groups decide between `passthrough` and `translated`.
     """
@@ -90,7 +90,7 @@ def _completed(host: Host) -> Host:
 
 
 def _cpuinfo_head(root: Path) -> dict[str, str]:
-    """Give the fields of the first CPU and, after them, of the whole machine (POWER) in /proc/cpuinfo."""
+    """Return the fields of the first CPU and, after them, of the whole machine (POWER) in /proc/cpuinfo."""
     try:
         with (root / "proc/cpuinfo").open(errors="replace") as stream:
             text = stream.read(_CPUINFO_HEAD_BYTES)
@@ -108,13 +108,13 @@ def _cpu_model(cpuinfo: dict[str, str]) -> str | None:
     for name in ("model name", "cpu model", "cpu"):
         if cpuinfo.get(name):
             return re.sub(r"\s+", " ", cpuinfo[name])
-    if "CPU part" in cpuinfo:  # ARM tells numbers only; 0x41 0xd4f is the Neoverse V2 of Grace
+    if "CPU part" in cpuinfo:  # ARM has numbers only; 0x41 0xd4f is the Neoverse V2 of Grace
         return f"ARM implementer {cpuinfo.get('CPU implementer', '?')} part {cpuinfo['CPU part']}"
     return None
 
 
 def _cpu_counts(root: Path) -> tuple[int | None, int | None, int | None]:
-    """Give sockets, cores and CPUs that are online, each None if unknown."""
+    """Return sockets, cores and CPUs that are online, each None if unknown."""
     packages: set[str] = set()
     cores: set[str] = set()
     cpus = 0
@@ -142,7 +142,7 @@ def _memory_mib(meminfo: str | None) -> int | None:
 
 
 def _numa_nodes(root: Path) -> tuple[NumaNode, ...]:
-    """Give the memory nodes; `cpus` is empty for one without CPUs (a GPU's own memory, CXL)."""
+    """Return the NUMA nodes; `cpus` is empty for one without CPUs (a GPU's own memory, CXL)."""
     return tuple(
         NumaNode(
             index=int(folder.name.removeprefix("node")),
@@ -158,7 +158,7 @@ def _numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 
 def _numbered(folder: Path, prefix: str) -> Iterator[Path]:
-    """Give the entries named by prefix and number, in the order of their numbers."""
+    """Return the entries named by prefix and number, in the order of their numbers."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:
@@ -168,9 +168,9 @@ def _numbered(folder: Path, prefix: str) -> Iterator[Path]:
 
 
 def _iommu(root: Path, gpu_addresses: Sequence[str]) -> str | None:
-    """Tell whether device addresses are translated: off, passthrough or translated.
+    """Return whether device addresses are translated: off, passthrough or translated.
 
-    The type of the GPUs' own IOMMU groups says it (kernel 5.11 and later), else the kernel's command line.
+    The type of the GPUs' own IOMMU groups decides (kernel 5.11 and later), else the kernel's command line.
     """
     if not os.path.isdir(root / "sys/class"):
         return None
@@ -195,7 +195,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _container(root: Path) -> str | None:
-    """Tell the kind of container this runs in, "none" outside of any, None where nothing can be read."""
+    """Return the kind of container this runs in, "none" outside of any, None where nothing can be read."""
     if any(os.path.exists(root / run / "secrets/kubernetes.io") for run in ("run", "var/run")):
         return "kubernetes"
     cgroup = read_text(root / "proc/1/cgroup")
@@ -210,7 +210,7 @@ def _container(root: Path) -> str | None:
 
 
 def _virtual_machine(root: Path, cpuinfo: dict[str, str]) -> str | None:
-    """Tell the kind of virtual machine, "none" on bare metal, "unknown" for one that does not name itself.
+    """Return the kind of virtual machine, "none" on bare metal, "unknown" for one that does not name itself.
 
     The processor's `hypervisor` flag decides on x86: a rented bare-metal server has the firmware names of the
     provider's virtual machines. Other processors have no such flag, there the firmware decides.

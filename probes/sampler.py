@@ -20,14 +20,14 @@ class Monitor:
     def __init__(self, gpus: Sequence[int]) -> None:
         self._open = contextlib.ExitStack()
         self._nvml = self._open.enter_context(open_nvml())
-        self._handles = {gpu: self._told(self._nvml.handle, gpu) for gpu in gpus}
+        self._handles = {gpu: self._ask(self._nvml.handle, gpu) for gpu in gpus}
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Give one sample a GPU, in the order they were given. Never raises: what is refused is None."""
+        """Return one sample a GPU, in the order they were given. Never raises: what is refused is None."""
         return tuple(self._sample(gpu, handle) for gpu, handle in self._handles.items())
 
     def close(self) -> None:
-        """Let go of NVML. Samples after this hold nothing."""
+        """Close NVML. Samples after this are empty."""
         self._handles = dict.fromkeys(self._handles)
         self._open.close()
 
@@ -42,23 +42,23 @@ class Monitor:
     def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
         if handle is None:
             return GpuSample(gpu=gpu)
-        nvml, told = self._nvml, self._told
-        load = told(nvml.utilization_percent, handle)
+        nvml, ask = self._nvml, self._ask
+        load = ask(nvml.utilization_percent, handle)
         return GpuSample(
             gpu=gpu,
-            graphics_mhz=told(nvml.clock_mhz, handle, "graphics"),
-            memory_mhz=told(nvml.clock_mhz, handle, "memory"),
-            power_w=told(nvml.power_w, handle, "draw"),
-            temperature_c=told(nvml.temperature_c, handle),
-            throttle_mask=told(nvml.throttle_mask, handle),
+            graphics_mhz=ask(nvml.clock_mhz, handle, "graphics"),
+            memory_mhz=ask(nvml.clock_mhz, handle, "memory"),
+            power_w=ask(nvml.power_w, handle, "draw"),
+            temperature_c=ask(nvml.temperature_c, handle),
+            throttle_mask=ask(nvml.throttle_mask, handle),
             gpu_utilization_percent=None if load is None else load[0],
-            pcie_gen=told(nvml.pcie, handle, "gen_now"),
-            pcie_width=told(nvml.pcie, handle, "width_now"),
-            pstate=told(nvml.pstate, handle),
+            pcie_gen=ask(nvml.pcie, handle, "gen_now"),
+            pcie_width=ask(nvml.pcie, handle, "width_now"),
+            pstate=ask(nvml.pstate, handle),
         )
 
     @staticmethod
-    def _told(ask: Callable[..., T], *args: object) -> T | None:
+    def _ask(ask: Callable[..., T], *args: object) -> T | None:
         try:
             return ask(*args)
         except NotReadError:

@@ -81,7 +81,7 @@ def at_once(tasks: Sequence[Callable[[], T]], abort: Callable[[], None] = lambda
             threading.Thread(target=run, args=(number, task), daemon=True).start()
         crew.wait_for(len(tasks))
     except RuntimeError as error:  # "can't start new thread"
-        raise NoThreadsError(None, f"the system gives no more threads: {error}") from error
+        raise NoThreadsError(None, f"the system allows no more threads: {error}") from error
     finally:
         abort()
         crew.close()

@@ -1,4 +1,4 @@
-"""Watches GPUs: one moment after another, with the Xid errors that happened in between."""
+"""Watches GPUs: samples, and the Xid errors between them."""
 
 import contextlib
 import time
@@ -14,7 +14,7 @@ from gputopo.values.events import MachineSample, Xid
 class Watcher(Monitor):
     """Keeps NVML, the handles of `gpus` (indices of the machine) and an event set open; a context manager.
 
-    `xid_reason` says why Xid errors are not told, in NVML's words, and is None while they are: some drivers
+    `xid_reason`: why Xid errors are not reported, in NVML's words, None while they are: some drivers
     refuse events to anybody but root, some cards have none. `now` gives seconds since the epoch.
     Raises NotReadError with NVML's reason if NVML cannot be opened; a GPU that is lost raises nothing.
     """
@@ -30,12 +30,12 @@ class Watcher(Monitor):
         self._listen()
 
     def moment(self) -> MachineSample:
-        """Give all GPUs now, and the Xid errors since the moment before. Never raises, never waits."""
+        """Return a sample of all GPUs and the Xid errors since the one before. Never raises, never waits."""
         xids = self._xids()
         return MachineSample(time_s=self._now(), gpus=self.sample(), xids=xids)
 
     def close(self) -> None:
-        """Let go of the event set and of NVML. Moments after this hold nothing."""
+        """Close the event set and NVML. Samples after this are empty."""
         events, self._events = self._events, None
         if events is not None:
             with contextlib.suppress(NotReadError):

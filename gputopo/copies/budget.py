@@ -6,7 +6,7 @@ First fewer bytes are copied in a window, then fewer windows are taken, then wha
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gputopo.copies.copies import Job, Way
+from gputopo.copies.copies import Copy, Job
 from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.values.bandwidth import Level
 
@@ -15,11 +15,11 @@ GB = 1e9
 
 # The whole command is to end within 60 s on eight GPUs; the rest is for the start, the driver and the report.
 QUICK_SECONDS = 48.0
-# A window copies at least this much per way: what gputopo.copies.numbers.LARGE_BYTES asks of a number that
+# A window copies at least this much per copy: what gputopo.copies.numbers.LARGE_BYTES asks of a number that
 # is to be judged. 20 ms on one lane of Gen3.
 MIN_BYTES = LARGE_BYTES
 FEWEST_REPEATS = 3
-# No window copies more, however fast the way: so much the engine can compare, every byte.
+# No window copies more, however fast the copy: so much the engine can compare, every byte.
 MOST_BYTES = 512 * MIB
 
 # Before anything is known: about eight lanes of Gen3. A wrong guess costs one warm-up window.
@@ -53,46 +53,46 @@ FULL_EFFORT = Effort(0.040, 9)
 
 
 class Speeds:
-    """GB/s of single ways, as seen so far; a way not yet seen is guessed from its parts."""
+    """GB/s of single copies, as seen so far; a copy not yet seen is guessed from its parts."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[object, ...], float] = {}
 
     def copy(self) -> "Speeds":
-        """Give speeds that start with what is known here, and learn apart."""
+        """Return speeds that start with what is known here, and learn apart."""
         other = Speeds()
         other._seen = dict(self._seen)
         return other
 
-    def see(self, way: Way, gb_per_s: float) -> None:
-        """Remember the speed of a way, each byte counted once."""
+    def see(self, copy: Copy, gb_per_s: float) -> None:
+        """Remember the speed of a copy, each byte counted once."""
         if gb_per_s > 0:
-            self._seen[_key(way)] = gb_per_s
+            self._seen[_key(copy)] = gb_per_s
 
-    def of(self, way: Way) -> float:
-        """Give GB/s of a way, each byte counted once. Never 0."""
-        seen = self._seen.get(_key(way))
+    def of(self, copy: Copy) -> float:
+        """Return GB/s of a copy, each byte counted once. Never 0."""
+        seen = self._seen.get(_key(copy))
         if seen is not None:
             return seen
-        if way.kind == "d2d_local":
+        if copy.kind == "d2d_local":
             return _GUESS_LOCAL_GB_PER_S
-        if way.source != "host" and way.destination != "host":
-            up, down = self._seen.get(("d2h", way.source)), self._seen.get(("h2d", way.destination))
+        if copy.source != "host" and copy.destination != "host":
+            up, down = self._seen.get(("d2h", copy.source)), self._seen.get(("h2d", copy.destination))
             return min(up or _GUESS_GB_PER_S, down or _GUESS_GB_PER_S)
         return self._seen.get(
-            (way.kind, way.source if way.kind == "d2h" else way.destination), _GUESS_GB_PER_S
+            (copy.kind, copy.source if copy.kind == "d2h" else copy.destination), _GUESS_GB_PER_S
         )
 
 
 def sizes(job: Job, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
-    """Give the bytes of each way for one window; all ways of it take equally long, as far as is known.
+    """Return the bytes of each copy for one window; all copies of it take equally long, as far as is known.
 
     So none of them runs alone at the end while the slower ones still copy. A job that says its bytes keeps
-    them. Otherwise each way gets at least MIN_BYTES, unless another is more than MOST_BYTES faster.
+    them. Otherwise each copy gets at least MIN_BYTES, unless another is more than MOST_BYTES faster.
     """
     if job.bytes is not None:
-        return (job.bytes,) * len(job.ways)
-    rates = [speeds.of(way) * GB for way in job.ways]
+        return (job.bytes,) * len(job.copies)
+    rates = [speeds.of(copy) * GB for copy in job.copies]
     seconds = max(effort.window_s, MIN_BYTES / min(rates))
     seconds = min(seconds, MOST_BYTES / max(rates))
     return tuple(max(_whole(rate * seconds), MIB) for rate in rates)
@@ -101,11 +101,11 @@ def sizes(job: Job, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
 def copy_seconds(job: Job, speeds: Speeds, effort: Effort) -> float:
     """Estimate how long the copies of one window take."""
     counts = sizes(job, speeds, effort)
-    return max(size / (speeds.of(way) * GB) for size, way in zip(counts, job.ways, strict=True))
+    return max(size / (speeds.of(copy) * GB) for size, copy in zip(counts, job.copies, strict=True))
 
 
 def repeats_of(job: Job, speeds: Speeds, effort: Effort) -> int:
-    """Give how many windows shall count: those of the effort, fewer where a single one takes very long."""
+    """Return how many windows shall count: those of the effort, fewer where a single one takes very long."""
     affordable = int(_LONG_JOB_S / copy_seconds(job, speeds, effort))
     return max(min(effort.repeats, affordable), FEWEST_REPEATS)
 
@@ -139,7 +139,7 @@ class Pace:
 def choose_effort(
     remaining: Sequence[Job], speeds: Speeds, level: Level, left_s: float, factor: float
 ) -> tuple[Effort, float]:
-    """Give the greatest effort at which all that remains fits into `left_s`, and the seconds it will take.
+    """Return the greatest effort at which all that remains fits into `left_s`, and the seconds it will take.
 
     `factor`: seconds that pass for one estimated second. Where even the least does not fit, that one is
     given: the caller leaves out what finds no time.
@@ -158,7 +158,7 @@ def _whole(size: float) -> int:
     return -(-int(size) // MIB) * MIB
 
 
-def _key(way: Way) -> tuple[object, ...]:
-    if way.pinned and way.kind in ("h2d", "d2h"):
-        return (way.kind, way.source if way.kind == "d2h" else way.destination)
-    return (way.kind, way.source, way.destination, way.pinned, way.method)
+def _key(copy: Copy) -> tuple[object, ...]:
+    if copy.pinned and copy.kind in ("h2d", "d2h"):
+        return (copy.kind, copy.source if copy.kind == "d2h" else copy.destination)
+    return (copy.kind, copy.source, copy.destination, copy.pinned, copy.method)

@@ -1,4 +1,4 @@
-"""What is to be copied, as values: single ways, and those that are timed in one window."""
+"""What is to be copied, as values: single copies, and those that are timed in one window."""
 
 from typing import Literal
 
@@ -6,17 +6,17 @@ import msgspec
 
 from gputopo.values.bandwidth import Kind, Method
 
-WayKind = Literal["h2d", "d2h", "p2p_direct", "p2p_staged", "d2d_local"]
+CopyKind = Literal["h2d", "d2h", "p2p_direct", "p2p_staged", "d2d_local"]
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
     """One direction of copying: `source` and `destination` are places (`gpu:0`, `host`).
 
     `pinned`: whether the host side is page-locked; None between GPUs. `numa_node`: the host memory's node,
-    None: wherever it comes to lie. A staged way goes through pinned host memory.
+    None: wherever it comes to lie. A staged copy goes through pinned host memory.
     """
 
-    kind: WayKind
+    kind: CopyKind
     source: str
     destination: str
     pinned: bool | None = None
@@ -27,12 +27,12 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Ways that run at once and are timed in one window; a single one runs alone.
 
-    `kind`: what the result is called: that of its ways, `bidirectional` (two ways, their sum is the number)
-    or `latency` (one way, copies of a few bytes). `group` names the set where each way keeps its own number.
-    `bytes`: of each way in one window; None: chosen by its speed.
+    `kind`: what the result is called: that of its copies, `bidirectional` (two copies, their sum is the
+    number) or `latency` (one copy of a few bytes, repeated). `group` names the set where each copy keeps its
+    own number. `bytes`: of each copy in one window; None: chosen by its speed.
     """
 
     kind: Kind
-    ways: tuple[Way, ...]
+    copies: tuple[Copy, ...]
     group: str | None = None
     bytes: int | None = None

@@ -15,7 +15,8 @@ from gputopo.values.machine import Machine
 Measured = TypeVar("Measured", Sample, Failure)
 
 # Large copies of one machine repeat from day to day within 1 to 2 %, small ones and latencies within some
-# 10 % (launch cost, clocks of an idle host). No change below that is told, however steady the repeats. Ours.
+# 10 % (launch cost, clocks of an idle host). No change below that is reported, however steady the repeats.
+# Ours.
 LEAST_CHANGE = 0.03
 LEAST_CHANGE_SMALL = 0.15
 # Three standard deviations of both medians' repeats together.
@@ -122,7 +123,7 @@ def bandwidth_difference(
 
 
 def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
-    """Tell whether a number is of one of these GPUs, or of a group that they were in.
+    """Return whether a number is of one of these GPUs, or of a group that they were in.
 
     Tests of other programs copy with all GPUs at once and do not name them: where the two sessions had not
     the same GPUs (`others`), no such number has its like.
@@ -135,7 +136,7 @@ def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
 
 
 def _by_key(samples: Iterable[Sample]) -> dict[_Key, Sample]:
-    """Give the samples by what they are of; of several sizes of large copies, the largest."""
+    """Return the samples by what they are of; of several sizes of large copies, the largest."""
     found: dict[_Key, Sample] = {}
     for sample in samples:
         if not sample.median_gb_per_s and not sample.median_us:
@@ -186,7 +187,7 @@ def _noise(was: Sample, now: Sample, latency: bool, *, small: bool) -> float:
 
 
 def _conditions(was: Sample, now: Sample) -> Iterator[str]:
-    """Give what the cards did otherwise: the link, the P-state, clocks held down, the memory clock."""
+    """Return how the GPUs differed: link, P-state, throttling, memory clock."""
     for before in was.conditions:
         after = next((one for one in now.conditions if one.gpu == before.gpu), None)
         if after is None or not before.readings or not after.readings:
@@ -195,7 +196,7 @@ def _conditions(was: Sample, now: Sample) -> Iterator[str]:
             ("PCIe generation", before.pcie_gen, after.pcie_gen),
             ("PCIe lanes", before.pcie_width, after.pcie_width),
             ("P-state", before.pstate, after.pstate),
-            ("clocks held down by", _held(before), _held(after)),
+            ("clocks throttled by", _held(before), _held(after)),
             ("memory clock", before.memory_mhz, after.memory_mhz),
         ):
             if one is not None and other is not None and one != other:
@@ -209,7 +210,7 @@ def _held(conditions: Conditions) -> str | None:
 
 
 def _renumbered(one: Measured, anew: Mapping[int, int]) -> Measured:
-    """Give a number of the old session with the GPU numbers of now, in its group's name as well."""
+    """Return a number of the old session with the GPU numbers of now, in its group's name as well."""
     if all(was == now for was, now in anew.items()):
         return one
     changed = {"source": _place(one.source, anew), "destination": _place(one.destination, anew)}

@@ -1,7 +1,7 @@
 """What each measured copy should have reached, beside its number, with the source of that expectation.
 
 Expectations are for large copies that ran alone. A small copy, one among others at once, a pageable one, a
-latency and a host memory rate have none: nothing that was read tells what they should be.
+latency and a host memory rate have none: no reference data for them.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeenLink(msgspec.Struct, frozen=True, kw_only=True):
-    """The PCIe link of a GPU that its copies are held against, and how it is known."""
+    """The PCIe link of a GPU that its copies are compared with, and its source."""
 
     generation: int
     width: int
@@ -61,7 +61,7 @@ class SeenLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
-    """Give the same numbers with what is expected of each; those that have none stay without."""
+    """Return the same numbers with what is expected of each; those that have none stay without."""
     judge = _Judge(bandwidth, machine)
     return msgspec.structs.replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
@@ -69,10 +69,10 @@ def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
 def seen_link(
     gpu: Gpu, sample: Sample | None, machine: Machine, *, without_bridges: bool = False
 ) -> SeenLink | None:
-    """Give the link a copy went over: as it was under load, else the most that card, slot and way allow.
+    """Return the link a copy went over: as it was under load, else the most that GPU, slot and path allow.
 
-    None where no source tells of it. `without_bridges`: the card's own link alone. An idle reading of the
-    generation tells nothing and is not asked.
+    None where unknown. `without_bridges`: the card's own link alone. An idle reading of the
+    generation means nothing and is not used.
     """
     generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device
     width, known_by = gpu.pcie.width_now or gpu.pcie.width_max, "by its card and slot"
@@ -90,7 +90,7 @@ def seen_link(
 
 
 def links_for(rate_gb_per_s: float, gpu: Gpu | None) -> tuple[LinkExpectation, ...]:
-    """Give the links that a copy rate fits, the likeliest first: cards train to the latest generation.
+    """Return the links that a copy rate fits, the likeliest first: cards train to the latest generation.
 
     No link is given that is later or wider than the card's own, where the model is known.
     """
@@ -121,7 +121,7 @@ class _Judge:
         self.to_host = rates(host_copies(bandwidth.samples, "d2h", machine))
 
     def beside(self, sample: Sample) -> Sample:
-        """Give the sample with its expectation; one that a session already wrote in is kept."""
+        """Return the sample with its expectation; one that a session already wrote in is kept."""
         if sample.expected_gb_per_s is not None:
             return sample
         found = self._expected(sample)
@@ -166,13 +166,13 @@ class _Judge:
         return Expected(source=source, gb_per_s=typical, low_gb_per_s=link.copy_low_gb_per_s)
 
     def _inferred(self, sample: Sample, gpu: Gpu) -> Expected | None:
-        """Name the class of link where none is told: a number cannot be held against what it suggests."""
+        """Name the class of link where none is reported: a number cannot be held against what it suggests."""
         fits = () if sample.kind == "bidirectional" else links_for(sample.median_gb_per_s or 0, gpu)
         if not fits:
             return None
         others = f" (or {', '.join(map(link_name, fits[1:]))})" if len(fits) > 1 else ""
         return Expected(
-            source=f"no link is told; inferred from the number: what {link_name(fits[0])} carries{others}"
+            source=f"link not reported; inferred from the rate: what {link_name(fits[0])} carries{others}"
         )
 
     def _local(self, sample: Sample) -> Expected | None:
@@ -267,7 +267,7 @@ class _Judge:
                 yield link.copy_to_device_gb_per_s, f"{word}, {seen.name} {seen.known_by} (links.csv)"
 
     def _shared_bridges(self, a: int, b: int) -> set[str]:
-        """Give the bridges that stand above both: a direct copy turns round at the first of them."""
+        """Return the bridges that stand above both: a direct copy turns round at the first of them."""
         tree = {node.address: node for node in self.machine.pci}
         places = [gpu.pci_address or "" for gpu in self._gpus(a, b)]
         ways = [set(bridges_above(tree, place)[0]) for place in places if place in tree]
@@ -278,7 +278,7 @@ class _Judge:
 
 
 def _may_pay_for_ecc(gpu: Gpu, row: GpuExpectation) -> bool:
-    """Tell whether error correction takes a part of the memory's rate, or may where no source tells of it.
+    """Return whether error correction takes a part of the memory's rate, or may where that is unknown.
 
     GeForce and TITAN cards have none, or leave it off.
     """

@@ -1,8 +1,8 @@
 """What a measuring session copies, as an ordered list of jobs: the most important first. Pure.
 
 What has no time is left out from the end of the list, and an interrupted session has the beginning of it.
-Every direction of every pair is a job of its own, so that a link that is bad one way only is not hidden
-behind its good direction.
+Every direction of every pair is a job of its own, so that a link that is bad in one direction only is not
+hidden behind its good direction.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from itertools import combinations, permutations
 
 import msgspec
 
-from gputopo.copies.copies import Job, Way, WayKind
+from gputopo.copies.copies import Copy, CopyKind, Job
 from gputopo.copies.sharing import CHANGED_SHARE, fair_rates, shared
 from gputopo.values.bandwidth import Level, Method, NotMeasured, Path, Sample
 
@@ -18,7 +18,7 @@ LATENCY_BYTES = 16  # two of the words that the check of a copy compares
 KIB = 1024
 # 4 KiB to 512 MiB: powers of four, and the end.
 SWEEP_BYTES = (*(4 * KIB << shift for shift in range(0, 17, 2)), 512 * 1024 * KIB)
-_UP_AND_DOWN: tuple[WayKind, ...] = ("h2d", "d2h")
+_UP_AND_DOWN: tuple[CopyKind, ...] = ("h2d", "d2h")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What decides which copies there are.
 
     `gpus`: indices of the machine, those that are measured. `nodes` and `far_nodes`: each GPU's near and
-    farthest memory node where known. `peers`: (a, b) where the driver lets `a` reach the memory of `b`.
+    farthest NUMA node where known. `peers`: (a, b) where the driver lets `a` reach the memory of `b`.
     `no_kernels`: GPUs on which no kernel can run, with the reason.
     """
 
@@ -57,7 +57,7 @@ def group_name(what: str, gpus: Sequence[int]) -> str:
 
 
 def jobs(setting: Setting) -> tuple[Job, ...]:
-    """Give all copies of a session that are known beforehand, the most important first."""
+    """Return all copies of a session that are known beforehand, the most important first."""
     return (
         *_alone(setting),
         *_all_at_once(setting),
@@ -77,7 +77,7 @@ def jobs(setting: Setting) -> tuple[Job, ...]:
 def next_jobs(
     done: Sequence[Sample], setting: Setting, tried: frozenset[str] = frozenset()
 ) -> tuple[Job, ...]:
-    """Give the copies that the results so far call for: they find the GPUs that share an uplink.
+    """Return the copies that the results so far call for: they find the GPUs that share an uplink.
 
     Where GPUs are slower with all at once than alone, each pair of them is copied to at once. Where what the
     pairs share does not explain all of it (an uplink that two of them cannot fill), all but one are copied
@@ -109,42 +109,46 @@ def next_jobs(
 
 
 def not_possible(setting: Setting) -> tuple[NotMeasured, ...]:
-    """Tell which copies between GPUs the driver does not allow, and which need a kernel that cannot run."""
+    """Return which copies between GPUs the driver does not allow, and which need a kernel that cannot run."""
     refused = [pair for pair in permutations(setting.gpus, 2) if pair not in setting.peers]
-    told: list[NotMeasured] = []
+    refusals: list[NotMeasured] = []
     if refused:
         pairs = ", ".join(f"{a}->{b}" for a, b in refused)
-        told.append(
+        refusals.append(
             NotMeasured(
                 what=f"direct copies between GPUs {pairs}",
                 reason="the driver allows no peer access (P2P); they were measured through the host",
             )
         )
     for gpu, reason in setting.no_kernels.items():
-        told.append(NotMeasured(what=f"copies by a kernel on {gpu_place(gpu)}", reason=reason))
-    return tuple(told)
+        refusals.append(NotMeasured(what=f"copies by a kernel on {gpu_place(gpu)}", reason=reason))
+    return tuple(refusals)
 
 
-def without(job: Job, places: frozenset[str] | set[str], ways: Sequence[Way] = ()) -> Job | None:
-    """Give the job without the ways that touch `places` or are among `ways`; None where nothing is left.
+def without(job: Job, places: frozenset[str] | set[str], copies: Sequence[Copy] = ()) -> Job | None:
+    """The job without the copies that touch `places` or are among `copies`; None where nothing is left.
 
-    Two ways at least must be left of a group; one of two directions is no longer both.
+    Two copies at least must be left of a group; one of two directions is no longer both.
     """
     left = tuple(
-        way for way in job.ways if way not in ways and not {way.source, way.destination} & set(places)
+        copy
+        for copy in job.copies
+        if copy not in copies and not {copy.source, copy.destination} & set(places)
     )
-    if left == job.ways:
+    if left == job.copies:
         return job
     if job.group is None or len(left) < 2:
         return None
-    gpus = [index for way in left for index in gpus_of(way)]
-    return msgspec.structs.replace(job, ways=left, group=group_name(job.kind, gpus))
+    gpus = [index for copy in left for index in gpus_of(copy)]
+    return msgspec.structs.replace(job, copies=left, group=group_name(job.kind, gpus))
 
 
-def gpus_of(way: Way) -> tuple[int, ...]:
-    """Give the GPUs that a way touches, each once, the source first."""
+def gpus_of(copy: Copy) -> tuple[int, ...]:
+    """Return the GPUs that a copy touches, each once, the source first."""
     numbers = [
-        int(place.removeprefix("gpu:")) for place in (way.source, way.destination) if place.startswith("gpu:")
+        int(place.removeprefix("gpu:"))
+        for place in (copy.source, copy.destination)
+        if place.startswith("gpu:")
     ]
     return tuple(dict.fromkeys(numbers))
 
@@ -153,33 +157,33 @@ def describe(job: Job) -> str:
     """Say in words what a job copies: `h2d host -> gpu:0`, `h2d gpus:0,1`."""
     if job.group is not None:
         return job.group
-    way = job.ways[0]
+    copy = job.copies[0]
     arrow = "<->" if job.kind == "bidirectional" else "->"
-    words = [job.kind, f"{way.source} {arrow} {way.destination}"]
-    if way.pinned is False:
+    words = [job.kind, f"{copy.source} {arrow} {copy.destination}"]
+    if copy.pinned is False:
         words.append("pageable")
     if job.kind in ("bidirectional", "latency") and path_of(job):
         words.append(str(path_of(job)))
-    if way.method != "copy_engine":
-        words.append(way.method)
+    if copy.method != "copy_engine":
+        words.append(copy.method)
     if job.bytes is not None and job.kind != "latency":
         words.append(f"{job.bytes} bytes")
     return " ".join(words)
 
 
 def path_of(job: Job) -> Path | None:
-    """Give how a pair of GPUs is joined in `bidirectional` and `latency`; None for all other jobs."""
+    """Return how a pair of GPUs is joined in `bidirectional` and `latency`; None for all other jobs."""
     if job.kind not in ("bidirectional", "latency"):
         return None
-    paths: dict[WayKind, Path] = {"p2p_direct": "direct", "p2p_staged": "staged"}
-    return paths.get(job.ways[0].kind)
+    paths: dict[CopyKind, Path] = {"p2p_direct": "direct", "p2p_staged": "staged"}
+    return paths.get(job.copies[0].kind)
 
 
-def _host_way(
-    kind: WayKind, gpu: int, setting: Setting, *, pinned: bool = True, node: int | None = None
-) -> Way:
+def _host_copy(
+    kind: CopyKind, gpu: int, setting: Setting, *, pinned: bool = True, node: int | None = None
+) -> Copy:
     place = gpu_place(gpu)
-    return Way(
+    return Copy(
         kind=kind,
         source="host" if kind == "h2d" else place,
         destination=place if kind == "h2d" else "host",
@@ -188,9 +192,9 @@ def _host_way(
     )
 
 
-def _pair_way(kind: WayKind, a: int, b: int, setting: Setting, method: Method = "copy_engine") -> Way:
-    """Give a way between two GPUs. A staged one takes host memory near its source."""
-    return Way(
+def _pair_copy(kind: CopyKind, a: int, b: int, setting: Setting, method: Method = "copy_engine") -> Copy:
+    """Return a copy between two GPUs. A staged one takes host memory near its source."""
+    return Copy(
         kind=kind,
         source=gpu_place(a),
         destination=gpu_place(b),
@@ -199,17 +203,17 @@ def _pair_way(kind: WayKind, a: int, b: int, setting: Setting, method: Method = 
     )
 
 
-def _job(way: Way, size: int | None = None) -> Job:
-    return Job(kind=way.kind, ways=(way,), bytes=size)
+def _job(copy: Copy, size: int | None = None) -> Job:
+    return Job(kind=copy.kind, copies=(copy,), bytes=size)
 
 
-def _group(kind: WayKind, gpus: Sequence[int], setting: Setting) -> Job:
-    ways = tuple(_host_way(kind, gpu, setting) for gpu in gpus)
-    return Job(kind=kind, ways=ways, group=group_name(kind, gpus))
+def _group(kind: CopyKind, gpus: Sequence[int], setting: Setting) -> Job:
+    copies = tuple(_host_copy(kind, gpu, setting) for gpu in gpus)
+    return Job(kind=kind, copies=copies, group=group_name(kind, gpus))
 
 
 def _alone(setting: Setting) -> Iterator[Job]:
-    yield from (_job(_host_way(kind, gpu, setting)) for gpu in setting.gpus for kind in _UP_AND_DOWN)
+    yield from (_job(_host_copy(kind, gpu, setting)) for gpu in setting.gpus for kind in _UP_AND_DOWN)
 
 
 def _all_at_once(setting: Setting) -> Iterator[Job]:
@@ -218,18 +222,18 @@ def _all_at_once(setting: Setting) -> Iterator[Job]:
 
 
 def _staged(setting: Setting) -> Iterator[Job]:
-    yield from (_job(_pair_way("p2p_staged", a, b, setting)) for a, b in permutations(setting.gpus, 2))
+    yield from (_job(_pair_copy("p2p_staged", a, b, setting)) for a, b in permutations(setting.gpus, 2))
 
 
 def _direct(setting: Setting, methods: Sequence[Method]) -> Iterator[Job]:
     for method in methods:
         for a, b in permutations(setting.gpus, 2):
             if _allowed(method, a, b, setting):
-                yield _job(_pair_way("p2p_direct", a, b, setting, method))
+                yield _job(_pair_copy("p2p_direct", a, b, setting, method))
 
 
 def _allowed(method: Method, source: int, destination: int, setting: Setting) -> bool:
-    """Tell whether bytes may go straight between two GPUs: the one that acts must reach the other."""
+    """Return whether bytes may go straight between two GPUs: the one that acts must reach the other."""
     acting, reached = (destination, source) if method == "kernel_read" else (source, destination)
     if method != "copy_engine" and acting in setting.no_kernels:
         return False
@@ -238,58 +242,58 @@ def _allowed(method: Method, source: int, destination: int, setting: Setting) ->
 
 def _inside(setting: Setting) -> Iterator[Job]:
     for gpu in setting.gpus:
-        yield _job(Way(kind="d2d_local", source=gpu_place(gpu), destination=gpu_place(gpu)))
+        yield _job(Copy(kind="d2d_local", source=gpu_place(gpu), destination=gpu_place(gpu)))
 
 
 def _both_ways_with_host(setting: Setting) -> Iterator[Job]:
     for gpu in setting.gpus:
-        yield Job(kind="bidirectional", ways=tuple(_host_way(kind, gpu, setting) for kind in _UP_AND_DOWN))
+        yield Job(kind="bidirectional", copies=tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN))
 
 
 def _pageable(setting: Setting) -> Iterator[Job]:
     for gpu in setting.gpus:
-        yield from (_job(_host_way(kind, gpu, setting, pinned=False)) for kind in _UP_AND_DOWN)
+        yield from (_job(_host_copy(kind, gpu, setting, pinned=False)) for kind in _UP_AND_DOWN)
 
 
 def _latencies(setting: Setting) -> Iterator[Job]:
-    def latency(way: Way) -> Job:
-        return Job(kind="latency", ways=(way,), bytes=LATENCY_BYTES)
+    def latency(copy: Copy) -> Job:
+        return Job(kind="latency", copies=(copy,), bytes=LATENCY_BYTES)
 
-    yield from (latency(_host_way("h2d", gpu, setting)) for gpu in setting.gpus)
+    yield from (latency(_host_copy("h2d", gpu, setting)) for gpu in setting.gpus)
     for a, b in permutations(setting.gpus, 2):
         if _allowed("kernel_read", a, b, setting):
-            yield latency(_pair_way("p2p_direct", a, b, setting, "kernel_read"))
-        yield latency(_pair_way("p2p_staged", a, b, setting))
+            yield latency(_pair_copy("p2p_direct", a, b, setting, "kernel_read"))
+        yield latency(_pair_copy("p2p_staged", a, b, setting))
 
 
 def _pairs_both_ways(setting: Setting) -> Iterator[Job]:
     for a, b in combinations(setting.gpus, 2):
-        kinds: tuple[WayKind, ...] = ("p2p_staged",)
+        kinds: tuple[CopyKind, ...] = ("p2p_staged",)
         if (a, b) in setting.peers and (b, a) in setting.peers:
             kinds = ("p2p_direct", "p2p_staged")
         for kind in kinds:
-            ways = (_pair_way(kind, a, b, setting), _pair_way(kind, b, a, setting))
-            yield Job(kind="bidirectional", ways=ways)
+            copies = (_pair_copy(kind, a, b, setting), _pair_copy(kind, b, a, setting))
+            yield Job(kind="bidirectional", copies=copies)
 
 
 def _far(setting: Setting) -> Iterator[Job]:
     for gpu, node in setting.far_nodes.items():
-        yield from (_job(_host_way(kind, gpu, setting, node=node)) for kind in _UP_AND_DOWN)
+        yield from (_job(_host_copy(kind, gpu, setting, node=node)) for kind in _UP_AND_DOWN)
 
 
 def _sweep(setting: Setting) -> Iterator[Job]:
     for size in SWEEP_BYTES:
         for gpu in setting.gpus:
-            yield from (_job(_host_way(kind, gpu, setting), size) for kind in _UP_AND_DOWN)
+            yield from (_job(_host_copy(kind, gpu, setting), size) for kind in _UP_AND_DOWN)
     for size in SWEEP_BYTES:
         for a, b in permutations(setting.gpus, 2):
             if _allowed("copy_engine", a, b, setting):
-                yield _job(_pair_way("p2p_direct", a, b, setting), size)
-            yield _job(_pair_way("p2p_staged", a, b, setting), size)
+                yield _job(_pair_copy("p2p_direct", a, b, setting), size)
+            yield _job(_pair_copy("p2p_staged", a, b, setting), size)
 
 
-def _rates(done: Sequence[Sample], kind: WayKind, group: str | None) -> dict[int, float]:
-    """Give GB/s by GPU of pinned copies in a group; alone (None), the first one: near memory, no sweep."""
+def _rates(done: Sequence[Sample], kind: CopyKind, group: str | None) -> dict[int, float]:
+    """Return GB/s by GPU of pinned copies in a group; alone (None), the first one: near memory, no sweep."""
     found: dict[int, float] = {}
     for sample in done:
         if (sample.kind, sample.group, sample.pinned) != (kind, group, True) or not sample.median_gb_per_s:
@@ -299,8 +303,8 @@ def _rates(done: Sequence[Sample], kind: WayKind, group: str | None) -> dict[int
     return found
 
 
-def _largest_group(done: Sequence[Sample], kind: WayKind) -> dict[int, float]:
-    """Give the rates of all GPUs at once, those left out that failed in it."""
+def _largest_group(done: Sequence[Sample], kind: CopyKind) -> dict[int, float]:
+    """Return the rates of all GPUs at once, those left out that failed in it."""
     groups = {sample.group for sample in done if sample.kind == kind and sample.group is not None}
     return max((_rates(done, kind, group) for group in sorted(groups)), key=len, default={})
 

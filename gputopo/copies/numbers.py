@@ -18,24 +18,24 @@ Key = TypeVar("Key")
 
 
 def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Give the samples that ran alone and whose copies were large enough to show the link."""
+    """Return the samples that ran alone and whose copies were large enough to show the link."""
     return (sample for sample in samples if sample.group is None and is_large(sample))
 
 
 def is_large(sample: Sample) -> bool:
-    """Tell whether a sample is a rate of copies that are large, or of a size that was not told."""
+    """Return whether a sample is a rate of copies that are large, or of a size that is unknown."""
     return bool(sample.median_gb_per_s) and (sample.bytes is None or sample.bytes >= LARGE_BYTES)
 
 
 def by_copy_engine(sample: Sample) -> bool:
-    """Tell whether a copy was made as programs make it: not by a kernel that reads or writes its peer."""
+    """Return whether a copy was made as programs make it: not by a kernel that reads or writes its peer."""
     return sample.method not in ("kernel_read", "kernel_write")
 
 
 def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict[int, Sample]:
-    """Give the fastest pinned copy of each GPU from (h2d) or to (d2h) the memory of its own node.
+    """Return the fastest pinned copy of each GPU from (h2d) or to (d2h) the memory of its own node.
 
-    Where several were taken (sizes, runs, memory nodes of a machine that does not tell the GPU's node), the
+    Where several were taken (sizes, runs, NUMA nodes where the GPU's node is unknown), the
     fastest shows what the link carries.
     """
     found: dict[int, Sample] = {}
@@ -49,7 +49,7 @@ def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict
 
 
 def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None) -> dict[Pair, Sample]:
-    """Give the fastest copy of each ordered pair of GPUs; `path` counts for `bidirectional` only."""
+    """Return the fastest copy of each ordered pair of GPUs; `path` counts for `bidirectional` only."""
     found: dict[Pair, Sample] = {}
     for sample in judged(samples):
         pair = pair_of(sample)
@@ -61,13 +61,13 @@ def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None)
 
 
 def pair_of(sample: Sample) -> Pair | None:
-    """Give source and destination where both are GPUs and differ."""
+    """Return source and destination where both are GPUs and differ."""
     source, destination = gpu_of(sample.source), gpu_of(sample.destination)
     return None if source is None or destination is None or source == destination else (source, destination)
 
 
 def host_gpu(sample: Sample) -> int | None:
-    """Give the one GPU of a copy from or to the host."""
+    """Return the one GPU of a copy from or to the host."""
     source, destination = gpu_of(sample.source), gpu_of(sample.destination)
     if (source is None) == (destination is None):
         return None
@@ -75,14 +75,14 @@ def host_gpu(sample: Sample) -> int | None:
 
 
 def is_far(sample: Sample, gpu: int, machine: Machine) -> bool:
-    """Tell whether the host memory of a copy is known to lie on another node than the GPU."""
+    """Return whether the host memory of a copy is known to lie on another node than the GPU."""
     near = next((one.numa_node for one in machine.gpus if one.index == gpu), None)
     node = memory_node(sample)
     return near is not None and node is not None and near >= 0 and node != near
 
 
 def memory_node(sample: Sample) -> int | None:
-    """Give the node of the host memory of a copy, None where it was not bound or told."""
+    """Return the node of the host memory of a copy, None where it was not bound or is unknown."""
     if sample.numa_node is not None:
         return sample.numa_node
     node = node_of(sample.source)
@@ -90,17 +90,17 @@ def memory_node(sample: Sample) -> int | None:
 
 
 def rate(sample: Sample) -> float:
-    """Give the rate of a judged sample in GB/s."""
+    """Return the rate of a judged sample in GB/s."""
     return sample.median_gb_per_s or 0.0
 
 
 def rates(samples: Mapping[int, Sample]) -> dict[int, float]:
-    """Give the rates in GB/s of samples by GPU."""
+    """Return the rates in GB/s of samples by GPU."""
     return {gpu: rate(sample) for gpu, sample in samples.items()}
 
 
 def noise_share(repeats: tuple[float, ...]) -> float:
-    """Give one standard deviation of repeats as a share of their median; 0 where there are under three."""
+    """Return one standard deviation of repeats as a share of their median; 0 where there are under three."""
     if len(repeats) < 3:
         return 0.0
     middle = median(repeats)

@@ -37,7 +37,7 @@ class PairSpeed(NamedTuple):
 
     @property
     def says(self) -> str:
-        """Give `measured 11.3 GB/s, direct`, or what the direct way does where it is clearly slower."""
+        """Return `measured 11.3 GB/s, direct`, or what the direct way does where it is clearly slower."""
         words = f"measured {gb(self.gb_per_s)} GB/s, {self.path}"
         if self.path == "staged" and self.direct is not None and self.direct_is_slower:
             return f"{words}; direct is slower: {gb(self.direct)} GB/s"
@@ -57,7 +57,7 @@ def gb(value: float) -> str:
 
 
 def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
-    """Give the speed of every pair that was measured both ways, low index first.
+    """Return the speed of every pair that was measured both ways, low index first.
 
     Of each direction the better of direct and staged, of the two directions the worse. Only copies that ran
     alone count, of several the fastest large one, of several methods the driver's copies before kernels.
@@ -75,7 +75,7 @@ def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
 
 
 def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
-    """Give each pair the number of its class, the fastest 0. Within a class only noise separates pairs."""
+    """Return each pair the number of its class, the fastest 0. Within a class only noise separates pairs."""
     classes: dict[float, int] = {}
     ordered = sorted({speed.gb_per_s for speed in speeds.values()}, reverse=True)
     for number, members in enumerate(_classes(ordered)):
@@ -84,12 +84,15 @@ def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
 
 
 def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pair]:
-    """Give the pairs of these GPUs that have no measured speed."""
+    """Return the pairs of these GPUs that have no measured speed."""
     return [pair for pair in combinations(sorted(gpus), 2) if pair not in speeds]
 
 
 def single_ways(samples: Sequence[Sample]) -> list[tuple[int, int, Path, float]]:
-    """Give (source, destination, path, GB/s) of each direction and path, of the sample that stands for it."""
+    """Return (source.
+
+    Destination, path, GB/s) of each direction and path, of the sample that stands for it.
+    """
     best: dict[tuple[int, int, Path], Sample] = {}
     for sample in samples:
         source, destination = gpu_of(sample.source), gpu_of(sample.destination)

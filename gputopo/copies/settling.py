@@ -1,4 +1,4 @@
-"""Cards that were still waking up: which repeats count, and which low numbers mean no slow card.
+"""Clock ramp-up: which repeats count, and which low numbers do not mean a slow GPU.
 
 An idle card has lowered its memory clock and its PCIe generation. The first copies after that are slow: a
 GTX 1070 copied 85 GB/s inside itself, and 195 GB/s a minute later (published outputs of
@@ -21,7 +21,7 @@ AGREE_SHARE = 0.05
 DEVIATIONS = 4.5
 # One high value among low ones may be a slip of the clock; two that agree are not.
 FEWEST_LATER = 2
-# Published waking cards reach 0.43 to 0.88 of what they reach awake; awake they repeat within 2 %.
+# Published GPUs reach 0.43 to 0.88 of their rate during ramp-up; after it they repeat within 2 %.
 WAKING_SHARE = 0.90
 # A waking card without anything awake to compare with must be far below its memory's rate: the least
 # that a card awake was seen to copy is 0.73 of it (GTX 1080 Ti).
@@ -33,7 +33,7 @@ TOOLS_WITHOUT_WARM_UP = ("bandwidthTest", "p2pBandwidthLatencyTest")
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """Which repeats count. `discarded` came first and were taken while the card was waking up.
+    """Which repeats count. `discarded` came first and were taken during clock ramp-up.
 
     `more`: whether further repeats are needed; `settled`: whether enough of those that count agree.
     """
@@ -45,9 +45,9 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waking(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU whose low numbers were taken while it was waking up.
+    """A GPU whose low numbers were taken during clock ramp-up.
 
-    `sure`: the same GPU reached `awake_gb_per_s`; else only its equals did, or cards of its model should.
+    `sure`: the same GPU reached `awake_gb_per_s`; else only GPUs of the same model did, or should.
     `awake_from`: whose number that is, in words.
     """
 
@@ -80,7 +80,7 @@ def settle(values: Sequence[float], wanted: int = 5, most: int = 15) -> Settled:
 
 
 def waking(bandwidth: Bandwidth, machine: Machine) -> tuple[Waking, ...]:
-    """Recognise GPUs whose copies within their own memory were measured before they were awake.
+    """Return the GPUs whose copies within their own memory were measured during clock ramp-up.
 
     Only tools that do not warm up are judged: gputopo's own numbers are settled, and a low one means it.
     """
@@ -93,7 +93,7 @@ def waking(bandwidth: Bandwidth, machine: Machine) -> tuple[Waking, ...]:
 
 
 def waking_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
-    """Give the positions of those samples that `waking` recognises: they say nothing of the card."""
+    """Return the positions of those samples that `waking` recognises: they do not describe the GPU."""
     low = {one.gpu: one.low_gb_per_s for one in waking(bandwidth, machine)}
     return frozenset(
         place
@@ -106,7 +106,7 @@ def waking_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
 
 
 def _first_awake(values: Sequence[float]) -> int:
-    """Give how many leading values are those of a waking card: the most for which the rule holds."""
+    """Return how many leading values were taken during clock ramp-up: the most for which the rule holds."""
     for first in range(len(values) - FEWEST_LATER, 0, -1):
         later = values[first:]
         middle = median(later)
@@ -137,15 +137,15 @@ def _of_one_size(samples: Sequence[Sample]) -> Sequence[Sample]:
 def _waking(gpu: int, rates: Mapping[int, Sequence[float]], names: Mapping[int, str | None]) -> Waking | None:
     own, name = rates[gpu], names.get(gpu)
     top = max(own)
-    equals = [max(rates[other]) for other in rates if other != gpu and name and names.get(other) == name]
-    reached = max(equals, default=0.0)
+    peers = [max(rates[other]) for other in rates if other != gpu and name and names.get(other) == name]
+    reached = max(peers, default=0.0)
     row = expected_gpu(name)
     published = (row.memory_gb_per_s if row else None) or 0.0
     sure = top >= WAKING_SHARE * reached and top >= WAKING_OF_PUBLISHED * published
     if sure:
         awake, whose = top, "the same GPU"
     elif reached > top and reached >= WAKING_OF_PUBLISHED * published:
-        awake, whose = reached, "an equal card"
+        awake, whose = reached, "a GPU of the same model"
     else:
         awake, whose = published, "the published rate of its memory, read and written"
     limit = WAKING_OF_PUBLISHED if awake == published else WAKING_SHARE

@@ -90,7 +90,7 @@ def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, floa
 
 
 def fair_rates(alone: Mapping[int, float], groups: Sequence[_Shared]) -> dict[int, float]:
-    """Give what each GPU gets when all copy at once: max-min fair over the groups' uplinks.
+    """Return what each GPU gets when all copy at once: max-min fair over the groups' uplinks.
 
     All rates rise together; a GPU stops at its own rate or when one of its uplinks is full (progressive
     filling: Bertsekas and Gallager, Data Networks, section 6.5.2).
@@ -120,7 +120,7 @@ def fair_rates(alone: Mapping[int, float], groups: Sequence[_Shared]) -> dict[in
 
 
 def _together(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int, float]]:
-    """Give the rates of each set of GPUs that copied at once, all in this direction and nothing else."""
+    """Return the rates of each set of GPUs that copied at once, all in this direction and nothing else."""
     by_group: dict[str, list[Sample]] = {}
     for sample in samples:
         if sample.group is not None:
@@ -166,25 +166,28 @@ def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, f
 
 
 def _slowed(measured: Mapping[int, float], alone: Mapping[int, float]) -> bool:
-    """Tell whether a pair together carries less than both alone; of sums noise is a smaller part."""
+    """Return whether a pair together carries less than both alone; of sums noise is a smaller part."""
     if any(gpu not in alone for gpu in measured):
         return False
     return sum(measured.values()) < (1 - CHANGED_SHARE) * sum(alone[gpu] for gpu in measured)
 
 
 def _limited(foreseen: Mapping[int, float], measured: Mapping[int, float], groups: Sequence[_Shared]) -> Gpus:
-    """Give the GPUs that get less than is foreseen, unless a group of theirs has it all, unevenly divided."""
+    """Return the GPUs that get less than is foreseen.
+
+    Unless a group of theirs has it all, unevenly divided.
+    """
     slow = frozenset(gpu for gpu in foreseen if measured[gpu] < (1 - CHANGED_SHARE) * foreseen[gpu])
     for group in groups:
         members = group.gpus & foreseen.keys()
-        due = sum(foreseen[gpu] for gpu in members)
-        if sum(measured[gpu] for gpu in members) >= (1 - CHANGED_SHARE) * due:
+        expected = sum(foreseen[gpu] for gpu in members)
+        if sum(measured[gpu] for gpu in members) >= (1 - CHANGED_SHARE) * expected:
             slow -= members
     return slow
 
 
 def _is_left_out_set(gpus: Gpus, together: Mapping[Gpus, object]) -> bool:
-    """Tell whether a set is a larger measured one with a single GPU left out."""
+    """Return whether a set is a larger measured one with a single GPU left out."""
     return any(len(other) == len(gpus) + 1 and gpus < other for other in together)
 
 
@@ -222,7 +225,7 @@ def _components(sets: Iterable[Gpus]) -> list[Gpus]:
 
 
 def _slow_both_ways(samples: Sequence[Sample]) -> list[tuple[Gpus, float, float]]:
-    """Give pairs that gain too little from copying both ways: the sums of one way each, and of both."""
+    """Return pairs that gain too little from copying both ways: the sums of one way each, and of both."""
     one_way, both = pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged")
     gains: dict[Gpus, float] = {}
     sums: dict[Gpus, tuple[float, float]] = {}

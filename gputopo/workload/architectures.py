@@ -45,7 +45,7 @@ class Architecture:
     loss: Loss = "softmax"
 
     def sketch(self) -> Sketch:
-        """Follow the network with shapes and give what was counted."""
+        """Count the network by its shapes."""
         drawn = Sketch(self.gain)
         self.build(drawn, self.input_shape, self.classes)
         return drawn
@@ -146,7 +146,7 @@ ARCHITECTURES: dict[str, Architecture] = {one.name: one for one in _all()}
 
 
 def workload_of(architecture: Architecture) -> Workload:
-    """Follow one network and give what it costs."""
+    """Count the costs of one network."""
     drawn = architecture.sketch()
     trained = sum(one.size for one in drawn.variables if one.trainable)
     return Workload(
@@ -172,7 +172,7 @@ def workload_of(architecture: Architecture) -> Workload:
 
 
 def table() -> Table:
-    """Follow all networks."""
+    """Count all networks."""
     return Table(workloads=tuple(workload_of(one) for one in ARCHITECTURES.values()))
 
 

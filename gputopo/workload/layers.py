@@ -97,4 +97,4 @@ class Layers(Protocol[T]):
         """Write the numbers of an example in a row: [height * width * channels]."""
 
     def channels(self, x: T) -> int:
-        """Tell the channels of x."""
+        """Return the channels of x."""

@@ -68,7 +68,7 @@ def overfeat(net: Layers[T], x: T, classes: int) -> T:
 
 
 def vgg(repeats: Sequence[int]) -> Callable[[Layers[T], T, int], T]:
-    """Give VGG with so many convolutions in each of its five blocks (K. Simonyan, A. Zisserman, 2014)."""
+    """Return VGG with so many convolutions in each of its five blocks (K. Simonyan, A. Zisserman, 2014)."""
 
     def build(net: Layers[T], x: T, classes: int) -> T:
         for number, (times, filters) in enumerate(zip(repeats, (64, 128, 256, 512, 512), strict=True), 1):

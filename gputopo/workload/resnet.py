@@ -19,7 +19,7 @@ Version = Literal["v1", "v1.5", "v2"]
 
 
 def imagenet(depths: Sequence[int], version: Version = "v1") -> Callable[[Layers[T], T, int], T]:
-    """Give a ResNet of bottleneck blocks, so many in each of the four stages."""
+    """Return a ResNet of bottleneck blocks, so many in each of the four stages."""
 
     def build(net: Layers[T], x: T, classes: int) -> T:
         with net.block("stem"):
@@ -36,7 +36,7 @@ def imagenet(depths: Sequence[int], version: Version = "v1") -> Callable[[Layers
 
 
 def cifar10(depth: int, version: Version = "v1") -> Callable[[Layers[T], T, int], T]:
-    """Give a ResNet for CIFAR-10 with three stages of `depth` blocks of two 3x3 convolutions.
+    """Return a ResNet for CIFAR-10 with three stages of `depth` blocks of two 3x3 convolutions.
 
     Where the width doubles the shortcut is a strided copy with channels of zeros (option A of the paper).
     """

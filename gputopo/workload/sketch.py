@@ -174,7 +174,7 @@ class Sketch:
         return out
 
     def widen(self, x: Shape, channels: int) -> Shape:
-        """Give the wider shape; the zeros are part of the addition that follows."""
+        """Return the wider shape; the zeros are part of the addition that follows."""
         return (*x[:2], channels)
 
     def flatten(self, x: Shape) -> Shape:
@@ -182,7 +182,7 @@ class Sketch:
         return (math.prod(x),)
 
     def channels(self, x: Shape) -> int:
-        """Tell the channels of x."""
+        """Return the channels of x."""
         return x[-1]
 
     def _pool(self, x: Shape, size: int, stride: int, padding: Padding) -> Shape:
@@ -226,7 +226,7 @@ class Sketch:
 
 
 def _span(size: int, window: int, stride: int, padding: Padding) -> int:
-    """Give how many windows fit along one side."""
+    """Return how many windows fit along one side."""
     if padding == "SAME":
         return -(-size // stride)
     if padding == "SYMMETRIC":

@@ -75,12 +75,12 @@ def _models() -> dict[str, Workload]:
 
 
 def names() -> tuple[str, ...]:
-    """Give the names that `--model` takes."""
+    """Return the names that `--model` takes."""
     return tuple(_models())
 
 
 def require(name: str) -> Workload:
-    """Give the workload of that name. Raises UsageError that names the nearest ones."""
+    """Return the workload of that name. Raises UsageError that names the nearest ones."""
     models = _models()
     if name in models:
         return models[name]

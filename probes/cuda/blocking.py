@@ -1,4 +1,4 @@
-"""All streams of a window held back, and let go by one write, so that no call's own time is in the clock."""
+"""All streams of a window blocked and released by one write, so that no call is timed; waiting for events."""
 
 import contextlib
 import ctypes
@@ -27,7 +27,7 @@ _SLOWEST_BYTES_PER_S = 50e6
 _PAUSE_S = 50e-6
 
 
-class Hold:
+class StreamBlocker:
     """The word on which streams wait; for devices that cannot, a gate.
 
     A gate is one stream with a host function that waits; the others wait for the event behind it. So one host
@@ -49,7 +49,7 @@ class Hold:
         self.gave_up = False
 
     def begin(self) -> None:
-        """Begin a window: what is held from now on waits for the next release.
+        """Begin a window: what is blocked from now on waits for the next release.
 
         Where that does not come in time, since a call of the driver does not come back, the streams are let
         go all the same: `gave_up`.
@@ -66,8 +66,8 @@ class Hold:
             timer.start()
             self._timer = timer
 
-    def hold(self, ordinal: int, stream: Stream) -> None:
-        """Hold a stream of a device (the current one) until the release. Raises CudaError."""
+    def block(self, ordinal: int, stream: Stream) -> None:
+        """StreamBlocker a stream of a device (the current one) until the release. Raises CudaError."""
         if ordinal not in self._by_gate:
             try:
                 self._cuda.wait_for_word(stream, self._cuda.device_view(self._word()), self._window)
@@ -79,7 +79,7 @@ class Hold:
         self._cuda.wait_for_event(stream, self._behind_gate(ordinal))
 
     def release(self) -> None:
-        """Let all streams go."""
+        """Release all streams."""
         self._let_go()
         if self._timer is not None:
             self._timer.cancel()
@@ -87,7 +87,7 @@ class Hold:
             self._timer = None
 
     def close(self) -> None:
-        """Give all back."""
+        """Release everything."""
         self.release()
         for ordinal, (stream, event) in self._gates.items():
             with contextlib.suppress(CudaError):
@@ -138,7 +138,7 @@ class Waiter:
         self._patience_s = patience_s
 
     def seconds_for(self, size: int) -> float:
-        """Give the longest that moving so many bytes may take."""
+        """Return the longest that moving so many bytes may take."""
         return self._patience_s + size / _SLOWEST_BYTES_PER_S
 
     def each(

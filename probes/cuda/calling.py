@@ -85,28 +85,28 @@ class MemoryCalls(CudaCalls):
     """Allocations of the device that is current, and copies that a stream carries out."""
 
     def free_and_total(self) -> tuple[int, int]:
-        """Give the bytes of device memory that are free, and all."""
+        """Return the bytes of device memory that are free, and all."""
         free, total = self.ask("cuMemGetInfo")
         return int(free), int(total)
 
     def allocate(self, size: int) -> int:
-        """Take device memory and give its address."""
+        """Allocate device memory and return its address."""
         return int(self.ask("cuMemAlloc", size))
 
     def release(self, address: int) -> None:
-        """Give device memory back."""
+        """Return device memory back."""
         self.ask("cuMemFree", address)
 
     def allocate_host(self, size: int, *, mapped: bool = False) -> int:
-        """Take page-locked host memory that every device can use, and give its address."""
+        """Allocate page-locked host memory that every device can use, and return its address."""
         return int(self.ask("cuMemHostAlloc", size, _PORTABLE_MAPPED if mapped else _PORTABLE))
 
     def release_host(self, address: int) -> None:
-        """Give page-locked host memory back."""
+        """Return page-locked host memory back."""
         self.ask("cuMemFreeHost", address)
 
     def device_view(self, host: int) -> int:
-        """Give the address under which the current device sees page-locked host memory."""
+        """Return the address under which the current device sees page-locked host memory."""
         return int(self.ask("cuMemHostGetDevicePointer", host, 0))
 
     def upload(self, device: int, host: int, size: int, stream: Stream) -> None:
@@ -150,7 +150,7 @@ class StreamCalls(CudaCalls):
         self.ask("cuEventRecord", event, stream)
 
     def happened(self, event: Event) -> bool:
-        """Tell whether an event has happened. Raises CudaError with what went wrong on the device."""
+        """Return whether an event has happened. Raises CudaError with what went wrong on the device."""
         try:
             self.ask("cuEventQuery", event)
         except CudaError as error:
@@ -160,7 +160,7 @@ class StreamCalls(CudaCalls):
         return True
 
     def seconds_between(self, first: Event, second: Event) -> float:
-        """Give the seconds between two events of one device. Their clock ticks about every 0.5 us."""
+        """Return the seconds between two events of one device. Their clock ticks about every 0.5 us."""
         return float(self.ask("cuEventElapsedTime", first, second)) / 1e3
 
     def wait_for_event(self, stream: Stream, event: Event) -> None:

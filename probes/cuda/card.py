@@ -1,4 +1,4 @@
-"""What the engine holds on one GPU: buffers, streams, events, kernels. Taken once, reused."""
+"""Buffers, streams, events and kernels of one GPU, allocated once and reused."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class Card:
         self.kernels: Mapping[str, Kernel] | None = None
         self.no_kernels: CudaError | None = None
         self.source = self.destination = self.small = 0
-        self.source_room = self.destination_room = 0
+        self.source_bytes = self.destination_bytes = 0
         self._module: Any = None
         self._streams: dict[int, Stream] = {}
         self._events: list[Event] = []
@@ -43,23 +43,23 @@ class Card:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of device memory that are taken."""
-        rooms = self.source_room + self.destination_room
-        return rooms + SMALL_BYTES if rooms else 0
+        """Bytes of device memory that are allocated."""
+        capacities = self.source_bytes + self.destination_bytes
+        return capacities + SMALL_BYTES if capacities else 0
 
     @property
     def pinned_bytes(self) -> int:
-        """Bytes of page-locked host memory that are taken for it alone."""
+        """Bytes of page-locked host memory that are allocated for it alone."""
         return BLOCK_BYTES if self._scratch else 0
 
     def use(self) -> None:
         """Make this GPU the current one. Raises CudaError."""
         self.cuda.use(self.ordinal)
 
-    def take_buffers(self) -> None:
-        """Take the device memory, less where less is free or given. Raises CudaError if too little is."""
+    def allocate_buffers(self) -> None:
+        """Allocate the device memory, less where less is free. Raises CudaError if too little is."""
         self.use()
-        if self.source_room:
+        if self.source_bytes:
             return
         free = int(self.cuda.free_and_total()[0] * _SHARE_OF_FREE)
         source, destination = min(SOURCE_BYTES, free // 3), min(DESTINATION_BYTES, free * 2 // 3)
@@ -78,11 +78,11 @@ class Card:
                 source, destination = source // 2, destination // 2
             else:
                 self.source, self.destination = taken
-                self.source_room, self.destination_room = source, destination
+                self.source_bytes, self.destination_bytes = source, destination
                 return
 
-    def take_kernels(self) -> Mapping[str, Kernel] | None:
-        """Give the kernels; None where the device or driver does not take them (`no_kernels` says why)."""
+    def load_kernels(self) -> Mapping[str, Kernel] | None:
+        """Return the kernels; None where the device or driver does not take them (`no_kernels`: why)."""
         if self.kernels is None and self.no_kernels is None:
             self.use()
             try:
@@ -97,14 +97,14 @@ class Card:
         return () if self.unusable is not None else tuple(self._streams.values())
 
     def stream(self, number: int) -> Stream:
-        """Give a stream; the same one for the same number. 0 is for what is not timed."""
+        """Return a stream; the same one for the same number. 0 is for what is not timed."""
         self.use()
         if number not in self._streams:
             self._streams[number] = self.cuda.new_stream()
         return self._streams[number]
 
     def event(self) -> Event:
-        """Give an event that this window has not used yet."""
+        """Return an event that this window has not used yet."""
         self.use()
         if self._used == len(self._events):
             self._events.append(self.cuda.new_event())
@@ -116,18 +116,21 @@ class Card:
         self._used = self._flowing = 0
 
     def next_stream(self) -> Stream:
-        """Give a stream that this window has not used yet, the lowest: streams share few hardware queues."""
+        """Return a stream that this window has not used yet.
+
+        The lowest: streams share few hardware queues.
+        """
         self._flowing += 1
         return self.stream(self._flowing)
 
     def scratch(self) -> int:
-        """Give the address of one block (256 KiB) of page-locked memory. Raises CudaError."""
+        """Return the address of one block (256 KiB) of page-locked memory. Raises CudaError."""
         self.use()
         self._scratch = self._scratch or self.cuda.allocate_host(BLOCK_BYTES)
         return self._scratch
 
     def close(self, *, host_memory: bool = True) -> None:
-        """Give all back that can be given back; host memory not where a copy of it may still be under way."""
+        """Release all that can be given back; host memory not where a copy of it may still be under way."""
         undo: list[Callable[[], None]] = [self.use]
         undo += [partial(self.cuda.end_event, event) for event in self._events]
         undo += [partial(self.cuda.end_stream, stream) for stream in self._streams.values()]

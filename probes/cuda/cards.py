@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from gputopo.copies.copies import Way
+from gputopo.copies.copies import Copy
 from gputopo.probes.cuda.blocking import TIMED_OUT
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card
@@ -32,7 +32,7 @@ class Cards:
         self.hung = False
 
     def close(self) -> None:
-        """Give all back but what is in use by a copy that did not come back."""
+        """Release all but what is in use by a copy that did not come back."""
         if not self.hung:
             self._peers.keep(set())
             self.host.close()
@@ -40,9 +40,9 @@ class Cards:
             if card.unusable is None or card.unusable.reason != TIMED_OUT:
                 card.close(host_memory=not self.hung)
 
-    def require(self, way: Way) -> None:
-        """Raise CudaError where a GPU of a way cannot be used."""
-        for gpu in gpus_of(way):
+    def require(self, copy: Copy) -> None:
+        """Raise CudaError where a GPU of a copy cannot be used."""
+        for gpu in gpus_of(copy):
             card = self.of.get(gpu)
             if card is None:
                 raise CudaError("CUDA_ERROR_NO_DEVICE", f"CUDA does not see GPU {gpu}")
@@ -51,7 +51,7 @@ class Cards:
                 raise NotUsedError(card.unusable.reason, says)
 
     def blame(self, gpus: Iterable[int], error: CudaError) -> None:
-        """Find the GPUs that an error leaves unusable: a copy is still under way, or they refuse all."""
+        """Find the GPUs that an error leaves unusable: a copy is still in progress, or they refuse all."""
         for gpu in gpus:
             card = self.of.get(gpu)
             if card is None or card.unusable is not None:
@@ -72,27 +72,27 @@ class Cards:
                 if not self.hung:
                     self.host.forget(card.ordinal)
 
-    def keep_peers(self, ways: Sequence[Way]) -> None:
-        """Take back the permissions that these ways do not need."""
-        self._peers.keep({pair for way in ways for pair in self._peers_of(way)})
+    def keep_peers(self, copies: Sequence[Copy]) -> None:
+        """Take back the permissions that these copies do not need."""
+        self._peers.keep({pair for copy in copies for pair in self._peers_of(copy)})
 
-    def open_peers(self, way: Way) -> None:
-        """Let the GPUs of a direct way reach one another. Raises CudaError."""
-        for place, (a, b) in enumerate(self._peers_of(way)):
+    def open_peers(self, copy: Copy) -> None:
+        """Let the GPUs of a direct copy reach one another. Raises CudaError."""
+        for place, (a, b) in enumerate(self._peers_of(copy)):
             try:
                 if not self._cuda.can_reach(a, b):
                     raise CudaError(_REFUSED_PEER, "the driver allows no access from one GPU to the other")
                 self._peers.open(a, b)
             except CudaError:
-                if place == 0:  # the way back is only opened because every direct copy in the wild has it
+                if place == 0:  # every direct copy in the wild opens the reverse direction too
                     raise
 
-    def _peers_of(self, way: Way) -> list[tuple[int, int]]:
-        """Give the permissions of a direct way, (acts, is reached), the one that it needs first."""
-        gpus = gpus_of(way)
-        if way.kind != "p2p_direct" or len(gpus) < 2 or not set(gpus) <= set(self.of):
+    def _peers_of(self, copy: Copy) -> list[tuple[int, int]]:
+        """Return the permissions of a direct copy, (acts, is reached), the one that it needs first."""
+        gpus = gpus_of(copy)
+        if copy.kind != "p2p_direct" or len(gpus) < 2 or not set(gpus) <= set(self.of):
             return []
-        acts = acting_gpu(way)
+        acts = acting_gpu(copy)
         a, b = self.of[acts].ordinal, self.of[next(gpu for gpu in gpus if gpu != acts)].ordinal
         return [(a, b), (b, a)]
 
@@ -100,8 +100,8 @@ class Cards:
 class Peers:
     """Permissions between devices, by CUDA ordinals (the one that acts, the one that is reached).
 
-    They are taken back when copies come that do not need them: while one is open, the driver takes the direct
-    way by itself, and older cards have room for eight only.
+    They are taken back when copies come that do not need them: while one is open, the driver uses the direct
+    path by itself, and older cards have capacity for eight only.
     """
 
     def __init__(self, cuda: Cuda) -> None:

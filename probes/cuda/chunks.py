@@ -1,4 +1,4 @@
-"""How a copy is cut into pieces, and what rate follows from when each of them ended. Pure."""
+"""How a copy is cut into chunks, and what rate follows from when each of them ended. Pure."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -7,98 +7,98 @@ from typing import NamedTuple
 from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
-# A held stream takes about a thousand commands before the call that adds one waits (CUDA drivers keep 1024);
-# behind a hold it would wait for ever. A staged piece is three commands of a stream.
-MOST_PIECES = 256
-# Ways that run at once: enough pieces that where the first one ends falls near an end of the others' pieces;
+# A blocked stream accepts about a thousand commands before the call that adds one waits (CUDA drivers keep
+# 1024); it would wait for ever. A staged chunk is three commands of a stream.
+MAX_CHUNKS = 256
+# Ways that run at once: enough chunks that where the first one ends falls near an end of the others' chunks;
 # each long enough that the gap between two of them (1 to 2 us) is below 1 % at 25 GB/s and above.
-_PIECES_AT_ONCE = 16
-_LEAST_AT_ONCE = 4 * BLOCK_BYTES
-# Staged: the first piece's way to the host is overlapped with nothing, and each piece costs two hand-overs.
-_PIECES_STAGED = 32
-_LEAST_STAGED = 2 * BLOCK_BYTES
-# From so many pieces on, the rate of a staged way is that between the arrivals of the first and the last.
+_CHUNKS_AT_ONCE = 16
+_MIN_AT_ONCE = 4 * BLOCK_BYTES
+# Staged: the first chunk's way to the host is overlapped with nothing, and each chunk costs two hand-overs.
+_CHUNKS_STAGED = 32
+_MIN_STAGED = 2 * BLOCK_BYTES
+# From so many chunks on, the rate of a staged way is that between the arrivals of the first and the last.
 _STEADY_FROM = 8
 _ARRIVALS_WITHIN = 3  # and within a common window, of which the first was then no large part
-# The last end of a piece within the common window counts if it covers this share of it; else the time of
-# the first end is found within the piece, as if its bytes came evenly.
+# The last end of a chunk within the common window counts if it covers this share of it; else the time of
+# the first end is found within the chunk, as if its bytes came evenly.
 _COVERED = 0.5
 
 
-class Piece(NamedTuple):
-    """A piece of a copy: where it begins in the buffer of either side, and its bytes."""
+class Chunk(NamedTuple):
+    """A chunk of a copy: where it begins in the buffer of either side, and its bytes."""
 
     source: int
     target: int
     size: int
 
 
-def fitting(sizes: Sequence[int], rooms: Sequence[int]) -> list[int]:
-    """Give sizes that the rooms hold, all made smaller by the same part, so that all ways end together.
+def fitting(sizes: Sequence[int], capacities: Sequence[int]) -> list[int]:
+    """Return sizes that fit, all made smaller by the same factor, so that all copies end together.
 
     None is made smaller than what is needed to show a link (LARGE_BYTES), or than it was.
     """
-    part = min((room / size for size, room in zip(sizes, rooms, strict=True)), default=1.0)
+    part = min((capacity / size for size, capacity in zip(sizes, capacities, strict=True)), default=1.0)
     if part >= 1:
         return list(sizes)
     return [max(int(size * part) // BLOCK_BYTES * BLOCK_BYTES, min(size, LARGE_BYTES)) for size in sizes]
 
 
-def pieces(size: int, source_room: int, target_room: int, piece: int | None = None) -> tuple[Piece, ...]:
-    """Cut `size` bytes into pieces that go round in a buffer of each side, and begin again at 0.
+def chunks(size: int, source_bytes: int, target_bytes: int, chunk: int | None = None) -> tuple[Chunk, ...]:
+    """Cut `size` bytes into chunks that go round in a buffer of each side, and begin again at 0.
 
-    `piece`: bytes of each, as many as both buffers hold if None. Rooms and `piece` are multiples of the
+    `chunk`: bytes of each, as many as both buffers hold if None. Rooms and `chunk` are multiples of the
     pattern's 256 KiB, so that both sides are always at the same place of the pattern. No more than
-    MOST_PIECES: what is beyond is left out. Raises ValueError for no room.
+    MAX_CHUNKS: what is beyond is left out. Raises ValueError for no capacity.
     """
-    room = min(source_room, target_room)
-    if room <= 0 or size <= 0:
-        raise ValueError(f"cannot copy {size} bytes in a buffer of {room}")
-    step = room if piece is None else max(1, min(piece, room))
-    found: list[Piece] = []
+    capacity = min(source_bytes, target_bytes)
+    if capacity <= 0 or size <= 0:
+        raise ValueError(f"cannot copy {size} bytes in a buffer of {capacity}")
+    step = capacity if chunk is None else max(1, min(chunk, capacity))
+    found: list[Chunk] = []
     left, source, target = size, 0, 0
-    while left > 0 and len(found) < MOST_PIECES:
-        part = min(step, left, source_room - source, target_room - target)
-        found.append(Piece(source, target, part))
+    while left > 0 and len(found) < MAX_CHUNKS:
+        part = min(step, left, source_bytes - source, target_bytes - target)
+        found.append(Chunk(source, target, part))
         left -= part
-        source, target = (source + part) % source_room, (target + part) % target_room
+        source, target = (source + part) % source_bytes, (target + part) % target_bytes
     return tuple(found)
 
 
-def messages(size: int, room: int, count: int) -> tuple[Piece, ...]:
-    """Give the same message `count` times, each behind the one before, so that all can be compared."""
-    size = min(size, room)
-    places = (number % (room // size) * size for number in range(count))
-    return tuple(Piece(place, place, size) for place in places)
+def messages(size: int, capacity: int, count: int) -> tuple[Chunk, ...]:
+    """Return the same message `count` times, each behind the one before, so that all can be compared."""
+    size = min(size, capacity)
+    places = (number % (capacity // size) * size for number in range(count))
+    return tuple(Chunk(place, place, size) for place in places)
 
 
-def piece_at_once(size: int) -> int:
-    """Give the bytes of a piece where several ways run at once."""
-    return _whole_blocks(max(size // _PIECES_AT_ONCE, _LEAST_AT_ONCE))
+def chunk_at_once(size: int) -> int:
+    """Return the bytes of a chunk where several ways run at once."""
+    return _whole_blocks(max(size // _CHUNKS_AT_ONCE, _MIN_AT_ONCE))
 
 
-def piece_staged(size: int, room: int) -> int:
-    """Give the bytes of a piece that goes through the host in one of two buffers of `room` bytes each."""
-    return min(_whole_blocks(max(size // _PIECES_STAGED, _LEAST_STAGED)), room)
+def chunk_staged(size: int, capacity: int) -> int:
+    """Return the bytes of a chunk through the host, in one of two buffers of `capacity` bytes."""
+    return min(_whole_blocks(max(size // _CHUNKS_STAGED, _MIN_STAGED)), capacity)
 
 
 def rate_alone(sizes: Sequence[int], ends: Sequence[float], *, staged: bool = False) -> float:
-    """Give bytes per second of one way; `ends`: seconds from the release to the end of each piece."""
+    """Return bytes per second of one way; `ends`: seconds from the release to the end of each chunk."""
     if staged and len(sizes) >= _STEADY_FROM and ends[-1] > ends[0]:
         return sum(sizes[1:]) / (ends[-1] - ends[0])
     return sum(sizes) / ends[-1] if ends[-1] > 0 else 0.0
 
 
 def common_window(ends: Sequence[Sequence[float]]) -> float:
-    """Give the seconds from the release until the first of the ways was through."""
+    """Return the seconds from the release until the first of the ways was through."""
     return min(way[-1] for way in ends)
 
 
 def rate_within(sizes: Sequence[int], ends: Sequence[float], window: float, *, staged: bool = False) -> float:
-    """Give bytes per second of one way from the release until `window` seconds after it.
+    """Return bytes per second of one way from the release until `window` seconds after it.
 
-    Up to the last piece that was through by then, so that nothing counts that came when another way had
-    ended already; if that is too early, up to the window's end, the piece then under way taken as even.
+    Up to the last chunk that was through by then, so that nothing counts that came when another way had
+    ended already; if that is too early, up to the window's end, the chunk then under way taken as even.
     A staged way is counted from its first arrival where that is not later than half the window.
     """
     if window <= 0:

@@ -1,8 +1,8 @@
 """The one door to CUDA, through cuda.bindings.driver (its 12.x and 13.x lines).
 
-A method gives one answer or raises CudaError with the driver's reason. Devices are numbered as CUDA does in
-this process; their PCI address tells which GPU one is. The questions lie by theme in `memory`, `streams` and
-`kernels`. For one thread: the current context is its own.
+A method returns one answer or raises CudaError with the driver's reason. Devices are numbered as CUDA does in
+this process; their PCI address identifies the GPU. The calls are in `calling` and `kernels`. For one thread:
+the current context is its own.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from gputopo.probes.pci.nodes import normal_address
 
 _NAME_BYTES = 256
 _ADDRESS_BYTES = 32
-_UPDATE = "install the NVIDIA driver of this GPU, a version of today; nvidia-smi shows the present one"
-_SEE_INSPECT = "run gputopo inspect: it tells what of the driver is missing"
+_UPDATE = "install a current NVIDIA driver; nvidia-smi shows the installed version"
+_SEE_INSPECT = "run gputopo inspect: it shows what of the driver is missing"
 _REMEDIES = {
     "CUDA_ERROR_NO_DEVICE": "check that the driver is loaded and that CUDA_VISIBLE_DEVICES hides no GPU;"
-    " gputopo inspect tells more",
-    "CUDA_ERROR_STUB_LIBRARY": "take the stubs folder of the CUDA toolkit out of LD_LIBRARY_PATH",
+    " gputopo inspect shows more",
+    "CUDA_ERROR_STUB_LIBRARY": "remove the stubs folder of the CUDA toolkit from LD_LIBRARY_PATH",
     "CUDA_ERROR_SYSTEM_NOT_READY": "start nvidia-fabricmanager, which NVSwitch machines need",
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "reboot, or reload the kernel module: library and module differ",
-    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "take the cuda-compat folder out of LD_LIBRARY_PATH",
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "remove the cuda-compat folder from LD_LIBRARY_PATH",
     "CUDA_ERROR_OPERATING_SYSTEM": "check the rights on /dev/nvidia*; in a container, that it was given GPUs",
 }
 
@@ -80,7 +80,10 @@ def read_device(calls: CudaCalls, binding_attributes: object, ordinal: int) -> C
 
 
 def text_of(told: bytes) -> str:
-    """Give the text before the first NUL: cuda.bindings gives the whole buffer, with what lies behind it."""
+    """Return the text before the first NUL.
+
+    Cuda.bindings gives the whole buffer, with what lies behind it.
+    """
     return bytes(told).split(b"\0")[0].decode(errors="replace").strip()
 
 
@@ -113,7 +116,7 @@ class Cuda(MemoryCalls, StreamCalls, KernelCalls):
         self.ask("cuCtxSetCurrent", self._contexts[ordinal])
 
     def can_reach(self, ordinal: int, peer: int) -> bool:
-        """Tell whether a device can be allowed to read and write the memory of another."""
+        """Return whether a device can be allowed to read and write the memory of another."""
         return bool(self.ask("cuDeviceCanAccessPeer", self._handle(ordinal), self._handle(peer)))
 
     def open_peer(self, ordinal: int, peer: int) -> None:
@@ -167,10 +170,10 @@ def open_cuda() -> Iterator[Cuda]:
 
 
 # What CUDA reads at its start and with the first context of a device. A kernel that is loaded at its first
-# launch, as is usual since CUDA 12, may wait for all streams of its device, the held ones too (CUDA C++
+# launch, as is usual since CUDA 12, may wait for all streams of its device, the blocked ones too (CUDA C++
 # Programming Guide, Lazy Loading, Concurrent Execution). Where every launch waits for its end, as people set
-# to find errors, one behind a hold never comes back. With one hardware queue for all streams, as people set
-# for their training, copies both ways at once come one after the other.
+# to find errors, one in a blocked stream never comes back. With one hardware queue for all streams, as people
+# set for their training, copies both ways at once come one after the other.
 _SETTINGS = {
     "CUDA_MODULE_LOADING": "EAGER",
     "CUDA_LAUNCH_BLOCKING": "0",

@@ -1,11 +1,14 @@
-"""Copies, timed on the devices: one window at a time, all its ways released together, everything checked."""
+"""Copies.
+
+Timed on the devices: one window at a time, all its copies released together, everything checked.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
-from gputopo.copies.copies import Job, Way
-from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, Hold, Waiter
+from gputopo.copies.copies import Copy, Job
+from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, StreamBlocker, Waiter
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.cards import Cards, NotUsedError
 from gputopo.probes.cuda.chunks import fitting
@@ -14,21 +17,21 @@ from gputopo.probes.cuda.host_memory import PINNED_BYTES, bound_to
 from gputopo.probes.cuda.layout import Places, gpus_of, host_nodes, places, transfer
 from gputopo.probes.cuda.pattern import seed_of
 from gputopo.probes.cuda.transfer import PageableTransfer, Transfer
-from gputopo.probes.cuda.window import WayTime, Window, failure, times
+from gputopo.probes.cuda.window import CopyTime, Window, failure, times
 from gputopo.values.bandwidth import Failure
 
-__all__ = ["Engine", "WayTime", "Window"]
+__all__ = ["CopyTime", "Engine", "Window"]
 
-_NOT_HELD_SAYS = "the driver did not take all copies of the window while they were held back"
+_NOT_HELD_SAYS = "the driver did not accept all copies of the window while its streams were blocked"
 
 
 class Engine:
     """Measures on the GPUs of a machine. A context manager, for one thread.
 
-    `ordinals`: CUDA's number of each GPU of the machine. `node_cpus`: the CPUs of each memory node, to which
+    `ordinals`: CUDA's number of each GPU of the machine. `node_cpus`: the CPUs of each NUMA node, to which
     the thread is bound while host memory of that node is taken and copied. `patience_s`: what a window may
     take beside the time of its bytes at 50 MB/s. `pinned_bytes`: page-locked host memory that it may take.
-    `unreturned`: the copies that were under way at an interruption and did not come back.
+    `unreturned`: the copies that were in progress at an interruption and did not come back.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class Engine:
         self._cuda = cuda
         self._node_cpus = dict(node_cpus or {})
         self._cards = Cards(cuda, ordinals, pinned_bytes, len(self._node_cpus))
-        self._hold = Hold(cuda, patience_s)
+        self._blocker = StreamBlocker(cuda, patience_s)
         self._waiter = Waiter(cuda, patience_s)
         self._windows = 0
         self.unreturned: list[Failure] = []
@@ -53,10 +56,10 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._hold.release()
+        self._blocker.release()
         self._cards.close()
         if not self.hung:
-            self._hold.close()
+            self._blocker.close()
 
     @property
     def hung(self) -> bool:
@@ -65,16 +68,19 @@ class Engine:
 
     @property
     def device_bytes(self) -> dict[int, int]:
-        """Bytes of device memory that are taken on each GPU: at most 1 GiB, less where less was free."""
+        """Bytes of device memory that are allocated on each GPU: at most 1 GiB, less where less was free."""
         return {gpu: card.device_bytes for gpu, card in self._cards.of.items()}
 
     @property
     def pinned_bytes(self) -> int:
-        """Bytes of page-locked host memory that are taken for all GPUs."""
+        """Bytes of page-locked host memory that are allocated for all GPUs."""
         return self._cards.host.pinned_bytes + sum(card.pinned_bytes for card in self._cards.of.values())
 
     def peer_access(self, a: int, b: int) -> bool:
-        """Tell whether GPU `a` can be let to the memory of GPU `b`; not where the driver gives no answer."""
+        """Return whether GPU `a` can be let to the memory of GPU `b`.
+
+        Not where the driver gives no answer.
+        """
         if a not in self._cards.of or b not in self._cards.of or a == b:
             return False
         with contextlib.suppress(CudaError):
@@ -82,7 +88,7 @@ class Engine:
         return False
 
     def free_bytes(self, gpu: int) -> int:
-        """Give the free device memory of a GPU, 0 where it does not answer."""
+        """Return the free device memory of a GPU, 0 where it does not answer."""
         card = self._cards.of.get(gpu)
         if card is None or card.unusable is not None:
             return 0
@@ -94,7 +100,7 @@ class Engine:
             return 0
 
     def supports(self, gpu: int, method: str) -> str | None:
-        """Tell why a GPU cannot copy by a method; None: it can."""
+        """Return why a GPU cannot copy by a method; None: it can."""
         card = self._cards.of.get(gpu)
         if card is None:
             return "CUDA does not see this GPU"
@@ -103,9 +109,9 @@ class Engine:
         if method == "copy_engine":
             return None
         if method not in ("kernel_read", "kernel_write"):
-            return f"{method} is no way for a GPU to copy"
+            return f"{method} is not a copy method of GPUs"
         try:
-            card.take_kernels()
+            card.load_kernels()
         except CudaError as error:
             return str(error)
         return None if card.no_kernels is None else f"the driver does not take the kernels: {card.no_kernels}"
@@ -113,26 +119,26 @@ class Engine:
     def measure(
         self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
     ) -> Window:
-        """Run all ways of a job at once, `sizes[i]` bytes by way i, and check what arrived.
+        """Run all copies of a job at once, `sizes[i]` bytes by copy i, and check what arrived.
 
-        Where the job does not name its bytes, all ways get fewer if a buffer is smaller than one of them, so
-        that every byte is checked. What goes wrong is a failure of its way, and the others go on.
+        Where the job does not name its bytes, all copies get fewer if a buffer is smaller than one of them,
+        so that every byte is checked. What goes wrong is a failure of its copy, and the others go on.
         `while_running` is called again and again while the copies run. Interrupted, it waits for what is
-        under way. Raises ValueError where there is not one size a way.
+        in progress. Raises ValueError where there is not one size a copy.
         """
-        if len(sizes) != len(job.ways):
-            raise ValueError(f"{len(job.ways)} ways and {len(sizes)} sizes")
+        if len(sizes) != len(job.copies):
+            raise ValueError(f"{len(job.copies)} copies and {len(sizes)} sizes")
         self._windows += 1
         wrong: dict[int, CudaError] = {}
         ends: dict[int, list[float]] = {}
         ready: dict[int, Transfer] = {}
-        with bound_to(self._cpus(job.ways)):
+        with bound_to(self._cpus(job.copies)):
             try:
                 self._prepare(job, sizes, ready, wrong)
                 self._run(ready, wrong, while_running)
                 for number, one in ready.items():
                     if number not in wrong:
-                        with self._of(number, one.way, wrong):
+                        with self._of(number, one.copy, wrong):
                             ends[number] = one.ends()
                             one.verify(self._waiter)
             except BaseException:
@@ -141,36 +147,36 @@ class Engine:
         good = {number: ends[number] for number in ends if number not in wrong}
         done = times(job, ready, good)
         return Window(
-            ways=tuple(
-                WayTime(failure=failure(job, way, wrong[number])) if number in wrong else done[number]
-                for number, way in enumerate(job.ways)
+            copies=tuple(
+                CopyTime(failure=failure(job, copy, wrong[number])) if number in wrong else done[number]
+                for number, copy in enumerate(job.copies)
             )
         )
 
     def _prepare(
         self, job: Job, sizes: Sequence[int], ready: dict[int, Transfer], wrong: dict[int, CudaError]
     ) -> None:
-        """Take buffers, open the ways between peers, write the patterns."""
+        """Allocate buffers, enable peer access, write the patterns."""
         seed = seed_of(self._windows)
         for card in self._cards.of.values():
             card.begin_window()
-        self._cards.keep_peers(job.ways)
+        self._cards.keep_peers(job.copies)
         if not self.hung:  # giving host memory back waits for every GPU
             with contextlib.suppress(CudaError):
-                self._cards.host.make_room(
-                    host_nodes(job.ways, pinned=True), host_nodes(job.ways, pinned=False)
+                self._cards.host.free_areas(
+                    host_nodes(job.copies, pinned=True), host_nodes(job.copies, pinned=False)
                 )
         found: dict[int, Places] = {}
-        for number, way in enumerate(job.ways):
-            with self._of(number, way, wrong):
-                self._cards.require(way)
-                self._cards.open_peers(way)
+        for number, copy in enumerate(job.copies):
+            with self._of(number, copy, wrong):
+                self._cards.require(copy)
+                self._cards.open_peers(copy)
                 found[number] = places(job, number, self._cards.of, self._cards.host, self._node_cpus)
         counts = [sizes[number] for number in found]
         if job.bytes is None and job.kind != "latency":
-            counts = fitting(counts, [there.target.room for there in found.values()])
+            counts = fitting(counts, [there.target.capacity for there in found.values()])
         for (number, there), size in zip(found.items(), counts, strict=True):
-            with self._of(number, job.ways[number], wrong):
+            with self._of(number, job.copies[number], wrong):
                 one = transfer(job, number, size, seed, there)
                 one.prepare(self._waiter)
                 ready[number] = one
@@ -181,21 +187,21 @@ class Engine:
         wrong: dict[int, CudaError],
         while_running: Callable[[], None] | None,
     ) -> None:
-        """Enqueue all ways behind the hold, release them, and wait for them."""
+        """Enqueue all copies in blocked streams, release them, and wait for them."""
         held = any(not isinstance(one, PageableTransfer) for one in ready.values())
         if held:
-            self._hold.begin()
+            self._blocker.begin()
         broken: list[Transfer] = []
         for number, one in ready.items():
-            with self._of(number, one.way, wrong):
+            with self._of(number, one.copy, wrong):
                 if isinstance(one, PageableTransfer):
                     one.run(self._waiter, while_running)
                 else:
-                    one.enqueue(self._hold)
+                    one.enqueue(self._blocker)
             if number in wrong:
                 broken.append(one)
-        self._hold.release()
-        if held and self._hold.gave_up:
+        self._blocker.release()
+        if held and self._blocker.gave_up:
             for number in ready:
                 wrong.setdefault(number, CudaError(NOT_HELD, _NOT_HELD_SAYS))
             broken = list(ready.values())
@@ -208,27 +214,30 @@ class Engine:
         }
         for (number, _), error in sorted(self._waiter.each(lasts, size, while_running).items()):
             wrong.setdefault(number, error)
-            self._cards.blame(gpus_of(ready[number].way), error)
+            self._cards.blame(gpus_of(ready[number].copy), error)
         self._drain(broken)
 
     def _drain(self, broken: Iterable[Transfer]) -> None:
-        """Wait for what was enqueued of ways that were then refused, so that it disturbs no later window."""
+        """Wait for what was enqueued of copies that were then refused.
+
+        So that it disturbs no later window.
+        """
         for one in broken:
-            if any(self._cards.of[gpu].unusable is not None for gpu in gpus_of(one.way)):
+            if any(self._cards.of[gpu].unusable is not None for gpu in gpus_of(one.copy)):
                 continue
             try:
                 self._wait_for(one)
             except CudaError as error:
-                self._cards.blame(gpus_of(one.way), error)
+                self._cards.blame(gpus_of(one.copy), error)
 
     def _settle(self, job: Job) -> None:
-        """After an interruption: let go, and wait until nothing is under way in memory to be given back.
+        """After an interruption: let go, and wait until nothing is in progress in memory to be given back.
 
-        What does not come back is told in `unreturned`; interrupted again, that is all of it.
+        What does not come back is in `unreturned`; interrupted again, that is all of it.
         """
-        self._hold.release()
-        error = CudaError(TIMED_OUT, "it was under way at the interruption, and was not waited for")
-        waiting = {gpu for way in job.ways for gpu in gpus_of(way) if gpu in self._cards.of}
+        self._blocker.release()
+        error = CudaError(TIMED_OUT, "it was in progress at the interruption and was not waited for")
+        waiting = {gpu for copy in job.copies for gpu in gpus_of(copy) if gpu in self._cards.of}
         while waiting:
             gpu = min(waiting)
             try:
@@ -245,7 +254,7 @@ class Engine:
         self._cards.blame(gpus, error)
         if error.reason == TIMED_OUT:
             self.unreturned += [
-                failure(job, way, error) for way in job.ways if not gpus.isdisjoint(gpus_of(way))
+                failure(job, copy, error) for copy in job.copies if not gpus.isdisjoint(gpus_of(copy))
             ]
 
     def _wait_for(self, one: Transfer) -> None:
@@ -254,18 +263,18 @@ class Engine:
                 self._waiter.stream(stream, card.event(), sum(one.sizes))
 
     @contextlib.contextmanager
-    def _of(self, number: int, way: Way, wrong: dict[int, CudaError]) -> Iterator[None]:
-        """Note what goes wrong for one way, and go on."""
+    def _of(self, number: int, copy: Copy, wrong: dict[int, CudaError]) -> Iterator[None]:
+        """Note what goes wrong for one copy, and go on."""
         try:
             yield
         except NotUsedError as error:
             wrong[number] = error
         except CudaError as error:
             wrong[number] = error
-            self._cards.blame(gpus_of(way), error)
+            self._cards.blame(gpus_of(copy), error)
 
-    def _cpus(self, ways: Sequence[Way]) -> Sequence[int] | None:
-        """Give the CPUs for the thread: those of the node that all ways have in common."""
-        nodes = {way.numa_node for way in ways}
+    def _cpus(self, copies: Sequence[Copy]) -> Sequence[int] | None:
+        """Return the CPUs for the thread: those of the node that all copies have in common."""
+        nodes = {copy.numa_node for copy in copies}
         node = nodes.pop() if len(nodes) == 1 else None
         return None if node is None else self._node_cpus.get(node)

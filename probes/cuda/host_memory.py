@@ -1,4 +1,4 @@
-"""Host memory for copies, page-locked or pageable: one area on each memory node, shared by all GPUs."""
+"""Host memory for copies, page-locked or pageable: one area on each NUMA node, shared by all GPUs."""
 
 import contextlib
 import ctypes
@@ -18,15 +18,15 @@ SEND_BYTES = 128 * MIB
 RECEIVE_BYTES = 512 * MIB
 # Copies of pageable memory run one at a time, at 6 to 12 GB/s.
 PAGEABLE_BYTES = 128 * MIB
-# Page-locked memory in all, unless an engine is told otherwise; and the least that one area is given.
+# Page-locked memory in all, unless the engine is given another limit; and the minimum of one area.
 PINNED_BYTES = 2 * (SEND_BYTES + RECEIVE_BYTES)
-LEAST_BYTES = 32 * MIB
+MIN_AREA_BYTES = 32 * MIB
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 @contextlib.contextmanager
 def bound_to(cpus: Sequence[int] | None) -> Iterator[bool]:
-    """Bind the calling thread to CPUs and restore it afterwards. Tells whether it is bound.
+    """Bind the calling thread to CPUs and restore it afterwards. Yields whether it is bound.
 
     It is not where no CPU is given, none of them may be used (a container's cpuset), or the system has no
     such call. CPUs that may not be used are left out.
@@ -56,12 +56,12 @@ class HostArea(Protocol):
     """Memory to send from and memory to receive in, with the bytes of each."""
 
     send: int
-    send_room: int
+    send_bytes: int
     receive: int
-    receive_room: int
+    receive_bytes: int
 
     def close(self) -> None:
-        """Give the memory back. Raises CudaError."""
+        """Return the memory back. Raises CudaError."""
 
 
 class PinnedArea:
@@ -69,20 +69,20 @@ class PinnedArea:
 
     def __init__(self, cuda: Cuda, send: int = SEND_BYTES, receive: int = RECEIVE_BYTES) -> None:
         self._cuda = cuda
-        self.send_room, self.receive_room = _blocks(send), _blocks(receive)
+        self.send_bytes, self.receive_bytes = _blocks(send), _blocks(receive)
         while True:
             try:
-                self.send = cuda.allocate_host(self.send_room + self.receive_room)
+                self.send = cuda.allocate_host(self.send_bytes + self.receive_bytes)
                 break
             except CudaError as error:
-                if error.reason != _OUT_OF_MEMORY or self.receive_room <= 2 * BLOCK_BYTES:
+                if error.reason != _OUT_OF_MEMORY or self.receive_bytes <= 2 * BLOCK_BYTES:
                     raise
-                self.send_room = _blocks(self.send_room // 2)
-                self.receive_room = _blocks(self.receive_room // 2)
-        self.receive = self.send + self.send_room
+                self.send_bytes = _blocks(self.send_bytes // 2)
+                self.receive_bytes = _blocks(self.receive_bytes // 2)
+        self.receive = self.send + self.send_bytes
 
     def close(self) -> None:
-        """Give the memory back. Raises CudaError."""
+        """Return the memory back. Raises CudaError."""
         self._cuda.release_host(self.send)
 
 
@@ -90,23 +90,23 @@ class PageableArea:
     """Memory as any program has it. Raises CudaError where the system has none."""
 
     def __init__(self, send: int = PAGEABLE_BYTES // 2, receive: int = PAGEABLE_BYTES) -> None:
-        self.send_room, self.receive_room = _blocks(send), _blocks(receive)
+        self.send_bytes, self.receive_bytes = _blocks(send), _blocks(receive)
         try:
-            self._map = mmap.mmap(-1, self.send_room + self.receive_room)
+            self._map = mmap.mmap(-1, self.send_bytes + self.receive_bytes)
         except OSError as error:
             raise CudaError(_OUT_OF_MEMORY, f"no host memory: {error.strerror}") from error
         self._bytes = ctypes.c_char.from_buffer(self._map)
         self.send = ctypes.addressof(self._bytes)
-        self.receive = self.send + self.send_room
+        self.receive = self.send + self.send_bytes
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Return the memory back."""
         del self._bytes
         self._map.close()
 
 
 class HostMemory:
-    """The areas that are taken, by memory node (None: wherever the memory comes to lie).
+    """The areas that are taken, by NUMA node (None: wherever the memory comes to lie).
 
     `most_bytes`: page-locked memory in all, that of GPUs that hang included. `nodes`: how many the machine
     has: areas on two of them are kept at once, so that copies that take turns do not take memory anew.
@@ -128,8 +128,8 @@ class HostMemory:
         """Bytes of page-locked memory that are taken."""
         return sum(map(_size, self._pinned.values())) + self._abandoned_bytes
 
-    def make_room(self, pinned: Set[int | None], pageable: Set[int | None]) -> None:
-        """Give back what copies on these nodes do not need, where all would be too much. Raises CudaError.
+    def free_areas(self, pinned: Set[int | None], pageable: Set[int | None]) -> None:
+        """Release what copies on these nodes do not need, where all would be too much. Raises CudaError.
 
         Giving page-locked memory back waits for every GPU, so not where one hangs.
         """
@@ -151,22 +151,22 @@ class HostMemory:
     def pinned(
         self, ordinal: int, node: int | None, cpus: Sequence[int] | None, at_once: int = 1
     ) -> PinnedArea:
-        """Give the page-locked memory on a node, taken by a device if it is not there. Raises CudaError.
+        """Return the page-locked memory on a node, taken by a device if it is not there. Raises CudaError.
 
         `at_once`: on how many nodes the copies of this window are.
         """
         self._cuda.use(ordinal)
         if node not in self._pinned:
             share = self._most // max(at_once, self._kept)
-            room = max(min(share, self._most - self.pinned_bytes), LEAST_BYTES)
-            send = min(SEND_BYTES, room // 4)
+            capacity = max(min(share, self._most - self.pinned_bytes), MIN_AREA_BYTES)
+            send = min(SEND_BYTES, capacity // 4)
             with bound_to(cpus):
-                self._pinned[node] = PinnedArea(self._cuda, send, min(room - send, RECEIVE_BYTES))
+                self._pinned[node] = PinnedArea(self._cuda, send, min(capacity - send, RECEIVE_BYTES))
             self._owners[node], self._asked[node] = ordinal, share
         return self._pinned[node]
 
     def pageable(self, node: int | None) -> PageableArea:
-        """Give plain memory; the thread that first writes to it decides where it lies. Raises CudaError."""
+        """Return plain memory; the thread that first writes to it decides where it lies. Raises CudaError."""
         if node not in self._pageable:
             self._pageable[node] = PageableArea()
         return self._pageable[node]
@@ -186,7 +186,7 @@ class HostMemory:
         self._pageable.clear()
 
     def close(self) -> None:
-        """Give all back but what was abandoned."""
+        """Release all but what was abandoned."""
         areas: list[HostArea] = [*self._pinned.values(), *self._pageable.values()]
         self._pinned.clear()
         self._owners.clear()
@@ -206,4 +206,4 @@ def _blocks(size: int) -> int:
 
 
 def _size(area: PinnedArea) -> int:
-    return area.send_room + area.receive_room
+    return area.send_bytes + area.receive_bytes

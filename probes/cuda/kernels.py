@@ -181,14 +181,14 @@ class KernelCalls(CudaCalls):
     """Kernels of the device that is current."""
 
     def load_kernels(self) -> tuple[Any, Mapping[str, Kernel]]:
-        """Give the module of the current device and its kernels by name. Raises CudaError."""
+        """Return the module of the current device and its kernels by name. Raises CudaError."""
         module = self.ask("cuModuleLoadData", PTX.encode() + b"\0")
         return module, {
             name: Kernel(self.ask("cuModuleGetFunction", module, name.encode())) for name in KERNELS
         }
 
     def unload_kernels(self, module: Any) -> None:
-        """Give a module back."""
+        """Return a module back."""
         self.ask("cuModuleUnload", module)
 
     def launch(
@@ -201,6 +201,6 @@ class KernelCalls(CudaCalls):
 
 
 def grid(multiprocessors: int, words: int) -> tuple[int, int]:
-    """Give (blocks, threads of each) that fill the chip, no more than there are words."""
+    """Return (blocks, threads of each) that fill the chip, no more than there are words."""
     wanted = -(-words // _BLOCK)
     return max(1, min(wanted, multiprocessors * _BLOCKS_PER_MULTIPROCESSOR)), _BLOCK

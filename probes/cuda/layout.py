@@ -1,19 +1,19 @@
-"""Which buffers each way of a window uses, and how it is cut: ways that share a buffer get parts of it."""
+"""Which buffers each copy of a window uses, and how it is cut: copies that share a buffer get parts of it."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.copies.copies import Job, Way
+from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.card import Card
-from gputopo.probes.cuda.chunks import Piece, messages, piece_at_once, piece_staged, pieces
+from gputopo.probes.cuda.chunks import Chunk, chunk_at_once, chunk_staged, chunks, messages
 from gputopo.probes.cuda.host_memory import HostArea, HostMemory
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.transfer import STEPS, Chase, PageableTransfer, StagedTransfer, Transfer
 from gputopo.probes.cuda.verify import Span
 from gputopo.values.bandwidth import gpu_of
 
-# Of one window of a latency: enough for the event clock (0.5 us), few enough for a held stream.
+# Of one window of a latency: enough for the event clock (0.5 us), few enough for a blocked stream.
 _LATENCY_COPIES = 256
 _LATENCY_COPIES_STAGED = 64
 # Messages below this go several times in one window; one alone would be as short as the event clock's steps.
@@ -23,41 +23,44 @@ _SMALL_REPEATS = 16
 Part = tuple[int, int]  # (which, of how many)
 
 
-def gpus_of(way: Way) -> tuple[int, ...]:
-    """Give the GPUs of a way, each once, the source first."""
-    places = (gpu_of(way.source), gpu_of(way.destination))
+def gpus_of(copy: Copy) -> tuple[int, ...]:
+    """Return the GPUs of a copy, each once, the source first."""
+    places = (gpu_of(copy.source), gpu_of(copy.destination))
     return tuple(dict.fromkeys(gpu for gpu in places if gpu is not None))
 
 
-def acting_gpu(way: Way) -> int:
-    """Give the GPU whose copy engine or kernel does it. Between GPUs the source pushes, but `kernel_read`."""
-    gpus = gpus_of(way)
-    return gpus[-1] if way.kind == "p2p_staged" or way.method == "kernel_read" else gpus[0]
+def acting_gpu(copy: Copy) -> int:
+    """Return the GPU whose copy engine or kernel does it.
+
+    Between GPUs the source pushes, but `kernel_read`.
+    """
+    gpus = gpus_of(copy)
+    return gpus[-1] if copy.kind == "p2p_staged" or copy.method == "kernel_read" else gpus[0]
 
 
-def host_gpu(way: Way) -> int | None:
-    """Give the GPU whose host memory a way uses: near the source if staged; None: it uses none."""
-    return gpus_of(way)[0] if way.kind in ("h2d", "d2h", "p2p_staged") else None
+def host_gpu(copy: Copy) -> int | None:
+    """Return the GPU whose host memory a copy uses: near the source if staged; None: it uses none."""
+    return gpus_of(copy)[0] if copy.kind in ("h2d", "d2h", "p2p_staged") else None
 
 
-def parts(ways: Sequence[Way]) -> tuple[dict[int, Part], dict[int, Part]]:
-    """Tell which part of the destination's buffer each way gets, and which of the host memory on its node.
+def parts(copies: Sequence[Copy]) -> tuple[dict[int, Part], dict[int, Part]]:
+    """Return which part of the destination's buffer each copy gets, and which of the host memory on its node.
 
-    By the ways' numbers. What is read on a GPU is shared by all.
+    By the copies' numbers. What is read on a GPU is shared by all.
     """
     device: dict[object, list[int]] = {}
     host: dict[object, list[int]] = {}
-    for number, way in enumerate(ways):
-        if gpu_of(way.destination) is not None:
-            device.setdefault(way.destination, []).append(number)
-        if host_gpu(way) is not None:
-            area = (way.numa_node, way.pinned is False, way.kind == "h2d")  # sends or receives there
+    for number, copy in enumerate(copies):
+        if gpu_of(copy.destination) is not None:
+            device.setdefault(copy.destination, []).append(number)
+        if host_gpu(copy) is not None:
+            area = (copy.numa_node, copy.pinned is False, copy.kind == "h2d")  # sends or receives there
             host.setdefault(area, []).append(number)
     return _numbered(device), _numbered(host)
 
 
 class Places(NamedTuple):
-    """The memory that one way uses. `through`: host memory that a staged way goes through."""
+    """The memory that one copy uses. `through`: host memory that a staged copy goes through."""
 
     acting: Card
     origin: Span
@@ -65,10 +68,12 @@ class Places(NamedTuple):
     through: Span | None = None
 
 
-def host_nodes(ways: Sequence[Way], *, pinned: bool) -> set[int | None]:
-    """Give the nodes on which ways need host memory, None for one that is not told."""
+def host_nodes(copies: Sequence[Copy], *, pinned: bool) -> set[int | None]:
+    """Return the nodes on which copies need host memory, None for one that is unknown."""
     return {
-        way.numa_node for way in ways if host_gpu(way) is not None and (way.pinned is not False) == pinned
+        copy.numa_node
+        for copy in copies
+        if host_gpu(copy) is not None and (copy.pinned is not False) == pinned
     }
 
 
@@ -79,78 +84,78 @@ def places(
     host: HostMemory,
     node_cpus: Mapping[int, Sequence[int]],
 ) -> Places:
-    """Take the memory that one way of a job needs. Raises CudaError."""
-    way = job.ways[number]
-    used = [cards[gpu] for gpu in gpus_of(way)]
+    """Take the memory that one copy of a job needs. Raises CudaError."""
+    copy = job.copies[number]
+    used = [cards[gpu] for gpu in gpus_of(copy)]
     for card in used:
-        card.take_buffers()
-    acting = cards[acting_gpu(way)]
-    if way.method != "copy_engine" and acting.take_kernels() is None:
+        card.allocate_buffers()
+    acting = cards[acting_gpu(copy)]
+    if copy.method != "copy_engine" and acting.load_kernels() is None:
         assert acting.no_kernels is not None
         raise acting.no_kernels
-    on_device, on_host = parts(job.ways)
+    on_device, on_host = parts(job.copies)
     source, target = used[0], used[-1]
-    origin = Span(source, source.source, source.source_room, False)
-    room, shift = _part(target.destination_room, on_device.get(number, (0, 1)))
-    destination = Span(target, target.destination + shift, room, False)
-    if host_gpu(way) is None:
+    origin = Span(source, source.source, source.source_bytes, False)
+    capacity, shift = _part(target.destination_bytes, on_device.get(number, (0, 1)))
+    destination = Span(target, target.destination + shift, capacity, False)
+    if host_gpu(copy) is None:
         return Places(acting, origin, destination)
     area: HostArea
-    if way.pinned is False:
-        area = host.pageable(way.numa_node)
+    if copy.pinned is False:
+        area = host.pageable(copy.numa_node)
     else:
-        cpus = None if way.numa_node is None else node_cpus.get(way.numa_node)
-        at_once = len(host_nodes(job.ways, pinned=True))
-        area = host.pinned(source.ordinal, way.numa_node, cpus, at_once)
-    if way.kind == "h2d":
-        room, shift = _part(area.send_room, on_host[number])
-        return Places(acting, Span(source, area.send + shift, room, True), destination)
-    room, shift = _part(area.receive_room, on_host[number])
-    received = Span(source, area.receive + shift, room, True)
-    if way.kind == "d2h":
+        cpus = None if copy.numa_node is None else node_cpus.get(copy.numa_node)
+        at_once = len(host_nodes(job.copies, pinned=True))
+        area = host.pinned(source.ordinal, copy.numa_node, cpus, at_once)
+    if copy.kind == "h2d":
+        capacity, shift = _part(area.send_bytes, on_host[number])
+        return Places(acting, Span(source, area.send + shift, capacity, True), destination)
+    capacity, shift = _part(area.receive_bytes, on_host[number])
+    received = Span(source, area.receive + shift, capacity, True)
+    if copy.kind == "d2h":
         return Places(acting, origin, received)
     return Places(acting, origin, destination, received)
 
 
 def transfer(job: Job, number: int, size: int, seed: int, there: Places) -> Transfer:
-    """Cut one way of a job into pieces of the memory that it has. Raises CudaError."""
-    way = job.ways[number]
+    """Cut one copy of a job into chunks of the memory that it has. Raises CudaError."""
+    copy = job.copies[number]
     size = max(8, size // 8 * 8)
-    if job.kind == "latency" and way.method != "copy_engine":
-        return _chase(way, there, seed)
-    if way.kind == "p2p_staged":
-        return _staged(job, way, size, seed, there)
-    return _plain(job, way, size, seed, there)
+    if job.kind == "latency" and copy.method != "copy_engine":
+        return _chase(copy, there, seed)
+    if copy.kind == "p2p_staged":
+        return _staged(job, copy, size, seed, there)
+    return _plain(job, copy, size, seed, there)
 
 
-def _chase(way: Way, there: Places, seed: int) -> Transfer:
-    if way.method != "kernel_read":
+def _chase(copy: Copy, there: Places, seed: int) -> Transfer:
+    if copy.method != "kernel_read":
         raise CudaError("CUDA_ERROR_NOT_SUPPORTED", "a latency is that of reading; a write is not waited for")
-    found = Chase(way, there.acting, (there.origin, there.target), (Piece(0, 0, 8),), seed)
+    found = Chase(copy, there.acting, (there.origin, there.target), (Chunk(0, 0, 8),), seed)
     found.repeats = STEPS
     return found
 
 
-def _staged(job: Job, way: Way, size: int, seed: int, there: Places) -> Transfer:
+def _staged(job: Job, copy: Copy, size: int, seed: int, there: Places) -> Transfer:
     assert there.through is not None
-    half, second = _part(there.through.room, (1, 2))
+    half, second = _part(there.through.capacity, (1, 2))
     bounce = (there.through.address, there.through.address + second)
-    rooms = there.origin.room, there.target.room
+    capacities = there.origin.capacity, there.target.capacity
     latency = job.kind == "latency"
     if latency:
-        cut = messages(size, min(*rooms, half), _LATENCY_COPIES_STAGED)
+        cut = messages(size, min(*capacities, half), _LATENCY_COPIES_STAGED)
     else:
-        cut = pieces(size, *rooms, piece_staged(size, half))
+        cut = chunks(size, *capacities, chunk_staged(size, half))
     spans = there.origin, there.target
-    found = StagedTransfer(way, there.acting, spans, cut, seed, bounce, overlap=not latency)
+    found = StagedTransfer(copy, there.acting, spans, cut, seed, bounce, overlap=not latency)
     found.repeats = len(cut) if latency else 1
     return found
 
 
-def _plain(job: Job, way: Way, size: int, seed: int, there: Places) -> Transfer:
-    rooms = there.origin.room, there.target.room
-    pageable = way.pinned is False
-    if pageable and len(job.ways) > 1:
+def _plain(job: Job, copy: Copy, size: int, seed: int, there: Places) -> Transfer:
+    capacities = there.origin.capacity, there.target.capacity
+    pageable = copy.pinned is False
+    if pageable and len(job.copies) > 1:
         raise CudaError(
             "CUDA_ERROR_NOT_SUPPORTED", "copies of pageable memory wait in the call, so no two run at once"
         )
@@ -158,23 +163,28 @@ def _plain(job: Job, way: Way, size: int, seed: int, there: Places) -> Transfer:
     repeats = 1
     if job.kind == "latency":
         repeats = _LATENCY_COPIES_STAGED if pageable else _LATENCY_COPIES
-    elif len(job.ways) == 1 and size < _SMALL_BYTES:
+    elif len(job.copies) == 1 and size < _SMALL_BYTES:
         repeats = _SMALL_REPEATS
     if repeats > 1:
-        cut = messages(size, min(rooms), repeats)
+        cut = messages(size, min(capacities), repeats)
     else:
-        cut = pieces(size, *rooms, piece_at_once(size) if len(job.ways) > 1 else None)
-    found = kind(way, there.acting, (there.origin, there.target), cut, seed)
+        cut = chunks(size, *capacities, chunk_at_once(size) if len(job.copies) > 1 else None)
+    found = kind(copy, there.acting, (there.origin, there.target), cut, seed)
     found.repeats = repeats
     return found
 
 
-def _part(room: int, part: Part) -> tuple[int, int]:
-    """Give the bytes of one part, whole blocks, and where it begins. Raises CudaError if nothing is left."""
+def _part(capacity: int, part: Part) -> tuple[int, int]:
+    """Return the bytes of one part, whole blocks, and where it begins.
+
+    Raises CudaError if nothing is left.
+    """
     which, count = part
-    each = room // count // BLOCK_BYTES * BLOCK_BYTES
+    each = capacity // count // BLOCK_BYTES * BLOCK_BYTES
     if not each:
-        raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", f"{room} bytes are too few for {count} copies at once")
+        raise CudaError(
+            "CUDA_ERROR_OUT_OF_MEMORY", f"{capacity} bytes are too few for {count} copies at once"
+        )
     return each, which * each
 
 

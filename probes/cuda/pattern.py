@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 def splitmix64(x: int) -> int:
-    """Give the scrambled form of a 64-bit number."""
+    """Return the scrambled form of a 64-bit number."""
     z = (x + 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -25,12 +25,12 @@ def splitmix64(x: int) -> int:
 
 
 def seed_of(window: int) -> int:
-    """Give the seed of a window; after 128 windows they come again."""
+    """Return the seed of a window; after 128 windows they come again."""
     return window % SEEDS * _STEP
 
 
 def block(seed: int) -> memoryview:
-    """Give the 256 KiB that are repeated, for a seed of `seed_of`, as bytes."""
+    """Return the 256 KiB that are repeated, for a seed of `seed_of`, as bytes."""
     return memoryview(_table()).cast("B")[8 * seed : 8 * seed + BLOCK_BYTES]
 
 

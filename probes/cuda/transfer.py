@@ -1,4 +1,4 @@
-"""One way within one window: what is written before, enqueued behind the hold, timed and checked."""
+"""One copy within one window: what is written before, enqueued in a blocked stream, timed and checked."""
 
 import ctypes
 import functools
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
 
-from gputopo.copies.copies import Way
-from gputopo.probes.cuda.blocking import Hold, Waiter
+from gputopo.copies.copies import Copy
+from gputopo.probes.cuda.blocking import StreamBlocker, Waiter
 from gputopo.probes.cuda.calling import CudaError, Event, Stream
 from gputopo.probes.cuda.card import CHAIN_BYTES, Card
-from gputopo.probes.cuda.chunks import Piece
+from gputopo.probes.cuda.chunks import Chunk
 from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill
@@ -26,23 +26,23 @@ STEPS = 4096  # about 3 to 10 ms over PCIe
 class Transfer:
     """A copy from one span to another in one stream of the GPU that acts.
 
-    `repeats`: how many messages or steps the pieces are, which are then timed together.
+    `repeats`: how many messages or steps the chunks are, which are then timed together.
     """
 
     staged = False
 
     def __init__(
         self,
-        way: Way,
+        copy: Copy,
         acting: Card,
         spans: tuple[Span, Span],
-        pieces: tuple[Piece, ...],
+        chunks: tuple[Chunk, ...],
         seed: int,
     ) -> None:
-        self.way = way
+        self.copy = copy
         self.acting = acting
         self.origin, self.target = spans
-        self.pieces = pieces
+        self.chunks = chunks
         self.seed = seed
         self.repeats = 1
         self.marks: list[Event] = []
@@ -52,18 +52,18 @@ class Transfer:
     @property
     def sizes(self) -> list[int]:
         """Bytes that came by each of the ends."""
-        sizes = [piece.size for piece in self.pieces]
+        sizes = [chunk.size for chunk in self.chunks]
         return [sum(sizes)] if len(self.marks) == 1 else sizes
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of the source's buffer that the pieces touch."""
-        return max(piece.source + piece.size for piece in self.pieces)
+        """Bytes of the source's buffer that the chunks touch."""
+        return max(chunk.source + chunk.size for chunk in self.chunks)
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of the destination's buffer that the pieces touch."""
-        return max(piece.target + piece.size for piece in self.pieces)
+        """Bytes of the destination's buffer that the chunks touch."""
+        return max(chunk.target + chunk.size for chunk in self.chunks)
 
     @property
     def lasts(self) -> list[Event]:
@@ -72,7 +72,7 @@ class Transfer:
 
     @cached_property
     def streams(self) -> list[tuple[Card, Stream]]:
-        """All streams that carry something of this way."""
+        """All streams that carry something of this copy."""
         return [(self.acting, self.acting.next_stream())]
 
     def prepare(self, waiter: Waiter) -> None:
@@ -80,46 +80,46 @@ class Transfer:
 
         Raises CudaError.
         """
-        assert self.streams  # made now: behind a hold, making one might wait
+        assert self.streams  # made now: once a stream is blocked, making one might wait
         fill(self.origin, self.read_bytes, self.seed, waiter)
         clear(self.target, self.written_bytes, waiter)
 
-    def enqueue(self, hold: Hold) -> None:
-        """Give all to the stream, behind the hold. Raises CudaError."""
+    def enqueue(self, blocker: StreamBlocker) -> None:
+        """Return all to the stream, behind the hold. Raises CudaError."""
         ((card, stream),) = self.streams
         cuda = card.cuda
         card.use()
-        hold.hold(card.ordinal, stream)
+        blocker.block(card.ordinal, stream)
         self.start = card.event()
         cuda.record(self.start, stream)
-        for piece in self.pieces:
-            self.move(piece, stream)
+        for chunk in self.chunks:
+            self.move(chunk, stream)
             if self.repeats == 1:
                 self._mark(card, stream)
         if self.repeats > 1:  # an event behind every small copy would be in the time
             self._mark(card, stream)
 
-    def move(self, piece: Piece, stream: Stream) -> None:
-        """Give one piece to the stream. Raises CudaError."""
-        cuda, kind, method = self.acting.cuda, self.way.kind, self.way.method
-        source, target = self.origin.address + piece.source, self.target.address + piece.target
+    def move(self, chunk: Chunk, stream: Stream) -> None:
+        """Return one chunk to the stream. Raises CudaError."""
+        cuda, kind, method = self.acting.cuda, self.copy.kind, self.copy.method
+        source, target = self.origin.address + chunk.source, self.target.address + chunk.target
         if kind == "h2d":
-            cuda.upload(target, source, piece.size, stream)
+            cuda.upload(target, source, chunk.size, stream)
         elif kind == "d2h":
-            cuda.download(target, source, piece.size, stream)
+            cuda.download(target, source, chunk.size, stream)
         elif method in ("kernel_read", "kernel_write"):
-            words = piece.size // 8
+            words = chunk.size // 8
             assert self.acting.kernels is not None
             threads = grid(self.acting.device.multiprocessors, words)
             cuda.launch(self.acting.kernels["gputopo_copy"], stream, (target, source, words), threads)
         elif kind == "d2d_local":
-            cuda.copy_inside(target, source, piece.size, stream)
+            cuda.copy_inside(target, source, chunk.size, stream)
         else:
             to, origin = self.target.card.ordinal, self.origin.card.ordinal
-            cuda.copy_to_peer((to, target), (origin, source), piece.size, stream)
+            cuda.copy_to_peer((to, target), (origin, source), chunk.size, stream)
 
     def ends(self) -> list[float]:
-        """Give the seconds from the release to the end of each piece. Raises CudaError."""
+        """Return the seconds from the release to the end of each chunk. Raises CudaError."""
         self.acting.use()
         assert self.start is not None
         return [self.acting.cuda.seconds_between(self.start, mark) for mark in self.marks]
@@ -135,9 +135,9 @@ class Transfer:
 
 
 class StagedTransfer(Transfer):
-    """From one GPU to another through two pieces of page-locked host memory, by two streams in turn.
+    """From one GPU to another through two chunks of page-locked host memory, by two streams in turn.
 
-    The time is the destination's own, between its events. `overlap`: a piece leaves the source while the one
+    The time is the destination's own, between its events. `overlap`: a chunk leaves the source while the one
     before it arrives; without, each waits for the other.
     """
 
@@ -145,18 +145,18 @@ class StagedTransfer(Transfer):
 
     def __init__(
         self,
-        way: Way,
+        copy: Copy,
         acting: Card,
         spans: tuple[Span, Span],
-        pieces: tuple[Piece, ...],
+        chunks: tuple[Chunk, ...],
         seed: int,
         bounce: tuple[int, int],
         overlap: bool = True,
     ) -> None:
-        super().__init__(way, acting, spans, pieces, seed)
+        super().__init__(copy, acting, spans, chunks, seed)
         self._bounce = bounce
         self._slots = 2 if overlap else 1
-        self._full: Event | None = None  # when the last piece had left the source
+        self._full: Event | None = None  # when the last chunk had left the source
 
     @cached_property
     def streams(self) -> list[tuple[Card, Stream]]:
@@ -166,50 +166,50 @@ class StagedTransfer(Transfer):
 
     @property
     def lasts(self) -> list[Event]:
-        """The last event of each stream: an error of the way out shows at its own only."""
+        """The last event of each stream: an error of the copy to the host shows in its own only."""
         return [event for event in (self._full, self.last) if event is not None]
 
-    def enqueue(self, hold: Hold) -> None:
-        """Give all to both streams, each behind the hold. Raises CudaError."""
+    def enqueue(self, blocker: StreamBlocker) -> None:
+        """Return all to both streams, each behind the hold. Raises CudaError."""
         (source, out), (target, into) = self.streams
         cuda = source.cuda
         source.use()
-        hold.hold(source.ordinal, out)
+        blocker.block(source.ordinal, out)
         target.use()
-        hold.hold(target.ordinal, into)
+        blocker.block(target.ordinal, into)
         self.start = target.event()
         cuda.record(self.start, into)
-        for index, piece in enumerate(self.pieces):
+        for index, chunk in enumerate(self.chunks):
             host = self._bounce[index % self._slots]
             self._full = full = source.event()
             if index >= self._slots:
                 cuda.wait_for_event(out, self.marks[index - self._slots])
-            cuda.download(host, self.origin.address + piece.source, piece.size, out)
+            cuda.download(host, self.origin.address + chunk.source, chunk.size, out)
             cuda.record(full, out)
             target.use()
             cuda.wait_for_event(into, full)
-            cuda.upload(self.target.address + piece.target, host, piece.size, into)
+            cuda.upload(self.target.address + chunk.target, host, chunk.size, into)
             self._mark(target, into)
 
 
 class PageableTransfer(Transfer):
-    """To or from memory that is not page-locked: the calls wait, so nothing can be held back."""
+    """To or from memory that is not page-locked: the calls wait, so nothing can be blocked."""
 
     def run(self, waiter: Waiter, while_running: Callable[[], None] | None) -> None:
-        """Copy piece after piece, each between its own two events. Raises CudaError."""
+        """Copy chunk after chunk, each between its own two events. Raises CudaError."""
         ((card, stream),) = self.streams
-        for piece in self.pieces:
+        for chunk in self.chunks:
             before = card.event()
             card.cuda.record(before, stream)
             self.marks.append(before)
-            self.move(piece, stream)
+            self.move(chunk, stream)
             self._mark(card, stream)
-            waiter.stream(stream, card.event(), piece.size)
+            waiter.stream(stream, card.event(), chunk.size)
             if while_running is not None:
                 while_running()
 
     def ends(self) -> list[float]:
-        """Give when each piece would have ended, had they come without a pause. Raises CudaError."""
+        """Return when each chunk would have ended, had they come without a pause. Raises CudaError."""
         self.acting.use()
         seconds, ends = 0.0, list[float]()
         for before, after in list(pairwise(self.marks))[::2]:
@@ -219,7 +219,7 @@ class PageableTransfer(Transfer):
 
 
 class Chase(Transfer):
-    """The acting GPU follows a chain in the memory of the way's source."""
+    """The acting GPU follows a chain in the memory of the copy's source."""
 
     @property
     def _out(self) -> int:
@@ -236,12 +236,12 @@ class Chase(Transfer):
         self.acting.cuda.set_bytes(self._out, 0, 8, stream)
         waiter.stream(stream, event, 8)
 
-    def enqueue(self, hold: Hold) -> None:
-        """Give the kernel to the stream, behind the hold. Raises CudaError."""
+    def enqueue(self, blocker: StreamBlocker) -> None:
+        """Return the kernel to the stream, behind the hold. Raises CudaError."""
         ((card, stream),) = self.streams
         assert card.kernels is not None
         card.use()
-        hold.hold(card.ordinal, stream)
+        blocker.block(card.ordinal, stream)
         self.start = card.event()
         card.cuda.record(self.start, stream)
         words = (self.origin.card.small + _STRIDE * _order()[0], STEPS, self._out)
@@ -262,14 +262,14 @@ class Chase(Transfer):
 
 @functools.cache
 def _order() -> tuple[int, ...]:
-    """Give the nodes in the order in which they are visited; the same in every run."""
+    """Return the nodes in the order in which they are visited; the same in every run."""
     nodes = list(range(_NODES))
     random.Random(1).shuffle(nodes)
     return tuple(nodes)
 
 
 def chain(base: int) -> "array[int]":
-    """Give the 2 MiB of a chain that lies at `base`: one cycle through all nodes."""
+    """Return the 2 MiB of a chain that lies at `base`: one cycle through all nodes."""
     words = array("Q", bytes(CHAIN_BYTES))
     order = _order()
     for here, there in zip(order, (*order[1:], order[0]), strict=True):

@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
     card: Card
     address: int
-    room: int
+    capacity: int
     on_host: bool
 
 
@@ -42,7 +42,7 @@ def fill(span: Span, size: int, seed: int, waiter: Waiter) -> None:
         in_parts(size, lambda offset, part: _write_blocks(span.address + offset, part, seed))
         return
     card = span.card
-    kernels = card.take_kernels()
+    kernels = card.load_kernels()
     stream, event = card.stream(0), card.event()
     if kernels is not None and size % 8 == 0:
         words = size // 8
@@ -73,7 +73,7 @@ def check(span: Span, size: int, seed: int, waiter: Waiter) -> None:
         return
     card = span.card
     card.use()
-    if card.take_kernels() is None or size % 8 or _wrong_words(span, size, seed, waiter):
+    if card.load_kernels() is None or size % 8 or _wrong_words(span, size, seed, waiter):
         _check_by_copying_back(span, size, seed, waiter)
 
 
@@ -138,7 +138,7 @@ def _write_blocks(address: int, size: int, seed: int) -> None:
 
 
 def _address_of_block(seed: int) -> int:
-    """Give where the pattern lies; the table that it is part of is kept for good."""
+    """Return where the pattern lies; the table that it is part of is kept for good."""
     return ctypes.addressof(ctypes.c_char.from_buffer(block(seed)))
 
 

@@ -53,18 +53,18 @@ class NvmlDoor:
             raise NotReadError("UNREADABLE_TEXT") from error
 
     def fields(self, gpu: Handle, wanted: Sequence[tuple[int, int]]) -> list[int | NotReadError]:
-        """Give field values by (NVML_FI_*, scope), all in one call; each carries an error of its own.
+        """Return field values by (NVML_FI_*, scope), all in one call; each with its own error.
 
         The scope is the number of the NVLink for the fields that are about one, else 0.
         """
         return [self._field(value) for value in self.ask("nvmlDeviceGetFieldValues", gpu, list(wanted))]
 
     def field(self, gpu: Handle, number: int) -> int:
-        """Give one field value (NVML_FI_*)."""
-        (told,) = self.fields(gpu, [(number, 0)])
-        if isinstance(told, NotReadError):
-            raise told
-        return told
+        """Return one field value (NVML_FI_*)."""
+        (answer,) = self.fields(gpu, [(number, 0)])
+        if isinstance(answer, NotReadError):
+            raise answer
+        return answer
 
     def _field(self, value: Any) -> int | NotReadError:
         if value.nvmlReturn:
@@ -81,7 +81,7 @@ class NvmlDoor:
 
 
 def first(*ways: Callable[[], T]) -> T:
-    """Take the first way that answers. If none does, raise the reason that says most; a lost GPU at once."""
+    """Return the first answer. If there is none, raise the most specific reason; a lost GPU at once."""
     reasons: list[NotReadError] = []
     for way in ways:
         try:
@@ -99,21 +99,21 @@ def signed(number: int) -> int:
 
 
 def word(table: Mapping[int, str], code: int) -> str:
-    """Give NVML's number in words. Raises NotReadError, which names it, for one that the table lacks."""
+    """Return NVML's number in words. Raises NotReadError, which names it, for one that the table lacks."""
     if code not in table:
         raise NotReadError(f"UNKNOWN_{code}")
     return table[code]
 
 
 def bits(words: Any) -> tuple[int, ...]:
-    """Give the numbers of the bits that are set in an array of 64-bit words."""
+    """Return the numbers of the bits that are set in an array of 64-bit words."""
     return tuple(
         64 * place + bit for place, one in enumerate(words) if one for bit in range(64) if one >> bit & 1
     )
 
 
 def address_of(info: Any) -> str:
-    """Give the address of an nvmlPciInfo_t. Drivers before 2018 fill the numbers and not the text.
+    """Return the address of an nvmlPciInfo_t. Drivers before 2018 fill the numbers and not the text.
 
     pynvml decodes the text when the field is read, which fails on what a broken card may give.
     """

@@ -1,4 +1,4 @@
-"""What NVML says of the driver, and of what a card is, where it sits and how it is set."""
+"""NVML questions about the driver and the identity, place and modes of a GPU."""
 
 from gputopo.probes.nvml.calling import Handle, NotReadError, NvmlDoor, address_of, bits, first, word
 from gputopo.probes.nvml.words import ARCHITECTURES, BRANDS, COMPUTE_MODES, VIRTUALIZATIONS
@@ -8,15 +8,15 @@ class CardQuestions(NvmlDoor):
     """The library and the driver; identity, place and modes of a card."""
 
     def driver_version(self) -> str:
-        """Give the driver's version, "550.163.01". `nvidia-smi --query-gpu=driver_version`."""
+        """Return the driver's version, "550.163.01". `nvidia-smi --query-gpu=driver_version`."""
         return str(self.ask("nvmlSystemGetDriverVersion"))
 
     def nvml_version(self) -> str:
-        """Give the version of libnvidia-ml, "12.550.163.01"."""
+        """Return the version of libnvidia-ml, "12.550.163.01"."""
         return str(self.ask("nvmlSystemGetNVMLVersion"))
 
     def cuda_version(self) -> str:
-        """Give the newest CUDA version that the driver runs, "12.4"."""
+        """Return the newest CUDA version that the driver runs, "12.4"."""
         number = first(
             lambda: self.ask("nvmlSystemGetCudaDriverVersion_v2"),
             lambda: self.ask("nvmlSystemGetCudaDriverVersion"),
@@ -24,44 +24,44 @@ class CardQuestions(NvmlDoor):
         return f"{number // 1000}.{number % 1000 // 10}"
 
     def device_count(self) -> int:
-        """Give the number of GPUs, the lost ones included."""
+        """Return the number of GPUs, the lost ones included."""
         return int(self.ask("nvmlDeviceGetCount"))
 
     def handle(self, index: int) -> Handle:
-        """Give the handle of the GPU at an index in PCI order."""
+        """Return the handle of the GPU at an index in PCI order."""
         return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
 
     # What it is and where
 
     def name(self, gpu: Handle) -> str:
-        """Give the product name."""
+        """Return the product name."""
         return str(self.ask("nvmlDeviceGetName", gpu))
 
     def uuid(self, gpu: Handle) -> str:
-        """Give the UUID, "GPU-..."."""
+        """Return the UUID, "GPU-..."."""
         return str(self.ask("nvmlDeviceGetUUID", gpu))
 
     def brand(self, gpu: Handle) -> str:
-        """Give the brand as nvidia-smi writes it, "GeForce"."""
+        """Return the brand as nvidia-smi writes it, "GeForce"."""
         return word(BRANDS, int(self.ask("nvmlDeviceGetBrand", gpu)))
 
     def architecture(self, gpu: Handle) -> str:
-        """Give the architecture as nvidia-smi writes it, "Ada Lovelace"."""
+        """Return the architecture as nvidia-smi writes it, "Ada Lovelace"."""
         return word(ARCHITECTURES, int(self.ask("nvmlDeviceGetArchitecture", gpu)))
 
     def pci_address(self, gpu: Handle) -> str:
-        """Give the PCI address as the kernel writes it, "0000:05:00.0"; NVML writes "00000000:05:00.0"."""
+        """Return the PCI address as the kernel writes it, "0000:05:00.0"; NVML writes "00000000:05:00.0"."""
         return address_of(self.ask("nvmlDeviceGetPciInfo", gpu))
 
     def pci_device_id(self, gpu: Handle) -> str:
-        """Give the chip's number, "2204". NVML packs device and vendor into one; in some VMs it is 0."""
+        """Return the chip's number, "2204". NVML packs device and vendor into one; in some VMs it is 0."""
         number = int(self.ask("nvmlDeviceGetPciInfo", gpu).pciDeviceId) >> 16
         if not number:
             raise NotReadError("UNKNOWN")
         return f"{number:04x}"
 
     def numa_node(self, gpu: Handle) -> int:
-        """Give the memory node next to the GPU: the one bit of its memory affinity.
+        """Return the NUMA node next to the GPU: the one bit of its memory affinity.
 
         nvmlDeviceGetNumaNodeId is not asked: it names the GPU's own memory where that is a node (Grace,
         POWER9) and is refused everywhere else.
@@ -72,7 +72,7 @@ class CardQuestions(NvmlDoor):
         return nodes[0]
 
     def cpu_affinity(self, gpu: Handle) -> tuple[int, ...]:
-        """Give the CPUs next to the GPU. Room for 1024 of them first, then for 8192, the kernel's limit."""
+        """Return the CPUs next to the GPU. Room for 1024 of them first, then for 8192, the kernel's limit."""
         cpus = first(
             lambda: bits(self.ask("nvmlDeviceGetCpuAffinity", gpu, 16)),
             lambda: bits(self.ask("nvmlDeviceGetCpuAffinity", gpu, 128)),
@@ -84,7 +84,7 @@ class CardQuestions(NvmlDoor):
     # How it is set
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
-        """Tell whether the card is split into instances now and after a reset."""
+        """Return whether the card is split into instances now and after a reset."""
         now, pending = self.ask("nvmlDeviceGetMigMode", gpu)
         return bool(now), bool(pending)
 
@@ -102,18 +102,18 @@ class CardQuestions(NvmlDoor):
         return count
 
     def compute_mode(self, gpu: Handle) -> str:
-        """Give who may use the card: default, exclusive_process, prohibited."""
+        """Return who may use the card: default, exclusive_process, prohibited."""
         code = int(self.ask("nvmlDeviceGetComputeMode", gpu))
         return COMPUTE_MODES.get(code, f"unknown_{code}")
 
     def persistence_mode(self, gpu: Handle) -> bool:
-        """Tell whether the driver keeps the card awake when nobody uses it."""
+        """Return whether persistence mode is on: the driver stays loaded without clients."""
         return bool(self.ask("nvmlDeviceGetPersistenceMode", gpu))
 
     def display_active(self, gpu: Handle) -> bool:
-        """Tell whether a screen is driven by the card."""
+        """Return whether a screen is driven by the card."""
         return bool(self.ask("nvmlDeviceGetDisplayActive", gpu))
 
     def virtualization(self, gpu: Handle) -> str:
-        """Give how a virtual machine has the card: none, pass-through, vgpu, host vgpu, host vsga."""
+        """Return how a virtual machine has the card: none, pass-through, vgpu, host vgpu, host vsga."""
         return word(VIRTUALIZATIONS, int(self.ask("nvmlDeviceGetVirtualizationMode", gpu)))

@@ -1,4 +1,4 @@
-"""The one door to NVML, through pynvml. A method gives one answer or raises NotReadError with NVML's reason.
+"""The one door to NVML, through pynvml. A method answers or raises NotReadError with NVML's reason.
 
 Nothing here changes a setting: only `Get` functions are called, and those of an event set, which is this
 process's own. What drivers and pynvml do wrong is worked round in the nvml_* modules and nowhere else, each

@@ -1,4 +1,4 @@
-"""What NVML says of a card's memory errors, ECC, remapped rows, retired pages, and what would heal it."""
+"""NVML questions about memory errors: ECC, remapped rows, retired pages, recovery action."""
 
 import ctypes
 
@@ -12,35 +12,38 @@ class ErrorQuestions(NvmlDoor):
     """Memory errors of a card."""
 
     def ecc_mode(self, gpu: Handle) -> tuple[bool, bool]:
-        """Tell whether ECC is on now and after the next reboot."""
+        """Return whether ECC is on now and after the next reboot."""
         now, pending = self.ask("nvmlDeviceGetEccMode", gpu)
         return bool(now), bool(pending)
 
     def ecc_errors(self, gpu: Handle, what: str, since: str) -> int:
-        """Give `corrected` or `uncorrected` errors, `volatile` (since boot) or `aggregate` (in all)."""
+        """Return `corrected` or `uncorrected` errors, `volatile` (since boot) or `aggregate` (in all)."""
         kind = {"corrected": 0, "uncorrected": 1}[what]
         return int(self.ask("nvmlDeviceGetTotalEccErrors", gpu, kind, {"volatile": 0, "aggregate": 1}[since]))
 
     def remapped_rows(self, gpu: Handle) -> tuple[int, int, bool, bool]:
-        """Give rows remapped for correctable and other errors, whether one is pending, whether one failed."""
+        """Return rows remapped for correctable and other errors.
+
+        Whether one is pending, whether one failed.
+        """
         correctable, uncorrectable, pending, failure = self.ask("nvmlDeviceGetRemappedRows", gpu)
         return correctable, uncorrectable, bool(pending), bool(failure)
 
     def recovery_action(self, gpu: Handle) -> str:
-        """Give what must be done before the card can be used, "none" if nothing."""
+        """Return what must be done before the card can be used, "none" if nothing."""
         number = self.field(gpu, _RECOVERY_ACTION)
         return RECOVERY_ACTIONS.get(number, f"action {number}")
 
     def retired_pages(self, gpu: Handle, cause: str) -> int:
-        """Give the number of retired pages by cause, `single_bit` or `double_bit`."""
+        """Return the number of retired pages by cause, `single_bit` or `double_bit`."""
         return len(self.ask("nvmlDeviceGetRetiredPages", gpu, {"single_bit": 0, "double_bit": 1}[cause]))
 
     def retired_pages_pending(self, gpu: Handle) -> bool:
-        """Tell whether a page waits for a reboot to be retired."""
+        """Return whether a page waits for a reboot to be retired."""
         return bool(self.ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu))
 
     def ecc_errors_at(self, gpu: Handle, location: str, what: str, since: str) -> int:
-        """Give the errors of one place in the chip or its memory. A key of MEMORY_LOCATIONS."""
+        """Return the errors of one place in the chip or its memory. A key of MEMORY_LOCATIONS."""
         kind = {"corrected": 0, "uncorrected": 1}[what]
         counter = {"volatile": 0, "aggregate": 1}[since]
         return int(
@@ -48,7 +51,7 @@ class ErrorQuestions(NvmlDoor):
         )
 
     def sram_errors(self, gpu: Handle) -> dict[str, int]:
-        """Give the errors of the chip's own memories, by the names in SRAM_COUNTS (driver 535 and later).
+        """Return the errors of the chip's own memories, by the names in SRAM_COUNTS (driver 535 and later).
 
         The struct is passed by reference: pynvml hands a bare one on by value, which ends the process.
         """

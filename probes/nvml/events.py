@@ -14,9 +14,9 @@ class EventQuestions(NvmlDoor):
     """Events of cards. An event set belongs to this process and changes nothing of a card."""
 
     def listen_for_xids(self, gpus: Sequence[Handle]) -> Any:
-        """Give an event set that collects the Xid errors of some GPUs, to be given back to `stop_listening`.
+        """Return an event set that collects the Xid errors of some GPUs; end it with `stop_listening`.
 
-        A GPU that does not tell its errors (or is lost) is left out; raises NotReadError if all are.
+        A GPU that does not report its errors (or is lost) is left out; raises NotReadError if all are.
         """
         events = self.ask("nvmlEventSetCreate")
         refused: NotReadError | None = None
@@ -37,23 +37,23 @@ class EventQuestions(NvmlDoor):
         self.ask("nvmlEventSetFree", events)
 
     def xids(self, events: Any) -> tuple[tuple[int, int], ...]:
-        """Give (handle number, Xid) of the errors since the last call; does not wait.
+        """Return (handle number, Xid) of the errors since the last call; does not wait.
 
-        A lost GPU lets the call fail with GPU_IS_LOST; what was told before it is given all the same.
+        A lost GPU lets the call fail with GPU_IS_LOST; what was reported before it is returned all the same.
         """
-        told: list[tuple[int, int]] = []
-        while len(told) < _EVENTS_AT_ONCE:
+        xids: list[tuple[int, int]] = []
+        while len(xids) < _EVENTS_AT_ONCE:
             try:
                 event = self.ask("nvmlEventSetWait_v2", events, 0)
             except NotReadError as error:
-                if error.reason == "TIMEOUT" or told:
+                if error.reason == "TIMEOUT" or xids:
                     break  # nothing more has happened
                 raise
             if int(event.eventType) == _XID:
-                told.append((handle_number(event.device), int(event.eventData)))
-        return tuple(told)
+                xids.append((handle_number(event.device), int(event.eventData)))
+        return tuple(xids)
 
 
 def handle_number(handle: Any) -> int:
-    """Give the number behind a handle: events carry a new object for the same GPU."""
+    """Return the number behind a handle: events carry a new object for the same GPU."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

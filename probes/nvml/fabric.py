@@ -1,4 +1,4 @@
-"""What NVML says of a card and the NVSwitches that join it to others: its fabric."""
+"""NVML questions about the NVSwitch fabric of a GPU."""
 
 import ctypes
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class FabricQuestions(NvmlDoor):
     """The fabric of a card."""
 
     def fabric_info(self, gpu: Handle) -> Any:
-        """Give NVML's struct of it, the newest that the driver fills.
+        """Return NVML's struct of it, the newest that the driver fills.
 
         NOT_SUPPORTED for a card without NVSwitches. The struct is passed by reference: pynvml hands a bare
         one on by value, which ends the process.
@@ -30,24 +30,24 @@ class FabricQuestions(NvmlDoor):
         return info
 
     def fabric_state(self, info: Any) -> str:
-        """Give how far the card has joined: not started, in progress, completed."""
+        """Return how far the card has joined: not started, in progress, completed."""
         return word(FABRIC_STATES, int(info.state))
 
     def fabric_status(self, info: Any) -> str:
-        """Give how joining ended: "success", or NVML's error in words, "insufficient resources"."""
+        """Return how joining ended: "success", or NVML's error in words, "insufficient resources"."""
         if int(info.state) != _COMPLETED:
             raise NotReadError("NOT_COMPLETED")
         code = int(info.status)
         return self._reason(code).replace("_", " ").lower() if code else "success"
 
     def fabric_health(self, info: Any) -> dict[str, str]:
-        """Give what is told of its health since in nvidia-smi's words, without what the driver leaves out."""
+        """Return the reported health in nvidia-smi's words, without what the driver leaves out."""
         mask = int(getattr(info, "healthMask", 0))
-        told = {"summary": FABRIC_SUMMARIES.get(int(getattr(info, "healthSummary", 0)))}
+        reported = {"summary": FABRIC_SUMMARIES.get(int(getattr(info, "healthSummary", 0)))}
         for name, (shift, width, words) in FABRIC_HEALTH.items():
             code = mask >> shift & width
-            told[name] = words.get(code, f"code {code}") if code else None
-        health = {name: says for name, says in told.items() if says is not None}
+            reported[name] = words.get(code, f"code {code}") if code else None
+        health = {name: text for name, text in reported.items() if text is not None}
         if not health:
             raise NotReadError("NOT_SUPPORTED")
         return health

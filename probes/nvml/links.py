@@ -1,4 +1,4 @@
-"""What NVML says of the links of a card: PCIe, NVLink, and the way to another card."""
+"""NVML questions about links: PCIe, NVLink, the path to another GPU."""
 
 from gputopo.probes.nvml.calling import Handle, NotReadError, NvmlDoor, address_of
 from gputopo.probes.nvml.words import (
@@ -23,7 +23,10 @@ class LinkQuestions(NvmlDoor):
     """PCIe and NVLink."""
 
     def pcie(self, gpu: Handle, what: str) -> int:
-        """Give gen_now, gen_max, gen_max_device, width_now or width_max. In some VMs the driver answers 0."""
+        """Return gen_now, gen_max, gen_max_device, width_now or width_max.
+
+        In some VMs the driver answers 0.
+        """
         function = {
             "gen_now": "nvmlDeviceGetCurrPcieLinkGeneration",
             "gen_max": "nvmlDeviceGetMaxPcieLinkGeneration",
@@ -37,11 +40,11 @@ class LinkQuestions(NvmlDoor):
         return number
 
     def pcie_replays(self, gpu: Handle) -> int:
-        """Give how often a PCIe packet had to be sent again."""
+        """Return how often a PCIe packet had to be sent again."""
         return int(self.ask("nvmlDeviceGetPcieReplayCounter", gpu))
 
     def common_ancestor(self, a: Handle, b: Handle) -> Hop:
-        """Give how far two GPUs are apart on PCIe. `nvidia-smi topo -m`."""
+        """Return how far two GPUs are apart on PCIe. `nvidia-smi topo -m`."""
         level = int(self.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
         try:
             return Hop.from_level(level)
@@ -49,7 +52,7 @@ class LinkQuestions(NvmlDoor):
             raise NotReadError(f"UNKNOWN_LEVEL_{level}") from error
 
     def p2p(self, a: Handle, b: Handle, what: str) -> str:
-        """Give whether one GPU can `read` or `write` the other's memory, in NVML's words. `topo -p2p r`.
+        """Return whether one GPU can `read` or `write` the other's memory, in NVML's words. `topo -p2p r`.
 
         pynvml's constant for reading is the tuple (0,), which ctypes refuses: hence the plain numbers.
         """
@@ -57,35 +60,35 @@ class LinkQuestions(NvmlDoor):
         return P2P_STATUS.get(code, f"UNKNOWN_{code}")
 
     def nvlink_active(self, gpu: Handle, link: int) -> bool:
-        """Tell whether an NVLink is up. INVALID_ARGUMENT after the last link of the card."""
+        """Return whether an NVLink is up. INVALID_ARGUMENT after the last link of the card."""
         return bool(self.ask("nvmlDeviceGetNvLinkState", gpu, link))
 
     def nvlink_version(self, gpu: Handle, link: int) -> int:
-        """Give the NVLink generation."""
+        """Return the NVLink generation."""
         code = int(self.ask("nvmlDeviceGetNvLinkVersion", gpu, link))
         if code not in NVLINK_GENERATIONS:
             raise NotReadError(f"UNKNOWN_VERSION_{code}")
         return NVLINK_GENERATIONS[code]
 
     def nvlink_remote_address(self, gpu: Handle, link: int) -> str:
-        """Give the PCI address of what is at the other end."""
+        """Return the PCI address of what is at the other end."""
         return address_of(self.ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link))
 
     def nvlink_remote_kind(self, gpu: Handle, link: int) -> str:
-        """Give what is at the other end: gpu, switch or ibmnpu."""
+        """Return what is at the other end: gpu, switch or ibmnpu."""
         code = int(self.ask("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link))
         if code not in NVLINK_REMOTES:
             raise NotReadError("UNKNOWN")
         return NVLINK_REMOTES[code]
 
     def nvlink_errors(self, gpu: Handle, link: int, counter: str) -> int:
-        """Give an error counter of an NVLink. A key of NVLINK_ERRORS."""
+        """Return an error counter of an NVLink. A key of NVLINK_ERRORS."""
         return int(self.ask("nvmlDeviceGetNvLinkErrorCounter", gpu, link, NVLINK_ERRORS[counter]))
 
     def nvlink_fields(self, gpu: Handle, link: int, generation: int | None) -> dict[str, int | NotReadError]:
-        """Give what field values tell of an NVLink, in one call: `speed` in MB/s and error counters.
+        """Return the field values of an NVLink, in one call: `speed` in MB/s and error counters.
 
-        Newer cards tell these counters in no other way; `generation` (of NVLink) says which there are, None
+        Newer GPUs have these counters nowhere else; `generation` (of NVLink) decides which there are, None
         asks for all.
         """
         counters: dict[str, int] = {}
@@ -96,9 +99,9 @@ class LinkQuestions(NvmlDoor):
         speeds = [(_SPEED, link), (_SPEED_OF_ALL, 0)]
         if link in _SPEED_OF_LINK:
             speeds.insert(1, (_SPEED_OF_LINK[link], 0))
-        told = self.fields(gpu, speeds + [(field, link) for field in counters.values()])
-        answers = told[: len(speeds)]
+        values = self.fields(gpu, speeds + [(field, link) for field in counters.values()])
+        answers = values[: len(speeds)]
         speed = next((answer for answer in answers if isinstance(answer, int) and answer > 0), answers[0])
         if speed == 0:
             speed = NotReadError("UNKNOWN")  # a link that is not up
-        return {"speed": speed} | dict(zip(counters, told[len(speeds) :], strict=True))
+        return {"speed": speed} | dict(zip(counters, values[len(speeds) :], strict=True))

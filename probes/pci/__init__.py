@@ -1,1 +1,1 @@
-"""The PCI tree of this machine as sysfs tells it: its nodes, their errors, the slots of the GPUs."""
+"""The PCI tree of this machine from sysfs: its nodes, their errors, the slots of the GPUs."""

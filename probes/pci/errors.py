@@ -1,4 +1,4 @@
-"""What a PCI function tells beyond its link: error counters, and access control in its config space."""
+"""Error counters of a PCI function, and Access Control Services in its config space."""
 
 import os
 import re
@@ -30,7 +30,7 @@ _CAPABILITIES_AT_MOST = (4096 - _EXTENDED) // 8
 
 
 def read_aer(folder: str) -> dict[str, int] | None:
-    """Give a function's error counters since boot, or None where the kernel keeps none."""
+    """Return a function's error counters since boot, or None where the kernel keeps none."""
     counts = {}
     for name, file in _AER_FILES.items():
         text = read_text(f"{folder}/{file}")
@@ -41,7 +41,7 @@ def read_aer(folder: str) -> dict[str, int] | None:
 
 
 def aer_total(text: str) -> int | None:
-    """Give the sum in an aer_dev_* file: its TOTAL line, else the lines added up; None for other text."""
+    """Return the sum in an aer_dev_* file: its TOTAL line, else the lines added up; None for other text."""
     lines = re.findall(r"^(\S.*?)\s+([0-9]+)$", text, re.MULTILINE)
     totals = [int(number) for name, number in lines if name.startswith("TOTAL")]
     if totals:
@@ -50,7 +50,7 @@ def aer_total(text: str) -> int | None:
 
 
 def read_acs(folder: str) -> bool | str:
-    """Tell whether a bridge sends peer traffic up to the root, or the reason why it cannot be told.
+    """Return whether a bridge redirects peer traffic to the root complex, or the reason why it is unknown.
 
     A bridge without the capability cannot. Reads a few words: the whole of config space is slow to read.
     """
@@ -89,7 +89,7 @@ def _acs_of(file: int) -> bool | str:
 
 
 def host_acs(nodes: Sequence[PciNode], root: Path) -> tuple[str | None, str]:
-    """Give "on" if any bridge above a GPU sends peer traffic up, "off" if none does, else None and why."""
+    """Return "on" if any bridge above a GPU sends peer traffic up, "off" if none does, else None and why."""
     tree = {node.address: node for node in nodes}
     above: dict[str, PciNode] = {}
     for node in nodes:

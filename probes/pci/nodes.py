@@ -43,11 +43,11 @@ def normal_address(text: str) -> str | None:
 
 
 def read_pci(root: Path) -> tuple[PciNode, ...]:
-    """Give the GPUs, NICs and the bridges above them, ordered by address. Nothing where there is no /sys.
+    """Return the GPUs, NICs and the bridges above them, ordered by address. Nothing where there is no /sys.
 
     A device's parents are taken from where its link under bus/pci/devices points to, so a bridge that has no
-    link of its own is found too. Where the tree does not say what a device hangs on, its `root` is empty.
-    Virtual functions of a NIC (SR-IOV) are left out: they are the same card once more.
+    link of its own is found too. Where the tree does not show what a device is attached to, its `root` is
+    empty. Virtual functions of a NIC (SR-IOV) are left out: they are the same card once more.
     """
     devices = root / "sys/bus/pci/devices"
     nodes: dict[str, PciNode] = {}
@@ -66,7 +66,7 @@ def read_pci(root: Path) -> tuple[PciNode, ...]:
 def limit_above(nodes: Sequence[PciNode], address: str) -> Limit:
     """Compare a device with the bridges above it, the nearest first, by highest speed x width.
 
-    Bridges that do not tell their speed are passed over. In virtual machines the bridges are invented.
+    Bridges without a reported speed are skipped. In virtual machines the bridges are invented.
     """
     tree = {node.address: node for node in nodes}
     device = tree.get(address)
@@ -83,7 +83,10 @@ def limit_above(nodes: Sequence[PciNode], address: str) -> Limit:
 
 
 def interface_name(root: Path, address: str) -> str | None:
-    """Give the name of a NIC: of its InfiniBand device (`mlx5_0`), else of its network interface (`eth0`)."""
+    """Return the name of a NIC.
+
+    Of its InfiniBand device (`mlx5_0`), else of its network interface (`eth0`).
+    """
     folder = root / "sys/bus/pci/devices" / address
     for pattern in ("infiniband/*", "net/*", "virtio*/net/*"):
         names = sorted(found.name for found in folder.glob(pattern))
@@ -99,12 +102,12 @@ def read_speed(text: str | None) -> float | None:
 
 
 def read_width(text: str | None) -> int | None:
-    """Read a number of lanes; None for 0 and 255, with which the kernel says that it does not know."""
+    """Read a number of lanes; None for 0 and 255, which mean unknown."""
     return int(text) if text and text.isascii() and text.isdigit() and int(text) in WIDTHS else None
 
 
 def _functions(devices: Path, root: Path) -> Iterator[tuple[str, Path]]:
-    """Give the address and the true folder of each PCI function; links that lead nowhere are left out."""
+    """Return the address and the true folder of each PCI function; links that lead nowhere are left out."""
     try:
         names = sorted(os.listdir(devices))
     except OSError:
@@ -140,7 +143,7 @@ def _kind(folder: Path) -> Literal["gpu", "nic", "other"]:
 
 
 def _way(folder: Path) -> tuple[str, list[tuple[str, Path]]]:
-    """Give the root complex above a device and the bridges between, from the root down.
+    """Return the root complex above a device and the bridges between, from the root down.
 
     A path may hold two roots, as behind an Intel VMD: the nearer one counts.
     """

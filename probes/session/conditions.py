@@ -1,4 +1,4 @@
-"""What state the GPUs are in while copies run: NVML readings inside the timed window, and what they tell."""
+"""State of the GPUs while copies run: NVML readings inside the timed window."""
 
 import contextlib
 import statistics
@@ -13,10 +13,10 @@ from gputopo.reference.clock_events import decode
 from gputopo.values.bandwidth import Conditions
 from gputopo.values.events import GpuSample
 
-# A clock below this share of what it is in the windows that count was still rising. Boost clocks of a card
-# at work move by one to three steps of 15 MHz (NVIDIA, GPU Boost): about 3 % of 1500 MHz.
+# A clock below this share of what it is in the windows that count was still rising. Boost clocks of a GPU
+# under load move by one to three steps of 15 MHz (NVIDIA, GPU Boost): about 3 % of 1500 MHz.
 RISING_BELOW = 0.92
-# A card that was not asked for anything for so long may have gone to sleep again. Ours: they wait for longer.
+# A GPU that is idle for so long may have lowered its clocks. Ours: they wait for longer.
 _RESTS_S = 1.0
 # A reading of one GPU takes NVML up to some milliseconds of a core, so there is a pause between two.
 _PAUSE_S = 0.003
@@ -26,7 +26,7 @@ class Sampler(Protocol):
     """What one GPU is asked through; `gputopo.probes.sampler.Monitor` is one."""
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Give one sample a GPU. Never raises."""
+        """Return one sample a GPU. Never raises."""
         ...
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class WindowReadings(NamedTuple):
     by_gpu: Mapping[int, tuple[GpuSample, ...]] = {}
 
     def of(self, gpu: int) -> tuple[GpuSample, ...]:
-        """Give the readings of one GPU."""
+        """Return the readings of one GPU."""
         return self.by_gpu.get(gpu, ())
 
 
@@ -61,7 +61,7 @@ class Meter:
         self.now = now
         self._open = contextlib.ExitStack()
         self._samplers: dict[int, Sampler] = {}
-        self._awake: dict[int, GpuSample] = {}  # how each GPU was when it was seen most awake
+        self._awake: dict[int, GpuSample] = {}  # the reading of each GPU at its highest clocks
         self._asked_s: dict[int, float] = {}
         self.reason: str | None = None
         for gpu in gpus:
@@ -85,18 +85,18 @@ class Meter:
         return Window({gpu: self._samplers[gpu] for gpu in gpus if gpu in self._samplers}, self.now)
 
     def rested(self, gpus: Sequence[int]) -> bool:
-        """Tell whether one of the GPUs has copied nothing for so long that it may have gone to sleep."""
+        """Return whether one of the GPUs was idle so long that it may have lowered its clocks."""
         now = self.now()
         return any(gpu in self._awake and now - self._asked_s.get(gpu, now) > _RESTS_S for gpu in gpus)
 
     def learn(self, readings: "WindowReadings") -> None:
-        """Remember how awake the GPUs of a window were at its end."""
+        """Store the clocks of the GPUs at the end of a window, where they are the highest so far."""
         for gpu, taken in readings.by_gpu.items():
             if taken and (gpu not in self._awake or not _asleep(taken[-1], self._awake[gpu])):
                 self._awake[gpu] = taken[-1]
 
     def asleep(self, readings: "WindowReadings") -> bool:
-        """Tell whether a GPU was less awake at the end of a window than it was seen before."""
+        """Return whether a GPU was slower at the end of a window than it was seen before."""
         return any(
             gpu in self._awake and _asleep(taken[-1], self._awake[gpu])
             for gpu, taken in readings.by_gpu.items()
@@ -104,7 +104,7 @@ class Meter:
         )
 
     def accept(self, readings: "WindowReadings") -> None:
-        """Take the GPUs of a window as being as awake as they get: something else holds them down."""
+        """Accept the clocks of a window as the highest there are: something else throttles the GPUs."""
         self._awake |= {gpu: taken[-1] for gpu, taken in readings.by_gpu.items() if taken}
 
 
@@ -132,7 +132,7 @@ class Window:
 
 
 def conditions(gpus: Iterable[int], windows: Sequence[WindowReadings]) -> tuple[Conditions, ...]:
-    """Give the conditions of each GPU over the windows that count: medians of all readings in them.
+    """Return the conditions of each GPU over the windows that count: medians of all readings in them.
 
     Reasons of throttling are all that were seen in any reading. A change of the link counts within a window
     only: between two windows a link may rest.
@@ -141,11 +141,11 @@ def conditions(gpus: Iterable[int], windows: Sequence[WindowReadings]) -> tuple[
 
 
 def still_rising(windows: Sequence[WindowReadings]) -> int:
-    """Tell how many windows at the beginning were taken while a card was still waking up.
+    """Return how many windows at the beginning were taken during clock ramp-up.
 
-    A card wakes up in a window where its first reading shows a slower P-state, lower clocks or an older link
+    Clocks ramp up in a window whose first reading shows a slower P-state, lower clocks or an older link
     generation than it has in the last window. Only the beginning is looked at: clocks that fall later on are
-    no waking up but part of the result.
+    part of the result.
     """
     told = [window for window in windows if any(window.by_gpu.values())]
     if not told:
@@ -167,7 +167,7 @@ def _below(first: Sequence[GpuSample], awake: Sequence[GpuSample]) -> bool:
 
 
 def _asleep(then: GpuSample, now: GpuSample) -> bool:
-    """Tell whether what copies need was slower: the memory, the link. Core clocks follow the load."""
+    """Return whether memory or link was slower, which copies need. Core clocks follow the load."""
     return (
         _under(then.memory_mhz, now.memory_mhz)
         or (then.pcie_gen is not None and now.pcie_gen is not None and then.pcie_gen < now.pcie_gen)
@@ -180,7 +180,7 @@ def _under(then: int | None, now: int | None) -> bool:
 
 
 def _number(pstate: str | None) -> int:
-    """Give the number of `P2`, -1 for none. P0 is the fastest."""
+    """Return the number of `P2`, -1 for none. P0 is the fastest."""
     digits = (pstate or "").removeprefix("P")
     return int(digits) if digits.isdecimal() else -1
 

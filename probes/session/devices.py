@@ -30,7 +30,7 @@ class Matched(NamedTuple):
 
 
 def wanted_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ...]:
-    """Give the indices to measure. Raises UsageError for one that the machine does not have."""
+    """Return the indices to measure. Raises UsageError for one that the machine does not have."""
     known = [gpu.index for gpu in machine.gpus]
     if gpus is None:
         return tuple(known)
@@ -72,9 +72,9 @@ def _why(lost: bool, visible: str | None) -> str:
 
 
 def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[int, int]:
-    """Give each GPU's memory node, or `numa` for all of them; a GPU whose node is not known is left out.
+    """Return each GPU's NUMA node, or `numa` for all of them; a GPU whose node is unknown is left out.
 
-    A machine with one node, and none told for the GPU (the kernel's -1), has only that one to use.
+    A machine with one node, and none known for the GPU (the kernel's -1), has only that one to use.
     """
     if numa is not None:
         return dict.fromkeys(gpus, numa)
@@ -91,7 +91,7 @@ def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[
 
 
 def far_nodes(machine: Machine, near: Mapping[int, int]) -> dict[int, int]:
-    """Give the node farthest from each GPU's own that has CPUs and memory; none where there is only one."""
+    """Return the node farthest from each GPU's own that has CPUs and memory; none where there is only one."""
     usable = {
         node.index: node.distances or ()
         for node in machine.host.numa_nodes or ()

@@ -7,10 +7,10 @@ from gputopo.copies.copies import Job
 from gputopo.values.bandwidth import Failure
 
 
-class WayTime(Protocol):
-    """What one way of a window came to.
+class CopyTime(Protocol):
+    """What one copy of a window came to.
 
-    Of ways that run at once, the rate is that of the time in which all of them copied.
+    Of copies that run at once, the rate is that of the time in which all of them copied.
     """
 
     @property
@@ -35,23 +35,23 @@ class WayTime(Protocol):
 
 
 class Window(Protocol):
-    """One timed window: the ways in the order of the job's."""
+    """One timed window: the copies in the order of the job's."""
 
     @property
-    def ways(self) -> Sequence[WayTime]:
-        """What each way came to."""
+    def copies(self) -> Sequence[CopyTime]:
+        """What each copy came to."""
         ...
 
 
 class Engine(Protocol):
     """Runs single windows of copies. GPUs are named by their index in the machine.
 
-    Nothing raises for what the hardware does: in `measure` that is a Failure of its way.
+    Nothing raises for what the hardware does: in `measure` that is a Failure of its copy.
     """
 
     @property
     def unreturned(self) -> Sequence[Failure]:
-        """Give the copies that were under way at an interruption and did not come back."""
+        """Return the copies that were in progress at an interruption and did not come back."""
         ...
 
     def measure(
@@ -59,20 +59,20 @@ class Engine(Protocol):
     ) -> Window:
         """Run one window, verified. `while_running` is called while it runs.
 
-        `sizes`: bytes of each way, which may be fewer where the job does not name them.
+        `sizes`: bytes of each copy, which may be fewer where the job does not name them.
         """
         ...
 
     def peer_access(self, a: int, b: int) -> bool:
-        """Tell whether GPU `a` may reach the memory of GPU `b`."""
+        """Return whether GPU `a` may reach the memory of GPU `b`."""
         ...
 
     def free_bytes(self, gpu: int) -> int:
-        """Give the free device memory, 0 where the GPU does not answer."""
+        """Return the free device memory, 0 where the GPU does not answer."""
         ...
 
     def supports(self, gpu: int, method: str) -> str | None:
-        """Give the reason why a method does not work on a GPU, None where it does.
+        """Return the reason why a method does not work on a GPU, None where it does.
 
         Without `copy_engine` it is of no use at all.
         """

@@ -89,9 +89,9 @@ def measure_host_memory(
 def placings_of(
     host: Host, allowed: frozenset[int] | set[int]
 ) -> tuple[tuple[Placing, ...], tuple[NotMeasured, ...]]:
-    """Give which memory is measured from which cores, `allowed` being the CPUs that this process may use.
+    """Return which memory is measured from which cores, `allowed` being the CPUs that this process may use.
 
-    Where the machine tells no nodes, all memory is node 0.
+    Where no nodes are reported, all memory is node 0.
     """
     cpus: dict[int, frozenset[int]] = {}
     without: list[NotMeasured] = []
@@ -100,9 +100,7 @@ def placings_of(
         if own:
             cpus[node.index] = own
         elif node.memory_mib != 0:
-            reason = (
-                "this process may not use the node's CPUs" if node.cpus else "the node has no CPUs of its own"
-            )
+            reason = "this process may not use the node's CPUs" if node.cpus else "the node has no CPUs"
             without.append(NotMeasured(what=f"host memory of node:{node.index}", reason=reason))
     if not host.numa_nodes:
         cpus = {0: frozenset(allowed)}
@@ -119,7 +117,7 @@ def placings_of(
 
 
 def buffer_bytes(root: Path, most_bytes: int = MOST_BYTES) -> tuple[int, tuple[str, ...]]:
-    """Give the size of one buffer, and what must be said of it: four caches, if there is room for that."""
+    """Return the size of one buffer, and what must be said of it: four caches, if there is room for that."""
     cache = last_level_cache_bytes(root)
     available = available_bytes(root)
     limit = most_bytes if available is None else min(most_bytes, int(available * _SHARE_OF_AVAILABLE))
@@ -136,7 +134,7 @@ def buffer_bytes(root: Path, most_bytes: int = MOST_BYTES) -> tuple[int, tuple[s
 
 
 def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
-    """Give the bytes of all caches of the last level that belong to the first CPU's package, or None."""
+    """Return the bytes of all caches of the last level that belong to the first CPU's package, or None."""
     cpus = root / "sys/devices/system/cpu"
     package = read_text(cpus / "cpu0/topology/physical_package_id")
     found: dict[tuple[int, str], int] = {}
@@ -170,7 +168,7 @@ def _size(text: str | None) -> int | None:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Give the bytes that can be had now: of the machine, and of the control group this process is in."""
+    """Return the bytes that can be had now: of the machine, and of the control group this process is in."""
     found: list[int] = []
     for line in (read_text(root / "proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
@@ -188,7 +186,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _copy_seconds(placing: Placing, size: int, repeats: int, now: Callable[[], float]) -> tuple[float, ...]:
-    """Give the seconds of each repeat, the first one, which is not counted, left out. Raises OSError."""
+    """Return the seconds of each repeat, the first one, which is not counted, left out. Raises OSError."""
     threads = max(min(len(placing.cores_cpus), MOST_THREADS), 1)
     share = size // threads // mmap.PAGESIZE * mmap.PAGESIZE
     with _mapped(share * threads) as source, _mapped(share * threads) as destination:
@@ -206,7 +204,7 @@ def _copy_seconds(placing: Placing, size: int, repeats: int, now: Callable[[], f
 
 @contextmanager
 def _mapped(size: int) -> Iterator[int]:
-    """Give the address of fresh memory that nobody has touched yet. Raises OSError where there is none."""
+    """Return the address of fresh memory that nobody has touched yet. Raises OSError where there is none."""
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
         view = ctypes.c_char.from_buffer(pages)
         try:

@@ -95,9 +95,9 @@ def measure(
 
     Each number has beside it what is expected of it, and the groups that share an uplink are found.
 
-    `progress` is told before each step. A keyboard interrupt ends the session: what was measured is given
+    `progress` is called before each step. A keyboard interrupt ends the session: what was measured is given
     with `complete` False. Raises NoGpuMeasuredError, which carries what was measured, where there is no GPU
-    or CUDA cannot be used; UsageError for a GPU or a memory node that the machine does not have.
+    or CUDA cannot be used; UsageError for a GPU or a NUMA node that the machine does not have.
     """
     doors = doors or Doors()
     gpus = wanted_gpus(machine, request.gpus)
@@ -143,7 +143,7 @@ def _measure_gpus(
     begun: float,
     results: Results,
 ) -> tuple[str, str] | None:
-    """Measure the GPUs into `results`. Gives what and what to do where not one could be."""
+    """Measure the GPUs into `results`. Returns message and remedy where not one could be."""
     try:
         with doors.open_cuda() as cuda:
             results.cuda_version = cuda.driver_version
@@ -180,7 +180,7 @@ def _run(
     begun: float,
     results: Results,
 ) -> tuple[str, str] | None:
-    """Measure the GPUs that CUDA shows. Gives what and what to do where it can use none of them."""
+    """Measure the GPUs that CUDA shows. Returns message and remedy where it can use none of them."""
     if meter.reason is not None:
         results.notes.append(f"no P-states, clocks and links were read while it copied: NVML {meter.reason}")
     given_up = _unusable(machine, matched.ordinals, engine, results)
@@ -191,7 +191,7 @@ def _run(
         return "CUDA can use none of the GPUs that were to be measured", "; ".join(given_up.values())
     deadline = begun + QUICK_SECONDS if request.level == "quick" else None
     session = Session(engine, meter, setting, deadline_s=deadline, tell=tell, now=doors.now, results=results)
-    tell(Progress(done=0, total=1, seconds_left=None, now="waking the GPUs up"))
+    tell(Progress(done=0, total=1, seconds_left=None, now="clock ramp-up of the GPUs"))
     try:
         said = wake(engine, meter, setting, doors.now)
         if said:
@@ -203,14 +203,17 @@ def _run(
 
 
 def _pinned_bytes(level: Level) -> int:
-    """Give how much host memory may be page-locked: no large part of what is free, here or in a container."""
+    """Return how much host memory may be page-locked.
+
+    No large part of what is free, here or in a container.
+    """
     available = available_bytes()
     most = _QUICK_PINNED_BYTES if level == "quick" else _FULL_PINNED_BYTES
     return most if available is None else min(most, int(available * _SHARE_OF_AVAILABLE))
 
 
 def _unusable(machine: Machine, gpus: Mapping[int, int], engine: Engine, results: Results) -> dict[int, str]:
-    """Ask what is free on each GPU: one that does not even tell that is not measured, for CUDA's reason."""
+    """Return the GPUs that cannot be measured, with CUDA's reason; note those with little free memory."""
     modes = {gpu.index: gpu.compute_mode for gpu in machine.gpus}
     given_up: dict[int, str] = {}
     for gpu in gpus:
@@ -243,7 +246,7 @@ def _setting(machine: Machine, request: Request, gpus: Sequence[int], engine: En
 
 
 def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
-    """Give the CPUs of each memory node that has some."""
+    """Return the CPUs of each NUMA node that has some."""
     lists = {node.index: parse_cpus(node.cpus or "") for node in machine.host.numa_nodes or ()}
     return {node: sorted(cpus) for node, cpus in lists.items() if cpus}
 
@@ -251,8 +254,8 @@ def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
 def _check_node(machine: Machine, numa: int | None) -> None:
     nodes = [node.index for node in machine.host.numa_nodes or ()]
     if numa is not None and numa not in nodes:
-        there = ", ".join(map(str, nodes)) or "none is told by this system"
-        raise UsageError(f"there is no memory node {numa} in this machine", f"its nodes: {there}")
+        there = ", ".join(map(str, nodes)) or "none is reported by this system"
+        raise UsageError(f"there is no NUMA node {numa} in this machine", f"its nodes: {there}")
 
 
 def _host_memory(machine: Machine, request: Request) -> HostMemory:

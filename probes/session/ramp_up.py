@@ -1,10 +1,10 @@
-"""Wakes the GPUs up before anything is measured: an idle card has lowered its clocks and its link."""
+"""Clock ramp-up before anything is measured: an idle GPU has lowered its clocks and its link."""
 
 import time
 from collections.abc import Callable
 
 from gputopo.copies.budget import QUICK_EFFORTS, Speeds, sizes
-from gputopo.copies.copies import Job, Way, WayKind
+from gputopo.copies.copies import Copy, CopyKind, Job
 from gputopo.copies.jobs import Setting, gpu_place, gpus_of, group_name
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, still_rising
@@ -24,12 +24,12 @@ def wake(
     setting: Setting,
     now: Callable[[], float] = time.perf_counter,
 ) -> str | None:
-    """Copy inside all GPUs and to all of them until the rates stay. Gives what is to be said of it, if any.
+    """Copy inside all GPUs and to all of them until the rates stay. Returns a note about it, if any.
 
-    Nothing of this is measured. What fails here is left to the jobs, which tell it.
+    Nothing of this is measured. What fails here is left to the jobs, which report it.
     """
     said = []
-    kinds: tuple[WayKind, ...] = ("d2d_local", "h2d")
+    kinds: tuple[CopyKind, ...] = ("d2d_local", "h2d")
     for kind in kinds:
         values, readings = _windows(engine, meter, _job(kind, setting), now)
         thrown_away = max(
@@ -41,29 +41,29 @@ def wake(
             )
     if not said:
         return None
-    return "the cards were waking up before the measuring began, thrown away: " + ", ".join(said)
+    return "clock ramp-up before the measurement, discarded: " + ", ".join(said)
 
 
 def _windows(
     engine: Engine, meter: Meter, job: Job, now: Callable[[], float]
 ) -> tuple[list[float], list[WindowReadings]]:
-    """Give the sum of the rates of each window, and the readings in it."""
+    """Return the sum of the rates of each window, and the readings in it."""
     values: list[float] = []
     readings: list[WindowReadings] = []
     begun = now()
     counts = sizes(job, Speeds(), QUICK_EFFORTS[0])
-    ways = tuple(zip(job.ways, counts, strict=True))
-    gpus = tuple(gpu for way in job.ways for gpu in gpus_of(way))
-    while ways and len(values) < _MOST_WINDOWS:
+    copies = tuple(zip(job.copies, counts, strict=True))
+    gpus = tuple(gpu for copy in job.copies for gpu in gpus_of(copy))
+    while copies and len(values) < _MOST_WINDOWS:
         window_readings = meter.window(gpus)
-        trial = Job(kind=job.kind, ways=tuple(way for way, _ in ways), group=job.group)
-        window = engine.measure(trial, [size for _, size in ways], window_readings.take)
-        working = [time.failure is None for time in window.ways]
+        trial = Job(kind=job.kind, copies=tuple(copy for copy, _ in copies), group=job.group)
+        window = engine.measure(trial, [size for _, size in copies], window_readings.take)
+        working = [time.failure is None for time in window.copies]
         if all(working):
-            values.append(sum(time.gb_per_s for time in window.ways))
+            values.append(sum(time.gb_per_s for time in window.copies))
             readings.append(window_readings.readings)
             meter.learn(window_readings.readings)
-        ways = tuple(way for way, works in zip(ways, working, strict=True) if works)
+        copies = tuple(copy for copy, works in zip(copies, working, strict=True) if works)
         passed = now() - begun
         if passed > MOST_S or (passed > LEAST_S and _stays(values)):
             break
@@ -75,13 +75,13 @@ def _stays(values: list[float]) -> bool:
     return len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
 
 
-def _job(kind: WayKind, setting: Setting) -> Job:
-    ways = []
+def _job(kind: CopyKind, setting: Setting) -> Job:
+    copies = []
     for gpu in setting.gpus:
         place = gpu_place(gpu)
         if kind == "d2d_local":
-            ways.append(Way(kind=kind, source=place, destination=place))
+            copies.append(Copy(kind=kind, source=place, destination=place))
         else:
             node = setting.nodes.get(gpu)
-            ways.append(Way(kind=kind, source="host", destination=place, pinned=True, numa_node=node))
-    return Job(kind=kind, ways=tuple(ways), group=group_name(kind, setting.gpus))
+            copies.append(Copy(kind=kind, source="host", destination=place, pinned=True, numa_node=node))
+    return Job(kind=kind, copies=tuple(copies), group=group_name(kind, setting.gpus))

@@ -7,27 +7,27 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.copies.budget import Effort, Speeds, repeats_of, sizes
-from gputopo.copies.copies import Job, Way
+from gputopo.copies.copies import Copy, Job
 from gputopo.copies.jobs import gpus_of, path_of, without
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
-from gputopo.probes.session.engine import Engine, WayTime, Window
+from gputopo.probes.session.engine import CopyTime, Engine, Window
 from gputopo.values.bandwidth import Failure, Sample
 
 # Windows beyond those wanted, for repeats that do not count or do not agree.
 EXTRA_REPEATS = 4
-# For so long a card is waited for that sleeps in the middle of a session (`waking.MOST_S` is for the start).
+# Limit of clock ramp-up in the middle of a session (`ramp_up.MAX_S` is for the start).
 WAKING_S = 1.5
-ROSE = "the card was still waking up: its P-state, clocks or link were lower than in the repeats that count"
-LOW_FIRST = "the card was still waking up: the first repeats lay well below all later ones"
+ROSE = "clock ramp-up: P-state, clocks or link were lower than in the repeats that count"
+LOW_FIRST = "clock ramp-up: the first repeats were far below all later ones"
 
 
 class Outcome(NamedTuple):
-    """What a job came to. `failed`: the ways that went wrong, in the order of `failures`."""
+    """What a job came to. `failed`: the copies that went wrong, in the order of `failures`."""
 
     samples: tuple[Sample, ...] = ()
     failures: tuple[Failure, ...] = ()
-    failed: tuple[Way, ...] = ()
+    failed: tuple[Copy, ...] = ()
 
 
 class _Taken(NamedTuple):
@@ -36,21 +36,21 @@ class _Taken(NamedTuple):
 
 
 def measure_job(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: Effort) -> Outcome:
-    """Measure a job. A group whose way fails goes on without that way.
+    """Measure a job. A group whose copy fails goes on without that copy.
 
-    `speeds` learns the speed of a way that ran alone.
+    `speeds` learns the speed of a copy that ran alone.
     """
     failures: list[Failure] = []
-    failed: list[Way] = []
+    failed: list[Copy] = []
     while True:
         own = speeds if job.group is None else speeds.copy()
         taken = _repeats(job, engine, meter, own, effort)
-        wrong = _failed_ways(job, taken.windows[-1])
+        wrong = _failed_copies(job, taken.windows[-1])
         if not wrong:
             return Outcome(samples_of(job, taken.windows, taken.readings), tuple(failures), tuple(failed))
-        failures += [_failure(job, way, failure) for way, failure in wrong]
-        failed += [way for way, _ in wrong]
-        left = without(job, frozenset(), [way for way, _ in wrong])
+        failures += [_failure(job, copy, failure) for copy, failure in wrong]
+        failed += [copy for copy, _ in wrong]
+        left = without(job, frozenset(), [copy for copy, _ in wrong])
         if left is None or left == job:
             return Outcome((), tuple(failures), tuple(failed))
         job = left
@@ -59,24 +59,27 @@ def measure_job(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: 
 def samples_of(job: Job, windows: Sequence[Window], readings: Sequence[WindowReadings]) -> tuple[Sample, ...]:
     """Make the samples of a job from its windows in the order they were taken. Pure.
 
-    A group gives one sample a way, any other job one in all.
+    A group gives one sample a copy, any other job one in all.
     """
     if job.group is not None:
-        places = [[place] for place in range(len(job.ways))]
+        places = [[place] for place in range(len(job.copies))]
     else:
-        places = [list(range(len(job.ways)))]
+        places = [list(range(len(job.copies)))]
     return tuple(_sample(job, part, windows, readings) for part in places)
 
 
 def values_of(job: Job, place: Sequence[int], windows: Sequence[Window]) -> list[float]:
-    """Give the number of each window for some of its ways: GB/s, or 1/us of a latency: higher is faster."""
-    return [_value(job, [window.ways[i] for i in place]) for window in windows]
+    """Return the number of each window for some of its copies.
+
+    GB/s, or 1/us of a latency: higher is faster.
+    """
+    return [_value(job, [window.copies[i] for i in place]) for window in windows]
 
 
 def _repeats(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: Effort) -> _Taken:
-    gpus = tuple(dict.fromkeys(gpu for way in job.ways for gpu in gpus_of(way)))
+    gpus = tuple(dict.fromkeys(gpu for copy in job.copies for gpu in gpus_of(copy)))
     apart = _apart(job, engine, meter, speeds, gpus)
-    if _failed_ways(job, apart):
+    if _failed_copies(job, apart):
         return _Taken([apart], [])
     _learn(job, apart, speeds)
     counts = sizes(job, speeds, effort)
@@ -87,15 +90,15 @@ def _repeats(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: Eff
         taken.windows.append(engine.measure(job, counts, readings.take))
         taken.readings.append(readings.readings)
         meter.learn(readings.readings)
-        if _failed_ways(job, taken.windows[-1]) or not _more(job, taken, wanted):
+        if _failed_copies(job, taken.windows[-1]) or not _more(job, taken, wanted):
             break
-    if not _failed_ways(job, taken.windows[-1]):
+    if not _failed_copies(job, taken.windows[-1]):
         _learn(job, taken.windows[-1], speeds)
     return taken
 
 
 def _apart(job: Job, engine: Engine, meter: Meter, speeds: Speeds, gpus: Sequence[int]) -> Window:
-    """Run the window that does not count; where a GPU may have gone to sleep, as many as wake it up."""
+    """Run the window that does not count; after a pause, as many as the clocks need to ramp up."""
     counts = sizes(job, speeds, Effort(0.0, 1))
     if not meter.rested(gpus):
         return engine.measure(job, counts, None)
@@ -103,7 +106,7 @@ def _apart(job: Job, engine: Engine, meter: Meter, speeds: Speeds, gpus: Sequenc
     while True:
         readings = meter.window(gpus)
         window = engine.measure(job, counts, readings.take)
-        if _failed_ways(job, window) or not meter.asleep(readings.readings):
+        if _failed_copies(job, window) or not meter.asleep(readings.readings):
             return window
         if meter.now() - begun > WAKING_S:
             meter.accept(readings.readings)
@@ -111,44 +114,44 @@ def _apart(job: Job, engine: Engine, meter: Meter, speeds: Speeds, gpus: Sequenc
 
 
 def _more(job: Job, taken: _Taken, wanted: int) -> bool:
-    """Tell whether enough windows were taken of which all numbers agree."""
+    """Return whether enough windows were taken of which all numbers agree."""
     if len(taken.windows) < wanted:
         return True
     awake = taken.windows[still_rising(taken.readings) :]
-    parts = [[place] for place in range(len(job.ways))] if job.group else [list(range(len(job.ways)))]
+    parts = [[place] for place in range(len(job.copies))] if job.group else [list(range(len(job.copies)))]
     most = len(taken.windows) + 1  # where to stop is for the caller to say
     return any(settle(values_of(job, part, awake), wanted, most).more for part in parts)
 
 
 def _learn(job: Job, window: Window, speeds: Speeds) -> None:
-    if job.kind == "latency" or (len(job.ways) > 1 and job.group is None):
+    if job.kind == "latency" or (len(job.copies) > 1 and job.group is None):
         return
-    for way, time in zip(job.ways, window.ways, strict=True):
-        counted = 2 if way.kind == "d2d_local" else 1
-        speeds.see(way, time.gb_per_s / counted)
+    for copy, time in zip(job.copies, window.copies, strict=True):
+        counted = 2 if copy.kind == "d2d_local" else 1
+        speeds.see(copy, time.gb_per_s / counted)
 
 
-def _failed_ways(job: Job, window: Window) -> list[tuple[Way, Failure]]:
-    pairs = zip(job.ways, window.ways, strict=True)
-    return [(way, time.failure) for way, time in pairs if time.failure is not None]
+def _failed_copies(job: Job, window: Window) -> list[tuple[Copy, Failure]]:
+    pairs = zip(job.copies, window.copies, strict=True)
+    return [(copy, time.failure) for copy, time in pairs if time.failure is not None]
 
 
-def _failure(job: Job, way: Way, failure: Failure) -> Failure:
-    """Name the failure by the job it happened in: a way of `bidirectional` is called that."""
+def _failure(job: Job, copy: Copy, failure: Failure) -> Failure:
+    """Name the failure by the job it happened in: a copy of `bidirectional` is called that."""
     return Failure(
         kind=job.kind,
-        source=way.source,
-        destination=way.destination,
+        source=copy.source,
+        destination=copy.destination,
         reason=failure.reason,
         says=failure.says,
-        method=way.method,
+        method=copy.method,
         path=path_of(job),
-        pinned=way.pinned,
+        pinned=copy.pinned,
         group=job.group,
     )
 
 
-def _value(job: Job, times: Sequence[WayTime]) -> float:
+def _value(job: Job, times: Sequence[CopyTime]) -> float:
     if job.kind == "latency":
         microseconds = times[0].microseconds or 0.0
         return 1 / microseconds if microseconds > 0 else 0.0
@@ -158,30 +161,30 @@ def _value(job: Job, times: Sequence[WayTime]) -> float:
 def _sample(
     job: Job, part: Sequence[int], windows: Sequence[Window], readings: Sequence[WindowReadings]
 ) -> Sample:
-    ways = [job.ways[place] for place in part]
+    copies = [job.copies[place] for place in part]
     rising = still_rising(readings)
     values = values_of(job, part, windows)
     settled = settle(values[rising:], 1, len(windows) + 1)
     first = rising + len(settled.discarded)
     counted = values[first:]
     middle = statistics.median(counted)
-    gpus = dict.fromkeys(gpu for way in ways for gpu in gpus_of(way))
+    gpus = dict.fromkeys(gpu for copy in copies for gpu in gpus_of(copy))
     sample = Sample(
         kind=job.kind,
-        source=ways[0].source,
-        destination=ways[0].destination,
-        bytes=sum(windows[-1].ways[place].bytes for place in part),
-        pinned=ways[0].pinned,
-        method=ways[0].method,
+        source=copies[0].source,
+        destination=copies[0].destination,
+        bytes=sum(windows[-1].copies[place].bytes for place in part),
+        pinned=copies[0].pinned,
+        method=copies[0].method,
         path=path_of(job),
         group=job.group,
-        numa_node=ways[0].numa_node,
+        numa_node=copies[0].numa_node,
         spread_percent=100 * (max(counted) - min(counted)) / middle if middle else None,
         discarded_because=(ROSE if rising else LOW_FIRST) if first else None,
         conditions=conditions(gpus, readings[first:]) if any(window.by_gpu for window in readings) else (),
     )
     if job.kind == "latency":
-        times = tuple(window.ways[part[0]].microseconds or 0.0 for window in windows[first:])
+        times = tuple(window.copies[part[0]].microseconds or 0.0 for window in windows[first:])
         return msgspec.structs.replace(
             sample,
             bytes=job.bytes,

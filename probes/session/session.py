@@ -1,4 +1,4 @@
-"""Runs the jobs of a session one after another: within its time, past what fails, told as it goes."""
+"""Runs the jobs of a session one after another: within its time, past what fails, with progress."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -116,10 +116,10 @@ class Session:
             self._effort = None
 
     def _possible(self, job: Job) -> Job | None:
-        """Give what can be measured of a job; where that is nothing, say why."""
+        """Return what can be measured of a job; where that is nothing, say why."""
         left = without(job, {gpu_place(gpu) for gpu in self._given_up})
         if left is None:
-            gone = [gpu for way in job.ways for gpu in gpus_of(way) if gpu in self._given_up]
+            gone = [gpu for copy in job.copies for gpu in gpus_of(copy) if gpu in self._given_up]
             self._leave_out([job], self._given_up[gone[0]])
             return None
         if _follows_pointers(left, self._distrusted):
@@ -137,13 +137,13 @@ class Session:
         self._pace.learn(estimated, self._now() - begun)
         self.results.samples += outcome.samples
         self.results.failures += outcome.failures
-        for way, failure in zip(outcome.failed, outcome.failures, strict=True):
-            self._judge(gpus_of(way), failure)
+        for copy, failure in zip(outcome.failed, outcome.failures, strict=True):
+            self._judge(gpus_of(copy), failure)
 
     def _judge(self, gpus: tuple[int, ...], failure: Failure) -> None:
-        """Give up the GPUs that answer no more after a failure, or have no memory for their own copies."""
+        """Return up the GPUs that answer no more after a failure, or have no memory for their own copies."""
         if failure.reason == _WRONG_DATA:
-            if failure.source == "host":  # the way by which the pointers come
+            if failure.source == "host":  # the pointers arrive by this copy
                 self._distrusted.add(failure.destination)
             return
         alone = len(gpus) == 1 and failure.group is None
@@ -179,6 +179,6 @@ class Session:
 
 
 def _follows_pointers(job: Job, distrusted: set[str]) -> bool:
-    """Tell whether a latency is measured along pointers in the memory of a GPU that got wrong data."""
-    way = job.ways[0]
-    return job.kind == "latency" and way.method == "kernel_read" and way.source in distrusted
+    """Return whether a latency is measured along pointers in the memory of a GPU that got wrong data."""
+    copy = job.copies[0]
+    return job.kind == "latency" and copy.method == "kernel_read" and copy.source in distrusted

@@ -19,13 +19,13 @@ from gputopo.copies.budget import (
     repeats_of,
     sizes,
 )
-from gputopo.copies.copies import Job, Way
+from gputopo.copies.copies import Copy, Job
 from gputopo.copies.jobs import Setting, jobs
 
-UP = Way(kind="h2d", source="host", destination="gpu:0", pinned=True)
-OTHER = Way(kind="h2d", source="host", destination="gpu:1", pinned=True)
-ALONE = Job(kind="h2d", ways=(UP,))
-BOTH = Job(kind="h2d", ways=(UP, OTHER), group="h2d gpus:0,1")
+UP = Copy(kind="h2d", source="host", destination="gpu:0", pinned=True)
+OTHER = Copy(kind="h2d", source="host", destination="gpu:1", pinned=True)
+ALONE = Job(kind="h2d", copies=(UP,))
+BOTH = Job(kind="h2d", copies=(UP, OTHER), group="h2d gpus:0,1")
 
 
 def speeds(**gb_per_s: float) -> Speeds:
@@ -54,14 +54,14 @@ def test_ways_that_run_at_once_take_equally_long(a: float, b: float, effort: Eff
 
 
 def test_a_size_that_is_told_is_kept() -> None:
-    sweep = Job(kind="h2d", ways=(UP,), bytes=4096)
+    sweep = Job(kind="h2d", copies=(UP,), bytes=4096)
     assert sizes(sweep, speeds(up=25.0), Effort(0.04, 9)) == (4096,)
 
 
 def test_a_way_between_gpus_is_guessed_from_its_parts() -> None:
     known = Speeds()
     known.see(UP, 0.8)
-    staged = Way(kind="p2p_staged", source="gpu:3", destination="gpu:0")
+    staged = Copy(kind="p2p_staged", source="gpu:3", destination="gpu:0")
     assert known.of(staged) == 0.8
     known.see(staged, 0.5)
     assert known.of(staged) == 0.5
@@ -74,7 +74,7 @@ def test_what_a_copy_of_the_speeds_learns_stays_there() -> None:
 
 
 def test_long_copies_are_repeated_less_often_but_never_under_three_times() -> None:
-    sweep = Job(kind="h2d", ways=(UP,), bytes=512 * 2**20)
+    sweep = Job(kind="h2d", copies=(UP,), bytes=512 * 2**20)
     assert repeats_of(sweep, speeds(up=25.0), Effort(0.04, 9)) == 9
     assert repeats_of(sweep, speeds(up=0.1), Effort(0.04, 9)) == FEWEST_REPEATS
 
@@ -84,7 +84,7 @@ def test_less_time_means_first_fewer_bytes_then_fewer_repeats(left_s: float) -> 
     setting = Setting(gpus=tuple(range(8)), peers=frozenset(permutations(range(8), 2)))
     known = Speeds()
     for gpu in range(8):
-        known.see(Way(kind="h2d", source="host", destination=f"gpu:{gpu}", pinned=True), 0.8)
+        known.see(Copy(kind="h2d", source="host", destination=f"gpu:{gpu}", pinned=True), 0.8)
     effort, seconds = choose_effort(jobs(setting), known, "quick", left_s, 1.0)
     richer, seconds_richer = choose_effort(jobs(setting), known, "quick", 2 * left_s, 1.0)
     assert QUICK_EFFORTS.index(richer) <= QUICK_EFFORTS.index(effort)
@@ -106,7 +106,7 @@ def test_eight_gpus_on_one_lane_fit_into_a_quick_session() -> None:
     known = Speeds()
     for gpu in range(8):
         for kind, source, destination in (("h2d", "host", f"gpu:{gpu}"), ("d2h", f"gpu:{gpu}", "host")):
-            known.see(Way(kind=kind, source=source, destination=destination, pinned=True), 0.8)  # type: ignore[arg-type]
+            known.see(Copy(kind=kind, source=source, destination=destination, pinned=True), 0.8)  # type: ignore[arg-type]
     effort, seconds = choose_effort(jobs(Setting(gpus=tuple(range(8)))), known, "quick", QUICK_SECONDS, 1.0)
     assert seconds <= QUICK_SECONDS
     assert effort.repeats >= FEWEST_REPEATS

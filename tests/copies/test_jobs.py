@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.copies import Job, Way
+from gputopo.copies.copies import Copy, Job
 from gputopo.copies.jobs import (
     Setting,
     describe,
@@ -25,7 +25,7 @@ EIGHT = Setting(gpus=tuple(range(8)), peers=frozenset(permutations(range(8), 2))
 
 
 def at_once(kind: str, rates: dict[int, float]) -> list[Sample]:
-    """Gives samples of a group, or of GPUs alone where there is one of them."""
+    """Return samples of a group, or of GPUs alone where there is one of them."""
     group = group_name(kind, list(rates)) if len(rates) > 1 else None
     return [
         Sample(
@@ -41,7 +41,7 @@ def at_once(kind: str, rates: dict[int, float]) -> list[Sample]:
 
 
 def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: float = 12.0) -> list[Sample]:
-    """Gives what a session would have in the end on a machine with these uplinks."""
+    """Return what a session would have in the end on a machine with these uplinks."""
     uplinks = [_Shared(frozenset(gpus), carries) for gpus, carries in groups]
 
     def of(gpus: tuple[int, ...]) -> list[Sample]:
@@ -55,13 +55,13 @@ def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: floa
             assert job.group is not None
             assert job.group not in tried
             tried.add(job.group)
-            done += of(tuple(gpu for way in job.ways for gpu in gpus_of(way)))
+            done += of(tuple(gpu for copy in job.copies for gpu in gpus_of(copy)))
     return done
 
 
 def test_every_direction_of_every_pair_is_a_job_of_its_own() -> None:
     found = Counter(
-        (job.ways[0].source, job.ways[0].destination) for job in jobs(EIGHT) if job.kind == "p2p_staged"
+        (job.copies[0].source, job.copies[0].destination) for job in jobs(EIGHT) if job.kind == "p2p_staged"
     )
     assert found == Counter((f"gpu:{a}", f"gpu:{b}") for a, b in permutations(range(8), 2))
 
@@ -75,19 +75,19 @@ def test_no_job_is_given_twice() -> None:
 def test_what_counts_most_comes_first() -> None:
     order = [describe(job).partition(" ")[0] for job in jobs(EIGHT)]
     assert order.index("p2p_staged") < order.index("p2p_direct") < order.index("latency")
-    assert jobs(EIGHT)[-1].ways[0].method == "kernel_write"
+    assert jobs(EIGHT)[-1].copies[0].method == "kernel_write"
 
 
 def test_one_gpu_has_no_groups_and_no_pairs() -> None:
     alone = jobs(Setting(gpus=(3,)))
-    assert {gpus_of(way) for job in alone for way in job.ways} == {(3,)}
+    assert {gpus_of(copy) for job in alone for copy in job.copies} == {(3,)}
     assert all(job.group is None for job in alone)
 
 
 def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() -> None:
     one_way = jobs(Setting(gpus=(0, 1), peers=frozenset({(0, 1)})))
     direct = {
-        (job.ways[0].source, job.ways[0].destination, job.ways[0].method)
+        (job.copies[0].source, job.copies[0].destination, job.copies[0].method)
         for job in one_way
         if job.kind == "p2p_direct"
     }
@@ -101,8 +101,8 @@ def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() ->
 
 def test_both_ways_of_a_pair_are_one_job_with_its_path() -> None:
     found = [job for job in jobs(EIGHT) if job.kind == "bidirectional" and path_of(job) == "direct"]
-    assert [gpus_of(job.ways[0]) for job in found] == list(combinations(range(8), 2))
-    assert all(gpus_of(job.ways[1]) == gpus_of(job.ways[0])[::-1] for job in found)
+    assert [gpus_of(job.copies[0]) for job in found] == list(combinations(range(8), 2))
+    assert all(gpus_of(job.copies[1]) == gpus_of(job.copies[0])[::-1] for job in found)
 
 
 def test_full_has_all_of_quick() -> None:
@@ -111,7 +111,9 @@ def test_full_has_all_of_quick() -> None:
     assert quick < full
     sizes = {job.bytes for job in full - quick if job.bytes is not None}
     assert (min(sizes), max(sizes)) == (4096, 512 * 2**20)
-    far = {(way.destination, way.numa_node) for job in full - quick for way in job.ways if job.bytes is None}
+    far = {
+        (copy.destination, copy.numa_node) for job in full - quick for copy in job.copies if job.bytes is None
+    }
     assert ("gpu:0", 1) in far
 
 
@@ -170,7 +172,7 @@ def test_a_group_without_a_gpu_has_the_name_of_the_others() -> None:
 
 def test_one_of_two_directions_is_no_longer_both() -> None:
     both = next(job for job in jobs(EIGHT) if job.kind == "bidirectional")
-    assert without(both, set(), [both.ways[0]]) is None
+    assert without(both, set(), [both.copies[0]]) is None
 
 
 def test_a_job_is_described_so_that_no_two_are_alike() -> None:
@@ -178,5 +180,5 @@ def test_a_job_is_described_so_that_no_two_are_alike() -> None:
         every = jobs(Setting(gpus=(0, 1, 2), level=level, peers=EIGHT.peers))
         words = [describe(job) for job in every]
         assert len(set(words)) == len(words)
-    way = Way(kind="h2d", source="host", destination="gpu:0", pinned=False)
-    assert describe(Job(kind="h2d", ways=(way,))) == "h2d host -> gpu:0 pageable"
+    copy = Copy(kind="h2d", source="host", destination="gpu:0", pinned=False)
+    assert describe(Job(kind="h2d", copies=(copy,))) == "h2d host -> gpu:0 pageable"

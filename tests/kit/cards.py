@@ -6,7 +6,7 @@ from tests.kit.specs import NOT_SUPPORTED
 
 
 def limits(default_w: int, low_w: int, high_w: int) -> dict[str, Any]:
-    """Give the power limits of a card that nobody has changed."""
+    """Return the power limits of a card that nobody has changed."""
     watts = default_w * 1000
     return {
         "power_limit_mw": watts,
@@ -17,7 +17,7 @@ def limits(default_w: int, low_w: int, high_w: int) -> dict[str, Any]:
 
 
 def geforce(*, architecture: int, power_mw: int, slowdown: int) -> dict[str, Any]:
-    """Give the numbers of an idle GeForce card."""
+    """Return the numbers of an idle GeForce card."""
     return {
         "brand": 5,
         "architecture": architecture,
@@ -34,7 +34,7 @@ def geforce(*, architecture: int, power_mw: int, slowdown: int) -> dict[str, Any
 
 
 def tesla(*, architecture: int, power_mw: int, slowdown: int) -> dict[str, Any]:
-    """Give the numbers of an idle data-centre card without a fan, from before Ampere."""
+    """Return the numbers of an idle data-centre card without a fan, from before Ampere."""
     absent = (
         "nvmlDeviceGetMigMode",
         "nvmlDeviceGetRemappedRows",

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(own: Sequence[str]) -> tuple[str, str | None, str | None]:
-    """Give the scenario's name, the folder of --tree and the words of --cuda."""
+    """Return the scenario's name, the folder of --tree and the words of --cuda."""
     options = dict(zip(own[1::2], own[2::2], strict=False))
     if len(own) % 2 == 0 or len(options) * 2 + 1 != len(own) or set(options) - {"--tree", "--cuda", _ANEW}:
         raise ValueError("one scenario is wanted, a folder after --tree, and faults after --cuda")

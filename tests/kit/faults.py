@@ -24,7 +24,7 @@ class Fault(NamedTuple):
     usual_gpu: int = 1
 
     def on(self, scenario: Scenario, gpu: int | None = None) -> Scenario:
-        """Give the scenario with the fault. Raises ValueError for a GPU that there is not."""
+        """Return the scenario with the fault. Raises ValueError for a GPU that there is not."""
         if not self.of_gpu:
             if gpu is not None:
                 raise ValueError("this fault is about the whole machine, not about one GPU")
@@ -96,7 +96,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def broken(scenario: str | Scenario, *faults: str) -> Scenario:
-    """Give a scenario (or the one of a name) with faults, each as NAME or NAME@GPU.
+    """Return a scenario (or the one of a name) with faults, each as NAME or NAME@GPU.
 
     Raises ValueError for a name that there is not, and for a fault that does not go with the scenario.
     """
@@ -115,6 +115,6 @@ def broken(scenario: str | Scenario, *faults: str) -> Scenario:
 
 
 def selected(text: str) -> Scenario:
-    """Give the scenario of SCENARIO+FAULT+FAULT@GPU. Raises ValueError as `broken` does."""
+    """Return the scenario of SCENARIO+FAULT+FAULT@GPU. Raises ValueError as `broken` does."""
     name, *faults = text.split("+")
     return broken(name, *faults)

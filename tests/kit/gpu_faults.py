@@ -14,12 +14,12 @@ _SLOWER = {64.0: 32.0, 32.0: 16.0, 16.0: 8.0, 8.0: 5.0, 5.0: 2.5}
 
 
 def one(scenario: Scenario, gpu: int, **fields: Any) -> Scenario:
-    """Give the scenario with fields of one GPU changed."""
+    """Return the scenario with fields of one GPU changed."""
     return changed(scenario, gpus={gpu: fields})
 
 
 def with_slot(scenario: Scenario, gpu: int, **fields: Any) -> Scenario:
-    """Give the scenario with fields of the link of the bridge above a GPU changed."""
+    """Return the scenario with fields of the link of the bridge above a GPU changed."""
     above = scenario.gpus[gpu].parent
     bridges = tuple(
         replace(bridge, link=replace(bridge.link, **fields)) if bridge.address == above else bridge
@@ -35,7 +35,7 @@ def _linked(scenario: Scenario, gpu: int, **fields: Any) -> Scenario:
 
 
 def _answers(scenario: Scenario, gpu: int, *calls: str) -> GpuSpec:
-    """Give the GPU. Raises ValueError where it refuses a call that would tell of the fault."""
+    """Return the GPU. Raises ValueError where it refuses a call that would tell of the fault."""
     card = scenario.gpus[gpu]
     refused = [call for call in calls if card.refuses.get(call) == NOT_SUPPORTED]
     if refused:

@@ -21,7 +21,7 @@ def read(scenario: Scenario, folder: Path, fake: FakeNvml | None = None) -> Mach
 
 
 def leaves(value: object, path: str = "") -> dict[str, Any]:
-    """Give every single fact of a value by path, as in Machine.missing: `gpus[0].clocks_mhz.sm.now`."""
+    """Return every single fact of a value by path, as in Machine.missing: `gpus[0].clocks_mhz.sm.now`."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, dict) and value:

@@ -98,7 +98,7 @@ TEXTS = ("nvmlDeviceGetName", "nvmlDeviceGetUUID")  # their one plain argument i
 
 
 def pci_info(address: str, device_id: str = "0000") -> dict[str, Any]:
-    """Give an nvmlPciInfo_t as drivers fill it: the domain with eight digits, in upper case."""
+    """Return an nvmlPciInfo_t as drivers fill it: the domain with eight digits, in upper case."""
     domain, bus, rest = address.split(":")
     device = rest.partition(".")[0]
     return {
@@ -140,7 +140,10 @@ _SPEED_FIELDS = {84 + link: link for link in range(6)} | {126 + link: link for l
 
 
 def field_value(gpu: GpuSpec, number: int, scope: int) -> int | None:
-    """Give a field value (NVML_FI_*) of a GPU or, by `scope`, of one of its NVLinks; None: not supported."""
+    """Return a field value (NVML_FI_*) of a GPU or.
+
+    By `scope`, of one of its NVLinks; None: not supported.
+    """
     if number == 82:  # NVML_FI_DEV_MEMORY_TEMP
         return gpu.memory_temperature
     if number in gpu.fields:

@@ -13,7 +13,7 @@ Answer = Any  # a number, bytes, a tuple of numbers, a dict of struct fields, a 
 
 
 def plain_number(arg: Any) -> int | None:
-    """Give an argument's number, or None for one that is filled: byref(...), an array, a null pointer."""
+    """Return an argument's number, or None for one that is filled: byref(...), an array, a null pointer."""
     if isinstance(arg, int):
         return arg
     value = getattr(arg, "value", None)

@@ -188,7 +188,7 @@ class Scenario:
     extra_pci: tuple[tuple[str, str | None, str, str, str], ...] = ()  # address, parent, root, vendor, class
 
     def bridges_above(self, gpu: int) -> list[str]:
-        """Give the bridges above a GPU, the nearest first."""
+        """Return the bridges above a GPU, the nearest first."""
         parents = {bridge.address: bridge.parent for bridge in self.bridges}
         above = []
         bridge = self.gpus[gpu].parent
@@ -198,12 +198,12 @@ class Scenario:
         return above
 
     def slot(self, gpu: int) -> LinkSpec:
-        """Give the link of the bridge right above a GPU; without a bridge, what the card can do."""
+        """Return the link of the bridge right above a GPU; without a bridge, what the card can do."""
         links = {bridge.address: bridge.link for bridge in self.bridges}
         return links.get(self.gpus[gpu].parent or "", self.gpus[gpu].link)
 
     def level(self, a: int, b: int) -> int:
-        """Give NVML's topology level of a pair: 10, 20, 30, 40 or 50."""
+        """Return NVML's topology level of a pair: 10, 20, 30, 40 or 50."""
         ways = self.bridges_above(a), self.bridges_above(b)
         shared = [bridge for bridge in ways[0] if bridge in ways[1]]
         if shared:
@@ -218,7 +218,7 @@ class Scenario:
 def changed(
     scenario: Scenario, gpus: Mapping[int, Mapping[str, Any]] | None = None, **fields: Any
 ) -> Scenario:
-    """Give a variant of a scenario: fields of some GPUs by index, and fields of the scenario itself."""
+    """Return a variant of a scenario: fields of some GPUs by index, and fields of the scenario itself."""
     specs = tuple(
         replace(gpu, **dict((gpus or {}).get(index, {}))) for index, gpu in enumerate(scenario.gpus)
     )

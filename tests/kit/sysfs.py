@@ -106,7 +106,7 @@ def write_aer(folder: Path, counts: tuple[int, int, int]) -> None:
 
 
 def config_space(acs: int | None, offset: int = 0x148) -> bytes:
-    """Give the config space of a bridge: error reporting at 0x100 and, after it, access control."""
+    """Return the config space of a bridge: error reporting at 0x100 and, after it, access control."""
     space = bytearray(4096)
     space[0x100:0x104] = (0x0001 | 2 << 16 | (offset if acs is not None else 0) << 20).to_bytes(4, "little")
     if acs is not None:
@@ -124,7 +124,7 @@ def write_files(folder: Path, texts: dict[str, object]) -> None:
 
 
 def _place(scenario: Scenario, address: str) -> str:
-    """Give the path of a function below sys/devices: the root complex, the bridges, the function."""
+    """Return the path of a function below sys/devices: the root complex, the bridges, the function."""
     parents = {bridge.address: (bridge.parent, bridge.root) for bridge in scenario.bridges}
     parents |= {gpu.address: (gpu.parent, gpu.root) for gpu in scenario.gpus}
     parents |= {nic.address: (nic.parent, nic.root) for nic in scenario.nics}

@@ -20,7 +20,7 @@ def machine(name: str, folder: Path, *faults: str) -> Machine:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Machine]:
-    """Give the machine of a scenario without faults, written and read once for all faults."""
+    """Return the machine of a scenario without faults, written and read once for all faults."""
     return cache(lambda name: machine(name, tmp_path_factory.mktemp(name)))
 
 
@@ -31,7 +31,7 @@ def differences(a: Machine, b: Machine) -> set[str]:
 
 
 def home(fault: str) -> str:
-    """Give a scenario that can have a fault: retired pages are of cards before Ampere, NVLinks of some."""
+    """Return a scenario that can have a fault: retired pages are of cards before Ampere, NVLinks of some."""
     return "dgx1" if fault in ("retired_pending", "nvlink_down", "nvlink_errors") else "four"
 
 

@@ -25,7 +25,10 @@ _Steps = tuple[tuple[str, float], ...]
 
 
 def from_scenario(scenario: Scenario, far: float = FAR_SHARE) -> CudaSpec:
-    """Give the box of a scenario. `far`: the part of the near rate that host memory of another node gives."""
+    """Return the box of a scenario.
+
+    `far`: the part of the near rate that host memory of another node gives.
+    """
     return _Deriving(scenario, far).box()
 
 
@@ -88,7 +91,10 @@ class _Deriving:
         return self._has(f"memory of gpu {gpu}", rate)
 
     def _ports(self, gpu: int) -> Iterator[tuple[str, LinkSpec, LinkSpec]]:
-        """Give the links between a GPU and the root, nearest first: the upper port, and what both ends do."""
+        """Return the links between a GPU and the root.
+
+        Nearest first: the upper port, and what both ends do.
+        """
         links = {bridge.address: bridge.link for bridge in self.scenario.bridges}
         above = self.scenario.bridges_above(gpu)
         lower = self.scenario.gpus[gpu].link
@@ -98,7 +104,7 @@ class _Deriving:
             lower = links[above[place + 1]] if place + 1 < len(above) else lower
 
     def _way(self, gpu: int, down: bool, below: str | None = None) -> _Steps:
-        """Give one direction of the links from a GPU to the root, or to the switch with bridge `below`."""
+        """Return one direction of the links from a GPU to the root, or to the switch with bridge `below`."""
         steps = []
         above = self.scenario.bridges_above(gpu)
         end = above.index(below) if below else len(above)
@@ -186,7 +192,7 @@ def _nvlink_rate(version: int) -> float:
 
 
 def _rate(lower: LinkSpec, upper: LinkSpec, down: bool, asleep: bool) -> float:
-    """Give what copies reach over a link, from the table of links."""
+    """Return what copies reach over a link, from the table of links."""
     width = min(lower.width, upper.width)
     now = min(lower.speed, upper.speed)
     speed = min(lower.max_speed, upper.max_speed) if asleep else now

@@ -31,7 +31,7 @@ def asked(answer: Sequence[Any]) -> Any:
 
 
 def refused(call: Callable[[], Any]) -> int:
-    """Give the code with which something is refused, 0 if it is not."""
+    """Return the code with which something is refused, 0 if it is not."""
     try:
         call()
     except Refused as code:
@@ -88,7 +88,7 @@ class Box:
             asked(driver.cuMemcpyPeerAsync(to_memory, ends[0], from_memory, ends[1], size, stream))
 
     def timed(self, ways: Sequence[Sequence[Any]], size: int, held: bool = True) -> list[float]:
-        """Give the rate of each way in bytes a second, all released at once."""
+        """Return the rate of each way in bytes a second, all released at once."""
         marks = []
         for way in ways:
             stream = self.stream(int(way[1]), held)
@@ -177,7 +177,7 @@ def bytes_moved(way: list[Any], size: int) -> int:
 
 
 def patchwork(size: int, pieces: list[list[Any]]) -> str:
-    """Give the digest of memory after copies and fills of [what, to, from, bytes] at odd places."""
+    """Return the digest of memory after copies and fills of [what, to, from, bytes] at odd places."""
     import hashlib
 
     box = Box()
@@ -341,7 +341,7 @@ def begin() -> dict[str, Any]:
 
 
 def nodes(size: int, cpus: list[list[int]]) -> list[float]:
-    """Give the rate from pinned memory that a thread bound to these CPUs gets, for each list of CPUs."""
+    """Return the rate from pinned memory that a thread bound to these CPUs gets, for each list of CPUs."""
     import os
 
     box = Box()

@@ -71,7 +71,7 @@ LAYOUTS: dict[str, Scenario] = {
 
 
 def named(name: str) -> Scenario:
-    """Give a layout, or a scenario of the kit. Raises ValueError for a name that is neither's."""
+    """Return a layout, or a scenario of the kit. Raises ValueError for a name that is neither's."""
     found = LAYOUTS.get(name) or SCENARIOS.get(name)
     if found is None:
         raise ValueError(f"no scenario {name!r}; there are {', '.join((*SCENARIOS, *LAYOUTS))}")

@@ -102,11 +102,11 @@ class CudaSpec:
     order: tuple[int, ...] = ()
 
     def rate(self, kind: PathKind, a: int, b: int = 0) -> float:
-        """Give the rate of a copy that has its way for itself, in bytes a second."""
+        """Return the rate of a copy that has its way for itself, in bytes a second."""
         return min(self.resources[name] / weight for name, weight in self.routes[kind, a, b].over)
 
     def text(self) -> str:
-        """Give the file that the library reads."""
+        """Return the file that the library reads."""
         order = self.order or tuple(range(len(self.gpus)))
         ordinal = {gpu: place for place, gpu in enumerate(order)}
         numbers = {name: index for index, name in enumerate(self.resources)}

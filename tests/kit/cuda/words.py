@@ -49,7 +49,7 @@ class _Word(NamedTuple):
 
 
 def spoilt(spec: CudaSpec, words: Iterable[str]) -> CudaSpec:
-    """Give the box with faults. Raises ValueError for a word that is none, or does not go with the box."""
+    """Return the box with faults. Raises ValueError for a word that is none, or does not go with the box."""
     for text in words:
         name, _, value = text.partition("=")
         name, _, where = name.partition("@")
@@ -64,7 +64,7 @@ def spoilt(spec: CudaSpec, words: Iterable[str]) -> CudaSpec:
 
 
 def _routes(spec: CudaSpec, where: str) -> Iterator[tuple[PathKind, int, int]]:
-    """Give the keys of the routes that a way names. Raises ValueError where there are none."""
+    """Return the keys of the routes that a way names. Raises ValueError where there are none."""
     name, _, rest = where.partition(":")
     pair = name in _OF_PAIR
     kinds = _OF_PAIR[name] if pair else _OF_GPU.get(name, ())
@@ -96,7 +96,7 @@ def _fault(what: FaultKind) -> Callable[[CudaSpec, _Word], CudaSpec]:
 
 
 def _limited(spec: CudaSpec, keys: Iterable[tuple[PathKind, int, int]], name: str, part: float) -> CudaSpec:
-    """Give the box with a narrow place of their own on the routes."""
+    """Return the box with a narrow place of their own on the routes."""
     if part <= 0:
         raise ValueError("a rate is above 0")
     resources, routes = dict(spec.resources), dict(spec.routes)

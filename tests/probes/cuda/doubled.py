@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Job, Way
+from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario
@@ -27,7 +27,7 @@ SMALL_CARDS = 96 * MIB
 
 
 def box(name: str, *words: str, memory: int = SMALL_CARDS) -> CudaSpec:
-    """Give a machine of the kit with faults, and cards with so much memory at most."""
+    """Return a machine of the kit with faults, and cards with so much memory at most."""
     return spoilt(from_scenario(named(name)), (f"memory={memory}", *words))
 
 
@@ -42,7 +42,7 @@ def measure(
     pinned_bytes: int = PINNED_BYTES,
     interrupts: Sequence[int] = (),
 ) -> Report:
-    """Run jobs, each way `size` bytes (latencies: 8)."""
+    """Run jobs, each copy `size` bytes (latencies: 8)."""
     task = Task(
         jobs=tuple(jobs),
         sizes=tuple(8 if job.kind == "latency" else job.bytes or size for job in jobs),
@@ -75,45 +75,45 @@ def _report(done: Done) -> Report:
     return msgspec.json.decode(done.stdout, type=Report)
 
 
-def h2d(gpu: int, node: int | None = None, *, pinned: bool = True) -> Way:
-    return Way(kind="h2d", source="host", destination=f"gpu:{gpu}", pinned=pinned, numa_node=node)
+def h2d(gpu: int, node: int | None = None, *, pinned: bool = True) -> Copy:
+    return Copy(kind="h2d", source="host", destination=f"gpu:{gpu}", pinned=pinned, numa_node=node)
 
 
-def d2h(gpu: int, node: int | None = None, *, pinned: bool = True) -> Way:
-    return Way(kind="d2h", source=f"gpu:{gpu}", destination="host", pinned=pinned, numa_node=node)
+def d2h(gpu: int, node: int | None = None, *, pinned: bool = True) -> Copy:
+    return Copy(kind="d2h", source=f"gpu:{gpu}", destination="host", pinned=pinned, numa_node=node)
 
 
-def direct(a: int, b: int) -> Way:
-    return Way(kind="p2p_direct", source=f"gpu:{a}", destination=f"gpu:{b}")
+def direct(a: int, b: int) -> Copy:
+    return Copy(kind="p2p_direct", source=f"gpu:{a}", destination=f"gpu:{b}")
 
 
-def read(a: int, b: int) -> Way:
+def read(a: int, b: int) -> Copy:
     return msgspec.structs.replace(direct(a, b), method="kernel_read")
 
 
-def write(a: int, b: int) -> Way:
+def write(a: int, b: int) -> Copy:
     return msgspec.structs.replace(direct(a, b), method="kernel_write")
 
 
-def staged(a: int, b: int) -> Way:
-    return Way(kind="p2p_staged", source=f"gpu:{a}", destination=f"gpu:{b}")
+def staged(a: int, b: int) -> Copy:
+    return Copy(kind="p2p_staged", source=f"gpu:{a}", destination=f"gpu:{b}")
 
 
-def local(gpu: int) -> Way:
-    return Way(kind="d2d_local", source=f"gpu:{gpu}", destination=f"gpu:{gpu}")
+def local(gpu: int) -> Copy:
+    return Copy(kind="d2d_local", source=f"gpu:{gpu}", destination=f"gpu:{gpu}")
 
 
-def alone(way: Way, size: int | None = None) -> Job:
-    return Job(kind=way.kind, ways=(way,), bytes=size)
+def alone(copy: Copy, size: int | None = None) -> Job:
+    return Job(kind=copy.kind, copies=(copy,), bytes=size)
 
 
-def latency(way: Way) -> Job:
-    return Job(kind="latency", ways=(way,))
+def latency(copy: Copy) -> Job:
+    return Job(kind="latency", copies=(copy,))
 
 
-def both(*ways: Way) -> Job:
-    return Job(kind="bidirectional", ways=ways)
+def both(*copies: Copy) -> Job:
+    return Job(kind="bidirectional", copies=copies)
 
 
-def together(*ways: Way, size: int | None = None) -> Job:
-    return Job(kind=ways[0].kind, ways=ways, group="together", bytes=size)
+def together(*copies: Copy, size: int | None = None) -> Job:
+    return Job(kind=copies[0].kind, copies=copies, group="together", bytes=size)

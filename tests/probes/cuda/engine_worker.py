@@ -15,7 +15,7 @@ from gputopo.values.bandwidth import Failure
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be measured: jobs and the bytes of each way, in turn. `ordinals` empty: as CUDA counts.
+    """What is to be measured: jobs and the bytes of each copy, in turn. `ordinals` empty: as CUDA counts.
 
     `interrupts`: jobs during whose copies Ctrl-C is pressed; after it, what there is is reported.
     """
@@ -69,7 +69,7 @@ def measured(task: Task) -> Report:
             try:
                 for number, (job, size) in enumerate(zip(task.jobs, task.sizes, strict=True)):
                     asked.append(0)
-                    sizes = [size] * len(job.ways)
+                    sizes = [size] * len(job.copies)
                     windows.append(engine.measure(job, sizes, partial(_asked, task, asked, number)))
             except KeyboardInterrupt:
                 interrupted = True

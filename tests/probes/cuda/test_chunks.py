@@ -1,4 +1,4 @@
-"""Cutting copies, and rates from the ends of the pieces: pure arithmetic."""
+"""Cutting copies, and rates from the ends of the chunks: pure arithmetic."""
 
 from itertools import accumulate, pairwise
 
@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.probes.cuda.chunks import (
-    MOST_PIECES,
-    Piece,
+    MAX_CHUNKS,
+    Chunk,
+    chunk_at_once,
+    chunk_staged,
+    chunks,
     common_window,
     fitting,
     messages,
-    piece_at_once,
-    piece_staged,
-    pieces,
     rate_alone,
     rate_within,
 )
@@ -28,16 +28,16 @@ _ROOMS = st.integers(1, 1024).map(lambda n: n * BLOCK_BYTES)
 
 @given(st.integers(1, 2**31), _ROOMS, _ROOMS, st.integers(1, 64) | st.none())
 def test_pieces_are_all_bytes_in_order_and_inside_the_buffers(
-    size: int, source_room: int, target_room: int, blocks: int | None
+    size: int, source_bytes: int, target_bytes: int, blocks: int | None
 ) -> None:
-    cut = pieces(size, source_room, target_room, None if blocks is None else blocks * BLOCK_BYTES)
-    total = sum(piece.size for piece in cut)
-    assert total == size or (total < size and len(cut) == MOST_PIECES)
-    for piece in cut:
-        assert piece.size > 0
-        assert 0 <= piece.source <= source_room - piece.size
-        assert 0 <= piece.target <= target_room - piece.size
-        assert (piece.source - piece.target) % BLOCK_BYTES == 0  # the same place of the pattern
+    cut = chunks(size, source_bytes, target_bytes, None if blocks is None else blocks * BLOCK_BYTES)
+    total = sum(chunk.size for chunk in cut)
+    assert total == size or (total < size and len(cut) == MAX_CHUNKS)
+    for chunk in cut:
+        assert chunk.size > 0
+        assert 0 <= chunk.source <= source_bytes - chunk.size
+        assert 0 <= chunk.target <= target_bytes - chunk.size
+        assert (chunk.source - chunk.target) % BLOCK_BYTES == 0  # the same place of the pattern
     for before, after in pairwise(cut):
         assert after.source in (before.source + before.size, 0)
         assert after.target in (before.target + before.size, 0)
@@ -45,22 +45,22 @@ def test_pieces_are_all_bytes_in_order_and_inside_the_buffers(
 
 
 @given(st.integers(1, 2**29), _ROOMS)
-def test_a_copy_that_fits_at_its_destination_comes_by_no_place_twice(size: int, source_room: int) -> None:
-    cut = pieces(size, source_room, 512 * _MIB)
-    places = sorted((piece.target, piece.size) for piece in cut)
+def test_a_copy_that_fits_at_its_destination_comes_by_no_place_twice(size: int, source_bytes: int) -> None:
+    cut = chunks(size, source_bytes, 512 * _MIB)
+    places = sorted((chunk.target, chunk.size) for chunk in cut)
     assert all(before[0] + before[1] <= after[0] for before, after in pairwise(places))
 
 
 def test_a_copy_larger_than_the_buffers_goes_round_in_them() -> None:
     four, two = 4 * _MIB, 2 * _MIB
-    assert pieces(10 * _MIB, four, four) == (Piece(0, 0, four), Piece(0, 0, four), Piece(0, 0, two))
-    assert pieces(8 * _MIB, two, four) == tuple(Piece(0, n % 2 * two, two) for n in range(4))
-    assert pieces(3 * _MIB, four, four) == (Piece(0, 0, 3 * _MIB),)
+    assert chunks(10 * _MIB, four, four) == (Chunk(0, 0, four), Chunk(0, 0, four), Chunk(0, 0, two))
+    assert chunks(8 * _MIB, two, four) == tuple(Chunk(0, n % 2 * two, two) for n in range(4))
+    assert chunks(3 * _MIB, four, four) == (Chunk(0, 0, 3 * _MIB),)
 
 
 def test_messages_lie_one_behind_the_other_as_long_as_there_is_room() -> None:
-    assert messages(16, 40, 3) == (Piece(0, 0, 16), Piece(16, 16, 16), Piece(0, 0, 16))
-    assert messages(100, 40, 2) == (Piece(0, 0, 40), Piece(0, 0, 40))
+    assert messages(16, 40, 3) == (Chunk(0, 0, 16), Chunk(16, 16, 16), Chunk(0, 0, 16))
+    assert messages(100, 40, 2) == (Chunk(0, 0, 40), Chunk(0, 0, 40))
 
 
 def test_sizes_are_made_to_fit_by_the_same_part_and_not_below_what_shows_a_link() -> None:
@@ -73,16 +73,16 @@ def test_sizes_are_made_to_fit_by_the_same_part_and_not_below_what_shows_a_link(
 
 def test_nothing_to_copy_or_nowhere_to_put_it_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot copy"):
-        pieces(0, _MIB, _MIB)
+        chunks(0, _MIB, _MIB)
     with pytest.raises(ValueError, match="cannot copy"):
-        pieces(1, _MIB, 0)
+        chunks(1, _MIB, 0)
 
 
 @given(st.integers(8, 2**33), st.integers(1, 512).map(lambda n: n * BLOCK_BYTES))
-def test_pieces_of_several_ways_are_whole_blocks(size: int, room: int) -> None:
-    assert piece_at_once(size) % BLOCK_BYTES == 0
-    assert piece_staged(size, room) % BLOCK_BYTES == 0
-    assert 0 < piece_staged(size, room) <= room
+def test_pieces_of_several_ways_are_whole_blocks(size: int, capacity: int) -> None:
+    assert chunk_at_once(size) % BLOCK_BYTES == 0
+    assert chunk_staged(size, capacity) % BLOCK_BYTES == 0
+    assert 0 < chunk_staged(size, capacity) <= capacity
 
 
 _SIZES = st.lists(st.integers(1, 40).map(lambda n: n * _MIB), min_size=1, max_size=64)
@@ -115,7 +115,7 @@ def test_what_comes_after_the_first_end_counts_for_little(
         return arrived / rate if arrived <= together else moment + (arrived - together) / (rate * faster)
 
     found = rate_within([size] * count, [end(n * size) for n in range(1, count + 1)], moment)
-    # Where a piece ends within the second half of the window nothing is guessed.
+    # Where a chunk ends within the second half of the window nothing is guessed.
     exact = together >= 2 * size
     assert found == pytest.approx(rate, rel=1e-6 if exact else 1.0)
 
@@ -126,9 +126,9 @@ def test_the_common_window_ends_with_the_first_way() -> None:
 
 
 def test_a_staged_copy_is_counted_between_its_first_arrival_and_its_last() -> None:
-    # The first piece takes two steps of 1 s (out, in), every later one a further second.
+    # The first chunk takes two steps of 1 s (out, in), every later one a further second.
     ends = [2.0 + n for n in range(10)]
     assert rate_alone([100] * 10, ends, staged=True) == 100.0
     assert rate_alone([100] * 10, ends) == pytest.approx(1000 / 11)
-    assert rate_alone([100] * 4, ends[:4], staged=True) == 80.0  # too few pieces: all the time counts
+    assert rate_alone([100] * 4, ends[:4], staged=True) == 80.0  # too few chunks: all the time counts
     assert rate_within([100] * 10, ends, 11.0, staged=True) == 100.0

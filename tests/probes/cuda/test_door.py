@@ -1,4 +1,4 @@
-"""Starting CUDA: what a machine has, and every way in which it cannot be had, in words."""
+"""Starting CUDA: what a machine has, and each reason why it does not start."""
 
 import ctypes
 import os
@@ -80,8 +80,8 @@ def test_a_library_that_is_none_is_told_as_odd(tmp_path: Path) -> None:
 def test_launches_that_wait_for_their_end_do_not_wait_behind_a_hold(tmp_path: Path) -> None:
     env = environment(box("2x4"), tmp_path) | {"CUDA_LAUNCH_BLOCKING": "1"}
     task = Task(jobs=(alone(read(0, 1)),), sizes=(4 * MIB,), patience_s=0.3)
-    (way,) = run(task, env).windows[0].ways
-    assert way.failure is None
+    (copy,) = run(task, env).windows[0].copies
+    assert copy.failure is None
 
 
 def test_what_cuda_reads_at_its_start_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:

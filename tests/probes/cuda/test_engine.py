@@ -51,10 +51,10 @@ def quiet() -> Report:
 @pytest.mark.parametrize("number", range(len(_ALONE)), ids=[f"{n}-{row[1]}" for n, row in enumerate(_ALONE)])
 def test_each_kind_of_copy_is_measured_as_fast_as_it_is(quiet: Report, number: int) -> None:
     job, kind, a, b, counted = _ALONE[number]
-    (way,) = quiet.windows[number].ways
-    assert way.failure is None
-    assert way.gb_per_s == pytest.approx(counted * box("2x4").rate(kind, a, b) / 1e9, rel=WITHIN)  # type: ignore[arg-type]
-    assert way.bytes == (job.bytes or 4 * MIB)
+    (copy,) = quiet.windows[number].copies
+    assert copy.failure is None
+    assert copy.gb_per_s == pytest.approx(counted * box("2x4").rate(kind, a, b) / 1e9, rel=WITHIN)  # type: ignore[arg-type]
+    assert copy.bytes == (job.bytes or 4 * MIB)
 
 
 def test_buffers_leave_room_on_the_card_and_are_told(quiet: Report) -> None:
@@ -70,9 +70,9 @@ def test_eight_gpus_at_once_stay_within_their_memory_and_share_what_there_is() -
     report = measure(spec, [together(*map(h2d, every)), together(*map(d2h, every))], 2 * MIB)
     for window, kind in zip(report.windows, ("h2d", "d2h"), strict=True):
         uplink = spec.rate(kind, 0)  # type: ignore[arg-type]
-        assert [way.failure for way in window.ways] == [None] * 8
-        for way in window.ways:
-            assert way.gb_per_s == pytest.approx(uplink / 4 / 1e9, rel=WITHIN)
+        assert [copy.failure for copy in window.copies] == [None] * 8
+        for copy in window.copies:
+            assert copy.gb_per_s == pytest.approx(uplink / 4 / 1e9, rel=WITHIN)
     assert report.pinned_bytes <= PINNED_BYTES + 2**21  # with a block of each GPU
     assert 700 * MIB < max(report.device_bytes.values()) <= 2**30
 
@@ -80,7 +80,7 @@ def test_eight_gpus_at_once_stay_within_their_memory_and_share_what_there_is() -
 def test_unlike_ways_at_once_each_have_the_rate_of_the_time_they_shared() -> None:
     spec = box("chipset")
     report = measure(spec, [together(h2d(0), h2d(2), h2d(3))], 16 * MIB)
-    wide, one, other = (way.gb_per_s for way in report.windows[0].ways)
+    wide, one, other = (copy.gb_per_s for copy in report.windows[0].copies)
     narrow = spec.rate("h2d", 2) / 1e9
     assert wide == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=WITHIN)
     assert one == pytest.approx(narrow / 2, rel=WITHIN)
@@ -90,17 +90,17 @@ def test_unlike_ways_at_once_each_have_the_rate_of_the_time_they_shared() -> Non
 def test_both_directions_at_once_do_not_slow_one_another_on_a_full_duplex_link() -> None:
     spec = box("2x4")
     report = measure(spec, [both(h2d(0), d2h(0)), both(direct(0, 1), direct(1, 0))], 16 * MIB)
-    up, down = (way.gb_per_s for way in report.windows[0].ways)
+    up, down = (copy.gb_per_s for copy in report.windows[0].copies)
     assert up == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=WITHIN)
     assert down == pytest.approx(spec.rate("d2h", 0) / 1e9, rel=WITHIN)
-    for way, pair in zip(report.windows[1].ways, ((0, 1), (1, 0)), strict=True):
-        assert way.gb_per_s == pytest.approx(spec.rate("p2p", *pair) / 1e9, rel=WITHIN)
+    for copy, pair in zip(report.windows[1].copies, ((0, 1), (1, 0)), strict=True):
+        assert copy.gb_per_s == pytest.approx(spec.rate("p2p", *pair) / 1e9, rel=WITHIN)
 
 
 def test_a_staged_copy_is_as_fast_as_the_slower_of_its_two_halves() -> None:
     spec = box("2x4", "rate@d2h:0=3.2")
     report = measure(spec, [alone(staged(0, 4)), alone(staged(4, 0))], 16 * MIB)
-    (there,), (back,) = (window.ways for window in report.windows)
+    (there,), (back,) = (window.copies for window in report.windows)
     assert there.gb_per_s == pytest.approx(3.2, rel=WITHIN)
     assert back.gb_per_s == pytest.approx(min(spec.rate("d2h", 4), spec.rate("h2d", 0)) / 1e9, rel=WITHIN)
 
@@ -108,7 +108,7 @@ def test_a_staged_copy_is_as_fast_as_the_slower_of_its_two_halves() -> None:
 def test_latencies_are_those_of_the_paths_and_no_bandwidth() -> None:
     spec = box("2x4")
     jobs = [latency(h2d(0)), latency(staged(0, 1)), latency(read(0, 4)), latency(direct(0, 1))]
-    copy, twice, chased, pushed = (window.ways[0] for window in measure(spec, jobs).windows)
+    copy, twice, chased, pushed = (window.copies[0] for window in measure(spec, jobs).windows)
     assert copy.microseconds == pytest.approx(spec.routes["h2d", 0, 0].latency_us, rel=WITHIN)
     assert twice.microseconds == pytest.approx(
         spec.routes["d2h", 0, 0].latency_us + spec.routes["h2d", 1, 0].latency_us, rel=WITHIN
@@ -120,7 +120,7 @@ def test_latencies_are_those_of_the_paths_and_no_bandwidth() -> None:
 
 def test_a_chain_that_arrived_wrong_is_told_and_not_followed() -> None:
     jobs = [latency(read(0, 4)), latency(read(1, 4)), alone(h2d(4))]
-    wrong, sound, after = (window.ways[0] for window in measure(box("2x4", "wrong@h2d:0"), jobs).windows)
+    wrong, sound, after = (window.copies[0] for window in measure(box("2x4", "wrong@h2d:0"), jobs).windows)
     assert wrong.failure is not None
     assert (wrong.failure.reason, wrong.failure.source) == ("WRONG_DATA", "gpu:0")
     assert (sound.failure, after.failure) == (None, None)  # the GPU that would have followed it goes on
@@ -128,10 +128,10 @@ def test_a_chain_that_arrived_wrong_is_told_and_not_followed() -> None:
 
 def test_a_small_message_is_timed_several_times_over() -> None:
     spec = box("2x4")
-    (way,) = measure(spec, [alone(h2d(0), 4096)]).windows[0].ways
-    assert way.bytes == 4096
+    (copy,) = measure(spec, [alone(h2d(0), 4096)]).windows[0].copies
+    assert copy.bytes == 4096
     expected = spec.routes["h2d", 0, 0].latency_us * 1e-6 + 4096 / spec.rate("h2d", 0)
-    assert way.seconds == pytest.approx(expected, rel=WITHIN)
+    assert copy.seconds == pytest.approx(expected, rel=WITHIN)
 
 
 def test_readings_are_asked_for_while_the_copies_run() -> None:
@@ -143,19 +143,19 @@ def test_readings_are_asked_for_while_the_copies_run() -> None:
 
 def test_a_card_that_cannot_wait_for_a_word_is_held_by_a_host_function() -> None:
     spec = box("2x4", "nowaitvalue")
-    ways = (h2d(0), h2d(4))
-    report = measure(spec, [alone(d2h(0)), together(*ways), alone(staged(0, 4), 16 * MIB)])
-    assert report.windows[0].ways[0].gb_per_s == pytest.approx(spec.rate("d2h", 0) / 1e9, rel=WITHIN)
-    for way in report.windows[1].ways:
-        assert way.gb_per_s == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=WITHIN)
-    assert report.windows[2].ways[0].failure is None
+    copies = (h2d(0), h2d(4))
+    report = measure(spec, [alone(d2h(0)), together(*copies), alone(staged(0, 4), 16 * MIB)])
+    assert report.windows[0].copies[0].gb_per_s == pytest.approx(spec.rate("d2h", 0) / 1e9, rel=WITHIN)
+    for copy in report.windows[1].copies:
+        assert copy.gb_per_s == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=WITHIN)
+    assert report.windows[2].copies[0].failure is None
 
 
 def test_host_memory_lies_on_the_node_that_was_asked_for() -> None:
     spec = box("8two", "far=0.4")
     cpus = dict(enumerate(spec.cpus))
     jobs = [alone(h2d(0, node)) for node in (0, 1, 0)]
-    near, far, again = (w.ways[0].gb_per_s for w in measure(spec, jobs, node_cpus=cpus).windows)
+    near, far, again = (w.copies[0].gb_per_s for w in measure(spec, jobs, node_cpus=cpus).windows)
     assert near == pytest.approx(spec.rate("h2d", 0, 0) / 1e9, rel=WITHIN)
     assert far == pytest.approx(spec.rate("h2d", 0, 1) / 1e9, rel=WITHIN)
     assert again == pytest.approx(near)
@@ -167,14 +167,14 @@ def test_gpus_are_found_by_their_place_where_cuda_counts_them_otherwise() -> Non
     last = len(spec.gpus) - 1
     report = measure(spec, [alone(h2d(0)), alone(h2d(last))], ordinals={0: last, last: 0})
     for window, gpu in zip(report.windows, (0, last), strict=True):
-        assert window.ways[0].gb_per_s == pytest.approx(spec.rate("h2d", gpu) / 1e9, rel=WITHIN)
+        assert window.copies[0].gb_per_s == pytest.approx(spec.rate("h2d", gpu) / 1e9, rel=WITHIN)
 
 
 def test_peer_access_is_kept_to_the_pairs_that_have_it() -> None:
     report = measure(box("2x4", "nop2p@0-1"), [alone(direct(0, 1)), alone(direct(0, 2)), alone(staged(0, 1))])
     assert (0, 1) not in report.peers
     assert (0, 2) in report.peers
-    refused, allowed, around = (window.ways[0] for window in report.windows)
+    refused, allowed, around = (window.copies[0] for window in report.windows)
     assert refused.failure is not None
     assert refused.failure.reason == "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
     assert allowed.failure is None
@@ -183,23 +183,23 @@ def test_peer_access_is_kept_to_the_pairs_that_have_it() -> None:
 
 def test_a_gpu_that_cuda_does_not_see_fails_and_the_others_are_measured() -> None:
     report = measure(box("2x4"), [together(h2d(0), h2d(1))], ordinals={0: 0})
-    seen, unseen = report.windows[0].ways
+    seen, unseen = report.windows[0].copies
     assert seen.failure is None
     assert unseen.failure is not None
     assert unseen.failure.reason == "CUDA_ERROR_NO_DEVICE"
 
 
 def test_two_pageable_copies_at_once_are_refused_in_words() -> None:
-    job = Job(kind="h2d", ways=(h2d(0, pinned=False), h2d(1, pinned=False)), group="g")
-    for way in measure(box("2x4"), [job]).windows[0].ways:
-        assert way.failure is not None
-        assert "wait in the call" in way.failure.says
+    job = Job(kind="h2d", copies=(h2d(0, pinned=False), h2d(1, pinned=False)), group="g")
+    for copy in measure(box("2x4"), [job]).windows[0].copies:
+        assert copy.failure is not None
+        assert "wait in the call" in copy.failure.says
 
 
 def test_a_failure_names_the_way_it_is_about() -> None:
     job = msgspec.structs.replace(both(direct(0, 1), direct(1, 0)), group="pair")
     report = measure(box("2x4", "fail@p2p:1-0=999"), [job])
-    good, bad = report.windows[0].ways
+    good, bad = report.windows[0].copies
     assert good.failure is None
     assert good.gb_per_s > 0
     assert bad.failure is not None
@@ -214,5 +214,5 @@ def test_a_failure_names_the_way_it_is_about() -> None:
 
 def test_a_staged_copy_beside_another_is_as_fast_as_its_slower_half() -> None:
     spec = box("2x4", "rate@h2d:1=1.2")
-    _, slow = measure(spec, [together(d2h(0), staged(0, 1))], 16 * MIB).windows[0].ways
+    _, slow = measure(spec, [together(d2h(0), staged(0, 1))], 16 * MIB).windows[0].copies
     assert slow.gb_per_s == pytest.approx(1.2, rel=WITHIN)

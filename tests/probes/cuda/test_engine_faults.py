@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from gputopo.copies.copies import Job
-from gputopo.probes.cuda.engine import WayTime
+from gputopo.probes.cuda.engine import CopyTime
 from gputopo.values.bandwidth import Failure
 from tests.probes.cuda.doubled import (
     MIB,
@@ -29,15 +29,15 @@ from tests.probes.cuda.engine_worker import Report
 pytestmark = needs_gcc
 
 
-def _failed(way: WayTime) -> Failure:
-    assert way.failure is not None
-    assert (way.gb_per_s, way.seconds) == (0.0, 0.0)
-    return way.failure
+def _failed(copy: CopyTime) -> Failure:
+    assert copy.failure is not None
+    assert (copy.gb_per_s, copy.seconds) == (0.0, 0.0)
+    return copy.failure
 
 
-def _good(way: WayTime) -> None:
-    assert way.failure is None, way.failure
-    assert way.gb_per_s > 0
+def _good(copy: CopyTime) -> None:
+    assert copy.failure is None, copy.failure
+    assert copy.gb_per_s > 0
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def _good(way: WayTime) -> None:
         ("wrong@h2d:1", alone(staged(0, 1))),
         ("wrong@h2d:0", latency(h2d(0))),
     ],
-    ids=lambda value: value if isinstance(value, str) else value.ways[0].method,
+    ids=lambda value: value if isinstance(value, str) else value.copies[0].method,
 )
 def test_a_wrong_byte_is_found_in_every_kind_of_copy(fault: str, job: object) -> None:
     report = measure(box("2x4", fault), [job])  # type: ignore[list-item]
-    assert _failed(report.windows[0].ways[0]).reason == "WRONG_DATA"
+    assert _failed(report.windows[0].copies[0]).reason == "WRONG_DATA"
 
 
 @pytest.mark.parametrize("kernels", [True, False])
@@ -69,12 +69,12 @@ def test_wrong_data_is_named_with_its_place_and_the_other_ways_go_on(kernels: bo
             spec, settings=dataclasses.replace(spec.settings, lacks=("cuModuleLoadData",))
         )
     report = measure(spec, [together(h2d(0), h2d(1), h2d(2)), alone(d2h(2))])
-    fine, bad, also = report.windows[0].ways
+    fine, bad, also = report.windows[0].copies
     _good(fine)
     _good(also)
     assert _failed(bad).reason == "WRONG_DATA"
     assert "byte " in _failed(bad).says
-    _good(report.windows[1].ways[0])
+    _good(report.windows[1].copies[0])
 
 
 def test_without_kernels_everything_else_is_measured_and_checked() -> None:
@@ -83,9 +83,9 @@ def test_without_kernels_everything_else_is_measured_and_checked() -> None:
     jobs = [alone(h2d(0)), alone(direct(0, 1)), alone(local(0)), alone(read(0, 1)), latency(read(0, 1))]
     report = measure(spec, jobs)
     for window in report.windows[:3]:
-        _good(window.ways[0])
+        _good(window.copies[0])
     for window in report.windows[3:]:
-        assert "cuModuleLoadData" in _failed(window.ways[0]).says
+        assert "cuModuleLoadData" in _failed(window.copies[0]).says
     assert all(told and "kernels" in told for told in report.kernels.values())
 
 
@@ -94,7 +94,7 @@ def test_a_refused_copy_fails_alone(when: str) -> None:
     report = measure(
         box("2x4", f"{when}@engine:0-1=999"), [alone(direct(0, 1)), alone(direct(1, 0)), alone(staged(0, 1))]
     )
-    refused, back, around = (window.ways[0] for window in report.windows)
+    refused, back, around = (window.copies[0] for window in report.windows)
     assert _failed(refused).reason == "CUDA_ERROR_UNKNOWN"
     _good(back)
     _good(around)
@@ -109,11 +109,11 @@ def test_a_lost_gpu_fails_at_once_from_then_on_and_the_rest_goes_on() -> None:
         alone(local(0)),
     ]
     report = measure(box("2x4", "lost@1=719,2"), jobs)
-    _good(report.windows[0].ways[0])
-    assert _failed(report.windows[3].ways[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
-    assert "not used any more" in _failed(report.windows[4].ways[0]).says
-    _good(report.windows[5].ways[0])
-    _good(report.windows[6].ways[0])
+    _good(report.windows[0].copies[0])
+    assert _failed(report.windows[3].copies[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
+    assert "not used any more" in _failed(report.windows[4].copies[0]).says
+    _good(report.windows[5].copies[0])
+    _good(report.windows[6].copies[0])
     assert not report.hung
 
 
@@ -124,7 +124,7 @@ def hanging() -> Report:
 
 
 def test_a_copy_that_never_ends_is_timed_out_and_its_neighbour_is_measured(hanging: Report) -> None:
-    fine, stuck = hanging.windows[0].ways
+    fine, stuck = hanging.windows[0].copies
     _good(fine)
     assert _failed(stuck).reason == "TIMED_OUT"
     assert hanging.hung
@@ -132,11 +132,11 @@ def test_a_copy_that_never_ends_is_timed_out_and_its_neighbour_is_measured(hangi
 
 def test_a_gpu_that_hangs_is_not_used_again(hanging: Report) -> None:
     for window in hanging.windows[1:3]:
-        assert _failed(window.ways[0]).reason == "TIMED_OUT"
-        assert "not used any more" in _failed(window.ways[0]).says
+        assert _failed(window.copies[0]).reason == "TIMED_OUT"
+        assert "not used any more" in _failed(window.copies[0]).says
     for window in hanging.windows[3:]:
-        for way in window.ways:
-            _good(way)
+        for copy in window.copies:
+            _good(copy)
     assert hanging.free_bytes[1] == 0
     assert hanging.kernels[1] is not None
 
@@ -144,30 +144,30 @@ def test_a_gpu_that_hangs_is_not_used_again(hanging: Report) -> None:
 def test_less_memory_is_taken_where_large_allocations_are_refused() -> None:
     report = measure(box("2x4", f"nomem@0={3 * MIB}"), [alone(h2d(0)), alone(h2d(1))], 8 * MIB)
     for window in report.windows:
-        _good(window.ways[0])
+        _good(window.copies[0])
     assert report.device_bytes[0] < report.device_bytes[1]
 
 
 def test_an_allocation_that_is_refused_fails_on_its_gpu_only() -> None:
     report = measure(box("2x4", "nomem@1=1024"), [together(h2d(0), h2d(1)), alone(d2h(1))])
-    fine, refused = report.windows[0].ways
+    fine, refused = report.windows[0].copies
     _good(fine)
     assert _failed(refused).reason == "CUDA_ERROR_OUT_OF_MEMORY"
-    assert _failed(report.windows[1].ways[0]).reason == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert _failed(report.windows[1].copies[0]).reason == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def test_a_driver_without_the_newer_way_to_hold_streams_has_the_older_one() -> None:
     spec = box("2x4", "oldsymbols=cuStreamWaitValue32")
-    (way,) = measure(spec, [alone(h2d(0))]).windows[0].ways
-    assert way.gb_per_s == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=0.03)
+    (copy,) = measure(spec, [alone(h2d(0))]).windows[0].copies
+    assert copy.gb_per_s == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=0.03)
 
 
 def test_a_driver_too_old_to_hold_streams_at_all_is_told_in_words() -> None:
     spec = box("2x4", "oldsymbols=cuStreamWaitValue32,cuLaunchHostFunc")
     report = measure(spec, [alone(h2d(0)), alone(h2d(0, pinned=False))])
-    assert _failed(report.windows[0].ways[0]).reason == "FUNCTION_NOT_FOUND"
-    assert "cuLaunchHostFunc" in _failed(report.windows[0].ways[0]).says
-    _good(report.windows[1].ways[0])
+    assert _failed(report.windows[0].copies[0]).reason == "FUNCTION_NOT_FOUND"
+    assert "cuLaunchHostFunc" in _failed(report.windows[0].copies[0]).says
+    _good(report.windows[1].copies[0])
 
 
 LARGE = 384 * MIB
@@ -191,38 +191,38 @@ LARGE = 384 * MIB
 )
 def test_one_wrong_byte_anywhere_in_a_large_copy_is_found(fault: str, job: Job) -> None:
     report = measure(box("2x4", fault, memory=LARGE), [job, job], 64 * MIB)
-    first = [way.failure for way in report.windows[0].ways if way.failure]
+    first = [copy.failure for copy in report.windows[0].copies if copy.failure]
     assert [failure.reason for failure in first] == ["WRONG_DATA"]
-    for way in report.windows[1].ways:
-        assert way.failure is None
+    for copy in report.windows[1].copies:
+        assert copy.failure is None
 
 
 def test_copies_are_made_to_fit_where_no_size_is_asked_for() -> None:
     jobs = [together(d2h(0), d2h(1), d2h(2)), alone(d2h(0), 64 * MIB)]
     report = measure(box("2x4", memory=LARGE), jobs, 100 * MIB, pinned_bytes=192 * MIB)
-    sizes = [way.bytes for way in report.windows[0].ways]
+    sizes = [copy.bytes for copy in report.windows[0].copies]
     assert len(set(sizes)) == 1
     assert 32 * MIB < sizes[0] <= 192 * MIB / 3
-    assert report.windows[1].ways[0].bytes == 64 * MIB
+    assert report.windows[1].copies[0].bytes == 64 * MIB
     assert report.pinned_bytes <= 193 * MIB
 
 
 def test_an_error_on_the_way_out_of_a_staged_copy_is_told_there_and_not_later() -> None:
     jobs = [alone(staged(0, 1), 16 * MIB), alone(h2d(0)), alone(local(0)), alone(h2d(1))]
     first, *rest = measure(box("2x4", "late@d2h:0=719", "spare=4096"), jobs).windows
-    assert _failed(first.ways[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
+    assert _failed(first.copies[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
     for window in rest:
-        _good(window.ways[0])
+        _good(window.copies[0])
 
 
 def test_a_driver_that_does_not_take_all_copies_behind_a_hold_is_told_and_does_not_hang() -> None:
     spec = box("2x4", "depth=8")
     jobs = [latency(h2d(0)), together(h2d(0), h2d(1)), alone(h2d(0)), alone(h2d(0, pinned=False))]
     report = measure(spec, jobs, 32 * MIB, patience_s=0.3)
-    assert _failed(report.windows[0].ways[0]).reason == "NOT_HELD"
-    assert {_failed(way).reason for way in report.windows[1].ways} == {"NOT_HELD"}
-    _good(report.windows[2].ways[0])
-    _good(report.windows[3].ways[0])
+    assert _failed(report.windows[0].copies[0]).reason == "NOT_HELD"
+    assert {_failed(copy).reason for copy in report.windows[1].copies} == {"NOT_HELD"}
+    _good(report.windows[2].copies[0])
+    _good(report.windows[3].copies[0])
     assert not report.hung
 
 
@@ -233,7 +233,7 @@ def test_an_interruption_gives_everything_back_and_keeps_what_was_measured(words
     report = measure(spec, jobs, interrupts=[1])
     assert report.interrupted
     assert len(report.windows) == 1
-    _good(report.windows[0].ways[0])
+    _good(report.windows[0].copies[0])
     assert (report.hung, report.unreturned) == (False, ())
     assert report.left == dict.fromkeys(range(8), 96 * MIB)
 
@@ -249,7 +249,7 @@ def test_a_copy_that_does_not_come_back_after_an_interruption_is_told() -> None:
 def test_streams_are_held_where_the_gpu_that_held_them_before_is_lost() -> None:
     spec = box("2x4", "nowaitvalue", "lost@0=719,2")
     report = measure(spec, [*[alone(h2d(0))] * 3, alone(h2d(1)), together(h2d(1), h2d(4))])
-    assert _failed(report.windows[2].ways[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
+    assert _failed(report.windows[2].copies[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
     for window in report.windows[3:]:
-        for way in window.ways:
-            _good(way)
+        for copy in window.copies:
+            _good(copy)

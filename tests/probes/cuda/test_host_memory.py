@@ -38,15 +38,15 @@ def memory(pages: Pages, most: int, nodes: int) -> HostMemory:
 
 def test_one_node_has_room_for_the_largest_copy() -> None:
     area = memory(Pages(), 768 * MIB, 1).pinned(0, None, None)
-    assert area.receive_room == RECEIVE_BYTES
-    assert area.receive == area.send + area.send_room
+    assert area.receive_bytes == RECEIVE_BYTES
+    assert area.receive == area.send + area.send_bytes
 
 
 def test_two_nodes_keep_their_memory_when_jobs_take_turns() -> None:
     pages = Pages()
     host = memory(pages, 768 * MIB, 2)
     for node in (0, 1, 0, 1):
-        host.make_room({node}, set())
+        host.free_areas({node}, set())
         host.pinned(0, node, None)
     assert len(pages.taken) == 2
     assert sum(pages.taken.values()) == host.pinned_bytes <= 768 * MIB
@@ -55,15 +55,15 @@ def test_two_nodes_keep_their_memory_when_jobs_take_turns() -> None:
 def test_more_nodes_than_fit_are_given_less_each_and_never_more_in_all() -> None:
     pages = Pages()
     host = memory(pages, 768 * MIB, 4)
-    host.make_room({0}, set())
+    host.free_areas({0}, set())
     host.pinned(0, 0, None)
-    host.make_room({0, 1, 2, 3}, set())
+    host.free_areas({0, 1, 2, 3}, set())
     for node in range(4):
         host.pinned(0, node, None, 4)
     assert len(pages.taken) == 4
     assert sum(pages.taken.values()) <= 768 * MIB
-    host.make_room({2}, set())
-    assert host.pinned(0, 2, None).receive_room > 256 * MIB  # again, for a copy that runs alone
+    host.free_areas({2}, set())
+    assert host.pinned(0, 2, None).receive_bytes > 256 * MIB  # again, for a copy that runs alone
     assert sum(pages.taken.values()) <= 768 * MIB
     host.close()
     assert pages.taken == {}
@@ -95,8 +95,8 @@ def test_memory_of_a_gpu_that_is_lost_is_taken_anew_by_another() -> None:
 def test_a_system_with_little_to_lock_gives_what_it_has_and_is_not_asked_again() -> None:
     host = memory(Pages(9 * MIB), 768 * MIB, 1)
     area = host.pinned(0, None, None)
-    assert 4 * MIB < area.send_room + area.receive_room <= 9 * MIB
-    host.make_room({None}, set())
+    assert 4 * MIB < area.send_bytes + area.receive_bytes <= 9 * MIB
+    host.free_areas({None}, set())
     assert host.pinned(0, None, None) is area
 
 

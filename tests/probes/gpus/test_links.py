@@ -17,7 +17,7 @@ def read(fake: FakeNvml) -> Machine:
 
 
 def nvlink(spec: NvLinkSpec, *refused: str) -> tuple[NvLink, dict[str, str]]:
-    """Give the first link of a GPU with such links, and the reasons of what it did not tell."""
+    """Return the first link of a GPU with such links, and the reasons of what it did not tell."""
     fake = FakeNvml(changed(SCENARIOS["four"], gpus={0: {"nvlinks": (spec, spec)}}))
     for call in refused:
         fake.refuse(call, gpu=0)

@@ -1,11 +1,11 @@
-"""An engine in Python: rates of single ways, uplinks that are shared fairly, faults, a clock of its own."""
+"""An engine in Python: rates of single copies, uplinks that are shared fairly, faults, a clock of its own."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gputopo.copies.copies import Job, Way
+from gputopo.copies.copies import Copy, Job
 from gputopo.copies.jobs import gpus_of
 from gputopo.copies.sharing import _Shared, fair_rates
 from gputopo.probes.session.host_memory import HostMemory
@@ -27,7 +27,7 @@ class Time:
 
 @dataclass(frozen=True)
 class OneWindow:
-    ways: tuple[Time, ...]
+    copies: tuple[Time, ...]
 
 
 @dataclass
@@ -40,15 +40,15 @@ class Clock:
 
 @dataclass
 class EngineDouble:
-    """`rate` gives GB/s of a way alone. `uplinks`: GPUs that share and what they carry, each direction.
+    """`rate` gives GB/s of a copy alone. `uplinks`: GPUs that share and what they carry, each direction.
 
-    `faults`: reason by (kind of the way, source, destination). `lost`: GPU -> the number of windows after
+    `faults`: reason by (kind of the copy, source, destination). `lost`: GPU -> the number of windows after
     which it is gone. `wake`: windows until the cards reach their rates, a quarter of them before.
     `each_s`: real seconds that a window takes beside its copies.
     """
 
     gpus: int = 2
-    rate: Callable[[Way], float] = lambda way: {"d2d_local": 400.0}.get(way.kind, 12.0)
+    rate: Callable[[Copy], float] = lambda copy: {"d2d_local": 400.0}.get(copy.kind, 12.0)
     uplinks: Sequence[tuple[frozenset[int], float]] = ()
     peers: frozenset[tuple[int, int]] = frozenset()
     faults: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
@@ -74,8 +74,8 @@ class EngineDouble:
             while_running()
         rates = self._rates(job)
         times = [
-            self._time(job, way, size, rates[i])
-            for i, (way, size) in enumerate(zip(job.ways, sizes, strict=True))
+            self._time(job, copy, size, rates[i])
+            for i, (copy, size) in enumerate(zip(job.copies, sizes, strict=True))
         ]
         slowest = max(size / rate for size, rate in zip(sizes, rates, strict=True)) / 1e9
         self.clock.now_s += self.each_s + slowest
@@ -96,28 +96,32 @@ class EngineDouble:
         return gpu in self.lost and len(self.asked) > self.lost[gpu]
 
     def _rates(self, job: Job) -> list[float]:
-        rates = [self.rate(way) * (0.25 if len(self.asked) <= self.wake else 1.0) for way in job.ways]
+        rates = [self.rate(copy) * (0.25 if len(self.asked) <= self.wake else 1.0) for copy in job.copies]
         if job.group is None or job.kind not in ("h2d", "d2h"):
             return rates
-        alone = {gpus_of(way)[0]: rate for way, rate in zip(job.ways, rates, strict=True)}
+        alone = {gpus_of(copy)[0]: rate for copy, rate in zip(job.copies, rates, strict=True)}
         shares = fair_rates(alone, [_Shared(gpus, carries) for gpus, carries in self.uplinks])
-        return [shares[gpus_of(way)[0]] for way in job.ways]
+        return [shares[gpus_of(copy)[0]] for copy in job.copies]
 
-    def _time(self, job: Job, way: Way, size: int, rate: float) -> Time:
-        reason = self.faults.get((way.kind, way.source, way.destination))
-        if any(self._is_lost(gpu) for gpu in gpus_of(way)):
+    def _time(self, job: Job, copy: Copy, size: int, rate: float) -> Time:
+        reason = self.faults.get((copy.kind, copy.source, copy.destination))
+        if any(self._is_lost(gpu) for gpu in gpus_of(copy)):
             reason = LOST
-        if self.hang_on == (way.source, way.destination):
-            self.hung |= set(gpus_of(way))
+        if self.hang_on == (copy.source, copy.destination):
+            self.hung |= set(gpus_of(copy))
             reason = "TIMED_OUT"
         if reason is not None:
             failure = Failure(
-                kind=way.kind, source=way.source, destination=way.destination, reason=reason, says="it fails"
+                kind=copy.kind,
+                source=copy.source,
+                destination=copy.destination,
+                reason=reason,
+                says="it fails",
             )
             return Time(failure=failure)
         if job.kind == "latency":
             return Time(bytes=size, microseconds=2.5)
-        counted = 2 if way.kind == "d2d_local" else 1
+        counted = 2 if copy.kind == "d2d_local" else 1
         return Time(bytes=size, gb_per_s=counted * rate)
 
 
@@ -154,7 +158,7 @@ def address(gpu: int) -> str:
 
 
 def machine(gpus: int, *, nodes: int = 1) -> Machine:
-    """Gives a machine whose GPUs are spread over the memory nodes, the first ones on node 0."""
+    """Return a machine whose GPUs are spread over the NUMA nodes, the first ones on node 0."""
     numa = tuple(
         NumaNode(
             index=node,
@@ -178,7 +182,7 @@ def doors(
     host: HostMemory | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Doors:
-    """Gives the doors of a session to the double; `order`: GPUs in CUDA's order, those left out hidden."""
+    """Return the doors of a session to the double; `order`: GPUs in CUDA's order, those left out hidden."""
     shown = range(engine.gpus) if order is None else order
     devices = tuple(DeviceDouble(ordinal, address(gpu)) for ordinal, gpu in enumerate(shown))
 

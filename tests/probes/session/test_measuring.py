@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gputopo.copies.budget import MIN_BYTES, QUICK_SECONDS
-from gputopo.copies.copies import Way
+from gputopo.copies.copies import Copy
 from gputopo.copies.jobs import Request
 from gputopo.probes.cuda.calling import NoCudaError
 from gputopo.probes.session.host_memory import HostMemory
@@ -43,7 +43,7 @@ def test_each_kind_of_copy_gives_the_rate_that_was_set() -> None:
     rates: dict[str, float] = {"h2d": 12.0, "d2h": 13.0, "p2p_direct": 10.0, "p2p_staged": 6.0}
     rates["d2d_local"] = 200.0
     engine = EngineDouble(
-        rate=lambda way: 4.0 if way.pinned is False else rates[way.kind], peers=frozenset({(0, 1), (1, 0)})
+        rate=lambda copy: 4.0 if copy.pinned is False else rates[copy.kind], peers=frozenset({(0, 1), (1, 0)})
     )
     found = run(engine)
     assert number(found, kind="h2d", destination="gpu:1", pinned=True) == pytest.approx(12.0)
@@ -64,8 +64,8 @@ def test_each_kind_of_copy_gives_the_rate_that_was_set() -> None:
 
 
 def test_a_direction_that_is_bad_is_not_hidden_behind_the_good_one() -> None:
-    def rate(way: Way) -> float:
-        return 1.5 if (way.source, way.destination) == ("gpu:1", "gpu:0") else 12.0
+    def rate(copy: Copy) -> float:
+        return 1.5 if (copy.source, copy.destination) == ("gpu:1", "gpu:0") else 12.0
 
     found = run(EngineDouble(rate=rate))
     assert number(found, kind="p2p_staged", source="gpu:1") == pytest.approx(1.5)
@@ -126,7 +126,9 @@ def test_a_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
 def test_no_kernel_follows_pointers_in_memory_where_wrong_data_arrived() -> None:
     engine = EngineDouble(gpus=2, peers=ALL_PEERS, faults={("h2d", "host", "gpu:1"): "WRONG_DATA"})
     found = run(engine)
-    chased = {(job.ways[0].source, job.ways[0].method) for job, _ in engine.asked if job.kind == "latency"}
+    chased = {
+        (job.copies[0].source, job.copies[0].method) for job, _ in engine.asked if job.kind == "latency"
+    }
     assert ("gpu:0", "kernel_read") in chased
     assert ("gpu:1", "kernel_read") not in chased
     assert any("follows pointers" in one.reason for one in found.not_measured)
@@ -165,13 +167,13 @@ def test_gpus_whose_copy_does_not_come_back_are_used_no_more_and_the_rest_goes_o
     hung_at = next(
         i
         for i, (job, _) in enumerate(engine.asked)
-        if job.ways[0].destination == "gpu:2" and job.kind == "p2p_staged"
+        if job.copies[0].destination == "gpu:2" and job.kind == "p2p_staged"
     )
     assert not {
         place
         for job, _ in engine.asked[hung_at + 1 :]
-        for way in job.ways
-        for place in (way.source, way.destination)
+        for copy in job.copies
+        for place in (copy.source, copy.destination)
     } & {"gpu:0", "gpu:2"}
     pairs = {(one.source, one.destination) for one in found.samples if one.kind == "p2p_staged"}
     assert {("gpu:1", "gpu:3"), ("gpu:3", "gpu:1")} < pairs
@@ -288,7 +290,7 @@ def test_little_free_memory_is_said() -> None:
 
 def slow_risers(each_s: float) -> Bandwidth:
     rate = {"d2d_local": 300.0}
-    return run(EngineDouble(gpus=8, rate=lambda way: rate.get(way.kind, 0.78), each_s=each_s))
+    return run(EngineDouble(gpus=8, rate=lambda copy: rate.get(copy.kind, 0.78), each_s=each_s))
 
 
 @pytest.mark.parametrize("each_s", [0.002, 0.03, 0.08])

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gputopo.copies.budget import Effort, Speeds
-from gputopo.copies.copies import Job, Way
+from gputopo.copies.copies import Copy, Job
 from gputopo.probes.session.conditions import Meter
 from gputopo.probes.session.repeats import WAKING_S, Outcome, measure_job
 from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble
 
-JOB = Job(kind="h2d", ways=(Way(kind="h2d", source="host", destination="gpu:0", pinned=True),))
+JOB = Job(kind="h2d", copies=(Copy(kind="h2d", source="host", destination="gpu:0", pinned=True),))
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Sleeper:
 
     def measured(self) -> Outcome:
         if self.engine is None:
-            self.engine = EngineDouble(gpus=1, rate=lambda way: 12.0 if self.readings < 0 else 3.0)
+            self.engine = EngineDouble(gpus=1, rate=lambda copy: 12.0 if self.readings < 0 else 3.0)
         if self.meter is None:
             sampler: Callable[[int], SamplerDouble] = lambda gpu: SamplerDouble(gpu, self.facts)  # noqa: E731
             self.meter = Meter([0], open_sampler=sampler, now=self.engine.clock)
