@@ -55,7 +55,7 @@ def host_samples(gpu: int) -> list[Sample]:
         replace(to, pinned=False, median_gb_per_s=4.75),
         replace(to, kind="latency", median_us=8.25, bytes=16),
         Sample(kind="d2d_local", source=place, destination=place, median_gb_per_s=601.0,
-               discarded_gb_per_s=(85.0, 90.0), discarded_because="the card was waking up"),
+               discarded_gb_per_s=(85.0, 90.0), discarded_because="clock ramp-up"),
     ]  # fmt: skip
 
 

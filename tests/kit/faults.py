@@ -62,9 +62,9 @@ FAULTS: dict[str, Fault] = {
     "fabric_not_ready": _gpu("it has not joined its NVSwitches", _G.fabric_not_ready),
     # Clocks, power, heat
     "power_cap_low": _gpu("idle, with the power limit set to 60 % of the default", _G.power_cap_low),
-    "power_capped": _gpu("busy, held down by its (default) power limit", _G.power_capped),
-    "thermal_slowdown": _gpu("busy, hot and held down by the driver", _G.thermal_slowdown),
-    "hw_slowdown": _gpu("busy, held down by the power brake signal", _G.hw_slowdown),
+    "power_capped": _gpu("busy, throttled by its (default) power limit", _G.power_capped),
+    "thermal_slowdown": _gpu("busy, hot and throttled by the driver", _G.thermal_slowdown),
+    "hw_slowdown": _gpu("busy, throttled by the power brake signal", _G.hw_slowdown),
     "memory_clock_low": _gpu("its memory can do 10 % less than that of its peers", _G.memory_clock_low),
     "order_swapped": Fault(
         "slower than its peers, so that CUDA counts it last", _G.order_swapped, usual_gpu=0

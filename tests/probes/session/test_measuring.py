@@ -209,7 +209,7 @@ def test_repeats_of_a_card_that_wakes_up_are_thrown_away_and_counted() -> None:
     found = run(engine, facts=facts)
     (sample,) = [one for one in found.samples if one.kind == "d2h" and one.pinned and one.group is None]
     assert len(sample.discarded_gb_per_s) == 2
-    assert "waking up" in (sample.discarded_because or "")
+    assert "clock ramp-up" in (sample.discarded_because or "")
     assert sample.conditions[0].pstate == "P0"
     assert sample.conditions[0].memory_mhz == 1200
     assert len(sample.repeats_gb_per_s) >= 3
@@ -218,7 +218,7 @@ def test_repeats_of_a_card_that_wakes_up_are_thrown_away_and_counted() -> None:
 
 def test_cards_are_woken_before_the_first_number_and_it_is_said() -> None:
     found = run(EngineDouble(gpus=2, wake=7))
-    assert any("waking up before the measuring" in note for note in found.notes)
+    assert any("clock ramp-up before the measurement" in note for note in found.notes)
     assert all(not sample.discarded_gb_per_s for sample in found.samples)
 
 

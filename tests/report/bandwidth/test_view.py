@@ -152,7 +152,7 @@ def test_uplinks_host_memory_and_what_was_thrown_away_are_told() -> None:
     for words in ("GPUs 0-1", "13.0 GB/s together", "24.6", "0000:00:01.0", "the PCI tree agrees"):
         assert words in uplinks
     assert re.search(r"node 0 +node 1 +31\.4", part(text, "Host memory"))
-    assert "8 repeats on GPU 0-3 discarded: the card was waking up" in part(text, "Notes")
+    assert "8 repeats on GPU 0-3 discarded: clock ramp-up" in part(text, "Notes")
     assert "far memory node" in part(text, "Not measured")
 
 
