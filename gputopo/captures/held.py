@@ -14,7 +14,7 @@ from gputopo.values.machine import Machine
 
 
 def without_held(machines: Sequence[Machine]) -> list[Machine]:
-    """Give the captures of one machine without the GPUs that any of them shows held by another driver."""
+    """Return the captures of one machine without the GPUs that any of them shows held by another driver."""
     held = held_by_others(machines)
     return [_without(machine, held) for machine in machines]
 

@@ -1,9 +1,9 @@
 """Several captures of one machine become one Machine.
 
-The first one given wins; what it does not tell is filled from the later ones; what they tell differently is
+The first one given wins; what it lacks is filled from the later ones; where they disagree it is
 reported in `contradictions`. Readings that change from second to second (power draw, temperatures, clocks
-now, ...) come from the first that has them and are never called a contradiction. What a source tells with a
-reservation in its `missing` ("only a part of the reasons is told") gives way to what another tells without.
+now, ...) come from the first that has them and are never called a contradiction. A value with a
+reservation in its source's `missing` ("only a part of the reasons is told") yields to another's without.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from gputopo.values.machine import Contradiction, Gpu, Hop, Machine
 
 _EMPTY_IS_KNOWN = "throttle.reasons"  # empty: not throttled; other empty lists are lists of nothing known
 _ONE_READING = "throttle"  # its mask and its reasons are of the same time and report the same
-# NCCL leaves root ports and downstream ports out of its tree, tells the least of device and slot, and says
-# PHB of host bridges that it does not tell apart: any other source knows better.
+# NCCL leaves root ports and downstream ports out of its tree, has the least of device and slot, and writes
+# PHB for host bridges that it does not distinguish: any other source knows better.
 _VAGUE_SOURCE = "nccl xml"
 _VAGUE = frozenset({"root", "parent", "kind", "max_speed_gt_per_s", "max_width"})
 
@@ -77,7 +77,7 @@ class _Merge:
         }
 
     def machine(self) -> Machine:
-        """Give the merged machine."""
+        """Return the merged machine."""
         rooms = ("host", "driver", "gpus", "links", "nics", "pci")
         facts = {
             room: self._fact(
@@ -144,7 +144,7 @@ class _Merge:
         return reasons
 
     def _only_with_reserve(self, fact: str) -> bool:
-        """Tell whether every source that tells a whole fact has a reservation about it."""
+        """Return whether every source that has a fact has a reservation about it."""
         told = zip(self.names, self.machines, strict=True)
         tellers = [name for name, machine in told if _is_filled(machine, fact)]
         return bool(tellers) and all(fact in self.reserved[name] for name in tellers)

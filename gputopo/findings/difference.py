@@ -1,6 +1,6 @@
 """What changed between two readings of one machine: two Machines in, a list of changes out.
 
-Only facts that both tell are compared. What moves from second to second (clocks now, power, heat, load) is no
+Only facts that both have are compared. What moves from second to second (clocks now, power, heat, load) is no
 change, and of a counter only a rise is.
 """
 
@@ -36,7 +36,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.diff/1"):
-    """All that changed. `compared`: facts that both tell; `one_sided`: facts that only one of them tells."""
+    """All that changed. `compared`: facts that both have; `one_sided`: facts that only one of them has."""
 
     old_source: str
     new_source: str

@@ -40,7 +40,7 @@ _VALUES: dict[str, type[msgspec.Struct]] = {
 
 
 def reason_for(missing: Mapping[str, str], path: str) -> str | None:
-    """Give why the fact at a path is missing; a reason for a whole part holds for all facts in it."""
+    """Return why the fact at a path is missing; a reason for a whole part holds for all facts in it."""
     while path:
         if path in missing:
             return missing[path]
@@ -49,7 +49,7 @@ def reason_for(missing: Mapping[str, str], path: str) -> str | None:
 
 
 def reason_in_words(reason: str) -> str:
-    """Give NVML's name of a reason with its meaning beside it; other reasons in lower case."""
+    """Return NVML's name of a reason with its meaning beside it; other reasons in lower case."""
     if reason in _REASONS:
         return f"{reason}, {_REASONS[reason]}"
     return plain(
@@ -60,10 +60,10 @@ def reason_in_words(reason: str) -> str:
 
 
 def not_read(machine: Machine) -> dict[str, str]:
-    """Give what could not be read and why, without what a card does not have: the fabric of NVSwitches.
+    """Return what could not be read and why, without what a card does not have: the fabric of NVSwitches.
 
-    That is where the driver says that there is none, and no NVLink leads to a switch (NVSwitches before those
-    of Hopper tell no fabric). `Machine.missing` keeps it.
+    That is where the driver reports none, and no NVLink leads to a switch (NVSwitches before those
+    of Hopper report no fabric). `Machine.missing` keeps it.
     """
     without = {
         str(gpu.index)
@@ -82,7 +82,7 @@ def _is_fabric_of(path: str, gpus: Collection[str]) -> bool:
 
 
 def missing_view(machine: Machine, width: int) -> list[Line]:
-    """Give what could not be read: every reason once for each set of GPUs or pairs, then the facts."""
+    """Return what could not be read: every reason once for each set of GPUs or pairs, then the facts."""
     groups = grouped_missing(not_read(machine))
     room = body_width((subject for subject, _ in groups), width)
     return labelled(
@@ -103,7 +103,7 @@ def _reason_and_facts(reason: str, facts: str, width: int) -> list[Line]:
 def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
     """Group missing facts: who lacks them and why -> which ones.
 
-    `{"gpus[0].pstate": R, "gpus[1].pstate": R}` gives `{("GPUs 0-1", R): "P-state"}`. A `*` in the place of
+    `{"gpus[0].pstate": R, "gpus[1].pstate": R}` becomes `{("GPUs 0-1", R): "P-state"}`. A `*` in the place of
     an index means all.
     """
     holders: dict[tuple[str, str, str], list[str]] = {}  # (kind, fact, reason): keys

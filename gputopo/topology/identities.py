@@ -1,6 +1,6 @@
 """Takes out of a machine what identifies a person, an account or one piece of hardware.
 
-UUIDs and users are known by their place. Process names, lines of captures and what two sources said may hold
+UUIDs and users are known by their place. Process names, lines of captures and contradictory values may hold
 anything: they are searched for the forms that identities have.
 """
 
@@ -34,19 +34,19 @@ _WINDOWS_PROGRAM = re.compile(r'"?(?P<path>[^"]*?\.(?:exe|com|bat|cmd))(?=["\s]|
 
 
 def scrubbed(text: str) -> str:
-    """Give the text with UUIDs, MAC and InfiniBand addresses and the names of home folders left out."""
+    """Return the text with UUIDs, MAC and InfiniBand addresses and the names of home folders left out."""
     for pattern in _PATTERNS:
         text = pattern.sub(LEFT_OUT, text)
     return text
 
 
 def scrubbed_line(text: str) -> str:
-    """Give a line of a capture; one that is labelled as an identity is left out altogether."""
+    """Return a line of a capture; one that is labelled as an identity is left out altogether."""
     return LEFT_OUT if _LABEL.search(text) else scrubbed(text)
 
 
 def names_identity(fact: str) -> bool:
-    """Tell whether a fact, by its path, is one that identifies: `gpus[0].uuid`."""
+    """Return whether a fact, by its path, is one that identifies: `gpus[0].uuid`."""
     return _LABEL.search(fact) is not None
 
 
@@ -55,7 +55,7 @@ def _bare_bandwidth(told: Bandwidth) -> Bandwidth:
 
 
 def scrubbed_value(value: Any) -> Any:
-    """Give a JSON value with all its texts scrubbed, and left out under a key that names an identity."""
+    """Return a JSON value with all its texts scrubbed, and left out under a key that names an identity."""
     if isinstance(value, str):
         return scrubbed(value)
     if isinstance(value, dict):
@@ -67,11 +67,11 @@ def scrubbed_value(value: Any) -> Any:
 
 
 def program_name(command: str, user: str | None = None) -> str | None:
-    """Give a process's program without folders and arguments: those tell about the person.
+    """Return a process's program without folders and arguments: those identify the person.
 
     None where nothing is left, where it is a user's name, and where a path with blanks was cut apart so that
     the first part ends at a home folder (`/home/jane doe/bin/python`). On Windows a path may have blanks: it
-    ends with `.exe` or the like, and None is given where the end cannot be told.
+    ends with `.exe` or the like, and None is given where its end is unclear.
     """
     first = next(iter(command.split()), "")
     if _ON_WINDOWS.match(command):
@@ -86,7 +86,7 @@ def program_name(command: str, user: str | None = None) -> str | None:
 
 
 def without_identities(machine: Machine) -> Machine:
-    """Give the machine without UUIDs, user names and folders of programs, and with all free text scrubbed."""
+    """Return the machine without UUIDs, user names and folders of programs, its free text scrubbed."""
     replace = msgspec.structs.replace
     detail = machine.driver.detail
     return replace(

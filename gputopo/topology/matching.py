@@ -1,6 +1,5 @@
 """Which GPU of one capture is which of another, and a capture renumbered to fit the first."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,21 +9,20 @@ import msgspec
 
 from gputopo.captures import places
 from gputopo.captures.bandwidth import single_device
+from gputopo.values.fact_path import FactPath, item
 from gputopo.values.links import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 
 T = TypeVar("T", Gpu, Nic)
 
-# Programs whose numbers are CUDA's and which may tell no address.
+# Programs whose numbers are CUDA's and which may show no address.
 _COUNT_AS_CUDA = (single_device.SOURCE, "nvbandwidth", "p2pBandwidthLatencyTest")
 _COUNTED = ("ok", "no_device")  # the driver states in which an empty list of GPUs is a statement
-
-_INDEXED = re.compile(r"(gpus|nics|links)\[(\d+)(?:-(\d+))?\]|\b(gpu|nic):(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A fact that two captures tell differently: what the first said, and what the other said."""
+    """A fact on which two captures disagree: the value of the first and that of the other."""
 
     fact: str
     first: str
@@ -37,8 +35,8 @@ def aligned(
     """Renumber the GPUs and NICs of `other` as `first` numbers them, and leave out those it does not have.
 
     They are matched by UUID or PCI address (NICs: or name) where both have one, else by index; where `other`
-    is of a program that counts as CUDA does, by `cuda`, the first's index of CUDA's numbers. The list says
-    where the two do not agree which devices there are.
+    is of a program that counts as CUDA does, by `cuda`, the first's index of CUDA's numbers. The list has
+    the disagreements on which devices there are.
     """
     order = (cuda or {}) if other.source in _COUNT_AS_CUDA else {}
     gpus, found = _matched("gpus", "GPU", first.gpus, other.gpus, _gpu_identities, order)
@@ -64,7 +62,7 @@ def aligned(
 
 
 def cuda_order(first: Machine, machines: Iterable[Machine]) -> dict[int, int]:
-    """Give the first's index of each of CUDA's numbers that any capture tells."""
+    """Return the first's index of each of CUDA's numbers that any capture has."""
     told = [machine if machine is first else aligned(first, machine)[0] for machine in machines]
     gpus = [gpu for machine in told for gpu in machine.gpus]
     return {gpu.cuda_index: gpu.index for gpu in reversed(gpus) if gpu.cuda_index is not None}
@@ -88,8 +86,8 @@ def _matched(
     identities: Callable[[T], dict[str, str]],
     order: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[dict[int, int], list[Disagreement]]:
-    """Give the first's index of each device of the other that it has, and the disagreements."""
-    if not first and fact == "nics":  # most captures say nothing of NICs
+    """Return the first's index of each device of the other that it has, and the disagreements."""
+    if not first and fact == "nics":  # most captures have no NICs
         return {device.index: device.index for device in other}, []
     found: list[Disagreement] = []
     if other and len(first) != len(other):
@@ -101,7 +99,7 @@ def _matched(
             if shared and identities(device)[min(shared)] == identities(mine)[min(shared)]:
                 numbers[device.index] = mine.index
     if fact == "nics" and len(first) != len(other):
-        return numbers, found  # one lists cards that the other leaves out: places tell nothing
+        return numbers, found  # one lists cards that the other leaves out: their order is no help
     by_index = {mine.index: mine for mine in first}
     for device in other:
         there = by_index.get(order.get(device.index, device.index))
@@ -112,7 +110,7 @@ def _matched(
             numbers[device.index] = there.index
         else:
             kind = min(shared)
-            place = f"{fact}[{there.index}].{kind}"
+            place = item(fact, there.index, kind)
             found.append(Disagreement(place, str(getattr(there, kind)), str(getattr(device, kind))))
     return numbers, found
 
@@ -137,30 +135,17 @@ def _nic(nic: Nic, gpus: dict[int, int], nics: dict[int, int]) -> Nic:
 
 
 def _fact(fact: str, gpus: dict[int, int], nics: dict[int, int]) -> str | None:
-    """Renumber the devices in a fact's path; None where the path names one that is left out."""
-    gone = False
-
-    def renumber(found: re.Match[str]) -> str:
-        nonlocal gone
-        room, a, b, kind, single = found.groups()
-        numbers = nics if room == "nics" or kind == "nic" else gpus
-        new = [numbers.get(int(old)) for old in (a, b, single) if old is not None]
-        if None in new:
-            gone = True
-            return found[0]
-        indices = "-".join(str(index) for index in sorted(i for i in new if i is not None))
-        return f"{kind}:{indices}" if kind else f"{room}[{indices}]"
-
-    renamed = _INDEXED.sub(renumber, fact)
-    return None if gone else renamed
+    """Renumber the devices in a fact's address; None where it names one that is left out."""
+    renumbered = FactPath.parse(fact).renumbered(gpus, nics)
+    return None if renumbered is None else renumbered.text
 
 
 def first_with_gpus(machines: Iterable[Machine]) -> Machine | None:
-    """Give the first capture that says which GPUs there are, if only that there are none."""
+    """Return the first capture that shows which GPUs there are, if only that there are none."""
     whole = [m for m in machines if not _is_part(m)]
     return next((m for m in whole if m.gpus or m.driver.status in _COUNTED), None)
 
 
 def _is_part(machine: Machine) -> bool:
-    """Tell whether a capture is of some GPUs of a machine, and says nothing of how many there are."""
+    """Return whether a capture is of some GPUs of a machine only, without their number."""
     return machine.source == single_device.SOURCE

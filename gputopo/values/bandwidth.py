@@ -159,12 +159,12 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
 
 
 def gpu_of(place: str) -> int | None:
-    """Give the index of a place `gpu:3`, None for a place that is no GPU."""
+    """Return the index of a place `gpu:3`, None for a place that is no GPU."""
     kind, _, number = place.partition(":")
     return int(number) if kind == "gpu" and number.isdecimal() else None
 
 
 def node_of(place: str) -> int | None:
-    """Give the index of a place `node:1`, None for any other place."""
+    """Return the index of a place `node:1`, None for any other place."""
     kind, _, number = place.partition(":")
     return int(number) if kind == "node" and number.isdecimal() else None

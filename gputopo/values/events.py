@@ -333,7 +333,7 @@ _decoder = msgspec.json.Decoder(Event)
 
 
 def encode_line(event: Event) -> bytes:
-    """Give an event as one line of JSON, newline included."""
+    """Return an event as one line of JSON, newline included."""
     return msgspec.json.encode(event) + b"\n"
 
 

@@ -139,7 +139,9 @@ def path_in_words(kind: type[msgspec.Struct], path: str) -> str:
     """Return a path within a value in words: `memory clock max`, `NVLink 2 speed`."""
     field = field_at(kind, path)
     beyond = _INDEX.sub("[]", path).removeprefix(field.path)
-    words = field.words.format(*_INDEX.findall(path)) if "{}" in field.words else field.words
+    words = field.words
+    for index in _INDEX.findall(path):
+        words = words.replace("{}", index, 1)
     return words + _spaced(beyond).replace(".", " ")
 
 

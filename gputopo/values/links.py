@@ -30,7 +30,7 @@ class Hop(Enum):
 
     @classmethod
     def from_level(cls, level: int) -> "Hop":
-        """Give the hop of an NVML level. Raises ValueError for a number that NVML does not define."""
+        """Return the hop of an NVML level. Raises ValueError for a number that NVML does not define."""
         for hop, number in _LEVELS.items():
             if number == level:
                 return hop

@@ -186,6 +186,6 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     unread: tuple[Unread, ...] = ()
 
     def link(self, a: int, b: int) -> Link | None:
-        """Give the link between two GPUs by index, in either order, or None if it is not known."""
+        """Return the link between two GPUs by index, in either order, or None if it is not known."""
         low, high = min(a, b), max(a, b)
         return next((link for link in self.links if (link.a, link.b) == (low, high)), None)

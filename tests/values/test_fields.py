@@ -24,6 +24,7 @@ from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNod
         (PciNode, "max_speed_gt_per_s", "max speed"),
         (Machine, "driver.cuda_version", "driver CUDA version"),
         (Gpu, "something_new", "something new"),
+        (Gpu, "{}", "{}"),
     ],
 )
 def test_a_path_in_words(kind: type[msgspec.Struct], path: str, words: str) -> None:

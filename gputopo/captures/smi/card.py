@@ -144,7 +144,7 @@ class Card:
     # What was collected, as a Gpu
 
     def gpu(self, index: int) -> tuple[Gpu, dict[str, str]]:
-        """Give the GPU, and why facts are missing, by the fact's path within the GPU."""
+        """Return the GPU, and why facts are missing, by the fact's path within the GPU."""
         values: dict[str, Any] = {}
         missing: dict[str, str] = {}
         for fact, tellings in self.told.items():
@@ -170,7 +170,7 @@ class Card:
         return msgspec.convert(nested, Gpu), missing | self.notes
 
     def contradictions(self) -> dict[str, tuple[str, str]]:
-        """Give what the output tells of a fact that does not change, first so and later otherwise."""
+        """Return what the output tells of a fact that does not change, first so and later otherwise."""
         found: dict[str, tuple[str, str]] = {}
         for fact, tellings in self.told.items():
             if field_at(Gpu, fact).stability != "fixed":
@@ -225,7 +225,7 @@ class Card:
 
 
 def _answers_nothing(values: Mapping[str, Any], missing: Mapping[str, str]) -> bool:
-    """Tell whether nothing but who the card is was answered, and errors for several other questions."""
+    """Return whether nothing but who the card is was answered, and errors for several other questions."""
     errors = sum(1 for why in missing.values() if _ERROR.fullmatch(why))
     return errors >= _FEWEST_ERRORS and all(map(_is_identity, values))
 

@@ -57,13 +57,13 @@ class _Line(NamedTuple):
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text has a line that names such columns, or is nothing but such lines without it."""
+    """Return whether the text has a line that names such columns, or is nothing but such lines without it."""
     lines = list(_lines(text))
     return any(map(_is_header, lines, _followers(lines))) or _is_headless(lines)
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Tell whether a line names the columns of a query, of whatever kind."""
+    """Return whether a line names the columns of a query, of whatever kind."""
     first, *below = _lines("\n".join(lines))
     return _is_header(first, next(iter(below), None)) or _is_other_query(first)
 
@@ -114,12 +114,12 @@ def _is_known(column: str) -> bool:
 
 
 def _followers(lines: Sequence[_Line]) -> list[_Line | None]:
-    """Give the line below each."""
+    """Return the line below each."""
     return [*lines[1:], None][: len(lines)]
 
 
 def _is_header(line: _Line, below: _Line | None) -> bool:
-    """Tell whether a line names the columns; where it names one only, a value must follow, and no list."""
+    """Return whether a line names the columns; where it names one only, a value must follow, and no list."""
     columns = [_column(cell) for cell in line.cells]
     if not all(columns) or _COMMAND.match(line.text) or _is_other_query(line):
         return False
@@ -131,13 +131,13 @@ def _is_header(line: _Line, below: _Line | None) -> bool:
 
 
 def _is_value(named: Named, line: _Line) -> bool:
-    """Tell whether a line is a value of a fact, or says why there is none."""
+    """Return whether a line is a value of a fact, or says why there is none."""
     silent = unanswered.read(line.text) is not None
     return silent or (len(line.cells) == 1 and not values.read(named.row.kind, line.text, bare=True).strange)
 
 
 def _is_other_query(line: _Line) -> bool:
-    """Tell whether a line names the columns of a query for programs or for retired pages."""
+    """Return whether a line names the columns of a query for programs or for retired pages."""
     columns = [_column(cell) for cell in line.cells]
     return any(map(_is_known, columns)) and not _NOT_OF_GPUS.isdisjoint(columns)
 
@@ -223,7 +223,7 @@ class _Table:
             self._cell(card, column, cell, line)
 
     def _is_talk(self, line: _Line) -> bool:
-        """Tell whether a line of one cell, below one column, is no value of it and no reason for none."""
+        """Return whether a line of one cell, below one column, is no value of it and no reason for none."""
         return len(self.columns) == 1 and not _is_value(names("csv").facts[self.columns[0]], line)
 
     def take_unanswered(self, line: _Line) -> bool:
@@ -269,7 +269,7 @@ class _Table:
         card.notice(cell)
 
     def machine(self) -> Machine:
-        """Give the GPUs as a machine."""
+        """Return the GPUs as a machine."""
         self._settle(below_is_a_row=False)
         return machine(
             SOURCE,

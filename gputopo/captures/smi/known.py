@@ -6,7 +6,7 @@ it; `*` at the end stands for any ending.
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Give the names of a list that commas part, in lower case."""
+    """Return the names of a list that commas part, in lower case."""
     return tuple(" ".join(name.lower().split()) for name in text.split(","))
 
 

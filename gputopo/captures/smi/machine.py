@@ -16,12 +16,12 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
 
 
 def unread(source: str, line: int, text: str) -> Unread:
-    """Give a line that was not understood, shortened, with no UUID in it."""
+    """Return a line that was not understood, shortened, with no UUID in it."""
     return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_MOST_SHOWN])
 
 
 def driver(told: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str]]:
-    """Give the driver and why versions are missing.
+    """Return the driver and why versions are missing.
 
     `nvidia-smi` writes the driver's version only after NVML has answered it: with one the driver is "ok".
     """
@@ -81,7 +81,7 @@ def machine(
 
 
 def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str) -> dict[str, str]:
-    """Give the reason of every fact that the output does not mention; said once where no GPU has it."""
+    """Return the reason of every fact that the output does not mention; said once where no GPU has it."""
     rows = (_place(row.fact) for row in table.GPU)
     facts = dict.fromkeys([*rows, "mig.instances", "processes"])
     untold = {
@@ -101,7 +101,7 @@ def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], sourc
 
 
 def _place(fact: str) -> str:
-    """Give the field of the Gpu in which a fact stands: dictionaries and lists are one field."""
+    """Return the field of the Gpu in which a fact stands: dictionaries and lists are one field."""
     for field in table.COLLECTED:
         if fact.startswith(f"{field}."):
             return field

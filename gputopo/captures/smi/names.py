@@ -26,7 +26,7 @@ class Names(NamedTuple):
     prefixes: tuple[str, ...]
 
     def is_unplaced(self, path: str) -> bool:
-        """Tell whether a name is known and has no place in a Machine; so are all names below it."""
+        """Return whether a name is known and has no place in a Machine; so are all names below it."""
         at = len(path)
         while at > 0:
             if path[:at] in self.unplaced:
@@ -35,7 +35,7 @@ class Names(NamedTuple):
         return path.startswith(self.prefixes)
 
     def nearest(self, above: Sequence[str], name: str) -> str | None:
-        """Give the path of a name under the nearest of the headings above where it is known by itself."""
+        """Return the path of a name under the nearest of the headings above where it is known by itself."""
         for depth in range(len(above), -1, -1):
             path = "/".join([*above[:depth], name])
             listed = (self.facts, self.processes, self.sections, self.unplaced)
@@ -44,7 +44,7 @@ class Names(NamedTuple):
         return None
 
     def below(self, section: str) -> list[Named]:
-        """Give the facts that are told under a section."""
+        """Return the facts that are told under a section."""
         return [named for name, named in self.facts.items() if name.startswith(f"{section}/")]
 
 
@@ -57,7 +57,7 @@ _UNPLACED: dict[Dialect, tuple[str, ...]] = {
 
 @functools.cache
 def names(dialect: Dialect) -> Names:
-    """Give the names of one way to print, in lower case."""
+    """Return the names of one way to print, in lower case."""
     facts = _by_name(table.GPU, dialect)
     processes = (
         {name: row for row in table.PROCESS for name in row.names(dialect)} if dialect != "csv" else {}

@@ -34,7 +34,7 @@ _PADDED = re.compile(r"\S\s+: \S")  # `name   : value`, as no prompt or log line
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text holds an output of `nvidia-smi -q`, or a part with headings and facts of it."""
+    """Return whether the text holds an output of `nvidia-smi -q`, or a part with headings and facts of it."""
     if _LOG.search(text) is not None:
         return True
     headed = _GPU_LINE.search(text) is not None
@@ -46,7 +46,7 @@ def recognise(text: str) -> bool:
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Tell whether a line is the one above each output."""
+    """Return whether a line is the one above each output."""
     return _LOG.search(lines[0]) is not None
 
 
@@ -170,7 +170,7 @@ class _Reading:
                 self._note(line)
 
     def numbered(self, headed: bool) -> dict[int, Card]:
-        """Give the GPUs as they stand, by index; those that did not answer in their places.
+        """Return the GPUs as they stand, by index; those that did not answer in their places.
 
         Without a line that names a GPU (`headed`) a card of which nothing is told is none.
         """

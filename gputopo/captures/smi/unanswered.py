@@ -45,7 +45,7 @@ def read(line: str) -> Unanswered | None:
 def numbered(
     rows: Mapping[int, Card], unanswered: Sequence[Unanswered], names: Names, *, own: bool
 ) -> dict[int, Card]:
-    """Give all cards by index, those that did not answer in their places.
+    """Return all cards by index, those that did not answer in their places.
 
     A GPU that has a row is no other one. NVML counts by PCI address: that places a GPU among rows that have
     one, else the number in its line does; with neither it comes last, and the reason stands in `missing`.
@@ -68,14 +68,14 @@ def _has_row(told: Unanswered, rows: Mapping[int, Card], own: bool) -> bool:
 
 
 def _is(told: Unanswered, index: int, card: Card, own: bool) -> bool:
-    """Tell whether a line is about a card: by address where both have one, else by an index of its own."""
+    """Return whether a line is about a card: by address where both have one, else by an index of its own."""
     if told.address is not None and card.address is not None:
         return told.address == card.address
     return own and told.number == index
 
 
 def _in_gaps(rows: Mapping[int, Card], new: Sequence[Unanswered], names: Names) -> dict[int, Card]:
-    """Give each new card the number in its line, else the first free one behind the lower addresses."""
+    """Return each new card the number in its line, else the first free one behind the lower addresses."""
     cards = dict(rows)
     for one in sorted(new, key=lambda one: (one.number is None, one.number, one.address or "~")):
         below = [n for n, row in cards.items() if one.address and (row.address or "~") < one.address]
@@ -107,7 +107,7 @@ def _free(cards: Mapping[int, Card], since: int = 0) -> Iterator[int]:
 
 
 def _places(told: Unanswered, rows: Mapping[int, Card]) -> bool:
-    """Tell whether a line's address says where its GPU stands among the rows."""
+    """Return whether a line's address says where its GPU stands among the rows."""
     return told.address is not None and any(row.address is not None for row in rows.values())
 
 

@@ -43,12 +43,12 @@ _PROCESSES = {"C": "compute", "G": "graphics", "C+G": "compute+graphics", "M": "
 
 
 def clean(text: str) -> str:
-    """Give a value on one line, without the note that a name is deprecated."""
+    """Return a value on one line, without the note that a name is deprecated."""
     return _DEPRECATED.sub("", " ".join(text[:_LONGEST].split()))
 
 
 def is_whole(text: str) -> bool:
-    """Tell whether the very end of a text is surely not cut: it is a unit or a word that is known."""
+    """Return whether the very end of a text is surely not cut: it is a unit or a word that is known."""
     return _WHOLE.search(text) is not None
 
 

@@ -29,7 +29,7 @@ _DEEPEST = 24  # the deepest element of any driver is at 7
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text holds an nvidia-smi log in XML, or its beginning."""
+    """Return whether the text holds an nvidia-smi log in XML, or its beginning."""
     return re.search(rf"<(?:!DOCTYPE\s+)?{_ROOT}\b", text) is not None
 
 

@@ -59,7 +59,7 @@ class Exposition:
             self._add("gauge", name, says, state == now, {**labels, "state": state})
 
     def text(self) -> str:
-        """Give all series as text that ends with a newline, or nothing where there are none."""
+        """Return all series as text that ends with a newline, or nothing where there are none."""
         return "".join(
             f"# HELP {name} {_escaped(says)}\n# TYPE {name} {kind}\n"
             + "".join(f"{name}{labels} {value}\n" for labels, value in self._series[name].items())

@@ -13,7 +13,7 @@ _LEVEL = "how far apart two devices are: 0 one board, 10 PIX, 20 PXB, 30 PHB, 40
 
 
 def exposition(inspection: Inspection) -> str:
-    """Give all series of an inspection. What is not known has no series: it is never written as 0."""
+    """Return all series of an inspection. What is unknown has no series: it is never written as 0."""
     machine = inspection.machine
     out = Exposition()
     _machine(out, machine)
