@@ -33,7 +33,7 @@ class Format(Protocol):
 
 
 def formats() -> tuple[Format, ...]:
-    """Give the formats in the order in which they are tried: the one that is surest of itself first."""
+    """Return the formats in the order in which they are tried: the one that is surest of itself first."""
     from gputopo.captures import markdown_table, nvlink_status, tensorflow_log
     from gputopo.captures.bandwidth import nvbandwidth_json, programs
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
@@ -179,7 +179,7 @@ def _nearest(source: str) -> str:
 
 
 def _decoded(data: bytes, origin: str) -> str:
-    """Give the text. Raises InputError if it is none, or too long."""
+    """Return the text. Raises InputError if it is none, or too long."""
     if len(data) > _MOST_BYTES:
         raise InputError(f"{origin} is larger than {_MOST_BYTES >> 20} MiB", "give the capture alone")
     text = intake.decoded(data)

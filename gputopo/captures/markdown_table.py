@@ -48,7 +48,7 @@ class _Row:
 
 
 def recognise(text: str) -> bool:
-    """Tell whether a line of the text is a table's row with a PCI address in a cell."""
+    """Return whether a line of the text is a table's row with a PCI address in a cell."""
     return bool(_rows(text))
 
 
@@ -89,7 +89,7 @@ def _rows(text: str) -> list[_Row]:
 
 
 def _header(text: str, first: _Row) -> tuple[str, ...] | None:
-    """Give the titles above the first row, if there is a header over a rule and as wide as the rows."""
+    """Return the titles above the first row, if there is a header over a rule and as wide as the rows."""
     lines = text.splitlines()[: first.line - 1]
     if len(lines) < 2 or not _RULE.fullmatch(lines[-1].strip()):
         return None
@@ -98,7 +98,7 @@ def _header(text: str, first: _Row) -> tuple[str, ...] | None:
 
 
 def _named(titles: Sequence[str]) -> dict[int, str]:
-    """Give what each column is by its title; a title that fits nothing, or twice the same, is left out."""
+    """Return what each column is by its title; a title that fits nothing, or twice the same, is left out."""
     kinds = {
         column: kind
         for column, title in enumerate(titles)
@@ -108,7 +108,7 @@ def _named(titles: Sequence[str]) -> dict[int, str]:
 
 
 def _shaped(rows: Sequence[_Row]) -> dict[int, str]:
-    """Give what each column surely is by the shape of its cells."""
+    """Return what each column surely is by the shape of its cells."""
     columns = list(zip(*(row.cells for row in rows), strict=True))
     kinds: dict[int, str] = {}
     pairs: list[int] = []
@@ -133,7 +133,7 @@ def _shaped(rows: Sequence[_Row]) -> dict[int, str]:
 
 
 def _same_for_each_card(columns: Sequence[Sequence[str]], cells: Sequence[str], rows: Sequence[_Row]) -> bool:
-    """Tell whether cards of one name always have one number: then it is the size, not what is in use."""
+    """Return whether cards of one name always have one number: then it is the size, not what is in use."""
     name = next((column for column in columns if all(_CARD.search(cell) for cell in column)), None)
     return name is not None and len(rows) > 1 and len(set(zip(name, cells, strict=True))) == len(set(name))
 
@@ -144,7 +144,7 @@ def _all_in(cells: Sequence[str], allowed: Sequence[int]) -> bool:
 
 
 def _first_is_most(title: str, cells: Sequence[str]) -> bool | None:
-    """Tell whether the first of each pair is the highest; None where neither title nor pairs tell."""
+    """Return whether the first of each pair is the highest; None where neither title nor pairs tell."""
     words = re.findall(r"max|cur|now", title.lower())
     if len(set(words)) > 1:
         return bool(words[0] == "max")
@@ -157,7 +157,7 @@ def _first_is_most(title: str, cells: Sequence[str]) -> bool | None:
 def _gpu(
     position: int, row: _Row, columns: Mapping[int, str], first_is_most: Mapping[int, bool | None]
 ) -> tuple[Gpu, list[str]]:
-    """Give the GPU of a row, and the cells that told nothing certain."""
+    """Return the GPU of a row, and the cells that told nothing certain."""
     told: dict[str, str] = {}
     pairs: dict[str, tuple[int, int]] = {}
     left: list[str] = []

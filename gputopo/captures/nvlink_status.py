@@ -42,7 +42,7 @@ class _Card:
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text has a GPU's line and below it a link's, or NVML's words about links."""
+    """Return whether the text has a GPU's line and below it a link's, or NVML's words about links."""
     if _GPU.search(text) is None:
         return False
     lines = text.splitlines()
@@ -50,7 +50,7 @@ def recognise(text: str) -> bool:
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Tell whether a line is a GPU's with a link's below it."""
+    """Return whether a line is a GPU's with a link's below it."""
     return _GPU.match(lines[0]) is not None and recognise("\n".join(lines[:2]))
 
 
@@ -115,6 +115,6 @@ def _machine(cards: dict[int, _Card], unread: list[Unread]) -> Machine:
 
 
 def _down_like_its_equals(card: _Card, cards: Iterable[_Card]) -> dict[int, NvLink]:
-    """Give the links of a card that are all down, as many as a card of its model here has; else none."""
+    """Return the links of a card that are all down, as many as a card of its model here has; else none."""
     equals = [other.links for other in cards if other.name == card.name]
     return {number: NvLink(link=number, active=False) for number in max(equals, key=len)}

@@ -24,12 +24,12 @@ class Device:
 
 
 def gpu(index: int) -> str:
-    """Give the place of a GPU."""
+    """Return the place of a GPU."""
     return f"gpu:{index}"
 
 
 def gpus_in_pci_order(devices: Mapping[int, Device]) -> tuple[tuple[Gpu, ...], dict[int, int]]:
-    """Give the GPUs of a CUDA program's list, and the index of each by its CUDA number.
+    """Return the GPUs of a CUDA program's list, and the index of each by its CUDA number.
 
     GPUs are numbered by PCI address, as NVML does, where the list tells the address of every one; CUDA's own
     order is the fastest first. Without addresses CUDA's numbers stand.
@@ -57,7 +57,7 @@ def gpus_in_pci_order(devices: Mapping[int, Device]) -> tuple[tuple[Gpu, ...], d
 
 
 def renumbered(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
-    """Give the same measurement with other GPU indices; what is of a GPU that `gpus` lacks is left out."""
+    """Return the same measurement with other GPU indices; what is of a GPU that `gpus` lacks is left out."""
     return msgspec.structs.replace(
         bandwidth,
         samples=tuple(s for old in bandwidth.samples if (s := _sample(old, gpus)) is not None),
@@ -76,7 +76,7 @@ def renumbered(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
 
 
 def gpus_named(bandwidth: Bandwidth) -> set[int]:
-    """Give the GPUs whose copies were measured or failed, and those of uplink groups."""
+    """Return the GPUs whose copies were measured or failed, and those of uplink groups."""
     places = [place for sample in bandwidth.samples for place in (sample.source, sample.destination)]
     places += [place for failure in bandwidth.failures for place in (failure.source, failure.destination)]
     named = {index for place in places if (index := gpu_of(place)) is not None}
@@ -106,7 +106,7 @@ def _failure(failure: Failure, gpus: Mapping[int, int]) -> Failure | None:
 
 
 def _ends(value: Sample | Failure, gpus: Mapping[int, int]) -> dict[str, str | None] | None:
-    """Give where a copy began and ended and its group under the new indices; None if a GPU of it is gone."""
+    """Return the ends and the group of a copy under the new indices; None if a GPU of it is gone."""
     source, destination = in_text(value.source, gpus), in_text(value.destination, gpus)
     if source is None or destination is None:
         return None

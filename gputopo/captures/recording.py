@@ -39,7 +39,7 @@ class _Measured(msgspec.Struct, tag_field="schema", tag="gputopo.bandwidth/1"):
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text is, or begins as, a JSON object with one of our schemas."""
+    """Return whether the text is, or begins as, a JSON object with one of our schemas."""
     return text.lstrip().startswith("{") and _OURS.search(text) is not None
 
 
@@ -102,7 +102,7 @@ def _check_bandwidth(bandwidth: Bandwidth, gpus: set[int], origin: str) -> None:
 
 @functools.cache
 def bundled_names() -> tuple[str, ...]:
-    """Give the names of the bundled machines, sorted."""
+    """Return the names of the bundled machines, sorted."""
     folder = _folder()
     return tuple(
         sorted(file.name.removesuffix(_SUFFIX) for file in folder.iterdir() if file.name.endswith(_SUFFIX))

@@ -60,12 +60,12 @@ class _Reading:
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text has a line in which TensorFlow names a GPU."""
+    """Return whether the text has a line in which TensorFlow names a GPU."""
     return any(found.search(text) for found in (_FOUND, _CREATED, _ADDRESS))
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Tell whether TensorFlow names a GPU in a line."""
+    """Return whether TensorFlow names a GPU in a line."""
     return recognise(lines[0])
 
 
@@ -151,7 +151,7 @@ def _machine(reading: _Reading) -> Machine:
 
 
 def _numbers(by_address: dict[str, list[_Device]]) -> dict[str, int]:
-    """Give the CUDA number of each address that has just one, where no other address has it too.
+    """Return the CUDA number of each address that has just one, where no other address has it too.
 
     A log of several processes, each with one visible GPU, calls each of them device 0.
     """
@@ -171,7 +171,7 @@ def _gpu(
     missing: dict[str, str],
     contradictions: list[Contradiction],
 ) -> Gpu:
-    """Give one GPU from all blocks that tell of it, the first one first."""
+    """Return one GPU from all blocks that tell of it, the first one first."""
     names = dict.fromkeys(device.name for device in devices if device.name)
     if len(names) > 1:
         said = {f"{SOURCE} ({place})": name for place, name in enumerate(names, 1)}

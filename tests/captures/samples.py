@@ -240,7 +240,7 @@ ALL = {
 
 
 def packed(folder: Path, mode: str = "w:gz") -> bytes:
-    """Give a tar of a folder, its name first, as hwloc-gather-topology packs it."""
+    """Return a tar of a folder, its name first, as hwloc-gather-topology packs it."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]
         archive.add(folder, arcname=folder.name)

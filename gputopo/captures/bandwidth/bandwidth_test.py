@@ -98,7 +98,7 @@ class _Run:
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text has a line that only these programs print."""
+    """Return whether the text has a line that only these programs print."""
     return _MARKS.search(text) is not None
 
 

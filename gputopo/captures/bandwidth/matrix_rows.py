@@ -21,12 +21,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def plain(line: str) -> str:
-    """Give a line without colours and the marks that quoting leaves around it."""
+    """Return a line without colours and the marks that quoting leaves around it."""
     return _COLOUR.sub("", line).strip().strip("`|>#").strip()
 
 
 def without_cut_number(text: str) -> str:
-    """Give a text whose last number is "?" where the text ends in the middle of it.
+    """Return a text whose last number is "?" where the text ends in the middle of it.
 
     These tools print their numbers with as many decimals each, so one at the very end of a text with fewer
     than the number with decimals before it has lost some. bandwidthTest's first has one.
@@ -50,12 +50,12 @@ def positive(word: str, most: float = MOST_GB_PER_S) -> float | None:
 
 
 def is_empty(word: str) -> bool:
-    """Tell whether a cell says that there is no number."""
+    """Return whether a cell says that there is no number."""
     return word.lower() in _EMPTY
 
 
 def is_zero(word: str) -> bool:
-    """Tell whether a cell is a zero, which some tools print where nothing was measured."""
+    """Return whether a cell is a zero, which some tools print where nothing was measured."""
     return _NUMBER.fullmatch(word) is not None and float(word) == 0
 
 

@@ -32,7 +32,7 @@ _MIB = 2**20
 
 
 def recognise(text: str) -> bool:
-    """Tell whether a JSON object of nvbandwidth begins in the text."""
+    """Return whether a JSON object of nvbandwidth begins in the text."""
     return _START.search(text) is not None
 
 
@@ -125,7 +125,7 @@ def _parts(test: str, rows: list[list[str]], width: int) -> list[tuple[Part | No
 
 
 def _unfinished(cases: Any) -> str | None:
-    """Give the test that was running when the error came: the last one, if it has no result."""
+    """Return the test that was running when the error came: the last one, if it has no result."""
     last = cases[-1] if isinstance(cases, list) and cases else None
     if not isinstance(last, dict) or "bandwidth_matrix" in last:
         return None

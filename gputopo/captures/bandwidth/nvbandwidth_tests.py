@@ -142,7 +142,7 @@ def fail(report: Report, test: str | None, says: str) -> None:
 
 
 def ends_the_run(says: str) -> bool:
-    """Tell whether nvbandwidth exits after this error, so that no other test follows."""
+    """Return whether nvbandwidth exits after this error, so that no other test follows."""
     return _ENDS.search(says) is not None
 
 
@@ -268,23 +268,23 @@ def _before_0_8(version: str | None) -> bool:
 
 
 def is_known(test: str) -> bool:
-    """Tell whether this is one of the tests on one machine."""
+    """Return whether this is one of the tests on one machine."""
     whole = ("host_device_latency_sm", "device_to_device_latency_sm", "device_local_copy")
     return test in whole or any(form.fullmatch(test) for form in (_HOST, PAIRS, _FAN))
 
 
 def is_between_gpus(test: str) -> bool:
-    """Tell whether a test copies from GPU to GPU."""
+    """Return whether a test copies from GPU to GPU."""
     return "device_to_device" in test or _FAN.fullmatch(test) is not None
 
 
 def goes_into_one(test: str) -> bool:
-    """Tell whether the bytes end in the one GPU: all_to_one by writing, one_to_all by reading."""
+    """Return whether the bytes end in the one GPU: all_to_one by writing, one_to_all by reading."""
     return test.startswith(("all_to_one_write", "one_to_all_read"))
 
 
 def ends(test: str) -> tuple[Kind, str, str]:
-    """Give the kind of a test and the places between which it copies, all GPUs as one place."""
+    """Return the kind of a test and the places between which it copies, all GPUs as one place."""
     if "latency" in test:
         return "latency", HOST if test.startswith("host") else ALL_GPUS, ALL_GPUS
     if test == "device_local_copy":
@@ -297,7 +297,7 @@ def ends(test: str) -> tuple[Kind, str, str]:
 
 
 def method(test: str) -> Method:
-    """Give how a test moves its bytes. Its kernels run on the GPU where the other side is host memory."""
+    """Return how a test moves its bytes. Its kernels run on the GPU where the other side is host memory."""
     if not test.endswith("_sm"):
         return "copy_engine"
     if "latency" in test or "_read_" in test or test.startswith("host_to"):

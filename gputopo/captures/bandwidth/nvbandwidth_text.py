@@ -63,7 +63,7 @@ class _Table:
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text has a line that only this program prints."""
+    """Return whether the text has a line that only this program prints."""
     return _MARKS.search(text) is not None
 
 
@@ -136,7 +136,7 @@ class _Reader:
             self.table.test = name
 
     def _without_table(self) -> str | None:
-        """Give the test that was begun, where nothing of it has come yet."""
+        """Return the test that was begun, where nothing of it has come yet."""
         begun, self.test = self.test, None
         return begun if self.table is None else None
 
@@ -156,7 +156,7 @@ class _Reader:
         return True
 
     def _is_host_name(self, line: str) -> bool:
-        """Tell whether this line has the host's name: above the devices, or of an MPI process.
+        """Return whether this line has the host's name: above the devices, or of an MPI process.
 
         Such lines are dropped, since they identify a person's machine.
         """

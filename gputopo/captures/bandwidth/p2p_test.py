@@ -35,7 +35,7 @@ _MARKS = re.compile(
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text has a line that only this program prints."""
+    """Return whether the text has a line that only this program prints."""
     return (
         _MARKS.search(text) is not None or re.search(r"CAN(?:NOT)? Access Peer Device=\d", text) is not None
     )
@@ -94,7 +94,7 @@ def _heading(line: str) -> Table | None:
 
 
 def _opened(line: str, heading: Table | None) -> Table | None:
-    """Give the table that a header line begins, of the kind that the heading above it tells."""
+    """Return the table that a header line begins, of the kind that the heading above it tells."""
     corner, *words = line.split() or [""]
     columns = devices(words)
     if corner not in _CORNERS or columns is None:
@@ -112,7 +112,7 @@ def _opened(line: str, heading: Table | None) -> Table | None:
 
 
 def _implied(line: str, heading: Table) -> Table | None:
-    """Give the table of a row that follows its heading at once: the line of device numbers was lost."""
+    """Return the table of a row that follows its heading at once: the line of device numbers was lost."""
     first = row(line)
     if first is None or first[0] != 0:
         return None

@@ -12,7 +12,7 @@ _REASON = "CUDA: cannot access peer"
 def links(
     access: Mapping[tuple[int, int], set[bool]], source: str
 ) -> tuple[tuple[Link, ...], dict[str, str], tuple[Contradiction, ...]]:
-    """Give the pairs of which access is told, by (from, to), and what of them is missing or contradicts.
+    """Return the pairs of which access is told, by (from, to), and what of them is missing or contradicts.
 
     A pair of which both is told has no status.
     """

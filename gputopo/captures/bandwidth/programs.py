@@ -30,7 +30,7 @@ _NOISE = re.compile(
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text has a line of one of these programs."""
+    """Return whether the text has a line of one of these programs."""
     return not text.lstrip().startswith("{") and _programs(text) != []
 
 
@@ -71,7 +71,7 @@ def with_unread(machine: Machine, rest: str) -> Machine:
 
 
 def _programs(text: str) -> list[ModuleType]:
-    """Give the parsers that recognise the text. They are loaded only where it has a word of theirs."""
+    """Return the parsers that recognise the text. They are loaded only where it has a word of theirs."""
     if _WORDS.search(text) is None:
         return []
     from gputopo.captures.bandwidth import bandwidth_test, nvbandwidth_text, p2p_test

@@ -28,7 +28,7 @@ class Run:
 
 
 def numbers(runs: Sequence[Run]) -> tuple[list[int], list[str]]:
-    """Give each run's GPU, and what was assumed.
+    """Return each run's GPU, and what was assumed.
 
     In this order: what the runs were told to see; their own numbers, where one is above 0; the numbers beside
     them, where all differ; GPU 0 for all, where they complete one another; else their order.
@@ -51,7 +51,7 @@ def numbers(runs: Sequence[Run]) -> tuple[list[int], list[str]]:
 
 
 def are_of_one_gpu(runs: Sequence[tuple[str | None, Sequence[Sample]]]) -> bool:
-    """Tell whether runs complete one another: cards of one name, and nothing measured twice."""
+    """Return whether runs complete one another: cards of one name, and nothing measured twice."""
     measured = [key for _, samples in runs for key in {(s.kind, s.pinned, s.bytes) for s in samples}]
     return len({name for name, _ in runs}) == 1 and len(measured) == len(set(measured))
 

@@ -1,4 +1,4 @@
-"""The matrices of hwloc's XML: latencies between memory nodes, NVLink bandwidth between GPUs."""
+"""The matrices of hwloc's XML: latencies between NUMA nodes, NVLink bandwidth between GPUs."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ class _Matrix(NamedTuple):
 
 
 def numa(root: "Element", nodes: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Give each memory node's distances to nodes 0, 1, ..., 10 for itself as the kernel has them."""
+    """Return each NUMA node's distances to nodes 0, 1, ..., 10 for itself as the kernel has them."""
     for matrix in _matrices(root):
         ends = [int(end) for end in matrix.ends if end.isdigit()]
         if matrix.kind == "NUMANode" and "Latency" in matrix.name and sorted(ends) == list(nodes):
@@ -46,7 +46,7 @@ def nvlinks(
     ids: Mapping[str, str],
     names: Mapping[str, str | None],
 ) -> Counts:
-    """Give a function that counts the NVLinks of two GPUs by address; None where they are no whole number.
+    """Return a function that counts the NVLinks of two GPUs by address; None where they are no whole number.
 
     `gpu_of`: PCI addresses by hwloc's number of the NVML device; `ids`: the kind of every numbered object;
     `names`: the cards by address. Bandwidth to NVSwitches counts for every pair, as much as the lesser has.
@@ -79,7 +79,7 @@ def nvlinks(
 
 
 def with_affinity(gpu: Gpu, cpus: str | None) -> Gpu:
-    """Give a GPU the CPUs of its memory node."""
+    """Return the GPU with the CPUs of its NUMA node."""
     return msgspec.structs.replace(gpu, cpu_affinity=cpus)
 
 
@@ -88,7 +88,7 @@ def _link_mb_per_s(name: str | None) -> int:
 
 
 def _matrices(root: "Element") -> list[_Matrix]:
-    """Give the matrices of hwloc 2 and 3 that are whole."""
+    """Return the matrices of hwloc 2 and 3 that are whole."""
     found: list[_Matrix] = []
     for element in root:
         if element.tag not in ("distances2", "distances2hetero"):

@@ -30,7 +30,7 @@ _NO_UUID = "GPU-00000000-0000-0000-0000-000000000000"  # how people mask it
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text is XML whose first element is hwloc's `<topology>`."""
+    """Return whether the text is XML whose first element is hwloc's `<topology>`."""
     return opening(text) == "topology"
 
 
@@ -46,7 +46,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _objects(root: "Element") -> Iterator[tuple["Element", tuple["Element", ...]]]:
-    """Give each object with those around it, the nearest first; without recursion: a file may be deep."""
+    """Return each object with those around it, the nearest first; without recursion: a file may be deep."""
     waiting: list[tuple[Element, tuple[Element, ...]]] = [(top, ()) for top in root.findall("object")]
     while waiting:
         element, above = waiting.pop()
@@ -82,7 +82,7 @@ class _Reading:
             self.device(element, above)
 
     def numa_node(self, element: "Element") -> None:
-        """Read one memory node."""
+        """Read one NUMA node."""
         index = _number(element.get("os_index"))
         if index is None:
             self.note(f"a NUMANode with os_index={element.get('os_index')!r}")
@@ -156,7 +156,7 @@ class _Reading:
         self.found.unread.append(Unread(source=SOURCE, line=0, text=text))
 
     def machine(self, root: "Element") -> Machine:
-        """Give the machine that the file shows."""
+        """Return the machine that the file shows."""
         names = {where: gpu.name for where, gpu in self.found.gpus.items()}
         nvlinks = hwloc_distances.nvlinks(root, self.gpu_of, self.ids, names)
         if len(self.numa) == 1:
@@ -168,7 +168,7 @@ class _Reading:
         return pci_tree.machine(SOURCE, self.nodes, self.found, host=self.host(root), nvlinks=nvlinks)
 
     def host(self, root: "Element") -> Host:
-        """Give the host: its processors, memory nodes and kernel."""
+        """Return the host: its processors, NUMA nodes and kernel."""
         distances = hwloc_distances.numa(root, sorted(self.numa))
         nodes = tuple(
             NumaNode(index=i, cpus=n.cpus, memory_mib=n.memory_mib, distances=distances.get(i))
@@ -203,7 +203,7 @@ def _root(above: tuple["Element", ...]) -> str:
 
 
 def _numa_of(above: tuple["Element", ...]) -> int | None:
-    """Give the memory node that a function hangs on: the only one of the nearest object that has any."""
+    """Return the NUMA node of a function: the only one of the nearest object that has any."""
     for outer in above:
         nodes = cpus_of_mask(outer.get("nodeset") or "")  # the same notation
         if nodes:
@@ -220,7 +220,7 @@ def _kind(element: "Element", class_code: str, vendor: str) -> Literal["gpu", "n
 
 
 def _is_network(element: "Element") -> bool:
-    """Tell a network or InfiniBand device: hwloc 1 and 2 number the types, hwloc 3 has a bit for each."""
+    """Whether it is a network or InfiniBand device: hwloc 1 and 2 number the types, hwloc 3 has bits."""
     kinds = ("2", "3") if element.get("subtype") is None else ()
     info = _info(element)
     return (

@@ -41,12 +41,12 @@ class _Place:
 
 
 def recognise(text: str) -> bool:
-    """Tell whether a line of the text begins such a tree."""
+    """Return whether a line of the text begins such a tree."""
     return _FIRST.search(text) is not None
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Tell whether a line is the first of such a tree."""
+    """Return whether a line is the first of such a tree."""
     return _FIRST.match(lines[0]) is not None
 
 
@@ -138,7 +138,7 @@ class _Reading:
         self.found.unread.append(Unread(source=SOURCE, line=number, text=line.strip()))
 
     def machine(self) -> Machine:
-        """Give the machine that the tree shows, with the kinds that names tell."""
+        """Return the machine that the tree shows, with the kinds that names tell."""
         cards: dict[str, list[str]] = {}
         for node in self.nodes.values():
             cards.setdefault(node.address.rpartition(".")[0], []).append(node.name or "")

@@ -53,12 +53,12 @@ _CLASSES = {
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text has a device's line as lspci writes it, or lines of `grep ACSCtl`."""
+    """Return whether the text has a device's line as lspci writes it, or lines of `grep ACSCtl`."""
     return _HEAD.search(text) is not None or _ACS.search(text) is not None
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Tell whether a line is a device's, or one of `grep ACSCtl`."""
+    """Return whether a line is a device's, or one of `grep ACSCtl`."""
     return recognise(lines[0])
 
 
@@ -78,13 +78,13 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _acs(text: str) -> str | None:
-    """Tell whether access control redirects peer traffic anywhere, None where nothing is said of it."""
+    """Return whether access control redirects peer traffic anywhere, None where nothing is said of it."""
     told = [_redirects(match[1]) for match in _ACS.finditer(text)]
     return ("on" if any(told) else "off") if told else None
 
 
 def _redirects(control: str) -> bool:
-    """Tell whether requests or completions of peers are sent up (PCIe Base Specification, ACS control)."""
+    """Return whether requests or completions of peers are sent up (PCIe Base Specification, ACS control)."""
     return "ReqRedir+" in control or "CmpltRedir+" in control
 
 
@@ -161,7 +161,7 @@ class _Reading:
             self.found.missing[f"pci[{address}].speed_gt_per_s"] = "lspci was not run as root"
 
     def machine(self, acs: str | None) -> Machine:
-        """Give the machine, with the ways that the bridges' buses tell."""
+        """Return the machine, with the ways that the bridges' buses tell."""
         for address, node in list(self.nodes.items()):
             self.nodes[address] = msgspec.structs.replace(
                 node, parent=self.behind.get(address.rpartition(":")[0].lower()), root=self.root(address)
@@ -187,7 +187,7 @@ class _Reading:
 
 
 def _class_code(head: re.Match[str]) -> str | None:
-    """Give the class: by number (`-nn`, `-n`), else by its name."""
+    """Return the class: by number (`-nn`, `-n`), else by its name."""
     word = head[2].strip()
     number = head[3] or (word if re.fullmatch(r"[0-9a-f]{4}", word, re.IGNORECASE) else None)
     return f"{number.lower()}00" if number else _CLASSES.get(word)

@@ -36,7 +36,7 @@ _PORT = ".port"  # stands for the downstream port of a switch, which NCCL leaves
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text is XML whose first element is NCCL's `<system>`."""
+    """Return whether the text is XML whose first element is NCCL's `<system>`."""
     return opening(text) == "system"
 
 
@@ -150,7 +150,7 @@ class _Reading:
             self.found.nic_names.setdefault(where, []).extend(names)
 
     def machine(self) -> Machine:
-        """Give the machine that the file shows."""
+        """Return the machine that the file shows."""
         if not any(node.class_code for node in self.nodes.values()) and not self.nvlinks and self.nodes:
             self.found.missing["gpus"] = "the file gives no class codes, so it does not say which are GPUs"
         for where, node in self.nodes.items():

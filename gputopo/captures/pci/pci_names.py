@@ -33,7 +33,7 @@ _VENDORS = {
 
 
 def kind(name: str, same_card: Sequence[str]) -> Literal["gpu", "nic", "other"]:
-    """Tell a GPU or a network card by its name; `same_card` are the names of the card's functions."""
+    """Return what a function is by its name; `same_card`: the names of all functions of the card."""
     if name.startswith("NVIDIA ") and _NO_GPU.search(name) is None:
         audible = any("audio" in other.lower() for other in same_card)
         if _GPU_CHIP.search(name) or (_UNKNOWN.search(name) and audible):
@@ -44,12 +44,12 @@ def kind(name: str, same_card: Sequence[str]) -> Literal["gpu", "nic", "other"]:
 
 
 def may_be_gpu(name: str) -> bool:
-    """Tell a device of NVIDIA's whose name is only a number."""
+    """Return whether it is an NVIDIA device whose name is only a number."""
     return name.startswith("NVIDIA ") and _UNKNOWN.search(name) is not None
 
 
 def vendor(name: str) -> str | None:
-    """Give the vendor number of the makers that matter here, where the name alone tells it; else None.
+    """Return the vendor number of the makers that matter here, where the name alone tells it; else None.
 
     AMD's graphics cards carry another number (1002) under nearly the same name: they get none.
     """

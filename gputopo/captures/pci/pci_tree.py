@@ -63,7 +63,7 @@ def machine(
     nvlinks: Callable[[str, str], int | None] = lambda a, b: None,
     whole: Callable[[Tree], Tree] = lambda tree: tree,
 ) -> Machine:
-    """Give the machine of a tree. `nvlinks` counts the NVLinks of two GPUs by address, None: not known;
+    """Return the machine of a tree. `nvlinks` counts the NVLinks of two GPUs by address, None: not known;
     `whole` gives the tree for the hops where the capture leaves bridges out.
 
     GPUs are numbered as the capture does it where it numbers every one, else in PCI order.
@@ -100,7 +100,7 @@ def _numbers(gpus: Sequence[str], told: Mapping[str, int]) -> dict[str, int]:
 
 
 def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], missing: dict[str, str]) -> Gpu:
-    """Give a GPU its index and what its place in the tree tells."""
+    """Return a GPU its index and what its place in the tree tells."""
     slot = nodes.get(node.parent) if node.parent else None
     pcie = Pcie(
         gen_now=generation_of(node.speed_gt_per_s),
@@ -131,7 +131,7 @@ def _least(a: int | None, b: int | None) -> int | None:
 
 
 def _slower_bridge(node: PciNode, nodes: Mapping[str, PciNode]) -> str | None:
-    """Give the first bridge above that has less speed x width than the device at their highest."""
+    """Return the first bridge above that has less speed x width than the device at their highest."""
     own = _most(node)
     seen = {node.address}
     above = nodes.get(node.parent) if node.parent else None
@@ -151,7 +151,7 @@ def _most(node: PciNode) -> float | None:
 
 
 def _hop(tree: Tree, a: str, b: str) -> Hop | None:
-    """Give the hop of two functions, or None where the capture does not tell.
+    """Return the hop of two functions, or None where the capture does not tell.
 
     That is where one hangs under no root, or under different roots in a tree without any NUMA number.
     """
@@ -179,7 +179,7 @@ def _links(
 
 
 def _nics(tree: Tree, names: Mapping[str, list[str]], numbers: Mapping[str, int]) -> tuple[Nic, ...]:
-    """Give the network cards in PCI order; a card with several ports is one for each name."""
+    """Return the network cards in PCI order; a card with several ports is one for each name."""
     nameless: tuple[str | None, ...] = (None,)
     cards = [
         (node, name)

@@ -51,7 +51,7 @@ _DEEPEST = 2  # folders around sys: NAME/sys, or ./NAME/sys
 
 
 def root_in(path: Path) -> Path | None:
-    """Give the folder in or below `path` that holds `sys`, or None if `path` is no copied tree."""
+    """Return the folder in or below `path` that holds `sys`, or None if `path` is no copied tree."""
     try:
         found = [folder for folder in _folders(path, _DEEPEST) if (folder / "sys").is_dir()]
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def root_in(path: Path) -> Path | None:
 
 
 def is_archive(data: bytes) -> bool:
-    """Tell a tar, packed or not, by its first bytes."""
+    """Return whether it is a tar, packed or not, by its first bytes."""
     return data.startswith(tuple(_PACKED)) or data[257:262] == b"ustar"
 
 
@@ -138,7 +138,7 @@ def _make_files(plain: bytes, folder: Path, origin: str) -> list[tuple[Path, str
 
 
 def _place(member: "tarfile.TarInfo", folder: Path, origin: str) -> Path | None:
-    """Give where a member goes, or None where it is not needed. Raises InputError for one that leads out."""
+    """Return where a member goes, or None where it is not needed. Raises InputError if it leads out."""
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
     if member.name.startswith("/") or ".." in parts or "\0" in member.name:
         raise InputError(f"{origin} has a file that leads outside: {member.name[:80]!r}", "do not trust it")

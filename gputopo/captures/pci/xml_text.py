@@ -16,7 +16,7 @@ _MOST_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
 
 
 def opening(text: str) -> str | None:
-    """Give the name of the first element, or None where the text does not begin as XML does."""
+    """Return the name of the first element, or None where the text does not begin as XML does."""
     at = 0
     while True:
         while at < len(text) and text[at].isspace():

@@ -1,4 +1,4 @@
-"""The affinity columns of `nvidia-smi topo -m`: which CPUs and which memory node are near to a GPU."""
+"""The affinity columns of `nvidia-smi topo -m`: which CPUs and which NUMA node are near to a GPU."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ _MOST_NODES = 1024  # Linux: CONFIG_NODES_SHIFT is at most 10
 
 @dataclass(slots=True)
 class Affinities:
-    """What the columns say, by GPU index, the memory nodes that follow, and what could not be read."""
+    """What the columns say, by GPU index, the NUMA nodes that follow, and what could not be read."""
 
     cpus: dict[int, str | None] = field(default_factory=dict)
     numa: dict[int, int | None] = field(default_factory=dict)
@@ -47,7 +47,7 @@ def read_affinities(rows: Mapping[int, Row], columns: Sequence[Column]) -> Affin
 
 
 def _is_cut(row: Row, lists: Collection[str]) -> bool:
-    """Tell whether a CPU list at the very end of the text is the beginning of another GPU's."""
+    """Return whether a CPU list at the very end of the text is the beginning of another GPU's."""
     own = row.affinity.get("cpu", "")
     at_end = row.may_be_cut and own and [*row.affinity][-1] == "cpu" and not row.rest
     return bool(at_end) and any(other != own and other.startswith(own) for other in lists)
@@ -94,7 +94,7 @@ def _number(text: str) -> int | None:
 
 
 def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, ...] | None:
-    """Build the memory nodes that the GPUs name.
+    """Build the NUMA nodes that the GPUs name.
 
     A node's CPUs are told only where its GPUs agree, or add up, and no other node claims the same ones.
     """
@@ -118,7 +118,7 @@ def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, 
 
 
 def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Mapping[int, int]) -> str | None:
-    """Give the reason why the CPUs of a node are not known, or None where they are."""
+    """Return the reason why the CPUs of a node are not known, or None where they are."""
     told = lists.get(node, [])
     if node not in lists:
         return f"it is the memory of GPU {own_memory[node]}, with which no GPU's CPUs are named"

@@ -55,7 +55,7 @@ class Line:
         return self._joined(self.seams)
 
     def variants(self) -> Iterator[str]:
-        """Give every way in which the line can have been whole: a seam is a blank or cuts a word."""
+        """Return every way in which the line can have been whole: a seam is a blank or cuts a word."""
         if len(self.seams) > _MOST_SEAMS:
             yield self.text
             return
@@ -67,7 +67,7 @@ class Line:
 
 
 def header_words(text: str) -> Head | None:
-    """Give the devices and the affinity columns of a header line, or None where it is no header."""
+    """Return the devices and the affinity columns of a header line, or None where it is no header."""
     start = re.search(r"(?<![A-Za-z0-9_])GPU\d", text, re.ASCII)
     if start is None:
         return None
@@ -125,7 +125,7 @@ def read_lines(text: str) -> list[Line]:
 
 
 def _continues(raw: str, line: Line) -> bool:
-    """Tell whether a line is the rest of the header or row before it, cut by a narrow terminal."""
+    """Return whether a line is the rest of the header or row before it, cut by a narrow terminal."""
     words = raw.split()
     if not words or starts_row(raw, None):
         return False
@@ -140,22 +140,22 @@ def _continues(raw: str, line: Line) -> bool:
 
 
 def starts_row(text: str, head: Head | None) -> bool:
-    """Tell whether a line is a device's row under this header, or under none."""
+    """Return whether a line is a device's row under this header, or under none."""
     return row_start(words_of(text), head[0] if head else ()) is not None
 
 
 def words_of(text: str) -> list[re.Match[str]]:
-    """Give the words of a line with their places."""
+    """Return the words of a line with their places."""
     return list(_WORD.finditer(text))
 
 
 def label_of(word: str) -> str:
-    """Give a label without the marks that quoting, lists and prose put around it."""
+    """Return a label without the marks that quoting, lists and prose put around it."""
     return word.strip("#>/*-+:;,.`'\"$!()[]")
 
 
 def row_start(words: list[re.Match[str]], columns: tuple[str, ...]) -> int | None:
-    """Give the position of the label: a device's name after which mostly cells follow."""
+    """Return the position of the label: a device's name after which mostly cells follow."""
     for position, word in enumerate(words[: min(_LABEL_WITHIN, len(words) - 1)]):
         label = label_of(word[0])
         if not (GPU.fullmatch(label) or _is_nic(label)) or CELL.fullmatch(label):
@@ -169,7 +169,7 @@ def row_start(words: list[re.Match[str]], columns: tuple[str, ...]) -> int | Non
 
 
 def may_be_cell(word: str) -> bool:
-    """Tell a cell, known or not, from a word of the affinity columns."""
+    """Return whether a word is a cell, known or not, and none of the affinity columns."""
     return word != "N/A" and not word.lstrip("-,")[:1].isdigit()
 
 

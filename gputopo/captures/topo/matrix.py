@@ -32,12 +32,12 @@ _UNTOLD = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w",
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text holds such a matrix, or at least a part that can only come from one."""
+    """Return whether the text holds such a matrix, or at least a part that can only come from one."""
     return re.search(r"GPU\d", text) is not None and bool(_candidates(table.read(text)))
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Tell whether a line is the command, or a header with a row of such cells below it."""
+    """Return whether a line is the command, or a header with a row of such cells below it."""
     return table.COMMAND.search(lines[0]) is not None or cells_below(lines) == "hops"
 
 
@@ -92,7 +92,7 @@ def _the_matrix(found: Sequence[Matrix], origin: str) -> Matrix:
 
 
 def _gpu_rows(matrix: Matrix, origin: str) -> dict[int, Row]:
-    """Give the GPUs' rows by index, each with its column. Raises InputError where one has no other."""
+    """Return the GPUs' rows by index, each with its column. Raises InputError where one has no other."""
     rows: dict[str, Row] = {}
     for row in matrix.rows:
         if row.label in rows:
@@ -141,7 +141,7 @@ def _check_gpus(matrix: Matrix, gpus: dict[int, Row], origin: str) -> None:
 
 
 def _meaning(cell: str) -> Hop | int | None:
-    """Give the hop of a cell, or the number of its NVLinks; None for X and for what is no cell."""
+    """Return the hop of a cell, or the number of its NVLinks; None for X and for what is no cell."""
     if CELL.fullmatch(cell) is None or cell == "X":
         return None
     if cell.startswith("NV"):
@@ -161,7 +161,7 @@ class _Builder:
         self.nics = _nic_indices(matrix)
 
     def machine(self) -> Machine:
-        """Give the machine that the matrix shows."""
+        """Return the machine that the matrix shows."""
         links = tuple(self._links())
         nics = tuple(self._nic(label, index) for label, index in self.nics.items())
         affinities = read_affinities(self.gpus, self.matrix.affinity)
@@ -200,7 +200,7 @@ class _Builder:
             self.missing["links[*].hop"] = "where the matrix shows NVLinks it does not tell the PCIe hop"
 
     def _cell(self, row: Row, column: str) -> Hop | int | None:
-        """Give what a cell says; one that says nothing known is noted as not read."""
+        """Return what a cell says; one that says nothing known is noted as not read."""
         text = row.cells[self.matrix.columns.index(column)]
         meaning = _meaning(text)
         if meaning is None or (isinstance(meaning, int) and not column.startswith("GPU")):
@@ -243,7 +243,7 @@ class _Builder:
         yield from ((f"nic:{index}", other) for other, index in self.nics.items() if other != label)
 
     def _nic_hops(self, nic: str, other: str) -> Iterator[tuple[str, Hop | None]]:
-        """Give what the rows of a NIC and another device say, where their cells can be placed."""
+        """Return what the rows of a NIC and another device say, where their cells can be placed."""
         rows = {row.label: row for row in self.matrix.rows}
         for label, column in ((nic, other), (other, nic)):
             row = rows.get(label)
@@ -266,7 +266,7 @@ def _nic_indices(matrix: Matrix) -> dict[str, int]:
 
 
 def _placed(row: Row, matrix: Matrix, gpus: dict[int, Row]) -> bool:
-    """Tell whether a row's cells surely stand under their columns.
+    """Return whether a row's cells surely stand under their columns.
 
     A row is as long as the header, or has just the GPUs' cells (its NIC columns were cut out), and its X
     stands at its own name. In any other row a cell is missing and nobody knows which.
@@ -288,7 +288,7 @@ def _differences(machine: Machine, pcie: Machine) -> list[str]:
 
 
 def _completed(machine: Machine, pcie: Machine) -> Machine:
-    """Give the machine with the hop of each pair that has NVLinks."""
+    """Return the machine with the hop of each pair that has NVLinks."""
     hops = {(link.a, link.b): link.hop for link in pcie.links}
     links = tuple(
         link if link.hop is not None else msgspec.structs.replace(link, hop=hops.get((link.a, link.b)))

@@ -46,7 +46,7 @@ class _Table:
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the text has a row of such cells, or one GPU's row and their legend."""
+    """Return whether the text has a row of such cells, or one GPU's row and their legend."""
     if re.search(r"GPU\d", text) is None:
         return False
     tables = _tables(text)
@@ -56,7 +56,7 @@ def recognise(text: str) -> bool:
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Tell whether a line is the command, or a header with a row of such cells below it."""
+    """Return whether a line is the command, or a header with a row of such cells below it."""
     return _COMMAND.search(lines[0]) is not None or cells_below(lines) == "statuses"
 
 
@@ -160,7 +160,7 @@ def _tell(
 def _links(
     gpus: list[int], told: dict[tuple[Direction, int, int], str], missing: dict[str, str]
 ) -> tuple[tuple[Link, ...], tuple[Contradiction, ...]]:
-    """Give the pairs. Where the two directions of one differ it has no status, and both are reported."""
+    """Return the pairs. Where the two directions of one differ it has no status, and both are reported."""
     links: list[Link] = []
     contradictions: list[Contradiction] = []
     for a, b in combinations(gpus, 2):

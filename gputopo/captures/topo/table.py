@@ -208,7 +208,7 @@ def _mended(words: list[str]) -> list[str]:
 
 
 def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column, str]) -> dict[Column, str]:
-    """Give each affinity column its word; where words are missing, by place, else by what they can be."""
+    """Return each affinity column its word; where words are missing, by place, else by what they can be."""
     if len(tail) >= len(affinity) > 0:
         return dict(zip(affinity, tail, strict=False))
     if not affinity:
@@ -248,7 +248,7 @@ def _fields(
 
 
 def _is_peer_table(matrix: Matrix, legend: bool) -> bool:
-    """Tell a `topo -p2p` table, whose cells are OK, CNS, ...: it looks the same but says other things."""
+    """Return whether it is a `topo -p2p` table: it looks the same, and its cells are OK, CNS, ..."""
     cells = {cell for row in matrix.rows for cell in row.cells}
     if cells & PEER_STATUS:
         return True
