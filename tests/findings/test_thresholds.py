@@ -1,0 +1,98 @@
+"""The thresholds of all rules as numbers, apart from the code that declares them."""
+
+from pathlib import Path
+
+from gputopo.findings import catalogue
+
+ROOT = Path(__file__).parents[2]
+THRESHOLDS = {
+    ("bandwidth.below_expected", "copies with the host far below same-model GPUs"): 0.45,
+    ("bandwidth.direction_differs", "copies of one direction below the other"): 0.8,
+    ("bandwidth.direction_differs", "highest rate of a PCIe link"): 121.0,
+    ("bandwidth.pageable_slow", "slow pageable copies"): 0.7,
+    ("bandwidth.pair_slower", "pair slower than its peers"): 0.9,
+    ("bandwidth.pair_slower", "pair slower than its peers, where no hop is known"): 0.5,
+    ("bandwidth.pair_slower", "peers of a pair"): 3,
+    ("bandwidth.pair_slower", "noise"): 3.0,
+    ("bandwidth.unsteady", "spread of the repeats of one copy"): 15.0,
+    ("bandwidth.unsteady", "repeats before their spread is judged"): 3,
+    ("clocks.application_differs", "memory or application clock difference"): 0.01,
+    ("clocks.core_below_maximum", "core clock under load"): 0.9,
+    ("clocks.core_below_maximum", "core clock under load, where only NVML's maximum is known"): 0.7,
+    ("clocks.core_below_maximum", "utilization under load"): 50,
+    ("clocks.core_differs", "core clock difference"): 0.02,
+    ("clocks.core_slower_than_peers", "core clock below peers under load"): 0.1,
+    ("clocks.core_slower_than_peers", "utilization under load"): 50,
+    ("clocks.memory_below_maximum", "memory clock under load"): 0.9,
+    ("clocks.memory_below_maximum", "utilization under load"): 50,
+    ("clocks.memory_below_model", "memory clock below the model's"): 0.03,
+    ("clocks.memory_differs", "memory or application clock difference"): 0.01,
+    ("clocks.sagging", "sagging core clock"): 0.1,
+    ("clocks.sagging", "samples under load before sagging is reported"): 20,
+    ("clocks.sagging", "utilization under load"): 50,
+    ("gpu.busy", "utilization by other programs"): 10,
+    ("gpu.busy", "memory used by other programs"): 0.1,
+    ("machine.mixed_memory", "memory size difference"): 0.07,
+    ("memory.many_retired_pages", "retired pages"): 60,
+    ("numa.far_slow", "slow copies with a far NUMA node"): 0.9,
+    ("numa.far_slow", "very slow copies with a far NUMA node"): 0.5,
+    ("nvlink.down", "GPUs that are all connected by NVLink"): 3,
+    ("nvlink.errors", "NVLink CRC errors"): 100,
+    ("nvlink.errors", "NVLink packet replays"): 100,
+    ("p2p.direct_slower_than_staged", "direct copies slower than staged ones"): 0.03,
+    ("p2p.direct_slower_than_staged", "rounding of printed rates"): 0.01,
+    ("p2p.direct_slower_than_staged", "noise"): 3.0,
+    ("pcie.errors", "corrected PCIe errors (AER)"): 480,
+    ("pcie.generation_degraded", "samples under load before a slow link is reported"): 5,
+    ("pcie.generation_degraded", "share of samples under load before a slow link is reported"): 0.5,
+    ("pcie.generation_degraded", "utilization under load"): 50,
+    ("pcie.link_flapping", "link changes under load during a watch"): 3,
+    ("pcie.link_flapping", "link changes during one measurement"): 2,
+    ("pcie.replays", "packet replays"): 80,
+    ("pcie.replays", "many packet replays"): 11520,
+    ("pcie.shared_uplink", "oversubscribed uplink"): 4,
+    ("pcie.slot_narrow", "narrow slot"): 4,
+    ("power.limit_below_default", "lowered power limit"): 0.02,
+    ("power.limit_overruled", "lowered power limit"): 0.02,
+    ("thermal.memory_hot", "highest valid temperature threshold"): 120,
+    ("thermal.near_slowdown", "near slowdown"): 5,
+    ("thermal.near_slowdown", "highest valid temperature threshold"): 120,
+    ("thermal.near_slowdown", "temperature below which margins are not used"): 65,
+    ("throttle.sw_power_cap", "low power draw at a power cap"): 0.8,
+}
+
+
+def test_every_threshold_has_its_number() -> None:
+    declared = {(rule.id, one.name): one.value for rule in catalogue() for one in rule.thresholds}
+    assert declared == THRESHOLDS
+
+
+def test_every_threshold_has_a_unit_and_an_origin() -> None:
+    for rule in catalogue():
+        for one in rule.thresholds:
+            assert one.name, rule.id
+            assert one.unit, rule.id
+            assert len(one.origin) > 3, rule.id
+
+
+def test_every_rule_has_a_title_a_remedy_and_severities_and_they_are_sorted() -> None:
+    rules = catalogue()
+    assert [rule.id for rule in rules] == sorted({rule.id for rule in rules})
+    for rule in rules:
+        assert rule.title, rule.id
+        assert rule.remedy, rule.id
+        assert rule.severities, rule.id
+        assert all(case.severity in rule.severities for case in rule.cases.values()), rule.id
+
+
+def test_each_id_stands_once_in_the_product() -> None:
+    folders = (ROOT / "gputopo", ROOT / "launch", ROOT / "probes")
+    text = "\n".join(
+        path.read_text()
+        for folder in folders
+        for path in sorted(folder.rglob("*.py"))
+        if not path.is_symlink()
+    )
+    assert {rule.id: text.count(f'"{rule.id}"') for rule in catalogue()} == {
+        rule.id: 1 for rule in catalogue()
+    }

@@ -1,0 +1,77 @@
+"""Numbers with an origin that decide something outside of the findings, apart from the code that declares them."""
+
+from importlib import import_module
+
+import pytest
+
+NUMBERS = {
+    "copies.budget": {"FEWEST_REPEATS": 3},
+    "copies.difference": {"LEAST_CHANGE": 0.03, "LEAST_CHANGE_SMALL": 0.15, "DEVIATIONS": 3.0},
+    "copies.expected": {
+        "LOCAL_COPY_SHARE": 0.80,
+        "LOCAL_COPY_LOW_SHARE": 0.70,
+        "ECC_LOW_SHARE": 0.80,
+        "BOTH_WAYS_SHARE": 0.90,
+        "BOTH_WAYS_LOW_SHARE": 0.80,
+        "PAIR_LOW_SHARE": 0.80,
+    },
+    "copies.numbers": {"LARGE_BYTES": 16_777_216, "DEVIATION": 1.4826},
+    "copies.pair_speeds": {"SAME_SPEED": 1.10, "WIDEST_CLASS": 1.5, "CLEARLY_SLOWER": 1.03},
+    "copies.settling": {
+        "AGREE_SHARE": 0.05,
+        "DEVIATIONS": 4.5,
+        "FEWEST_LATER": 2,
+        "WAKING_SHARE": 0.90,
+        "WAKING_OF_PUBLISHED": 0.60,
+        "FEWEST_SWEPT": 3,
+    },
+    "copies.sharing": {"CHANGED_SHARE": 0.06, "LEVEL_SHARE": 0.15, "BOTH_WAYS_SHARE": 0.75},
+    "findings.watched": {"MEAN_WEIGHT": 0.1, "MAX_GAP_S": 60.0, "XID_KINDS": 64},
+    "launch.jobs.reduction.bench": {"REPEATS": 10, "WARM_UP": 3, "SILENCE_LIMIT_S": 120.0},
+    "launch.spec.prepare": {
+        "CPU_TIME_BUDGET_S": 45.0,
+        "CPU_MAX_BATCHES": 50,
+        "CPU_WARMUP_BATCHES": 3,
+        "GPU_BATCHES": 100,
+        "GPU_WARMUP_BATCHES": 10,
+    },
+    "launch.supervise.failure": {"LARGE_SHARE": 0.25},
+    "launch.supervise.watchdog": {
+        "HANG_FACTOR": 50.0,
+        "HANG_MIN_S": 120.0,
+        "PHASE_S": 1800.0,
+        "START_S": 3600.0,
+        "LOOK_S": 5.0,
+        "LATE_S": 1.0,
+        "MEDIAN_STEPS": 20,
+    },
+    "planner.placement_rule": {"MAX_GPUS_ON_GPU_PS": 2},
+    "planner.subsets": {"MAX_STEPS": 2_000_000},
+    "probes.cuda.blocking": {"PATIENCE_S": 5.0},
+    "probes.session.conditions": {"RISING_BELOW": 0.92},
+    "probes.session.ramp_up": {"LEAST_S": 0.25, "MOST_S": 1.5},
+    "probes.session.repeats": {"EXTRA_REPEATS": 4, "WAKING_S": 1.5},
+    "reference.expectations": {"FITTING_SHARE": 0.95},
+    "runs.anomaly": {"THRESHOLD_PERCENT": 5.0, "CONFIDENCE": 0.99, "MARKS_RESOLUTION_S": 0.0005},
+    "runs.input_verdict": {"NOISE": 0.05, "ENOUGH": 1.2, "MIN_STEPS": 10},
+    "runs.median_bound": {"MAX_LAG": 50, "BIAS_ROUNDS": 3},
+    "runs.steadiness": {
+        "LEVEL_SHARE": 0.05,
+        "MIN_STEPS": 20,
+        "HEAD_STEPS": 5,
+        "HORIZON_STEPS": 50,
+        "MAX_STEPS": 600,
+        "MAX_BLOCKS": 30,
+        "MEDIAN_EFFICIENCY": 1.2533,
+        "SIGMAS": 3.0,
+    },
+    "runs.throughput": {"MAD_TO_SIGMA": 1.4826},
+    "topology.hops": {"UNKNOWN_LEVEL": 60},
+    "topology.peer_access": {"SMALL_BAR1_MIB": 256},
+}
+
+
+@pytest.mark.parametrize("module", NUMBERS)
+def test_every_number_that_decides_something_is_as_its_origin_states(module: str) -> None:
+    found = vars(import_module(f"gputopo.{module}"))
+    assert {name: found[name] for name in NUMBERS[module]} == NUMBERS[module]
