@@ -1,4 +1,4 @@
-"""Numbers with an origin that decide something outside of the findings, apart from the code that declares them."""
+"""Numbers that decide something outside of the findings, apart from the code that declares them."""
 
 from importlib import import_module
 
