@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-NUMBERS = {
+NUMBERS: dict[str, dict[str, float]] = {
     "copies.budget": {"FEWEST_REPEATS": 3},
     "copies.difference": {"LEAST_CHANGE": 0.03, "LEAST_CHANGE_SMALL": 0.15, "DEVIATIONS": 3.0},
     "copies.expected": {
