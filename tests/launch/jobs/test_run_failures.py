@@ -79,7 +79,7 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     assert tried == [(2, False), (1, True)]
     said = [words for event in outcome.events if (words := news(event))]
     assert [words.partition(",")[0] for words in said] == [
-        "out of memory; halving the batch until it fits",
+        "out of memory; halving the batch until it fits (Ctrl-C ends the search)",
         "a batch of 2 per device does not fit",
         "a batch of 1 per device fits",
         "out_of_memory: no memory for 4",
