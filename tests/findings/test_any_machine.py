@@ -178,7 +178,7 @@ MACHINES = of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(MACHINES)
 def test_every_rule_stands_any_machine_and_its_findings_can_be_written(machine: Machine) -> None:
     for rule in CHECKS:

@@ -150,9 +150,9 @@ def test_bridges_in_a_circle_are_shown_once_and_end() -> None:
 
 def test_a_tree_deeper_than_pythons_stack_is_shown() -> None:
     # Two cards on every bridge, so that none of them can be left out.
-    bridges = [bridge(f"b{n:05}", f"b{n - 1:05}" if n else None) for n in range(3000)]
-    pci = (*bridges, *(card(f"c{n:05}", f"b{n:05}") for n in range(3000)))
-    assert shown(Machine(source="x", pci=tuple(pci))).count("GPU (not counted)") == 3000
+    bridges = [bridge(f"b{n:05}", f"b{n - 1:05}" if n else None) for n in range(1500)]
+    pci = (*bridges, *(card(f"c{n:05}", f"b{n:05}") for n in range(1500)))
+    assert shown(Machine(source="x", pci=tuple(pci))).count("GPU (not counted)") == 1500
 
 
 def test_memory_nodes_are_named_with_their_cpus_and_only_if_there_are_any() -> None:

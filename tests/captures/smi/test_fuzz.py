@@ -124,7 +124,7 @@ def read(module: Format, text: str) -> Machine | GputopoError:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_a_broken_output_gives_an_error_in_words_or_only_what_it_says(kind: str, data: st.DataObject) -> None:
     module = KINDS[kind][0]

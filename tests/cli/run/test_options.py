@@ -299,7 +299,7 @@ for _given, _, _ in GIVEN:
         VALUES.setdefault(_name, []).append(_value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     names=st.lists(st.sampled_from(sorted(VALUES)), max_size=8, unique=True),
     model=st.sampled_from(["alexnet", "resnet20", "mlp", "keras:ResNet50", "mine:build"]),

@@ -106,7 +106,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(spec=specs())
 def test_whatever_is_combined_the_advice_leads_to_a_run_that_is_not_refused(spec: RunSpec) -> None:
     for _ in range(2 * len(RULES)):
@@ -124,7 +124,7 @@ def test_whatever_is_combined_the_advice_leads_to_a_run_that_is_not_refused(spec
     check(spec)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(spec=specs())
 def test_a_rule_does_not_apply_to_what_it_advises(spec: RunSpec) -> None:
     for rule in RULES:
