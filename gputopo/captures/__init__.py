@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def load(sources: Sequence[str], *, read_tree: "Callable[[Path], Machine] | None" = None) -> "Machine":
-    """Read one machine from captures, as `gputopo.captures.detect.load` says.
+    """Read one machine from captures, as `gputopo.captures.detect.load` describes.
 
     The formats are loaded with the first capture: a live reading uses small parts of this package only.
     """

@@ -2,7 +2,7 @@
 
 With a header the columns are those that it names. Without one, only what a cell's own shape makes certain is
 read: a PCI address, a name, and of two columns of pairs that with numbers no generation has is the width.
-Which of a pair is the highest is told by the pairs themselves, for a link is never above its highest. What
+Which of a pair is the highest is shown by the pairs themselves, for a link is never above its highest. What
 stays uncertain (watts: draw or limit?) is Unread.
 """
 
@@ -144,7 +144,7 @@ def _all_in(cells: Sequence[str], allowed: Sequence[int]) -> bool:
 
 
 def _first_is_most(title: str, cells: Sequence[str]) -> bool | None:
-    """Return whether the first of each pair is the highest; None where neither title nor pairs tell."""
+    """Return whether the first of each pair is the highest; None where neither title nor pairs show it."""
     words = re.findall(r"max|cur|now", title.lower())
     if len(set(words)) > 1:
         return bool(words[0] == "max")
@@ -157,8 +157,8 @@ def _first_is_most(title: str, cells: Sequence[str]) -> bool | None:
 def _gpu(
     position: int, row: _Row, columns: Mapping[int, str], first_is_most: Mapping[int, bool | None]
 ) -> tuple[Gpu, list[str]]:
-    """Return the GPU of a row, and the cells that told nothing certain."""
-    told: dict[str, str] = {}
+    """Return the GPU of a row, and the cells of unknown content."""
+    cells_of: dict[str, str] = {}
     pairs: dict[str, tuple[int, int]] = {}
     left: list[str] = []
     for column, cell in enumerate(row.cells):
@@ -170,17 +170,17 @@ def _gpu(
             a, b = int(pair[1]), int(pair[2])
             pairs[kind] = (a, b) if most_first else (b, a)
         elif kind is not None and _fits(kind, cell):
-            told[kind] = cell
+            cells_of[kind] = cell
         elif cell:
             left.append(cell)
-    index = told.get("index", "")
+    index = cells_of.get("index", "")
     gpu = Gpu(
         index=int(index) if index else position,
-        name=told.get("name"),
-        pci_address=pci_tree.address(told.get("address", "")),
-        memory_mib=MemoryMib(total=_mib(told.get("total")), used=_mib(told.get("used"))),
-        power_w=PowerW(limit=_watts(told.get("limit")), draw=_watts(told.get("draw"))),
-        persistence_mode=_SWITCH.get(told.get("persistence", "")),
+        name=cells_of.get("name"),
+        pci_address=pci_tree.address(cells_of.get("address", "")),
+        memory_mib=MemoryMib(total=_mib(cells_of.get("total")), used=_mib(cells_of.get("used"))),
+        power_w=PowerW(limit=_watts(cells_of.get("limit")), draw=_watts(cells_of.get("draw"))),
+        persistence_mode=_SWITCH.get(cells_of.get("persistence", "")),
         pcie=_pcie(pairs),
     )
     return gpu, left

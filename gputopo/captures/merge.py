@@ -3,7 +3,7 @@
 The first one given wins; what it lacks is filled from the later ones; where they disagree it is
 reported in `contradictions`. Readings that change from second to second (power draw, temperatures, clocks
 now, ...) come from the first that has them and are never called a contradiction. A value with a
-reservation in its source's `missing` ("only a part of the reasons is told") yields to another's without.
+reservation in its source's `missing` ("only a part of the reasons is reported") yields to another's without.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ def merge(machines: Sequence[Machine]) -> Machine:
     GPUs are matched by UUID or PCI address where both sides have it, else by index. Raises ValueError if
     there is no machine.
     """
-    told: list[Machine] = []
+    distinct: list[Machine] = []
     for machine in without_held(machines):
-        if machine not in told:
-            told.append(machine)
-    if not told:
+        if machine not in distinct:
+            distinct.append(machine)
+    if not distinct:
         raise ValueError("there is no machine to merge")
-    return told[0] if len(told) == 1 else _Merge(told).machine()
+    return distinct[0] if len(distinct) == 1 else _Merge(distinct).machine()
 
 
 def _names(machines: Sequence[Machine]) -> list[str]:
@@ -145,9 +145,9 @@ class _Merge:
 
     def _only_with_reserve(self, fact: str) -> bool:
         """Return whether every source that has a fact has a reservation about it."""
-        told = zip(self.names, self.machines, strict=True)
-        tellers = [name for name, machine in told if _is_filled(machine, fact)]
-        return bool(tellers) and all(fact in self.reserved[name] for name in tellers)
+        captures = zip(self.names, self.machines, strict=True)
+        sources = [name for name, machine in captures if _is_filled(machine, fact)]
+        return bool(sources) and all(fact in self.reserved[name] for name in sources)
 
     def _is_vague(self, source: str, value: Any, path: str) -> bool:
         if path in self.reserved[source]:
@@ -166,18 +166,18 @@ def _shown(value: Any) -> str:
     return str(value.value if isinstance(value, Enum) else value)
 
 
-def _bandwidth(told: Sequence[Bandwidth]) -> Bandwidth | None:
+def _bandwidth(measured: Sequence[Bandwidth]) -> Bandwidth | None:
     """Join measurements: the lists of all, and every other fact from the first that knows it."""
-    if len(told) < 2:
-        return told[0] if told else None
+    if len(measured) < 2:
+        return measured[0] if measured else None
     lists = ("samples", "failures", "not_measured", "uplink_groups", "notes")
-    joined: dict[str, Any] = {name: _joined([getattr(one, name) for one in told]) for name in lists}
+    joined: dict[str, Any] = {name: _joined([getattr(one, name) for one in measured]) for name in lists}
     single = ("level", "measured_at", "duration_s", "driver_version", "cuda_version")
     for name in single:
-        joined[name] = next((v for one in told if (v := getattr(one, name)) is not None), None)
+        joined[name] = next((v for one in measured if (v := getattr(one, name)) is not None), None)
     return Bandwidth(
-        source=" + ".join(dict.fromkeys(one.source for one in told)),
-        complete=all(one.complete for one in told),
+        source=" + ".join(dict.fromkeys(one.source for one in measured)),
+        complete=all(one.complete for one in measured),
         **joined,
     )
 

@@ -1,4 +1,4 @@
-"""The text of `nvidia-smi nvlink -s` (and of `-R`, which tells the other ends): text in, Machine out.
+"""The text of `nvidia-smi nvlink -s` (and of `-R`, which shows the other ends): text in, Machine out.
 
     GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-...)
          Link 0: 25.781 GB/s
@@ -55,7 +55,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the links of each GPU. Raises InputError if there is none, or a GPU is told differently twice."""
+    """Read the links of each GPU. Raises InputError if there is none, or two differ of a GPU."""
     cards: dict[int, _Card] = {}
     unread: list[Unread] = []
     card: _Card | None = None
@@ -64,7 +64,9 @@ def parse(text: str, *, origin: str) -> Machine:
             uuid = None if _MASKED.fullmatch(head[3]) else head[3]
             card = cards.setdefault(int(head[1]), _Card(head[2], uuid))
             if (card.name, card.uuid) != (head[2], uuid):
-                raise InputError(f"{origin} tells GPU {head[1]} twice and differently (line {number})", _HINT)
+                raise InputError(
+                    f"{origin} lists GPU {head[1]} twice with different values (line {number})", _HINT
+                )
         elif card is not None and (refused := _REFUSED.match(line)):
             card.refused = refused[1].strip()
         elif card is not None and _add(card, line, number, origin):
@@ -77,7 +79,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _add(card: _Card, line: str, number: int, origin: str) -> bool:
-    """Add what a line tells of a link; False where it tells nothing that is known."""
+    """Add the content of a line to a link; False if the line is not known."""
     match = _LINK.match(line)
     if match is None:
         return False
@@ -92,7 +94,7 @@ def _add(card: _Card, line: str, number: int, origin: str) -> bool:
     else:
         return False
     if old.active is not None and new != old:
-        raise InputError(f"{origin} tells link {index} twice and differently (line {number})", _HINT)
+        raise InputError(f"{origin} lists link {index} twice with different values (line {number})", _HINT)
     card.links[index] = new
     return True
 
@@ -116,5 +118,5 @@ def _machine(cards: dict[int, _Card], unread: list[Unread]) -> Machine:
 
 def _down_like_its_equals(card: _Card, cards: Iterable[_Card]) -> dict[int, NvLink]:
     """Return the links of a card that are all down, as many as a card of its model here has; else none."""
-    equals = [other.links for other in cards if other.name == card.name]
-    return {number: NvLink(link=number, active=False) for number in max(equals, key=len)}
+    same_model = [other.links for other in cards if other.name == card.name]
+    return {number: NvLink(link=number, active=False) for number in max(same_model, key=len)}

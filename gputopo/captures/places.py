@@ -31,7 +31,7 @@ def gpu(index: int) -> str:
 def gpus_in_pci_order(devices: Mapping[int, Device]) -> tuple[tuple[Gpu, ...], dict[int, int]]:
     """Return the GPUs of a CUDA program's list, and the index of each by its CUDA number.
 
-    GPUs are numbered by PCI address, as NVML does, where the list tells the address of every one; CUDA's own
+    GPUs are numbered by PCI address, as NVML does, where the list has the address of every one; CUDA's own
     order is the fastest first. Without addresses CUDA's numbers stand.
     """
     from gputopo.captures.pci import pci_tree  # a merge needs the places only

@@ -35,12 +35,12 @@ _COLUMNS = re.compile(r"(?:^|\] )\s*(\d{1,3}(?: \d{1,3})*)\s*$")
 _ROW = re.compile(r"(?:^|\] )\s*(\d{1,3}):\s+([YN](?: [YN])*)\s*$")
 _MIB = {"M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024 * 1024)}
 _NOT_MEMORY = "TensorFlow 1 prints the core's boost clock as memoryClockRate"
-_NO_PEER = "CUDA says that one cannot access the other"
+_NO_PEER = "CUDA reports that one cannot access the other"
 
 
 @dataclass(slots=True)
 class _Device:
-    """One GPU as a block of lines tells it."""
+    """One GPU as a block of lines shows it."""
 
     number: int
     line: int
@@ -97,7 +97,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _add_facts(block: _Device, line: str) -> None:
-    """Add what a line tells of the device whose block it stands in; the first number of each kind counts."""
+    """Add the content of a line to the device of its block; the first number of each kind counts."""
     if address := _ADDRESS.search(line):
         block.address = block.address or pci_tree.address(address[1])
     if name := _NAME.search(line):
@@ -155,11 +155,11 @@ def _numbers(by_address: dict[str, list[_Device]]) -> dict[str, int]:
 
     A log of several processes, each with one visible GPU, calls each of them device 0.
     """
-    told = {where: {device.number for device in devices} for where, devices in by_address.items()}
+    numbers_at = {where: {device.number for device in devices} for where, devices in by_address.items()}
     return {
         where: next(iter(numbers))
-        for where, numbers in told.items()
-        if len(numbers) == 1 and sum(1 for others in told.values() if numbers & others) == 1
+        for where, numbers in numbers_at.items()
+        if len(numbers) == 1 and sum(1 for others in numbers_at.values() if numbers & others) == 1
     }
 
 
@@ -171,7 +171,7 @@ def _gpu(
     missing: dict[str, str],
     contradictions: list[Contradiction],
 ) -> Gpu:
-    """Return one GPU from all blocks that tell of it, the first one first."""
+    """Return one GPU from all its blocks, the first one first."""
     names = dict.fromkeys(device.name for device in devices if device.name)
     if len(names) > 1:
         said = {f"{SOURCE} ({place})": name for place, name in enumerate(names, 1)}
@@ -202,9 +202,9 @@ def _links(
     missing: dict[str, str],
     contradictions: list[Contradiction],
 ) -> Iterator[Link]:
-    told = {(at[a], at[b]): cells for (a, b), cells in reading.peers.items() if a in at and b in at}
+    reported = {(at[a], at[b]): cells for (a, b), cells in reading.peers.items() if a in at and b in at}
     for a, b in combinations((gpu.index for gpu in gpus), 2):
-        there, back = told.get((a, b), set()), told.get((b, a), set())
+        there, back = reported.get((a, b), set()), reported.get((b, a), set())
         cells = there | back
         fact = f"links[{a}-{b}].p2p_read"
         if len(cells) > 1:
@@ -218,5 +218,5 @@ def _links(
             reason = None if status == "OK" else _NO_PEER
             yield Link(a=a, b=b, p2p_read=status, p2p_write=status, p2p_reason=reason)
         else:
-            missing[fact] = "the log says both" if cells else "the log has no row for it"
+            missing[fact] = "the log shows both" if cells else "the log has no row for it"
             yield Link(a=a, b=b)

@@ -107,13 +107,13 @@ def test_a_link_of_nvlinks_alone_gets_its_hop_from_the_other_source() -> None:
         Gpu(index=0),
         Gpu(index=1),
         links=(Link(a=0, b=1, nvlinks=4),),
-        missing={"links[*].hop": "not told", "links[0-1].p2p_read": "not told"},
+        missing={"links[*].hop": "not reported", "links[0-1].p2p_read": "not reported"},
     )
     two = box("live", Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, hop=Hop.NODE),))
     merged = merge([one, two])
     assert merged.links == (Link(a=0, b=1, hop=Hop.NODE, nvlinks=4),)
     assert merged.contradictions == ()
-    assert merged.missing == {"links[0-1].p2p_read": "not told"}
+    assert merged.missing == {"links[0-1].p2p_read": "not reported"}
 
 
 def test_gpus_are_matched_by_their_address_and_renumbered() -> None:
@@ -255,16 +255,16 @@ def test_bundled_facts_complete_a_matrix_of_the_same_box() -> None:
         source="nvidia-smi topo",
         gpus=tuple(Gpu(index=gpu.index, cpu_affinity=gpu.cpu_affinity) for gpu in full.gpus),
         links=tuple(Link(a=link.a, b=link.b, hop=link.hop, nvlinks=0) for link in full.links),
-        missing={"gpus[*].name": "not told", "gpus[*].memory_mib": "not told"},
+        missing={"gpus[*].name": "not reported", "gpus[*].memory_mib": "not reported"},
     )
     merged = merge([bare, full])
     assert (merged.gpus, merged.links) == (full.gpus, full.links)
     assert merged.contradictions == ()
     assert "gpus[*].name" not in merged.missing
-    assert merged.missing["gpus[*].memory_mib"] == "not told"
+    assert merged.missing["gpus[*].memory_mib"] == "not reported"
 
 
-PART = "only a part of the reasons is told"
+PART = "only a part of the reasons is reported"
 
 
 def held_down(source: str, *reasons: str, note: str | None = None, **throttle: Any) -> Machine:
@@ -297,8 +297,8 @@ def test_mask_and_reasons_are_of_one_reading() -> None:
 
 
 def test_a_fact_that_sources_tell_together_is_not_missing() -> None:
-    one = box("a", Gpu(index=0, name="A"), Gpu(index=1), missing={"gpus[*].name": "not told"})
-    two = box("b", Gpu(index=0), Gpu(index=1, name="B"), missing={"gpus[*].name": "not told"})
+    one = box("a", Gpu(index=0, name="A"), Gpu(index=1), missing={"gpus[*].name": "not reported"})
+    two = box("b", Gpu(index=0), Gpu(index=1, name="B"), missing={"gpus[*].name": "not reported"})
     assert merge([one, two]).missing == {}
 
 

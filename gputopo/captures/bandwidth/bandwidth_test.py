@@ -1,8 +1,8 @@
 """The text of the CUDA samples' `bandwidthTest` (quick, range, shmoo, csv) and of the blog's `bandwidthtest`.
 
 One text may hold the outputs of several runs. A run prints the number of its device among those that it
-sees, so each run of CUDA_VISIBLE_DEVICES=3 says "Device 0"; which GPU it is comes from the command line above
-it, or as `single_device.numbers` says, and `notes` tell what was assumed. Its local copy counts every byte
+sees, so each run of CUDA_VISIBLE_DEVICES=3 prints "Device 0"; the GPU comes from the command line above
+it, or by `single_device.numbers`, and `notes` state what was assumed. Its local copy counts every byte
 twice, as ours does. Of several devices it prints only the sum over them, which is no speed: NotMeasured.
 A run whose first line is there is whole with its last, `Result = ...`; a part of one that was pasted is whole
 where each heading has its numbers.
@@ -88,11 +88,11 @@ class _Run:
 
     @property
     def whole(self) -> bool:
-        """Whether all is there that the run was to print, as far as its own lines tell."""
+        """Whether all is there that the run was to print, as far as its own lines show."""
         return self.ended or not (self.started or self.waits)
 
     @property
-    def told(self) -> bool:
+    def has_results(self) -> bool:
         """Whether the run has got as far as a result."""
         return bool(self.samples or self.not_measured) or self.kind is not None
 
@@ -103,12 +103,12 @@ def recognise(text: str) -> bool:
 
 
 def read(text: str, *, origin: str) -> Read:
-    """Read the runs of a text, and tell which lines were understood."""
+    """Read the runs of a text, with the numbers of the lines that were understood."""
     del origin  # nothing in such a text is refused: a line that cannot be is not understood
     reader = _Reader()
     understood = understood_of(text, lambda _, line: reader.add(line))
     complete = all(run.whole for run in reader.runs)
-    return Read(_machine([run for run in reader.runs if run.told], reader.notes, complete), understood)
+    return Read(_machine([run for run in reader.runs if run.has_results], reader.notes, complete), understood)
 
 
 class _Reader:
@@ -129,13 +129,13 @@ class _Reader:
         elif visible := _VISIBLE.search(line):
             self.visible, self.exported = int(visible[1]), "export" in line
         elif device := _DEVICE.match(line) or _BLOG_DEVICE.match(line):
-            if not self.runs or self.runs[-1].told or device.re is _BLOG_DEVICE:
+            if not self.runs or self.runs[-1].has_results or device.re is _BLOG_DEVICE:
                 self._begin()
             index, name = device.groups() if device.re is _DEVICE else ("0", device[1])
             self.runs[-1].devices[int(index)] = name.strip()
         elif _FAILED.match(line):
             run = self._run()
-            run.not_measured.append(NotMeasured(what=self._what(), reason=f"{SOURCE} says: {line[:160]}"))
+            run.not_measured.append(NotMeasured(what=self._what(), reason=f"{SOURCE} reported: {line[:160]}"))
             run.waits, run.ended = True, _RESULT.match(line) is not None
         elif _RESULT.match(line):
             if self.runs:  # else it is of another sample
@@ -153,7 +153,7 @@ class _Reader:
 
     def _begin(self) -> None:
         last = self.runs[-1] if self.runs else None
-        if last is not None and not last.told and not last.devices:
+        if last is not None and not last.has_results and not last.devices:
             return
         self.runs.append(_Run(self.visible, self.label))
         self.label, self.visible = None, self.visible if self.exported else None
@@ -167,7 +167,7 @@ class _Reader:
         return f"{SOURCE}: {self._run().kind or 'the whole run'}"
 
     def _set(self, line: str) -> bool:
-        """Take a line that says what the numbers below it are."""
+        """Read a line that states what the numbers below it are."""
         if direction := _DIRECTION.match(line):
             run = self._run()
             run.kind, run.device_count = _KINDS[direction[1]], int(direction[2] or 1)
@@ -248,7 +248,7 @@ def _machine(runs: list[_Run], notes: list[str], complete: bool) -> Machine:
     indices, said = single_device.numbers(
         [
             single_device.Run(
-                told=run.visible if run.visible is not None and set(run.devices) <= {0} else None,
+                visible=run.visible if run.visible is not None and set(run.devices) <= {0} else None,
                 label=run.label,
                 printed=min(run.devices, default=0),
                 name=next(iter(run.devices.values()), None),

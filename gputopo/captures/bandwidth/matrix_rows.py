@@ -35,8 +35,8 @@ def without_cut_number(text: str) -> str:
     if last is None:
         return text
     before = _DECIMALS.findall(text, max(0, last.start() - _NEAR), last.start())
-    due = len(before[-1]) if before else int("Transfer Size (Bytes)" in text)
-    if len(last[1] or "") >= due:
+    indent = len(before[-1]) if before else int("Transfer Size (Bytes)" in text)
+    if len(last[1] or "") >= indent:
         return text
     return f"{text[: last.start()]}?"
 
@@ -50,7 +50,7 @@ def positive(word: str, most: float = MOST_GB_PER_S) -> float | None:
 
 
 def is_empty(word: str) -> bool:
-    """Return whether a cell says that there is no number."""
+    """Return whether a cell means that there is no number."""
     return word.lower() in _EMPTY
 
 

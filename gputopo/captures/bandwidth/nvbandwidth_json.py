@@ -1,6 +1,6 @@
 """The JSON of `nvbandwidth -j` (0.5 and later): text in, Machine out. Host names in it are dropped.
 
-What the numbers of each test are, `nvbandwidth_tests` tells. Of a bidirectional test between GPUs the JSON
+`nvbandwidth_tests` knows the tests. Of a bidirectional test between GPUs the JSON
 holds three matrices in one, each direction and their total, one below the other.
 """
 
@@ -53,19 +53,21 @@ def parse(text: str, *, origin: str) -> Machine:
     return merge.merge(machines)
 
 
-def _machine(told: Any, *, origin: str) -> Machine:
+def _machine(document: Any, *, origin: str) -> Machine:
     """Make the machine of one object. Raises InputError where it is no output of nvbandwidth."""
-    if not isinstance(told, dict) or not isinstance(told.get("testcases", told.get("error")), list | str):
+    if not isinstance(document, dict) or not isinstance(
+        document.get("testcases", document.get("error")), list | str
+    ):
         raise InputError(f"{origin} is JSON of nvbandwidth without its testcases", _HINT)
-    report = _head(told)
-    cases = told.get("testcases")
+    report = _head(document)
+    cases = document.get("testcases")
     unread: list[str] = []
     for case in cases if isinstance(cases, list) else []:
         if isinstance(case, dict) and isinstance(case.get("name"), str):
             unread += _add(report, case)
         else:
             unread.append(f"testcases: {json.dumps(case)[:100]}")
-    if error := _text(told.get("error")):
+    if error := _text(document.get("error")):
         tests.fail(report, _unfinished(cases), error)
         report.complete = not tests.ends_the_run(error)
     made = tests.machine(report)
@@ -73,19 +75,19 @@ def _machine(told: Any, *, origin: str) -> Machine:
     return msgspec.structs.replace(made, unread=lines)
 
 
-def _head(told: dict[str, Any]) -> Report:
-    version = _VERSION.fullmatch(_text(told.get("version")))
+def _head(document: dict[str, Any]) -> Report:
+    version = _VERSION.fullmatch(_text(document.get("version")))
     report = Report(
-        driver=_text(told.get("Driver Version"))[:40] or None,
+        driver=_text(document.get("Driver Version"))[:40] or None,
         cuda=tests.cuda_version(
-            _text(told.get("CUDA Driver Version")) or _text(told.get("CUDA Runtime Version"))
+            _text(document.get("CUDA Driver Version")) or _text(document.get("CUDA Runtime Version"))
         ),
         version=version[1] if version else None,
     )
-    size = told.get("bufferSize")
+    size = document.get("bufferSize")
     if isinstance(size, int) and 0 < size < 2**24:
         report.bytes = size * _MIB
-    devices = told.get("GPU Device list", told.get("GPU Device info"))
+    devices = document.get("GPU Device list", document.get("GPU Device info"))
     for place, device in enumerate(devices if isinstance(devices, list) else []):
         if match := _DEVICE.fullmatch(_text(device)):
             address = f"{match[3]}.0" if match[3] else None
@@ -100,7 +102,7 @@ def _add(report: Report, case: dict[str, Any]) -> list[str]:
         tests.waive(report, test, _text(case.get("error")))
         return []
     if status not in ("Passed", "") or case.get("error"):
-        tests.fail(report, test, _text(case.get("error")) or f"the tool says: {status}")
+        tests.fail(report, test, _text(case.get("error")) or f"status {status}")
         return []
     matrix = case.get("bandwidth_matrix")
     if not isinstance(matrix, list) or not matrix or not all(isinstance(row, list) and row for row in matrix):

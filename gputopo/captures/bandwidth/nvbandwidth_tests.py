@@ -38,7 +38,7 @@ _PEER_LATENCY_NOTE = (
 )
 _NO_PEER = "no peer access between these GPUs"
 _CUDA_ERROR = re.compile(r"\b(CUDA_ERROR_[A-Z_]{3,60}|cudaError[A-Za-z]{3,60})\b")
-# What it says before it exits (its error_handling.h) or aborts at once. After other errors it goes on.
+# Its messages before it exits (its error_handling.h) or aborts at once. After other errors it goes on.
 _ENDS = re.compile(
     r"\[(?:CUDA_ERROR_|cudaError)|NVML_ERROR|ASSERT in expression|Invalid value when checking the pattern"
 )
@@ -60,7 +60,7 @@ class Matrix:
 
 @dataclass(slots=True)
 class Report:
-    """What one output told, to be made into a machine. CUDA's numbers of the GPUs throughout."""
+    """The content of one output, to be made into a machine. CUDA's numbers of the GPUs throughout."""
 
     devices: dict[int, Device] = field(default_factory=dict)
     driver: str | None = None
@@ -107,11 +107,11 @@ def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
     return strange
 
 
-def waive(report: Report, test: str | None, says: str = "") -> None:
+def waive(report: Report, test: str | None, message: str = "") -> None:
     """Add a test that the tool left out."""
-    says = says.strip(" .:")
+    message = message.strip(" .:")
     pairs = test is not None and is_between_gpus(test)
-    reason = says or ("no two GPUs can access one another" if pairs else "the tool says no more than that")
+    reason = message or ("no two GPUs can access one another" if pairs else "no reason reported")
     what = f"{SOURCE} {test}" if test else f"a test that {SOURCE}'s text does not name"
     report.not_measured.append(NotMeasured(what=what, reason=f"waived: {reason}"))
     if test is not None and PAIRS.fullmatch(test):
@@ -119,14 +119,14 @@ def waive(report: Report, test: str | None, says: str = "") -> None:
             report.peers.setdefault(pair, False)
 
 
-def fail(report: Report, test: str | None, says: str) -> None:
+def fail(report: Report, test: str | None, message: str) -> None:
     """Add a test that ended in an error: a failure where CUDA's error or wrong data is named."""
-    says = says.strip()[:300]
-    error = _CUDA_ERROR.search(says)
-    reason = error[1] if error else "WRONG_DATA" if _WRONG_DATA.search(says) else None
+    message = message.strip()[:300]
+    error = _CUDA_ERROR.search(message)
+    reason = error[1] if error else "WRONG_DATA" if _WRONG_DATA.search(message) else None
     if test is None or not is_known(test) or reason is None:
         what = f"{SOURCE} {test}" if test else SOURCE
-        report.not_measured.append(NotMeasured(what=what, reason=says or "it failed without a word"))
+        report.not_measured.append(NotMeasured(what=what, reason=message or "failed without a message"))
         return
     kind, source, destination = ends(test)
     failure = Failure(
@@ -134,16 +134,16 @@ def fail(report: Report, test: str | None, says: str) -> None:
         source=source,
         destination=destination,
         reason=reason,
-        says=f"{test}: {says}",
+        says=f"{test}: {message}",
         method=method(test),
     )
     if failure not in report.failures:
         report.failures.append(failure)
 
 
-def ends_the_run(says: str) -> bool:
+def ends_the_run(message: str) -> bool:
     """Return whether nvbandwidth exits after this error, so that no other test follows."""
-    return _ENDS.search(says) is not None
+    return _ENDS.search(message) is not None
 
 
 def cuda_version(number: str) -> str | None:
@@ -154,7 +154,7 @@ def cuda_version(number: str) -> str | None:
 
 
 def machine(report: Report) -> Machine:
-    """Make the machine, its GPUs in PCI order where their addresses are told."""
+    """Return the machine, its GPUs in PCI order where their addresses are known."""
     listed = {i: report.devices.get(i, Device()) for i in sorted(report.columns | set(report.devices))}
     gpus, index_of = places.gpus_in_pci_order(listed)
     if any(index != number for number, index in index_of.items()):

@@ -1,6 +1,6 @@
 """The text of `nvbandwidth` 0.2 to 0.8, whole or any part of it: text in, Machine out.
 
-What the numbers of each test are, `nvbandwidth_tests` tells. A test's name is taken from its `Running` line
+`nvbandwidth_tests` knows the tests. A test's name is taken from its `Running` line
 or, where that was cut off, from the `SUM` line below the matrix.
 """
 
@@ -68,7 +68,7 @@ def recognise(text: str) -> bool:
 
 
 def read(text: str, *, origin: str) -> Read:
-    """Read the tests of a text, and tell which lines were understood."""
+    """Read the tests of a text, with the numbers of the lines that were understood."""
     del origin  # nothing in such a text is refused: a line that cannot be is not understood
     reader = _Reader()
     understood = understood_of(text, reader.add)
@@ -172,10 +172,10 @@ class _Reader:
             columns = devices(line.split())
             table.columns = columns or ()
             return columns is not None
-        told = row(line)
-        if told is None or told[0] in table.rows or len(told[1]) != len(table.columns):
+        cells = row(line)
+        if cells is None or cells[0] in table.rows or len(cells[1]) != len(table.columns):
             return False
-        table.rows[told[0]], table.lines[told[0]] = told[1], number
+        table.rows[cells[0]], table.lines[cells[0]] = cells[1], number
         self.report.complete = len(table.rows) == (len(table.columns) if "GPU(row)" in table.said else 1)
         return True
 

@@ -1,9 +1,9 @@
-"""What `p2pBandwidthLatencyTest` told, as a machine: which path each cell of its matrices is of.
+"""The output of `p2pBandwidthLatencyTest` as a machine: which path each cell of its matrices is of.
 
 The row of a cell is the source and its column the destination; of the "P2P Reads" matrices it is the other
 way round, since there the row's GPU fetches. With P2P=Enabled a pair without access falls back to copies
 through the host, so it is staged like those of P2P=Disabled. The diagonal is a copy within one GPU, every
-byte read and written, and its `group` tells from which matrix it is. Of latencies the GPU's are taken.
+byte read and written, and its `group` names the matrix. Of latencies the GPU's are taken.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _ONE_WAY_MOST_GB_PER_S = 64.0
 
 @dataclass(slots=True)
 class Table:
-    """One matrix. `enabled` None: no heading told it. `reads`: the row's GPU fetches."""
+    """One matrix. `enabled` None: no heading. `reads`: the row's GPU fetches."""
 
     kind: Kind | None  # None: connectivity, or the CPU's side of a latency matrix
     enabled: bool | None = None
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(slots=True)
 class Found:
-    """What one output told. CUDA's numbers of the GPUs throughout."""
+    """The content of one output. CUDA's numbers of the GPUs throughout."""
 
     devices: dict[int, Device] = field(default_factory=dict)
     access: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Found:
 
 
 def machine(found: Found) -> Machine:
-    """Make the machine, its GPUs in PCI order where their addresses are told."""
+    """Return the machine, its GPUs in PCI order where their addresses are known."""
     seen = {index for table in found.tables for index in (*table.columns, *table.rows)}
     seen |= {index for pair in found.access for index in pair}
     listed = {index: found.devices.get(index, Device()) for index in sorted(seen | set(found.devices))}
@@ -88,7 +88,7 @@ def machine(found: Found) -> Machine:
 def _not_measured(found: Found) -> Iterator[NotMeasured]:
     if found.error:
         what = "what follows its last matrix" if found.tables else "the whole run"
-        yield NotMeasured(what=f"{SOURCE}: {what}", reason=f"{SOURCE} says: {found.error}")
+        yield NotMeasured(what=f"{SOURCE}: {what}", reason=f"{SOURCE} reported: {found.error}")
 
 
 def _samples(
@@ -136,7 +136,7 @@ def _path(
     can = access.get(pair)
     if can is None:
         notes.append(
-            f"{SOURCE}: the text does not tell which GPUs can access one another; with P2P=Enabled all pairs "
+            f"{SOURCE}: the text does not show which GPUs can access one another; with P2P=Enabled all pairs "
             "are taken as direct"
         )
         return "direct"
@@ -144,7 +144,7 @@ def _path(
 
 
 def _kind_without_heading(table: Table, notes: list[str]) -> Kind:
-    """Say what a matrix without its heading holds: faster than any link one way, it is both ways together."""
+    """Return the kind of a matrix without a heading: above any link's rate it is both directions together."""
     if table.kind == "latency":
         return "latency"
     between = [value for (a, b), value in table.cells.items() if a != b]

@@ -1,6 +1,6 @@
 """The text of the CUDA samples' `p2pBandwidthLatencyTest`, whole or any part of it: text in, Machine out.
 
-Which path the numbers of each matrix are of, `p2p_tables` tells.
+`p2p_tables` knows the path of each matrix's numbers.
 """
 
 import re
@@ -42,9 +42,9 @@ def recognise(text: str) -> bool:
 
 
 def read(text: str, *, origin: str) -> Read:
-    """Read devices, access and all matrices, and tell which lines were understood.
+    """Read devices, access and all matrices, with the numbers of the lines that were understood.
 
-    Raises InputError where one device is told differently twice.
+    Raises InputError where one device is listed twice with different values.
     """
     found = Found()
     understood: set[int] = set()
@@ -52,8 +52,8 @@ def read(text: str, *, origin: str) -> Read:
     table: Table | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = plain(raw)
-        if told := _heading(line):
-            heading, table = told, None
+        if opened := _heading(line):
+            heading, table = opened, None
         elif opened := _opened(line, heading):
             table = opened
             found.tables.append(table)
@@ -94,7 +94,7 @@ def _heading(line: str) -> Table | None:
 
 
 def _opened(line: str, heading: Table | None) -> Table | None:
-    """Return the table that a header line begins, of the kind that the heading above it tells."""
+    """Return the table that a header line begins, of the kind that the heading above it names."""
     corner, *words = line.split() or [""]
     columns = devices(words)
     if corner not in _CORNERS or columns is None:
@@ -122,10 +122,10 @@ def _implied(line: str, heading: Table) -> Table | None:
 
 def _add_row(table: Table, line: str, found: Found) -> bool:
     """Add a row's cells; False where it is no row, not of this table, or holds what is no reading."""
-    told = row(line)
-    if told is None:
+    cells = row(line)
+    if cells is None:
         return False
-    index, words = told
+    index, words = cells
     if index not in table.columns or index in table.rows or len(words) != len(table.columns):
         return False
     if table.connectivity:
@@ -160,5 +160,7 @@ def _add_device(found: Found, line: str, number: int, origin: str) -> bool:
     address = f"{match[5] or 0}:{match[3]}:{match[4]}.0" if match[3] else None
     device = Device(match[2].strip(), address)
     if found.devices.setdefault(int(match[1]), device) != device:
-        raise InputError(f"{origin} tells device {match[1]} twice and differently (line {number})", _HINT)
+        raise InputError(
+            f"{origin} lists device {match[1]} twice with different values (line {number})", _HINT
+        )
     return True

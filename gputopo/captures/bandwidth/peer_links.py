@@ -1,31 +1,31 @@
-"""The pairs of GPUs of which a CUDA program tells whether one can access the other, in NVML's words."""
+"""Peer access of pairs of GPUs as a CUDA program reports it, in NVML's words."""
 
 from collections.abc import Mapping
 from itertools import combinations
 
 from gputopo.values.machine import Contradiction, Link
 
-REFUSED = "NOT_SUPPORTED"  # CUDA tells no more than that
+REFUSED = "NOT_SUPPORTED"  # CUDA reports no reason
 _REASON = "CUDA: cannot access peer"
 
 
 def links(
     access: Mapping[tuple[int, int], set[bool]], source: str
 ) -> tuple[tuple[Link, ...], dict[str, str], tuple[Contradiction, ...]]:
-    """Return the pairs of which access is told, by (from, to), and what of them is missing or contradicts.
+    """Return the pairs whose access is known, by (from, to), and what of them is missing or contradicts.
 
-    A pair of which both is told has no status.
+    A pair with contradicting reports has no status.
     """
     found: list[Link] = []
     missing: dict[str, str] = {}
     contradictions: list[Contradiction] = []
     for a, b in combinations(sorted({gpu for pair in access for gpu in pair}), 2):
-        told = {pair: access[pair] for pair in ((a, b), (b, a)) if pair in access}
-        if not told:
+        reported = {pair: access[pair] for pair in ((a, b), (b, a)) if pair in access}
+        if not reported:
             continue
-        said = set().union(*told.values())
+        said = set().union(*reported.values())
         if len(said) > 1:
-            words = {f"{source}, from GPU {i}": _words(can) for (i, _), can in told.items()}
+            words = {f"{source}, from GPU {i}": _words(can) for (i, _), can in reported.items()}
             facts = [f"links[{a}-{b}].{fact}" for fact in ("p2p_read", "p2p_write")]
             contradictions += [Contradiction(fact=fact, said=words) for fact in facts]
             missing |= dict.fromkeys(facts, "the two directions, or the list and the matrix, differ")

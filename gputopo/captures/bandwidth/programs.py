@@ -35,13 +35,13 @@ def recognise(text: str) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read all that these programs told. Raises InputError where that is nothing."""
+    """Read the outputs of these programs. Raises InputError if there is none."""
     machine, rest = take(text, origin=origin)
     return with_unread(machine, rest)
 
 
 def take(text: str, *, origin: str) -> tuple[Machine, str]:
-    """Read what these programs told, and give the text without the lines that they understood.
+    """Read the outputs of these programs, and return the text without the lines that they understood.
 
     Raises InputError where nothing is left of the programs' results.
     """
@@ -80,5 +80,5 @@ def _programs(text: str) -> list[ModuleType]:
 
 
 def _tells(machine: Machine) -> bool:
-    told = machine.bandwidth
-    return bool(machine.links or (told and (told.samples or told.failures or told.not_measured)))
+    found = machine.bandwidth
+    return bool(machine.links or (found and (found.samples or found.failures or found.not_measured)))

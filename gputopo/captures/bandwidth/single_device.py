@@ -18,9 +18,9 @@ _IN_NAME = re.compile(r"(?:gpu|device|dev|cuda)[ _.-]?(\d{1,3})(?!\d)", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. `told`: the GPU by CUDA_VISIBLE_DEVICES; `label`: a number near it; `printed`: its own."""
+    """One run. `visible`: the GPU by CUDA_VISIBLE_DEVICES; `label`: a number near it; `printed`: its own."""
 
-    told: int | None
+    visible: int | None
     label: int | None
     printed: int
     name: str | None
@@ -30,12 +30,12 @@ class Run:
 def numbers(runs: Sequence[Run]) -> tuple[list[int], list[str]]:
     """Return each run's GPU, and what was assumed.
 
-    In this order: what the runs were told to see; their own numbers, where one is above 0; the numbers beside
+    In this order: CUDA_VISIBLE_DEVICES; their own numbers, where one is above 0; the numbers beside
     them, where all differ; GPU 0 for all, where they complete one another; else their order.
     """
-    own = [run.printed if run.told is None else run.told for run in runs]
-    if len(runs) < 2 or any(own) or all(run.told is not None for run in runs):
-        said = "CUDA_VISIBLE_DEVICES told the GPU of each run" if any(run.told for run in runs) else None
+    own = [run.printed if run.visible is None else run.visible for run in runs]
+    if len(runs) < 2 or any(own) or all(run.visible is not None for run in runs):
+        said = "CUDA_VISIBLE_DEVICES names the GPU of each run" if any(run.visible for run in runs) else None
         return own, [said] if said else []
     labels = [run.label for run in runs if run.label is not None]
     if len(set(labels)) == len(runs):

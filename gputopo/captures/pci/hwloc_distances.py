@@ -110,8 +110,8 @@ def _numa_of_version_1(root: "Element", nodes: Sequence[int]) -> dict[int, tuple
         size = len(nodes)
         if base is None or None in values or len(values) != size * size:
             continue
-        told = [round(value * base) for value in values if value is not None]
-        return {node: tuple(told[i * size : (i + 1) * size]) for i, node in enumerate(nodes)}
+        matrix = [round(value * base) for value in values if value is not None]
+        return {node: tuple(matrix[i * size : (i + 1) * size]) for i, node in enumerate(nodes)}
     return {}
 
 

@@ -1,7 +1,7 @@
 """hwloc's XML (`lstopo topo.xml`), of versions 1, 2 and 3.
 
-hwloc keeps every bridge, so hops come from its tree. It tells a link's speed as GB/s of all lanes together
-(0: not known), from which generation and width cannot be told apart. NVLinks are a matrix of MB/s: links are
+hwloc keeps every bridge, so hops come from its tree. It shows a link's speed as GB/s of all lanes together
+(0: not known), without generation and width. NVLinks are a matrix of MB/s: links are
 counted by the speed of one link of that card. Host names, serial numbers and process lists are left out.
 """
 
@@ -70,8 +70,8 @@ class _Reading:
         """Read one object of the tree."""
         kind = element.get("type") or ""
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        told = (kind, element.get("name"), element.get("subtype"))
-        self.ids[element.get("gp_index") or ""] = " ".join(word for word in told if word)
+        words = (kind, element.get("name"), element.get("subtype"))
+        self.ids[element.get("gp_index") or ""] = " ".join(word for word in words if word)
         if kind == "NUMANode":
             self.numa_node(element)
         elif kind in ("Package", "Socket", "Machine"):
@@ -119,7 +119,7 @@ class _Reading:
         speed = _decimal(element.get("pci_link_speed"))
         if speed:
             self.found.missing[f"pci[{where}].speed_gt_per_s"] = (
-                f"hwloc tells {speed:.2f} GB/s of all lanes together"
+                f"hwloc reports {speed:.2f} GB/s of all lanes together"
             )
 
     def device(self, element: "Element", above: tuple["Element", ...]) -> None:
@@ -135,7 +135,7 @@ class _Reading:
             self.gpu(node.address, number[1] == "cuda", int(number[2]), element)
 
     def gpu(self, where: str, is_cuda: bool, index: int, element: "Element") -> None:
-        """Add what one library tells of a GPU to what another one did."""
+        """Add the facts of a GPU from one library to those from another."""
         info = _info(element)
         old = self.found.gpus.get(where, Gpu(index=0))
         memory = re.fullmatch(r"(\d{1,12})\s*Ki?B", info.get("CUDAGlobalMemorySize", ""))
@@ -175,7 +175,7 @@ class _Reading:
             for i, n in sorted(self.numa.items())
         )
         memories = [node.memory_mib for node in nodes]
-        told = [_info(root), *(_info(top) for top in root.findall("object"))]
+        infos = [_info(root), *(_info(top) for top in root.findall("object"))]
         return Host(
             cpu_model=self.cpu_model,
             sockets=self.counts.get("Package", self.counts.get("Socket")),
@@ -183,7 +183,7 @@ class _Reading:
             logical_cpus=self.counts.get("PU"),
             memory_mib=sum(m for m in memories if m is not None) if nodes and None not in memories else None,
             numa_nodes=nodes or None,
-            kernel=next((info["OSRelease"] for info in told if "OSRelease" in info), None),
+            kernel=next((info["OSRelease"] for info in infos if "OSRelease" in info), None),
         )
 
 

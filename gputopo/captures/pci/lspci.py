@@ -1,6 +1,6 @@
 """lspci's tree (`lspci -tv`, with or without `-nn`): text in, Machine out.
 
-The tree has no class codes: what is an NVIDIA GPU and what is a network card is told by the devices' names.
+The tree has no class codes: what is an NVIDIA GPU and what is a network card is known by the devices' names.
 A device that this lspci's list of names did not know yet (`Device 2684`) is taken as a GPU only if a sound
 function of the same card stands beside it.
 """
@@ -138,7 +138,7 @@ class _Reading:
         self.found.unread.append(Unread(source=SOURCE, line=number, text=line.strip()))
 
     def machine(self) -> Machine:
-        """Return the machine that the tree shows, with the kinds that names tell."""
+        """Return the machine that the tree shows, with the kinds that names show."""
         cards: dict[str, list[str]] = {}
         for node in self.nodes.values():
             cards.setdefault(node.address.rpartition(".")[0], []).append(node.name or "")

@@ -1,9 +1,9 @@
 """lspci's lists (`lspci`, `-v`, `-vv`, `-vvv`, with `-n`, `-nn`, `-D` or without): text in, Machine out.
 
-Bridges tell the bus behind them, which gives the tree. Link capabilities are what a function can do, link
-status what it does now. `lspci -vvv | grep ACSCtl` alone tells whether access control is on anywhere.
+Bridges show the bus behind them, which gives the tree. Link capabilities are what a function can do, link
+status what it does now. `lspci -vvv | grep ACSCtl` alone shows whether access control is on anywhere.
 Only GPUs, NICs and bridges are kept. A device may stand twice (`lspci` above `lspci -vvv`): each time adds
-what the other does not tell.
+what the other does not show.
 """
 
 import re
@@ -79,8 +79,8 @@ def parse(text: str, *, origin: str) -> Machine:
 
 def _acs(text: str) -> str | None:
     """Return whether access control redirects peer traffic anywhere, None where nothing is said of it."""
-    told = [_redirects(match[1]) for match in _ACS.finditer(text)]
-    return ("on" if any(told) else "off") if told else None
+    redirects = [_redirects(match[1]) for match in _ACS.finditer(text)]
+    return ("on" if any(redirects) else "off") if redirects else None
 
 
 def _redirects(control: str) -> bool:
@@ -135,7 +135,7 @@ class _Reading:
             self.gpu(address, body, lost=_NO_ANSWER.search(head[4] + body) is not None)
 
     def with_earlier(self, node: PciNode) -> PciNode:
-        """Add what an earlier line told of the device. Raises InputError if that line was of another one."""
+        """Add the facts of an earlier line to the device. Raises InputError if the device is another."""
         earlier = self.nodes.get(node.address, node)
         both = [(getattr(earlier, name), getattr(node, name)) for name in _IDENTITY]
         if any(a is not None and b is not None and a != b for a, b in both):
@@ -161,7 +161,7 @@ class _Reading:
             self.found.missing[f"pci[{address}].speed_gt_per_s"] = "lspci was not run as root"
 
     def machine(self, acs: str | None) -> Machine:
-        """Return the machine, with the ways that the bridges' buses tell."""
+        """Return the machine, with the paths that the bridges' buses show."""
         for address, node in list(self.nodes.items()):
             self.nodes[address] = msgspec.structs.replace(
                 node, parent=self.behind.get(address.rpartition(":")[0].lower()), root=self.root(address)

@@ -1,8 +1,8 @@
 """NCCL's topology XML, as `NCCL_TOPO_DUMP_FILE` writes it and `NCCL_TOPO_FILE` reads it.
 
-What NCCL says in it, from its src/graph/xml.cc:
+The content, from its src/graph/xml.cc:
 
-- `<cpu>` is a NUMA node, not a socket, and host bridges are not told apart: two GPUs under one `<cpu>` and
+- `<cpu>` is a NUMA node, not a socket, and host bridges are not distinguished: two GPUs under one `<cpu>` and
   no common switch are PHB in NCCL's own words, where `nvidia-smi topo -m` may say NODE.
 - Of each switch only the upstream bridge is written, so one `<pci>` around two GPUs is one switch.
 - `link_speed` and `link_width` are the highest that device and slot can do together, not the present ones.
@@ -120,7 +120,7 @@ class _Reading:
         return where
 
     def gpu(self, element: "Element", where: str) -> None:
-        """Read what NVML told NCCL of a GPU: its index and its NVLinks."""
+        """Read NVML's facts of a GPU: its index and its NVLinks."""
         index = _number(element.get("dev"))
         if index is not None:
             self.found.indices[where] = index
@@ -145,7 +145,7 @@ class _Reading:
         """Read the names of a card's ports."""
         names = [name for net in element if net.tag == "net" and (name := net.get("name"))]
         if where is None:  # so NCCL writes sockets of cards whose place it does not know
-            self.found.missing["nics"] = f"NCCL's XML tells no place of {', '.join(names) or 'one'}"
+            self.found.missing["nics"] = f"NCCL's XML shows no place of {', '.join(names) or 'one'}"
         else:
             self.found.nic_names.setdefault(where, []).extend(names)
 
@@ -167,7 +167,7 @@ class _Reading:
             whole=_with_ports,
         )
         gpus = tuple(self._with_affinity(gpu) for gpu in machine.gpus)
-        missing = {"gpus[*].name": "NCCL's XML does not tell it"} if gpus else {}
+        missing = {"gpus[*].name": "not reported by NCCL's XML"} if gpus else {}
         for gpu in gpus:
             if self.nvlinks.get(str(gpu.pci_address)):
                 missing[f"gpus[{gpu.index}].nvlinks"] = "NCCL's XML counts links without their numbers"
@@ -184,21 +184,21 @@ class _Reading:
 
     def _one_sided(self, machine: Machine) -> list[Contradiction]:
         """Tell where two GPUs count their common NVLinks differently."""
-        told: list[Contradiction] = []
+        contradictions: list[Contradiction] = []
         for link in machine.links:
             a, b = (str(gpu.pci_address) for gpu in machine.gpus if gpu.index in (link.a, link.b))
             if a in self.nvlinks and b in self.nvlinks:
                 there, back = self.nvlinks[a].get(b, 0), self.nvlinks[b].get(a, 0)
                 if there != back:
                     said = {f"{SOURCE}, {a}": str(there), f"{SOURCE}, {b}": str(back)}
-                    told.append(Contradiction(fact=f"links[{link.a}-{link.b}].nvlinks", said=said))
-        return told
+                    contradictions.append(Contradiction(fact=f"links[{link.a}-{link.b}].nvlinks", said=said))
+        return contradictions
 
 
 def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None:
-    """Count the NVLinks of two GPUs, direct ones and those through switches; None where neither tells any.
+    """Count the NVLinks of two GPUs, direct ones and those through switches; None where neither reports any.
 
-    `ends` has for each GPU that tells its NVLinks how many go to each other end; `switch` is any NVSwitch.
+    `ends` has for each GPU that reports its NVLinks how many go to each other end; `switch` is any NVSwitch.
     Through switches a pair can use as many links as the GPU with fewer of them has.
     """
     if a not in ends and b not in ends:

@@ -49,7 +49,7 @@ def may_be_gpu(name: str) -> bool:
 
 
 def vendor(name: str) -> str | None:
-    """Return the vendor number of the makers that matter here, where the name alone tells it; else None.
+    """Return the vendor number of the makers that matter here, where the name alone shows it; else None.
 
     AMD's graphics cards carry another number (1002) under nearly the same name: they get none.
     """

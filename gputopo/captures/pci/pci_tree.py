@@ -24,7 +24,7 @@ Tree = Sequence[PciNode]
 
 @dataclass(slots=True)
 class Found:
-    """What a capture told beside the tree: each by PCI address, GPUs and NICs only."""
+    """Facts of a capture beside the tree: each by PCI address, GPUs and NICs only."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)  # with facts of their own; the index is given later
     nic_names: dict[str, list[str]] = field(default_factory=dict)
@@ -92,15 +92,15 @@ def machine(
     )
 
 
-def _numbers(gpus: Sequence[str], told: Mapping[str, int]) -> dict[str, int]:
-    known = [told[where] for where in gpus if where in told]
+def _numbers(gpus: Sequence[str], numbers: Mapping[str, int]) -> dict[str, int]:
+    known = [numbers[where] for where in gpus if where in numbers]
     if len(known) == len(gpus) == len(set(known)):
-        return {where: told[where] for where in gpus}
+        return {where: numbers[where] for where in gpus}
     return {where: index for index, where in enumerate(gpus)}
 
 
 def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], missing: dict[str, str]) -> Gpu:
-    """Return a GPU its index and what its place in the tree tells."""
+    """Return a GPU with its index and the facts of its place in the tree."""
     slot = nodes.get(node.parent) if node.parent else None
     pcie = Pcie(
         gen_now=generation_of(node.speed_gt_per_s),
@@ -111,11 +111,11 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
         limiting_hop=_slower_bridge(node, nodes),
     )
     if gpu.pcie != Pcie():
-        pcie = gpu.pcie  # the capture tells it in its own terms
+        pcie = gpu.pcie  # the capture has it in its own terms
     elif pcie.gen_max_device is not None:
         pcie = msgspec.structs.replace(pcie, gen_max=_least(pcie.gen_max_device, pcie.gen_max_host))
     if pcie == Pcie():
-        missing.setdefault(f"gpus[{index}].pcie", "the capture does not tell it")
+        missing.setdefault(f"gpus[{index}].pcie", "not reported by the capture")
     return msgspec.structs.replace(
         gpu,
         index=index,
@@ -151,7 +151,7 @@ def _most(node: PciNode) -> float | None:
 
 
 def _hop(tree: Tree, a: str, b: str) -> Hop | None:
-    """Return the hop of two functions, or None where the capture does not tell.
+    """Return the hop of two functions, or None where the capture does not show it.
 
     That is where one hangs under no root, or under different roots in a tree without any NUMA number.
     """

@@ -1,4 +1,4 @@
-"""One GPU as one output of `nvidia-smi` tells it: facts are collected line by line, then become a Gpu."""
+"""One GPU as one output of `nvidia-smi` shows it: facts are collected line by line, then become a Gpu."""
 
 import re
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ _INSTANCES = ("mig device", "mig_devices")
 # Facts whose last part is a key of a dictionary in the Gpu.
 _DICTIONARIES = ("violation_ns.", "ecc.counts.", "fabric.health.")
 _REASON = "throttle.reasons."
-_PART = "only a part of the reasons is told"
+_PART = "only a part of the reasons is reported"
 _ERROR = re.compile(r"unknown error|err!+", re.IGNORECASE)
 _FEWEST_ERRORS = 3  # a fan or a sensor alone may fail on a card that works
-# Which counts make up NVML's totals, where the card does not tell them: one of the sets, whole.
+# Which counts make up NVML's totals, where the card does not report them: one of the sets, whole.
 _PARTS = {
     "corrected": (("sram_correctable", "dram_correctable"),),
     "uncorrected": (
@@ -44,13 +44,13 @@ class Entry(NamedTuple):
 
 @dataclass
 class Card:
-    """Collects what is told of one GPU. `visit` counts how often the output came to it."""
+    """Values reported of one GPU. `visit` counts how often the output came to it."""
 
     names: Names
     bare: bool = False  # numbers may stand without their unit
     visit: int = 0
-    # Of each fact what was told, by visit and by how good the name is; the lowest with a value stands.
-    told: dict[str, dict[tuple[int, int], Value]] = field(default_factory=dict)
+    # The values of each fact, by visit and by how good the name is; the lowest with a value stands.
+    reported: dict[str, dict[tuple[int, int], Value]] = field(default_factory=dict)
     processes: list[dict[str, Any]] | None = None
     no_processes: str | None = None
     instances: int | None = None
@@ -61,9 +61,9 @@ class Card:
 
     @property
     def address(self) -> str | None:
-        """The PCI address, if it was told."""
-        told = self.told.get("pci_address", {})
-        return next((value.value for value in told.values() if value.value is not None), None)
+        """The PCI address, if it was reported."""
+        reported = self.reported.get("pci_address", {})
+        return next((value.value for value in reported.values() if value.value is not None), None)
 
     def add(self, entry: Entry) -> bool:
         """Take in one place of the output. False where it is not understood."""
@@ -100,11 +100,11 @@ class Card:
         return path in self.names.sections or path in self.names.facts or self.names.is_unplaced(path)
 
     def _tell(self, fact: str, rank: int, value: Value) -> bool:
-        tellings = self.told.setdefault(fact, {})
-        before = tellings.setdefault((self.visit, rank), value)
+        by_visit = self.reported.setdefault(fact, {})
+        before = by_visit.setdefault((self.visit, rank), value)
         if before != value:
-            twice = f"told twice, as {_said(before)} and as {_said(value)}"
-            tellings[self.visit, rank] = (
+            twice = f"reported twice, as {_said(before)} and as {_said(value)}"
+            by_visit[self.visit, rank] = (
                 before if before.twice else Value(None, twice, strange=True, twice=True)
             )
             return False
@@ -147,10 +147,10 @@ class Card:
         """Return the GPU, and why facts are missing, by the fact's path within the GPU."""
         values: dict[str, Any] = {}
         missing: dict[str, str] = {}
-        for fact, tellings in self.told.items():
-            best = min(tellings.items(), key=lambda told: (told[1].value is None, told[0]))[1]
+        for fact, by_visit in self.reported.items():
+            best = min(by_visit.items(), key=lambda one: (one[1].value is None, one[0]))[1]
             if best.value is None:
-                missing[fact] = best.reason or "not told"
+                missing[fact] = best.reason or "not reported"
             else:
                 values[fact] = best.value
         if _answers_nothing(values, missing):
@@ -170,14 +170,14 @@ class Card:
         return msgspec.convert(nested, Gpu), missing | self.notes
 
     def contradictions(self) -> dict[str, tuple[str, str]]:
-        """Return what the output tells of a fact that does not change, first so and later otherwise."""
+        """Return the facts that cannot change and have different values in the output."""
         found: dict[str, tuple[str, str]] = {}
-        for fact, tellings in self.told.items():
+        for fact, by_visit in self.reported.items():
             if field_at(Gpu, fact).stability != "fixed":
                 continue
             said = {
                 visit: str(value.value)
-                for (visit, _), value in sorted(tellings.items(), reverse=True)
+                for (visit, _), value in sorted(by_visit.items(), reverse=True)
                 if value.value is not None
             }
             if len(set(said.values())) > 1:
@@ -239,10 +239,10 @@ def _said(value: Value) -> str:
 
 
 def _totals(values: dict[str, Any], missing: dict[str, str]) -> None:
-    """Sum the ECC counts that NVML's totals are made of, where a card since Turing tells only these.
+    """Sum the ECC counts that NVML's totals are made of, where a card since Turing reports only these.
 
     A part that is N/A is one that the card does not have. A part of which nothing, or any other reason, is
-    told leaves the total unknown.
+    reported leaves the total unknown.
     """
     for since in ("volatile", "aggregate"):
         for what, sets in _PARTS.items():

@@ -1,8 +1,8 @@
 """`nvidia-smi --query-gpu=... --format=csv`, with units or without: text in, Machine out.
 
 The first line names the columns. Where it was left out (`noheader`) nobody knows which column is which: then
-only what tells by its own form is read (a PCI address, a UUID, a performance state), one GPU a line, and
-every line is Unread. A line that says that a GPU did not answer is a GPU, wherever it stands. Several queries
+only what is known by its form is read (a PCI address, a UUID, a performance state), one GPU a line, and
+every line is Unread. A report of a GPU without an answer is a GPU, wherever it stands. Several queries
 in one text are tables of one machine.
 """
 
@@ -31,7 +31,7 @@ _COMMAND = re.compile(r"\s*[#$]|.*\bnvidia-smi\S* +-")  # a comment, a prompt, a
 _TROUBLE = re.compile(r"\b(?:error|unable|failed|failure|lost|not supported|unsupported)\b", re.IGNORECASE)
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
 _MEASURE = re.compile(r"-?\d[\d.]* (?:MiB|MHz|W|%)")
-# What is told by its own form, and by which column.
+# What is known by its form, and its column.
 _PROVEN = {
     "pci.bus_id": re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"),
     "uuid": re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
@@ -39,7 +39,7 @@ _PROVEN = {
 }
 # Columns of queries for programs and retired pages, which have a line for each of those.
 _NOT_OF_GPUS = frozenset({"pid", "retired_pages.address", "retired_pages.cause"})
-# By these a second reading of one GPU (`--loop`) is told from another GPU, the surest first; and their kinds.
+# By these a second reading of one GPU (`--loop`) differs from another GPU, the surest first; and their kinds.
 _IDENTITIES = {
     "pci.bus_id": "address",
     "gpu_bus_id": "address",
@@ -89,10 +89,10 @@ def parse(text: str, *, origin: str) -> Machine:
         return _headless(lines)
     for line in outside:
         next(iter(tables.values())).take_unanswered(line)
-    told = [table for table in tables.values() if table.cards or table.unanswered]
-    if not told:
+    filled = [table for table in tables.values() if table.cards or table.unanswered]
+    if not filled:
         raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
-    return merge.merge([table.machine() for table in told])
+    return merge.merge([table.machine() for table in filled])
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -131,7 +131,7 @@ def _is_header(line: _Line, below: _Line | None) -> bool:
 
 
 def _is_value(named: Named, line: _Line) -> bool:
-    """Return whether a line is a value of a fact, or says why there is none."""
+    """Return whether a line is a value of a fact, or the reason why there is none."""
     silent = unanswered.read(line.text) is not None
     return silent or (len(line.cells) == 1 and not values.read(named.row.kind, line.text, bare=True).strange)
 
@@ -166,7 +166,7 @@ def _headless(lines: Sequence[_Line]) -> Machine:
     return machine(
         SOURCE,
         unanswered.numbered(cards, silent, names("csv"), own=False),
-        driver_told=(),
+        driver_values=(),
         not_understood=[
             unread(SOURCE, line.number, f"{line.text} (no first line names the columns)") for line in rows
         ],
@@ -227,7 +227,7 @@ class _Table:
         return len(self.columns) == 1 and not _is_value(names("csv").facts[self.columns[0]], line)
 
     def take_unanswered(self, line: _Line) -> bool:
-        """Take in a line if it says that a GPU did not answer."""
+        """Add a line if it reports that a GPU did not answer."""
         silent = unanswered.read(line.text)
         if silent is None:
             return False
@@ -246,11 +246,11 @@ class _Table:
     def _index(self, cells: dict[str, str], line: _Line) -> int | None:
         read = ((name, values.read(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
         identity = next((f"{name} {value.value}" for name, value in read if value.value is not None), None)
-        told = cells.get("index")
-        if told is not None and re.fullmatch(r"\d{1,4}", told, re.ASCII) is None:
+        number = cells.get("index")
+        if number is not None and re.fullmatch(r"\d{1,4}", number, re.ASCII) is None:
             self._note(line.number, line.text)
             return None
-        index = len(self.cards) if told is None else int(told)
+        index = len(self.cards) if number is None else int(number)
         identity = identity or f"index {index}"
         if identity in self.seen:
             return self.seen[identity]
@@ -274,7 +274,7 @@ class _Table:
         return machine(
             SOURCE,
             unanswered.numbered(self.cards, self.unanswered, names("csv"), own=self.numbers),
-            driver_told=self.driver,
+            driver_values=self.driver,
             not_understood=self.not_understood,
             attached=self.attached,
             without_mask=False,

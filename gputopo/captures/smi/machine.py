@@ -1,4 +1,4 @@
-"""The GPUs that one output of `nvidia-smi` tells of, as a Machine."""
+"""The GPUs of one output of `nvidia-smi` as a Machine."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +20,14 @@ def unread(source: str, line: int, text: str) -> Unread:
     return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_MOST_SHOWN])
 
 
-def driver(told: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str]]:
+def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str]]:
     """Return the driver and why versions are missing.
 
     `nvidia-smi` writes the driver's version only after NVML has answered it: with one the driver is "ok".
     """
     facts: dict[str, Any] = {}
     missing: dict[str, str] = {}
-    for named, text in sorted(told, key=lambda one: one[0].rank):
+    for named, text in sorted(reported, key=lambda one: one[0].rank):
         value = values.read(named.row.kind, text)
         if value.value is not None:
             facts.setdefault(named.row.fact, value.value)
@@ -41,13 +41,13 @@ def machine(
     source: str,
     cards: Mapping[int, Card],
     *,
-    driver_told: Sequence[tuple[Named, str]],
+    driver_values: Sequence[tuple[Named, str]],
     not_understood: Sequence[Unread],
     attached: str | None,
     without_mask: bool = True,
 ) -> Machine:
-    """Put the cards, by index, together. `attached`: how many GPUs the output says there are."""
-    found, missing = driver(driver_told)
+    """Put the cards, by index, together. `attached`: how many GPUs the output counts."""
+    found, missing = driver(driver_values)
     gpus: list[Gpu] = []
     reasons: dict[int, dict[str, str]] = {}
     for index, card in sorted(cards.items()):
@@ -56,15 +56,15 @@ def machine(
         reasons[index] = why
     missing |= _untold(gpus, reasons, source)
     if without_mask and gpus:
-        missing["gpus[*].throttle.mask"] = f"{source} tells the reasons, not the mask"
+        missing["gpus[*].throttle.mask"] = f"{source} reports the reasons, not the mask"
     missing |= {
         f"gpus[{index}].{fact}".removesuffix("."): why  # "": of the whole GPU
-        for index, told in reasons.items()
-        for fact, why in told.items()
+        for index, facts in reasons.items()
+        for fact, why in facts.items()
     }
     if attached is not None and attached.isdigit() and attached != str(len(gpus)):
         missing["gpus[*].index"] = (
-            f"{attached} GPUs are attached and {len(gpus)} are told of: these are numbered"
+            f"{attached} GPUs are attached and {len(gpus)} are listed: these are numbered"
         )
     return Machine(
         source=source,
@@ -88,7 +88,7 @@ def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], sourc
         fact: [gpu.index for gpu in gpus if fact not in reasons[gpu.index] and _is_absent(gpu, fact)]
         for fact in facts
     }
-    missing = {f"gpus[*].{fact}": f"{source} does not tell it" for fact in _NEVER} if gpus else {}
+    missing = {f"gpus[*].{fact}": f"not reported by {source}" for fact in _NEVER} if gpus else {}
     everywhere = {fact for fact, indices in untold.items() if gpus and len(indices) == len(gpus)}
     for fact in sorted(everywhere):
         room = fact.partition(".")[0]

@@ -44,7 +44,7 @@ class Names(NamedTuple):
         return None
 
     def below(self, section: str) -> list[Named]:
-        """Return the facts that are told under a section."""
+        """Return the facts that are reported under a section."""
         return [named for name, named in self.facts.items() if name.startswith(f"{section}/")]
 
 

@@ -51,7 +51,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the outputs in a text. Raises InputError if it tells of no GPU."""
+    """Read the outputs in a text. Raises InputError if there is no GPU."""
     lines = list(_lines(text))
     reading = _Reading(flat=_is_flat(lines))
     headed = any(_GPU.fullmatch(line.text) for line in lines)
@@ -61,11 +61,11 @@ def parse(text: str, *, origin: str) -> Machine:
         reading.take(line)
     cards = reading.numbered(headed)
     if not cards and reading.attached != "0":
-        raise InputError(f"{origin}: no GPU is told of in this `nvidia-smi -q` text", _HINT)
+        raise InputError(f"{origin}: no GPU in this `nvidia-smi -q` text", _HINT)
     return machine(
         SOURCE,
         cards,
-        driver_told=reading.driver,
+        driver_values=reading.driver,
         not_understood=reading.not_understood,
         attached=reading.attached,
     )
@@ -172,9 +172,9 @@ class _Reading:
     def numbered(self, headed: bool) -> dict[int, Card]:
         """Return the GPUs as they stand, by index; those that did not answer in their places.
 
-        Without a line that names a GPU (`headed`) a card of which nothing is told is none.
+        Without a line that names a GPU (`headed`) a card without values is none.
         """
-        rows = [card for card in self.cards.values() if headed or card.told]
+        rows = [card for card in self.cards.values() if headed or card.reported]
         return unanswered.numbered(dict(enumerate(rows)), self.unanswered, names("text"), own=False)
 
     def _of_log(self, line: _Line) -> bool:

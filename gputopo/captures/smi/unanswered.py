@@ -19,11 +19,11 @@ _LINE = re.compile(
     r"(?: ?(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))?(?:: *(?P<reason>.*))?",
     re.ASCII | re.IGNORECASE,
 )
-_WITHOUT_NUMBER = "the line that it did not answer does not tell its number"
+_WITHOUT_NUMBER = "the line that reports it as not answering does not show its number"
 
 
 class Unanswered(NamedTuple):
-    """What such a line tells, as far as it does; `reason` in the driver's own words."""
+    """The content of such a line, as far as it is there; `reason` is the driver message."""
 
     number: int | None
     address: str | None
@@ -55,23 +55,23 @@ def numbered(
     return _in_gaps(rows, new, names) if own else _in_order(rows, new, names)
 
 
-def lose(cards: Mapping[int, Card], told: Unanswered, *, own: bool) -> None:
-    """Mark the card as lost that answered before a line says that it no longer does."""
+def lose(cards: Mapping[int, Card], line: Unanswered, *, own: bool) -> None:
+    """Mark the card as lost that answered before a line reports that it no longer does."""
     for index, card in cards.items():
-        if _is(told, index, card, own):
+        if _is(line, index, card, own):
             card.lost = True
-            card.notes[""] = told.reason
+            card.notes[""] = line.reason
 
 
-def _has_row(told: Unanswered, rows: Mapping[int, Card], own: bool) -> bool:
-    return any(_is(told, index, card, own) for index, card in rows.items())
+def _has_row(line: Unanswered, rows: Mapping[int, Card], own: bool) -> bool:
+    return any(_is(line, index, card, own) for index, card in rows.items())
 
 
-def _is(told: Unanswered, index: int, card: Card, own: bool) -> bool:
+def _is(line: Unanswered, index: int, card: Card, own: bool) -> bool:
     """Return whether a line is about a card: by address where both have one, else by an index of its own."""
-    if told.address is not None and card.address is not None:
-        return told.address == card.address
-    return own and told.number == index
+    if line.address is not None and card.address is not None:
+        return line.address == card.address
+    return own and line.number == index
 
 
 def _in_gaps(rows: Mapping[int, Card], new: Sequence[Unanswered], names: Names) -> dict[int, Card]:
@@ -106,15 +106,15 @@ def _free(cards: Mapping[int, Card], since: int = 0) -> Iterator[int]:
     return (number for number in itertools.count(since) if number not in taken)
 
 
-def _places(told: Unanswered, rows: Mapping[int, Card]) -> bool:
-    """Return whether a line's address says where its GPU stands among the rows."""
-    return told.address is not None and any(row.address is not None for row in rows.values())
+def _places(line: Unanswered, rows: Mapping[int, Card]) -> bool:
+    """Return whether a line's address shows where its GPU stands among the rows."""
+    return line.address is not None and any(row.address is not None for row in rows.values())
 
 
-def _card(told: Unanswered, names: Names, *, placed: bool) -> Card:
-    card = Card(names, lost=True, notes={"": told.reason})
-    if told.address is not None:
-        card.told["pci_address"] = {(0, 0): Value(told.address)}
+def _card(line: Unanswered, names: Names, *, placed: bool) -> Card:
+    card = Card(names, lost=True, notes={"": line.reason})
+    if line.address is not None:
+        card.reported["pci_address"] = {(0, 0): Value(line.address)}
     if not placed:
         card.notes["index"] = _WITHOUT_NUMBER
     return card

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 
 class Value(NamedTuple):
-    """What one place says: a value, or why there is none; `strange`: it says something unknown."""
+    """The content of one place: a value, or why there is none; `strange`: unknown content."""
 
     value: Any
     reason: str | None = None
     strange: bool = False
-    twice: bool = False  # the source says it twice, each time otherwise
+    twice: bool = False  # the source has two different values
 
 
 LOST = "gpu is lost"
@@ -92,9 +92,9 @@ def _count(text: str) -> Value | None:
 
 
 def _step(text: str) -> Value | None:
-    """A PCIe generation; the driver says 0 where it does not know it."""
+    """A PCIe generation; the driver reports 0 where it is unknown."""
     if text == "0":
-        return Value(None, "the driver says 0")
+        return Value(None, "the driver reports 0")
     return Value(int(text)) if re.fullmatch(r"[1-9]", text, re.ASCII) else None
 
 
@@ -102,7 +102,7 @@ def _width(text: str) -> Value | None:
     match = re.fullmatch(r"x?(\d{1,2})x?", text, re.ASCII)
     if match is None:
         return None
-    return Value(int(match[1])) if int(match[1]) else Value(None, f"the driver says {text}")
+    return Value(int(match[1])) if int(match[1]) else Value(None, f"the driver reports {text}")
 
 
 def _words(text: str) -> Value | None:
@@ -150,7 +150,7 @@ def _device(text: str) -> Value | None:
     if match is None:
         return None
     if match[1] == "0000" or match[2].lower() != "10de":
-        return Value(None, f"the driver says {text}")
+        return Value(None, f"the driver reports {text}")
     return Value(match[1].lower())
 
 
@@ -188,7 +188,7 @@ def _process(text: str) -> Value | None:
 
 
 def _program(text: str) -> Value | None:
-    """A process's program without folders and arguments: those tell about the person."""
+    """A process's program without folders and arguments: those are personal."""
     if _words(text) is None or text.startswith("["):
         return None
     last = text.rpartition("\\")[2] if "\\" in text else text.split()[0].rpartition("/")[2]

@@ -36,7 +36,7 @@ def recognise(text: str) -> bool:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the log; what a terminal left before and after it is passed over.
 
-    Raises InputError if the XML is cut, dangerous, too deep or names no GPU where it says there are some.
+    Raises InputError if the XML is cut, dangerous, too deep or names no GPU where it counts some.
     """
     begin = _START.search(text)
     start = begin.start() if begin else 0
@@ -55,7 +55,7 @@ def parse(text: str, *, origin: str) -> Machine:
     return machine(
         SOURCE,
         dict(enumerate(log.cards)),
-        driver_told=log.driver,
+        driver_values=log.driver,
         not_understood=log.not_understood,
         attached=log.attached,
     )
@@ -119,7 +119,7 @@ class _Log:
         if self._open and not self._open[-1]:
             self._open[-1] = True
             if not self._take(None, "".join(self._text), self._lines[-1]):
-                self._skipped = 1  # its heading is listed: what is below it says nothing more
+                self._skipped = 1  # its heading is listed: what is below it adds nothing
                 return
         self._path.append(tag.lower())
         self._lines.append(self._line())

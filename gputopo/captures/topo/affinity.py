@@ -96,7 +96,7 @@ def _number(text: str) -> int | None:
 def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, ...] | None:
     """Build the NUMA nodes that the GPUs name.
 
-    A node's CPUs are told only where its GPUs agree, or add up, and no other node claims the same ones.
+    A node's CPUs are known only where its GPUs agree, or add up, and no other node claims the same ones.
     """
     lists: dict[int, list[frozenset[int]]] = {}
     for index, node in found.numa.items():
@@ -119,16 +119,16 @@ def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, 
 
 def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Mapping[int, int]) -> str | None:
     """Return the reason why the CPUs of a node are not known, or None where they are."""
-    told = lists.get(node, [])
+    known = lists.get(node, [])
     if node not in lists:
         return f"it is the memory of GPU {own_memory[node]}, with which no GPU's CPUs are named"
-    if not told:
+    if not known:
         return "none of its GPUs has a readable CPU affinity"
-    if any(a != b and a & b for a in told for b in told):
+    if any(a != b and a & b for a in known for b in known):
         return "its GPUs name CPU lists that overlap and differ"
     others = frozenset().union(
         *(cpus for other, cpus_of in lists.items() if other != node for cpus in cpus_of)
     )
-    if others & frozenset().union(*told):
+    if others & frozenset().union(*known):
         return "GPUs of another node name the same CPUs"
     return None

@@ -1,4 +1,4 @@
-"""Lines and words of a pasted `nvidia-smi topo -m`: escapes and wrapping undone, headers and rows told apart.
+"""Lines and words of a pasted `nvidia-smi topo -m`: escapes and wrapping undone, headers and rows found.
 
 The rows' labels find the rows, so prefixes, indentation, prompts and remarks around the matrix do not matter.
 """

@@ -2,7 +2,7 @@
 
 The cells are the text's own. A PCIe class is a link's hop with no NVLinks; `NV4` is four NVLinks and an
 unknown hop; `SOC` of old drivers is SYS, `PSB` of dcgmi is INTERNAL. What cannot be read becomes an Unread
-line, and a reason in `missing` where nothing else in the text tells the fact. Lines outside the matrix and
+line, and a reason in `missing` where nothing else in the text shows the fact. Lines outside the matrix and
 its legend are Unread only if they name a device or a hop: a log may hold a thousand others. A matrix that
 contradicts itself is refused.
 """
@@ -26,7 +26,7 @@ _HINT = "copy the whole output of `nvidia-smi topo -m` again, header and all row
 _OTHER_NAMES = {"SOC": Hop.SYS, "PSB": Hop.INTERNAL}
 _NO_NVLINKS = "`topo -mp` shows PCIe hops alone"
 _PERHAPS_NVLINKS = (
-    "neither a command nor a legend tells `topo -m` from `topo -mp`, which shows PCIe hops alone"
+    "neither a command nor a legend distinguishes `topo -m` from `topo -mp`, which shows PCIe hops alone"
 )
 _UNTOLD = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w", "temperature_c")
 
@@ -44,7 +44,7 @@ def begins(lines: Sequence[str]) -> bool:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the one matrix of a text; `origin` (a file name) stands in the error.
 
-    One of `topo -mp` beside it tells the hops of pairs with NVLinks. Raises InputError if there is none or
+    One of `topo -mp` beside it shows the hops of pairs with NVLinks. Raises InputError if there is none or
     more than one, or it contradicts itself: a GPU without row or column, an X that is not on the diagonal,
     too few or too many cells, two cells of one pair that differ.
     """
@@ -167,7 +167,7 @@ class _Builder:
         affinities = read_affinities(self.gpus, self.matrix.affinity)
         self._note_rest(affinities)
         for fact in _UNTOLD:
-            self.missing[f"gpus[*].{fact}"] = "nvidia-smi topo -m does not tell it"
+            self.missing[f"gpus[*].{fact}"] = "not reported by nvidia-smi topo -m"
         return Machine(
             source=SOURCE,
             host=Host(numa_nodes=affinities.nodes),
@@ -197,10 +197,10 @@ class _Builder:
         if self.matrix.pcie_only is not False and pairs:
             self.missing["links[*].nvlinks"] = _NO_NVLINKS if self.matrix.pcie_only else _PERHAPS_NVLINKS
         if nvlinked:
-            self.missing["links[*].hop"] = "where the matrix shows NVLinks it does not tell the PCIe hop"
+            self.missing["links[*].hop"] = "where the matrix shows NVLinks it does not show the PCIe hop"
 
     def _cell(self, row: Row, column: str) -> Hop | int | None:
-        """Return what a cell says; one that says nothing known is noted as not read."""
+        """Return the value of a cell; one of unknown content is noted as not read."""
         text = row.cells[self.matrix.columns.index(column)]
         meaning = _meaning(text)
         if meaning is None or (isinstance(meaning, int) and not column.startswith("GPU")):
@@ -226,11 +226,11 @@ class _Builder:
         hops: dict[str, Hop] = {}
         rows = {row.label for row in self.matrix.rows}
         for key, other in self._others(label):
-            told = {by: hop for by, hop in self._nic_hops(label, other) if hop is not None}
-            if len(set(told.values())) == 1:
-                hops[key] = next(iter(told.values()))
-            elif told:
-                said = ", ".join(f"the row of {by} says {hop.value}" for by, hop in told.items())
+            by_row = {by: hop for by, hop in self._nic_hops(label, other) if hop is not None}
+            if len(set(by_row.values())) == 1:
+                hops[key] = next(iter(by_row.values()))
+            elif by_row:
+                said = ", ".join(f"the row of {by} shows {hop.value}" for by, hop in by_row.items())
                 self.missing[f"nics[{index}].hops.{key}"] = said
             elif rows.isdisjoint((label, other)):
                 self.missing[f"nics[{index}].hops.nics"] = "the text has no rows of them"
@@ -283,8 +283,8 @@ def _differences(machine: Machine, pcie: Machine) -> list[str]:
     if [gpu.index for gpu in machine.gpus] != [gpu.index for gpu in pcie.gpus]:
         return ["GPUs"]
     hops = {(link.a, link.b): link.hop for link in pcie.links}
-    told = [(link, hops.get((link.a, link.b))) for link in machine.links if link.hop is not None]
-    return [f"GPU{link.a}-GPU{link.b}" for link, hop in told if hop is not None and hop is not link.hop]
+    shown = [(link, hops.get((link.a, link.b))) for link in machine.links if link.hop is not None]
+    return [f"GPU{link.a}-GPU{link.b}" for link, hop in shown if hop is not None and hop is not link.hop]
 
 
 def _completed(machine: Machine, pcie: Machine) -> Machine:

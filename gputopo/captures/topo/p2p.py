@@ -1,7 +1,7 @@
 """The matrix of `nvidia-smi topo -p2p r|w|rw|n|a|p`: text in, Machine out.
 
 The text does not say which capability it shows; only the command line above it does. Of `r` the cells are
-p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and `missing` says
+p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and `missing` states
 that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place: they are Unread.
 """
 
@@ -69,7 +69,7 @@ def parse(text: str, *, origin: str) -> Machine:
     if not tables:
         raise InputError(f"{origin}: there is no `nvidia-smi topo -p2p` matrix in it", _HINT)
     columns = tables[0].columns
-    told: dict[tuple[Direction, int, int], str] = {}
+    statuses: dict[tuple[Direction, int, int], str] = {}
     unread: list[Unread] = []
     missing: dict[str, str] = {}
     for table in tables:
@@ -80,11 +80,11 @@ def parse(text: str, *, origin: str) -> Machine:
                 said = f"{label}: {' '.join(cells)} (topo -p2p {table.capability})"
                 unread.append(Unread(source=SOURCE, line=line, text=said))
             for direction in directions:
-                _tell(told, direction, label, columns, cells, line, origin)
+                _add_status(statuses, direction, label, columns, cells, line, origin)
         if table.capability is None and len(columns) > 1:
             missing |= {"links[*].p2p_read": _UNSAID, "links[*].p2p_write": _UNSAID}
     gpus = tuple(Gpu(index=index) for index in sorted(int(label[3:]) for label in columns))
-    links, contradictions = _links([gpu.index for gpu in gpus], told, missing)
+    links, contradictions = _links([gpu.index for gpu in gpus], statuses, missing)
     return Machine(
         source=SOURCE,
         gpus=gpus,
@@ -139,8 +139,8 @@ def _check(table: _Table, columns: tuple[str, ...], origin: str) -> None:
                 raise InputError(f"{origin}: cell {label}-{column} (line {line}) is {cell[:20]}", _HINT)
 
 
-def _tell(
-    told: dict[tuple[Direction, int, int], str],
+def _add_status(
+    statuses: dict[tuple[Direction, int, int], str],
     direction: Direction,
     label: str,
     columns: tuple[str, ...],
@@ -150,7 +150,7 @@ def _tell(
 ) -> None:
     for column, cell in zip(columns, cells, strict=True):
         key = (direction, int(label[3:]), int(column[3:]))
-        if cell != "X" and told.setdefault(key, _STATUS[cell]) != _STATUS[cell]:
+        if cell != "X" and statuses.setdefault(key, _STATUS[cell]) != _STATUS[cell]:
             raise InputError(
                 f"{origin}: two tables differ in {label}-{column} (line {line})",
                 "keep the command line above each table, or give one file for each",
@@ -158,7 +158,7 @@ def _tell(
 
 
 def _links(
-    gpus: list[int], told: dict[tuple[Direction, int, int], str], missing: dict[str, str]
+    gpus: list[int], statuses: dict[tuple[Direction, int, int], str], missing: dict[str, str]
 ) -> tuple[tuple[Link, ...], tuple[Contradiction, ...]]:
     """Return the pairs. Where the two directions of one differ it has no status, and both are reported."""
     links: list[Link] = []
@@ -166,7 +166,7 @@ def _links(
     for a, b in combinations(gpus, 2):
         known: dict[Direction, str | None] = {"p2p_read": None, "p2p_write": None}
         for direction in known:
-            there, back = told.get((direction, a, b)), told.get((direction, b, a))
+            there, back = statuses.get((direction, a, b)), statuses.get((direction, b, a))
             fact = f"links[{a}-{b}].{direction}"
             if there == back:
                 known[direction] = there

@@ -58,8 +58,8 @@ class Row:
 class Matrix:
     """One matrix. `columns` are the devices of the header, or of the rows where there is no header.
 
-    `pcie_only`: it is of `topo -mp`, which tells the PCIe hop of every pair and no NVLinks: the command above
-    it says so, or a legend below it that knows NODE and no NV#. None: the text does not tell, as it shows no
+    `pcie_only`: it is of `topo -mp`, which shows the PCIe hop of every pair and no NVLinks: the command above
+    it shows that, or a legend below it that knows NODE and no NV#. None: unknown, as the text shows no
     NVLinks, and has neither command nor legend.
     """
 
@@ -131,8 +131,8 @@ def _matrix(block: _Block, last: int | None) -> Matrix:
         columns = tuple(label_of(words[start][0]) for words, start in starts if start is not None)
         affinity = ()
     rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
-    told = tuple(replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
-    return Matrix(columns, block.head is not None, told, affinity, _is_pcie_only(block, told))
+    complete = tuple(replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
+    return Matrix(columns, block.head is not None, complete, affinity, _is_pcie_only(block, complete))
 
 
 def _is_pcie_only(block: _Block, rows: tuple[Row, ...]) -> bool | None:
@@ -212,7 +212,7 @@ def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column
     if len(tail) >= len(affinity) > 0:
         return dict(zip(affinity, tail, strict=False))
     if not affinity:
-        # No title says so, but nvidia-smi's first column after the devices has always been the CPU affinity.
+        # No title, but nvidia-smi's first column after the devices has always been the CPU affinity.
         return {"cpu": tail[0]} if tail and re.search(r"\d[,-]\d", tail[0]) else {}
     if placed and sorted(placed.values()) == sorted(tail):
         return placed

@@ -120,7 +120,7 @@ def programs(machine: Machine) -> Iterator[Finding]:
             if re.match(rf"{re.escape(name)}\b", one.what) and _CUDA_FAILED.search(one.reason)
         ]
         if failed:
-            words = dict.fromkeys(one.reason.removeprefix(f"{name} says: ") for one in failed)
+            words = dict.fromkeys(one.reason.removeprefix(f"{name} reported: ") for one in failed)
             yield COPY_FAILED.finding(
                 MACHINE,
                 f"{name} failed: {'; '.join(words)}",

@@ -143,7 +143,7 @@ def test_a_run_that_failed_is_not_measured_and_keeps_its_words() -> None:
     text += 'CUDA error at bandwidthTest.cu:686 code=2(cudaErrorMemoryAllocation) "cudaMalloc"\n'
     _, bandwidth = read(text)
     assert len(bandwidth.samples) == 3
-    assert [one.reason.partition("says: ")[2][:13] for one in bandwidth.not_measured] == [
+    assert [one.reason.partition("reported: ")[2][:13] for one in bandwidth.not_measured] == [
         "Result = FAIL",
         "CUDA error at",
     ]
@@ -153,7 +153,7 @@ def test_a_run_that_failed_before_it_saw_a_gpu_tells_why_and_invents_none() -> N
     text = "[CUDA Bandwidth Test] - Starting...\nRunning on...\n\ncudaGetDeviceProperties returned 100\n"
     text += '-> no CUDA-capable device is detected\nCUDA error at a.cu:2 code=100(cudaErrorNoDevice) "x"\n'
     machine, bandwidth = read(text)
-    first, second = (one.reason.partition("says: ")[2] for one in bandwidth.not_measured)
+    first, second = (one.reason.partition("reported: ")[2] for one in bandwidth.not_measured)
     assert first == "cudaGetDeviceProperties returned 100 -> no CUDA-capable device is detected"
     assert "cudaErrorNoDevice" in second
     assert (machine.gpus, machine.unread) == ((), ())

@@ -65,7 +65,7 @@ def test_waived_and_failed_tests_are_told_apart() -> None:
     assert [(one.what, one.reason) for one in bandwidth.not_measured] == [
         ("nvbandwidth device_to_device_memcpy_read_ce", "waived: no two GPUs can access one another"),
         ("nvbandwidth all_to_one_write_sm", "waived: needs 3 GPUs"),
-        ("nvbandwidth device_local_copy", "the tool says: Running"),
+        ("nvbandwidth device_local_copy", "status Running"),
     ]
     assert [(f.kind, f.reason) for f in bandwidth.failures] == [("d2h", "CUDA_ERROR_UNKNOWN")]
     assert [(k.a, k.b, k.p2p_read) for k in machine.links] == [(0, 1, "NOT_SUPPORTED")]

@@ -174,8 +174,8 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
     assert len(machine.unread) == 1
 
 
-def test_a_device_told_twice_and_differently_is_refused() -> None:
-    with pytest.raises(InputError, match=r"device 0 twice and differently \(line 2\)"):
+def test_a_device_reported_twice_and_differently_is_refused() -> None:
+    with pytest.raises(InputError, match=r"device 0 twice with different values \(line 2\)"):
         read(
             "Device: 0, A, pciBusID: 5, pciDeviceID: 0\nDevice: 0, B, pciBusID: 5, pciDeviceID: 0\n"
             "P2P=Enabled\n"

@@ -149,7 +149,7 @@ def test_a_socket_whose_place_nccl_does_not_know_is_missing_and_no_strange_line(
     socket = '<nic><net name="eth9" dev="0" speed="10000"/></nic></cpu>'
     machine = nccl_xml.parse(samples.NCCL.replace("</cpu>", socket, 1), origin="x")
     assert machine.unread == ()
-    assert machine.missing["nics"] == "NCCL's XML tells no place of eth9"
+    assert machine.missing["nics"] == "NCCL's XML shows no place of eth9"
 
 
 def test_a_link_to_the_cpu_of_the_same_package_and_a_cpu_without_a_number_are_no_riddles() -> None:

@@ -206,7 +206,7 @@ def test_a_section_whose_heading_was_lost_is_not_read_as_another() -> None:
     machine = parse(BOX.replace("    Max Clocks\n", ""))
     clocks = machine.gpus[0].clocks_mhz
     assert (clocks.graphics.now, clocks.graphics.max) == (None, None)
-    assert machine.missing["gpus[0].clocks_mhz.graphics.now"] == "told twice, as 1695 and as 2100"
+    assert machine.missing["gpus[0].clocks_mhz.graphics.now"] == "reported twice, as 1695 and as 2100"
     assert len(machine.unread) == 4
 
 
@@ -349,9 +349,9 @@ def test_a_remapped_row_that_is_pending_is_seen() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (TOP, "no GPU is told of"),
-        (TOP + "GPU 00000000:0A:00", "no GPU is told of"),
-        ("==============NVSMI LOG==============\n", "no GPU is told of"),
+        (TOP, "no GPU in this"),
+        (TOP + "GPU 00000000:0A:00", "no GPU in this"),
+        ("==============NVSMI LOG==============\n", "no GPU in this"),
     ],
 )
 def test_an_output_without_a_card_is_refused(text: str, says: str) -> None:

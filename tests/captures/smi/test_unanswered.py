@@ -70,7 +70,7 @@ def test_a_number_alone_is_the_index() -> None:
 def test_without_number_and_place_it_is_counted_last_and_the_reason_is_told() -> None:
     machine = csv("name, temperature.gpu\n", *BARE, f"{NO_HANDLE}GPU0000:02:00.0: Unknown Error\n")
     assert lost(machine) == [(2, "0000:02:00.0")]
-    assert "does not tell its number" in machine.missing["gpus[2].index"]
+    assert "does not show its number" in machine.missing["gpus[2].index"]
 
 
 def test_several_without_an_answer_have_a_place_each() -> None:

@@ -112,7 +112,7 @@ def test_a_zero_that_means_unknown_is_no_number(kind: str, text: str) -> None:
     value = values.read(kind, text)
     assert value.value is None
     assert not value.strange
-    assert value.reason == f"the driver says {text}"
+    assert value.reason == f"the driver reports {text}"
 
 
 def test_a_masked_uuid_identifies_nothing() -> None:

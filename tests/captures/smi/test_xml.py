@@ -67,7 +67,7 @@ def test_the_reasons_have_one_name_under_both_names_of_the_section(era: str) -> 
     machine = parse(log(f"<clocks_{era}_reasons>\n{lines}</clocks_{era}_reasons>"))
     assert machine.gpus[0].throttle.reasons == ("sw_power_cap", "hw_slowdown", "hw_thermal_slowdown")
     assert machine.gpus[0].throttle.mask is None
-    assert machine.missing["gpus[*].throttle.mask"] == "nvidia-smi -q -x tells the reasons, not the mask"
+    assert machine.missing["gpus[*].throttle.mask"] == "nvidia-smi -q -x reports the reasons, not the mask"
 
 
 def test_a_part_of_the_reasons_is_not_taken_for_all() -> None:
@@ -78,7 +78,7 @@ def test_a_part_of_the_reasons_is_not_taken_for_all() -> None:
         )
     )
     assert machine.gpus[0].throttle.reasons == ("gpu_idle",)
-    assert machine.missing["gpus[0].throttle.reasons"] == "only a part of the reasons is told"
+    assert machine.missing["gpus[0].throttle.reasons"] == "only a part of the reasons is reported"
 
 
 def test_a_section_that_is_one_reason_gives_it_to_all_its_facts() -> None:
@@ -215,7 +215,7 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on() -> None:
     assert lost.clocks_mhz.memory.max == 2500
     assert machine.missing["gpus[1].clocks_mhz.memory.now"] == "GPU is lost"
     assert machine.missing["gpus[1].remapped_rows.failure"] == "GPU is lost"
-    assert machine.missing["gpus[0].pcie.gen_max_host"] == "the driver says 0"
+    assert machine.missing["gpus[0].pcie.gen_max_host"] == "the driver reports 0"
 
 
 def test_a_card_of_2012_is_read_with_its_inline_dtd() -> None:

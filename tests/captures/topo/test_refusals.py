@@ -83,7 +83,7 @@ def test_a_row_of_a_nic_with_a_lost_cell_is_not_used_at_all() -> None:
 def test_a_nic_whose_two_rows_disagree_has_neither_hop() -> None:
     machine = topo_matrix.parse("GPU0 NIC0\nGPU0 X PIX\nNIC0 SYS X", origin="x")
     assert machine.nics[0].hops == {}
-    assert machine.missing["nics[0].hops.gpu:0"] == "the row of NIC0 says SYS, the row of GPU0 says PIX"
+    assert machine.missing["nics[0].hops.gpu:0"] == "the row of NIC0 shows SYS, the row of GPU0 shows PIX"
 
 
 def test_a_single_gpu_has_no_links_and_nothing_is_wrong() -> None:

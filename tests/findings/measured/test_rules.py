@@ -68,15 +68,15 @@ def failed(source: str, *told: tuple[str, str]) -> Machine:
     "reason",
     [
         "[CUDA_ERROR_NO_DEVICE] no CUDA-capable device is detected",
-        'tool says: CUDA error at tool.cu:256 code=3(cudaErrorInitializationError) "cudaSetDevice"',
-        "tool says: Cuda failure tool.cu:605: 'initialization error'",
-        "tool says: cudaGetDeviceCount returned 35 -> driver is insufficient",
+        'tool reported: CUDA error at tool.cu:256 code=3(cudaErrorInitializationError) "cudaSetDevice"',
+        "tool reported: Cuda failure tool.cu:605: 'initialization error'",
+        "tool reported: cudaGetDeviceCount returned 35 -> driver is insufficient",
     ],
 )
 def test_a_program_that_cuda_failed_is_an_error_in_its_own_words(reason: str) -> None:
     (finding,) = find_bandwidth(failed("other + tool", ("tool: the whole run", reason)))
     assert (finding.id, finding.severity) == ("bandwidth.copy_failed", "error")
-    assert finding.says == f"tool failed: {reason.removeprefix('tool says: ')}"
+    assert finding.says == f"tool failed: {reason.removeprefix('tool reported: ')}"
 
 
 def test_errors_of_one_program_are_one_finding() -> None:
