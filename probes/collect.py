@@ -16,6 +16,7 @@ from gputopo.probes.nvml.door import NotReadError, open_nvml
 from gputopo.probes.pci.errors import host_acs
 from gputopo.probes.pci.nodes import interface_name, read_pci
 from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
+from gputopo.values.fact_path import at_gpu, at_nic, at_pci
 from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
@@ -129,16 +130,16 @@ def _numbered_for_cuda(gpus: Sequence[Gpu], missing: MissingFacts) -> tuple[Gpu,
     whole = not any(gpu.lost or gpu.mig.mode for gpu in gpus)
     if known and whole and (len(gpus) == 1 or len(kinds) == 1):
         for gpu in gpus:
-            missing.found(f"gpus[{gpu.index}].cuda_index")
+            missing.found(at_gpu(gpu.index, "cuda_index"))
         return tuple(msgspec.structs.replace(gpu, cuda_index=gpu.index) for gpu in gpus)
-    missing.note("CUDA_ORDER_NOT_CERTAIN", *(f"gpus[{gpu.index}].cuda_index" for gpu in gpus))
+    missing.note("CUDA_ORDER_NOT_CERTAIN", *(at_gpu(gpu.index, "cuda_index") for gpu in gpus))
     return tuple(gpus)
 
 
 def _with_nvlinks(link: Link, gpus: Sequence[Gpu], missing: MissingFacts) -> Link:
     count = nvlinks_between(gpus[link.a], gpus[link.b])
     if count is None:
-        reasons = (missing.reason(f"gpus[{index}].nvlinks") for index in (link.a, link.b))
+        reasons = (missing.reason(at_gpu(index, "nvlinks")) for index in (link.a, link.b))
         reason = next((reason for reason in reasons if reason), "REMOTE_END_NOT_KNOWN")
         missing.note(reason, f"{pair_path(link.a, link.b)}.nvlinks")
     return msgspec.structs.replace(link, nvlinks=count)
@@ -178,7 +179,7 @@ def _explain(
 ) -> None:
     """Note a reason for every fact still without one, and remove those of facts found elsewhere."""
     for link in links:
-        no_handle = (missing.reason(f"gpus[{gpu}].name") for gpu in (link.a, link.b))
+        no_handle = (missing.reason(at_gpu(gpu, "name")) for gpu in (link.a, link.b))
         reason = next((reason for reason in no_handle if reason), NOT_IN_TREE)
         for name in ("hop", "p2p_read", "p2p_write"):
             path = f"{pair_path(link.a, link.b)}.{name}"
@@ -187,7 +188,7 @@ def _explain(
             else:
                 missing.note_if_none(reason, path)
     for nic in nics:
-        missing.note(_NOT_IN_SYS, *(f"nics[{nic.index}].{name}" for name in absent_facts(nic)))
+        missing.note(_NOT_IN_SYS, *(at_nic(nic.index, name) for name in absent_facts(nic)))
     missing.note_if_none(_NOT_IN_SYS, *(f"host.{name}" for name in absent_facts(host)))
     for name in ("version", "cuda_version", "nvml_version"):
         if getattr(driver, name) is None:
@@ -198,7 +199,7 @@ def _explain(
     for node in on_bus:
         if node.address not in addresses:
             reason = f"NOT_COUNTED_BY_NVML (kernel driver {node.driver or 'none'})"
-            missing.note(reason, f"pci[{node.address}].gpu")
+            missing.note(reason, at_pci(node.address, "gpu"))
 
 
 def _with_users(gpus: Sequence[Gpu], host: Host) -> tuple[Gpu, ...]:

@@ -13,6 +13,7 @@ import msgspec
 
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named, present
 from gputopo.reference.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, held_by_others
+from gputopo.values.fact_path import at_gpu
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -215,7 +216,7 @@ def lost_gpus(machine: Machine) -> Iterator[Finding]:
     """Find GPUs that were counted and then did not answer."""
     for gpu in machine.gpus:
         if gpu.lost:
-            path = f"gpus[{gpu.index}]"
+            path = at_gpu(gpu.index)
             reasons = {
                 fact: why
                 for fact, why in machine.missing.items()

@@ -22,6 +22,7 @@ from gputopo.report.layout import (
     paragraph,
     plain,
 )
+from gputopo.values.fact_path import at_gpu
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 
@@ -100,7 +101,7 @@ def _is_shown(machine: Machine, facts: _Facts) -> bool:
     asked = machine.driver.status in ("ok", "not_read")
     return any(
         _fact(gpu, path) is not None
-        or (asked and reason_for(machine.missing, f"gpus[{gpu.index}].{path}") is not None)
+        or (asked and reason_for(machine.missing, at_gpu(gpu.index, path)) is not None)
         for gpu in machine.gpus
         for path in facts.paths
     )
@@ -119,7 +120,7 @@ def _cell(machine: Machine, gpu: Gpu, facts: _Facts) -> str:
 
 
 def _absent(machine: Machine, gpu: Gpu, path: str) -> str:
-    return NOT_ASKED if reason_for(machine.missing, f"gpus[{gpu.index}].{path}") is None else UNKNOWN
+    return NOT_ASKED if reason_for(machine.missing, at_gpu(gpu.index, path)) is None else UNKNOWN
 
 
 def _fact(gpu: Gpu, path: str) -> Any:
@@ -172,7 +173,7 @@ def index_rows(machine: Machine) -> Iterator[tuple[str, str]]:
     """Return the numberings as one row: PCI order, NVML, CUDA, TensorFlow. None if CUDA was not asked."""
     gpus = machine.gpus
     asked = any(
-        gpu.cuda_index is not None or reason_for(machine.missing, f"gpus[{gpu.index}].cuda_index")
+        gpu.cuda_index is not None or reason_for(machine.missing, at_gpu(gpu.index, "cuda_index"))
         for gpu in gpus
     )
     if not asked:

@@ -16,6 +16,7 @@ What a number counts, per kind:
 - latency has microseconds and no bandwidth.
 """
 
+import functools
 from typing import Literal
 
 from gputopo.values.fields import Value
@@ -158,6 +159,7 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     notes: tuple[str, ...] = ()
 
 
+@functools.lru_cache(maxsize=1024)  # a few places, asked for every sample
 def gpu_of(place: str) -> int | None:
     """Return the index of a place `gpu:3`, None for a place that is no GPU."""
     kind, _, number = place.partition(":")

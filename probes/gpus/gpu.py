@@ -8,6 +8,7 @@ from gputopo.probes.gpus import links as gpu_links
 from gputopo.probes.gpus import load as gpu_load
 from gputopo.probes.host import cpu_list
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
+from gputopo.values.fact_path import at_gpu
 from gputopo.values.machine import Gpu, Mig
 
 
@@ -29,7 +30,7 @@ def read_gpu(nvml: Nvml, index: int, missing: MissingFacts) -> tuple[Gpu, Handle
 
 def miss_all(gpu: Gpu, reason: str, missing: MissingFacts) -> None:
     """Note the reason for every fact of a GPU that is None."""
-    missing.note(reason, *(f"gpus[{gpu.index}].{path}" for path in absent_facts(gpu)))
+    missing.note(reason, *(at_gpu(gpu.index, path) for path in absent_facts(gpu)))
 
 
 def _read(gpu: FactReader, index: int) -> Gpu:

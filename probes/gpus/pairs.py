@@ -7,6 +7,7 @@ import msgspec
 
 from gputopo.probes.facts import FactReader, MissingFacts
 from gputopo.probes.nvml.door import Handle, Nvml
+from gputopo.values.fact_path import at_link
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 
 _P2P_REASONS = {
@@ -21,7 +22,7 @@ _P2P_REASONS = {
 
 def pair_path(a: int, b: int) -> str:
     """Return the path of a pair's facts, `links[0-1]`."""
-    return f"links[{a}-{b}]"
+    return at_link(a, b)
 
 
 def read_pairs(nvml: Nvml, handles: Sequence[Handle | None], missing: MissingFacts) -> tuple[Link, ...]:
