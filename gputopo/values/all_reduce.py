@@ -1,6 +1,6 @@
 """The ways to reduce gradients over towers, by name: `name` or `name#K`. Pure; who builds them: launch.
 
-`copy` adds each variable on one of the towers, which take turns by variable (`copy-roundrobin` says so and is
+`copy` adds each variable on one of the towers, which alternate by variable (`copy-roundrobin` says so and is
 the same). What tf_cnn_benchmarks does without a specification, adding all on the CPU, is `pscpu` here; with
 its --local_parameter_device=gpu it does what `copy` does. Its names are understood too: `xring` is `ring`.
 """
@@ -14,14 +14,14 @@ from gputopo.values.errors import UsageError
 
 Backend = Literal["cpu", "gpu"]
 
-MOST_PARTS = 64  # every part is some ops more for each variable; beyond this a typing mistake is likelier
+MOST_PARTS = 64  # every part adds ops for each variable; more is likely a typing mistake
 
 SAYS = {
-    "copy": "added on one tower's device, copied back; towers take turns by variable",
+    "copy": "added on one tower's device, copied back; towers alternate by variable",
     "ring": "a ring of copies: each device adds a share of every tensor and passes it on; K rings at once",
     "hierarchical": "added within groups of close devices, then between the groups' leaders",
     "pscpu": "added on the CPU, sent back to all; in K parts",
-    "psgpu": "each tensor in K parts, added on K towers' devices that take turns",
+    "psgpu": "each tensor in K parts, added on K towers' devices, alternating",
     "collective": "TensorFlow's collective op, as a ring",
     "nccl": "TensorFlow's collective op, by NCCL",
     "nccl_op": "TensorFlow's older op for NCCL (NcclAllReduce)",
