@@ -39,9 +39,9 @@ MEMORY_BUSY_FLOOR = Threshold(
 CORE_BUSY_FLOOR = Threshold("core clock under load", 0.90, "of the rated boost or application clock", "Ours")
 CORE_MAXIMUM_FLOOR = Threshold(
     "core clock under load, where only NVML's maximum is known",
-    0.70,
+    0.65,
     "of the maximum clock",
-    "Rated boost clocks are at least 0.73 of NVML's maximum (gpus.csv)",
+    "Rated boost clocks are at least 0.68 of NVML's maximum (gpus.csv)",
 )
 MODEL_SHARE = Threshold(
     "memory clock below the model's",

@@ -10,10 +10,6 @@ import re
 
 import msgspec
 
-# Partitions and slower builds contain the name of a full GPU, and have other numbers.
-# vGPU profiles are named as A40-48Q: GPU, GiB, series A, B, C or Q (NVIDIA vGPU software documentation).
-_NOT_THE_CARD = re.compile(r"laptop|mobile|max-q|\bMIG\b|-\d+[ABCQ]\b", re.IGNORECASE)
-
 # Drivers older than a GPU report this; then only the PCI id identifies it.
 _NAMELESS = re.compile(r"(?:NVIDIA )?Graphics Device|Unknown.*", re.IGNORECASE)
 
@@ -26,22 +22,27 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """Reference data of a GPU model; None where no source has it. Clocks are in MHz as NVML counts them.
 
     `boost_mhz`: the rated core clock; `max_core_mhz`: the maximum that NVML reports, which GeForce GPUs do
-    not reach. `memory_gb_per_s`: as published, in 10^9 bytes. `nvlink_by_bridge`: NVLinks only with a bridge
-    between two cards. `p2p_over_pcie`: whether NVIDIA's driver allows P2P between two of these GPUs over
-    PCIe. `pcie_width_seen`: fewer lanes that servers without a fault give it.
+    not reach. `max_memory_mhz`: half of the data rate of one pin. `memory_gb_per_s`: as published, in 10^9
+    bytes. `nvlink_by_bridge`: NVLinks only with a bridge between two cards. `p2p_over_pcie`: whether
+    NVIDIA's driver allows P2P between two of these GPUs over PCIe. `pcie_width_seen`: fewer lanes that
+    servers without a fault give it. `notebook_device_ids`: PCI ids of notebook GPUs with the same name and
+    other numbers. Where boards of one name differ, the row has the lower figure of each clock and rate.
     """
 
     name: str
     architecture: str
     source: str
+    other_names: tuple[str, ...] = ()
     chip: str | None = None
     pci_device_id: str | None = None
+    notebook_device_ids: tuple[str, ...] = ()
     boost_mhz: int | None = None
     max_core_mhz: int | None = None
     max_memory_mhz: int | None = None
     memory_type: str | None = None
     memory_bus_bits: int | None = None
     memory_gb_per_s: float | None = None
+    l2_mib: float | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
     pcie_width_seen: int | None = None
@@ -98,12 +99,15 @@ class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
 def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectation | None:
     """Return the reference data of a GPU by its NVML name, or None.
 
-    The row whose pattern matches the longest part of the name counts. `device_id` ("2204") is used only
-    where there is no name, or one without a model; an id of several rows is ambiguous: None.
+    The whole name counts, with or without "NVIDIA": a longer one is another model, a notebook GPU, a vGPU
+    or a MIG instance. `device_id` ("2204") excludes notebook GPUs with the name of a card. It identifies a
+    GPU only where there is no name, or one without a model; an id of several rows is ambiguous: None.
     """
+    device_id = (device_id or "").lower()
     if name and not _NAMELESS.fullmatch(name):
-        return _by_name(name)
-    found = [row for _, row in _gpus() if device_id and row.pci_device_id == device_id.lower()]
+        row = _by_name().get(name.casefold().removeprefix("nvidia "))
+        return None if row is not None and device_id in row.notebook_device_ids else row
+    found = [row for row in known_gpus() if device_id and row.pci_device_id == device_id]
     return found[0] if len(found) == 1 else None
 
 
@@ -133,36 +137,24 @@ def fitting_links(rate_gb_per_s: float, newest: int | None = None) -> tuple[Link
     )
 
 
+@functools.cache
 def known_gpus() -> tuple[GpuExpectation, ...]:
     """Return all rows of the table of GPUs, in its order."""
-    return tuple(row for _, row in _gpus())
-
-
-def matching_rows(name: str) -> tuple[GpuExpectation, ...]:
-    """Return every row whose pattern matches a name, the longest match first. More than one is ambiguous."""
-    if _NOT_THE_CARD.search(name):
-        return ()
-    hits = [(len(match[0]), row) for pattern, row in _gpus() if (match := pattern.search(name))]
-    return tuple(row for _, row in sorted(hits, key=lambda hit: -hit[0]))
+    return tuple(map(_gpu, _rows("gpus.csv")))
 
 
 @functools.cache
-def _by_name(name: str) -> GpuExpectation | None:
-    return next(iter(matching_rows(name)), None)
-
-
-@functools.cache
-def _gpus() -> tuple[tuple[re.Pattern[str], GpuExpectation], ...]:
-    # A pattern stands for whole words: "L4" is not in "L40", nor "A10" in "A100".
-    return tuple(
-        (re.compile(rf"(?<![0-9A-Za-z])(?:{row['match']})(?![0-9A-Za-z])", re.IGNORECASE), _gpu(row))
-        for row in _rows("gpus.csv")
-    )
+def _by_name() -> dict[str, GpuExpectation]:
+    return {name.casefold(): row for row in known_gpus() for name in (row.name, *row.other_names)}
 
 
 def _gpu(row: dict[str, str]) -> GpuExpectation:
     flags = {name: row[name] == "yes" for name in ("nvlink_by_bridge", "p2p_over_pcie") if row[name]}
-    return msgspec.convert({**_filled(row), **flags}, GpuExpectation, strict=False)
+    lists = {
+        "other_names": row["other_names"].split("|") if row["other_names"] else [],
+        "notebook_device_ids": row["notebook_device_ids"].split(),
+    }
+    return msgspec.convert({**_filled(row), **flags, **lists}, GpuExpectation, strict=False)
 
 
 @functools.cache
