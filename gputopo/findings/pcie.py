@@ -4,8 +4,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from gputopo.findings.load import BUSY_PERCENT, at_work
-from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, Threshold, check, present
+from gputopo.findings.rule import (
+    Case,
+    Fault,
+    Finding,
+    Rule,
+    Severity,
+    Threshold,
+    by_model,
+    check,
+    present,
+)
 from gputopo.reference.expectations import expected_gpu, expected_link
 from gputopo.topology.hops import bridges_above
 from gputopo.values.index_ranges import index_ranges
@@ -26,6 +38,13 @@ REPLAYS_BAD = Threshold(
     "replays",
     "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes): those of a day",
 )
+REPLAYS_FEW = Threshold(
+    "few packet replays, if similar on all SXM modules of a model",
+    0.1,
+    "of many packet replays",
+    "Eight idle H100 SXM had 106 to 174 each (NVIDIA/k8s-test-infra). Ours",
+)
+REPLAYS_SIMILAR = Threshold("similar counts of packet replays", 2, "times the lowest at most", "Ours")
 CORRECTED_ERRORS = Threshold(
     "corrected PCIe errors (AER)", 480, "errors", "NVIDIA/DCGM: its PCIe test fails above 480"
 )
@@ -59,6 +78,14 @@ WIDTH_DEGRADED = Rule(
     remedy="Power off, reseat card and riser, clean the contacts, try another slot. See the board manual: "
     "the slot may share lanes with another slot or with storage.",
     severities=("warning", "info"),
+    cases={
+        "usual": Case(
+            "fewer lanes, as is usual for this model in servers and clouds",
+            "None needed where the server or instance gives this model no more lanes. If its documentation "
+            "promises more, report it to the operator.",
+            "info",
+        )
+    },
 )
 GENERATION_DEGRADED = Rule(
     "pcie.generation_degraded",
@@ -123,7 +150,15 @@ PCIE_REPLAYS = Rule(
     remedy="Reseat card and riser, use a shorter or better riser, or set the slot to an earlier generation "
     "in the BIOS.",
     severities=("info", "warning"),
-    thresholds=(REPLAYS, REPLAYS_BAD),
+    thresholds=(REPLAYS, REPLAYS_BAD, REPLAYS_FEW, REPLAYS_SIMILAR),
+    cases={
+        "SXM": Case(
+            "many packets repeated on the PCIe link of an SXM module",
+            "Watch whether the count grows, and see sudo dmesg | grep -i aer. If it grows faster than on the "
+            "other GPUs, have the operator reseat or replace the module or its baseboard.",
+            "info",
+        )
+    },
 )
 PCIE_ERRORS = Rule(
     "pcie.errors",
@@ -146,8 +181,12 @@ def width_fault(gpu: Gpu, lanes: int | None, when: str, evidence: dict[str, Any]
     top = gpu.pcie.width_max
     if not lanes or not top or lanes >= top:
         return None
-    severity: Severity = "info" if _is_usual(gpu, lanes) else "warning"
-    return WIDTH_DEGRADED.fault(gpu, f"PCIe link on {lanes} of {top} lanes{when}", evidence, severity)
+    says = f"PCIe link on {lanes} of {top} lanes{when}"
+    if _is_usual(gpu, lanes):
+        usual = WIDTH_DEGRADED.cases["usual"]
+        says = f"{says}, usual for this model in servers and clouds"
+        return WIDTH_DEGRADED.fault(gpu, says, evidence, usual.severity, remedy=usual.remedy)
+    return WIDTH_DEGRADED.fault(gpu, says, evidence)
 
 
 def generation_fault(gpu: Gpu, generation: int | None, when: str, evidence: dict[str, Any]) -> Fault | None:
@@ -176,9 +215,7 @@ def widths(machine: Machine) -> Iterator[Fault]:
     # A board that splits the lanes of one slot between two gives every card half: no fault.
     halved = len(lost) > 1 and len(lost) == len(gpus) and all(_is_half(gpu) for gpu in gpus)
     for fault in lost.values():
-        yield WIDTH_DEGRADED.fault(
-            fault.gpu, fault.says, fault.evidence, "info" if halved else fault.severity
-        )
+        yield replace(fault, severity="info") if halved else fault
     yield from filter(None, (_narrow_slot(gpu, nodes) for gpu in gpus))
 
 
@@ -208,8 +245,9 @@ def slots(machine: Machine) -> Iterator[Fault]:
 def errors(machine: Machine) -> Iterator[Fault]:
     """Find links with packet replays, and errors that the kernel counted on the GPU or its slot."""
     nodes = {node.address: node for node in machine.pci}
+    usual = {gpu.index for model in by_model(machine) if _few_replays_on_all(model) for gpu in model}
     for gpu in present(machine):
-        yield from filter(None, (_replays(gpu), _aer(gpu, nodes)))
+        yield from filter(None, (None if gpu.index in usual else _replays(gpu), _aer(gpu, nodes)))
 
 
 @check(SHARED_UPLINK)
@@ -355,15 +393,32 @@ def _slow_bridge(gpu: Gpu, nodes: Nodes) -> Fault | None:
     )
 
 
+def _few_replays_on_all(model: list[Gpu]) -> bool:
+    """Return whether the SXM modules of a model all have similar counts, far below a day's allowance."""
+    counts = [gpu.pcie.replay_counter for gpu in model if gpu.pcie.replay_counter is not None]
+    return (
+        len(counts) == len(model) > 1
+        and all(map(_is_sxm, model))
+        and max(counts) <= REPLAYS_SIMILAR.value * min(counts)
+        and max(counts) <= REPLAYS_FEW.value * REPLAYS_BAD.value
+    )
+
+
+def _is_sxm(gpu: Gpu) -> bool:
+    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    return expected is not None and expected.nvlink_by_bridge is False
+
+
 def _replays(gpu: Gpu) -> Fault | None:
     count = gpu.pcie.replay_counter
     if count is None or count <= REPLAYS.value:
         return None
     return PCIE_REPLAYS.fault(
         gpu,
-        f"{count} packet replays since the driver was loaded",
+        f"{count} packet replays since the last reset",
         {"replay_counter": count},
         "warning" if count >= REPLAYS_BAD.value else "info",
+        remedy=PCIE_REPLAYS.cases["SXM"].remedy if _is_sxm(gpu) else None,
     )
 
 

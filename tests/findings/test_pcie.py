@@ -1,7 +1,10 @@
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find
+from gputopo.findings.rule import Finding
 from gputopo.values.machine import Machine
 from tests.findings.boxes import PORT, UP, all_of, down, every_gpu, gpu, node, sound
 from tests.findings.faults import IDLE, chipset_slot
@@ -43,8 +46,22 @@ def test_eight_lanes_of_a_card_that_gets_no_more_in_clouds_are_told_mildly() -> 
     t4 = every_gpu(name="Tesla T4", clocks_mhz={"memory": {"max": 5001, "now": 5001, "application": 5001}})
     eight = all_of(t4, every_gpu(pcie={"width_now": 8}))(sound(1))
     assert told(eight) == [("pcie.width_degraded", "gpu:0", "info")]
+    (usual,) = [one for one in find(eight) if one.id == "pcie.width_degraded"]
+    assert "8 of 16 lanes, usual for this model" in usual.says
+    assert "contacts" not in (usual.remedy or "")
     four = all_of(t4, every_gpu(pcie={"width_now": 4}))(sound(1))
     assert told(four) == [("pcie.width_degraded", "gpu:0", "warning")]
+    (few,) = [one for one in find(four) if one.id == "pcie.width_degraded"]
+    assert "usual" not in few.says
+    assert "contacts" in (few.remedy or "")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A10G", "NVIDIA L4", "NVIDIA L40S", "Tesla T4"])
+def test_eight_lanes_are_usual_for_models_of_clouds(name: str) -> None:
+    found = find(every_gpu(name=name, pcie={"width_now": 8})(sound(1)))
+    (width,) = [one for one in found if one.id == "pcie.width_degraded"]
+    assert (width.severity, "usual for this model" in width.says) == ("info", True)
+    assert (width.remedy or "").startswith("None needed")
 
 
 @pytest.mark.parametrize("idle", [IDLE, {"pstate": "P8"}, {"throttle": {"mask": 1}}, {"pstate": None}])
@@ -99,6 +116,32 @@ def test_a_slow_bridge_above_a_good_slot_is_named() -> None:
 def test_replays_count_from_a_limit_on(count: int, severity: str | None) -> None:
     found = find(gpu(1, pcie={"replay_counter": count})(sound()))
     assert [finding.severity for finding in found] == ([severity] if severity else [])
+    assert all("since the last reset" in finding.says for finding in found)
+
+
+def replays(counts: Sequence[int], name: str = "Tesla V100-SXM2-16GB") -> list[Finding]:
+    machine = sound(len(counts))
+    for index, count in enumerate(counts):
+        machine = gpu(index, name=name, pcie={"replay_counter": count})(machine)
+    return [finding for finding in find(machine) if finding.id == "pcie.replays"]
+
+
+def test_few_replays_that_are_similar_on_all_sxm_modules_are_no_fault() -> None:
+    similar = [106, 174, 120, 110, 131, 140, 160, 115]  # eight H100 without a fault
+    assert replays(similar) == []
+    assert [one.subject.text for one in replays([*similar[:7], 400])] == ["gpus:0-7"]
+    assert replays([1_152] * 4) == []
+    assert len(replays([1_153] * 4)) == 1
+    assert len(replays([174])) == 1  # nothing to compare it with
+
+
+def test_replays_of_an_sxm_module_are_not_blamed_on_a_riser() -> None:
+    (module,) = replays([0, 174])
+    assert "riser" not in (module.remedy or "")
+    assert "module" in (module.remedy or "")
+    (cards,) = replays([106, 174], "Tesla V100-PCIE-16GB")
+    assert cards.subject.text == "gpus:0-1"
+    assert "riser" in (cards.remedy or "")
 
 
 @pytest.mark.parametrize(
