@@ -1,7 +1,8 @@
 """Names that `nvidia-smi` prints and that have no place in a Machine: known, and passed over.
 
-What is neither here nor in a table is listed as not understood. A name stands for itself and for all below
-it; `*` at the end stands for any ending.
+What is neither here nor declared by a field nor in a table is listed as not understood. A name stands for
+itself and for all below it; `*` at the end stands for any ending. Of a name that a field declares the field
+is read, whatever is listed here.
 """
 
 

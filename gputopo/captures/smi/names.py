@@ -26,7 +26,12 @@ class Names(NamedTuple):
     prefixes: tuple[str, ...]
 
     def is_unplaced(self, path: str) -> bool:
-        """Return whether a name is known and has no place in a Machine; so are all names below it."""
+        """Return whether a name is known and has no place in a Machine; so are all names below it.
+
+        A name that a field declares has one, also where `known` lists it.
+        """
+        if path in self.facts:
+            return False
         at = len(path)
         while at > 0:
             if path[:at] in self.unplaced:
