@@ -701,6 +701,15 @@ class Gpu(Value, frozen=True):
             info=True,
         ),
     ] = None
+    vbios_version: Annotated[  # "90.04.84.00.06"
+        str | None,
+        Fact(
+            "VBIOS version",
+            peers=True,
+            smi=Smi("vbios_version", "VBIOS Version", "vbios_version", kind="words"),
+            info=True,
+        ),
+    ] = None
     numa_node: Annotated[int | None, Fact("NUMA node", info=True)] = None
     cpu_affinity: Annotated[  # a list as in sysfs: "0-9,20-29"
         str | None, Fact("CPU affinity", same=same_cpus, info=True)

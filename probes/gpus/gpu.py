@@ -44,6 +44,7 @@ def _read(gpu: FactReader, index: int) -> Gpu:
         architecture=read("architecture", nvml.architecture),
         pci_address=read("pci_address", nvml.pci_address),
         pci_device_id=read("pci_device_id", nvml.pci_device_id),
+        vbios_version=read("vbios_version", nvml.vbios_version),
         numa_node=read("numa_node", nvml.numa_node),
         cpu_affinity=None if cpus is None else cpu_list(cpus),
         clocks_mhz=gpu_load.clocks(gpu),

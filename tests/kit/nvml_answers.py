@@ -19,6 +19,7 @@ ABOUT_SYSTEM: dict[str, Callable[[Scenario], Answer]] = {
 ABOUT_GPU: dict[str, Callable[..., Answer]] = {
     "nvmlDeviceGetName": lambda gpu: gpu.name.encode(),
     "nvmlDeviceGetUUID": lambda gpu: gpu.uuid.encode(),
+    "nvmlDeviceGetVbiosVersion": lambda gpu: gpu.vbios.encode(),
     "nvmlDeviceGetPciInfo_v3": lambda gpu: pci_info(gpu.address, gpu.device_id),
     "nvmlDeviceGetClockInfo": lambda gpu, kind: gpu.clocks[kind],
     "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: gpu.max_clocks[kind],
@@ -94,7 +95,8 @@ WITH_SLOT: dict[str, Callable[[LinkSpec, LinkSpec], int]] = {
     "nvmlDeviceGetMaxPcieLinkGeneration": lambda card, slot: _generation(min(card.max_speed, slot.max_speed)),
     "nvmlDeviceGetMaxPcieLinkWidth": lambda card, slot: min(card.max_width, slot.max_width),
 }
-TEXTS = ("nvmlDeviceGetName", "nvmlDeviceGetUUID")  # their one plain argument is the size of the buffer
+# Their one plain argument is the size of the buffer.
+TEXTS = ("nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetVbiosVersion")
 
 
 def pci_info(address: str, device_id: str = "0000") -> dict[str, Any]:

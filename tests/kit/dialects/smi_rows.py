@@ -49,7 +49,7 @@ Serial Number                   | serial                       | serial         
 GPU UUID                        | uuid                         | uuid                | uuid words
 GPU PDI                         | pdi                          | -                   | = 0x0000000000000001         | 580-
 Minor Number                    | minor_number                 | -                   | = 0
-VBIOS Version                   | vbios_version                | vbios_version       | = 86.04.50.00.01
+VBIOS Version                   | vbios_version                | vbios_version       | vbios_version words
 MultiGPU Board                  | multigpu_board               | -                   | = No
 Board ID                        | board_id                     | -                   | = 0x100
 Board Part Number               | board_part_number            | -                   | = N/A                        | 515-
