@@ -710,6 +710,15 @@ class Gpu(Value, frozen=True):
             info=True,
         ),
     ] = None
+    gsp_firmware_version: Annotated[  # of the GPU System Processor, since Turing: "550.163.01"
+        str | None,
+        Fact(
+            "GSP firmware version",
+            peers=True,
+            smi=Smi("gsp_firmware_version", "GSP Firmware Version", kind="words"),
+            info=True,
+        ),
+    ] = None
     numa_node: Annotated[int | None, Fact("NUMA node", info=True)] = None
     cpu_affinity: Annotated[  # a list as in sysfs: "0-9,20-29"
         str | None, Fact("CPU affinity", same=same_cpus, info=True)

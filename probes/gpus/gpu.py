@@ -45,6 +45,7 @@ def _read(gpu: FactReader, index: int) -> Gpu:
         pci_address=read("pci_address", nvml.pci_address),
         pci_device_id=read("pci_device_id", nvml.pci_device_id),
         vbios_version=read("vbios_version", nvml.vbios_version),
+        gsp_firmware_version=read("gsp_firmware_version", nvml.gsp_firmware_version),
         numa_node=read("numa_node", nvml.numa_node),
         cpu_affinity=None if cpus is None else cpu_list(cpus),
         clocks_mhz=gpu_load.clocks(gpu),

@@ -53,6 +53,10 @@ class CardQuestions(NvmlDoor):
         """Return the version of the VBIOS, "90.04.84.00.06"."""
         return str(self.ask("nvmlDeviceGetVbiosVersion", gpu))
 
+    def gsp_firmware_version(self, gpu: Handle) -> str:
+        """Return the version of the firmware of the GPU System Processor (since Turing), "550.163.01"."""
+        return str(self.ask("nvmlDeviceGetGspFirmwareVersion", gpu))
+
     def pci_address(self, gpu: Handle) -> str:
         """Return the PCI address as the kernel writes it, "0000:05:00.0"; NVML writes "00000000:05:00.0"."""
         return address_of(self.ask("nvmlDeviceGetPciInfo", gpu))

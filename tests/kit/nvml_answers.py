@@ -20,6 +20,10 @@ ABOUT_GPU: dict[str, Callable[..., Answer]] = {
     "nvmlDeviceGetName": lambda gpu: gpu.name.encode(),
     "nvmlDeviceGetUUID": lambda gpu: gpu.uuid.encode(),
     "nvmlDeviceGetVbiosVersion": lambda gpu: gpu.vbios.encode(),
+    # The GPU System Processor came with Turing.
+    "nvmlDeviceGetGspFirmwareVersion": lambda gpu: (
+        gpu.gsp_firmware.encode() if gpu.architecture >= 6 else None
+    ),
     "nvmlDeviceGetPciInfo_v3": lambda gpu: pci_info(gpu.address, gpu.device_id),
     "nvmlDeviceGetClockInfo": lambda gpu, kind: gpu.clocks[kind],
     "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: gpu.max_clocks[kind],

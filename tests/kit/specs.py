@@ -102,6 +102,7 @@ class GpuSpec:
     uuid: str = ""
     device_id: str = "20b0"
     vbios: str = "92.00.19.00.01"
+    gsp_firmware: str = "550.163.01"
     class_code: str = "030200"
     kernel_driver: str | None = "nvidia"
     numa_node: int = -1

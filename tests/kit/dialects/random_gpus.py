@@ -39,6 +39,7 @@ _OF_FACT: dict[str, Callable[[Random], Any]] = {
     "brand": _among("Tesla", "GeForce", "Quadro RTX"),
     "architecture": _among("Ampere", "Ada Lovelace"),
     "uuid": lambda random: f"GPU-{random.getrandbits(128):032x}",
+    "gsp_firmware_version": _among("470.82.01", "580.105.08"),
     "vbios_version": _among("86.04.50.00.01", "92.00.9E.00.02", "90.04.7a.40.73"),
     "pstate": lambda random: f"P{random.randint(0, 15)}",
     "virtualization": _among("none", "pass-through", "vgpu", "host vgpu"),

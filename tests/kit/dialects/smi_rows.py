@@ -80,7 +80,7 @@ GPU Reset Status                | gpu_reset_status             | -              
     Reset Required              | reset_required               | reset_status.reset_required | recovery_action reset | 530-560
     Drain and Reset Recommended | drain_and_reset_recommended  | reset_status.drain_and_reset_recommended | recovery_action drain | 530-560
 GPU Recovery Action             | gpu_recovery_action          | gpu_recovery_action | recovery_action title        | 570-
-GSP Firmware Version            | gsp_firmware_version         | -                   | = N/A                        | 470-
+GSP Firmware Version            | gsp_firmware_version         | -                   | gsp_firmware_version words   | 470-
 IBMNPU                          | ibmnpu                       | -                   |                              | 418-
     Relaxed Ordering Mode       | relaxed_ordering_mode        | -                   | = N/A                        | 418-
 PCI                             | pci                          | -                   |

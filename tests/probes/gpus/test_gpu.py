@@ -20,6 +20,7 @@ COSTS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetName": ("name", "cuda_index"),
     "nvmlDeviceGetUUID": ("uuid",),
     "nvmlDeviceGetVbiosVersion": ("vbios_version",),
+    "nvmlDeviceGetGspFirmwareVersion": ("gsp_firmware_version",),
     "nvmlDeviceGetMemoryAffinity": ("numa_node",),
     "nvmlDeviceGetCpuAffinity[16]": (),
     "nvmlDeviceGetClockInfo[0]": ("clocks_mhz.graphics.now",),
@@ -169,7 +170,7 @@ def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
     gpu = read_one(TELLING).gpus[0]
     assert (gpu.index, gpu.name, gpu.pci_address) == (0, "NVIDIA Test-100", "0000:44:00.0")
     assert gpu.uuid == "GPU-00000004-0000-4000-8000-000000000000"
-    assert gpu.vbios_version == "92.00.19.00.01"
+    assert (gpu.vbios_version, gpu.gsp_firmware_version) == ("92.00.19.00.01", "550.163.01")
     assert (gpu.numa_node, gpu.cpu_affinity, gpu.cuda_index) == (0, "0-63", 0)
     clocks = gpu.clocks_mhz
     assert (clocks.graphics.now, clocks.sm.max) == (1305, 1410)
