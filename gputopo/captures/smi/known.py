@@ -14,10 +14,10 @@ def _names(text: str) -> tuple[str, ...]:
 XML = _names(
     """
     timestamp, attached_gpus, display_mode, display_attached, addressing_mode, accounting_mode,
-    accounting_mode_buffer_size, driver_model, serial, pdi, minor_number, vbios_version,
+    accounting_mode_buffer_size, driver_model, serial, pdi, minor_number,
     multigpu_board, board_id, board_part_number, gpu_part_number, gpu_fru_part_number, gpu_module_id,
     platforminfo, inforom_version, inforom_bbx_flush, inforom_checksum, gpu_operation_mode, c2c_mode,
-    gsp_firmware_version, ibmnpu, capabilities, fabric/clique*, fabric/cluster*,
+    ibmnpu, capabilities, fabric/clique*, fabric/cluster*,
     voltage, clock_policy, deferred_clocks/mem_clock, default_applications_clocks/graphics_clock,
     default_applications_clocks/mem_clock, supported_clocks, supported_gpu_target_temp,
     accounted_processes, encoder_stats, fbc_stats, dram_encryption_mode, sparse_operation_mode,
@@ -43,10 +43,10 @@ XML = _names(
 TEXT = _names(
     """
     Timestamp, Attached GPUs, Display Mode, Display Attached, Addressing Mode, Accounting Mode,
-    Accounting Mode Buffer Size, Driver Model, Serial Number, GPU PDI, Minor Number, VBIOS Version,
+    Accounting Mode Buffer Size, Driver Model, Serial Number, GPU PDI, Minor Number,
     MultiGPU Board, Board ID, Board Part Number, GPU Part Number, FRU Part Number, Module ID,
     Platform Info, Inforom Version, Inforom BBX Object Flush, GPU Operation Mode, GPU C2C Mode,
-    GSP Firmware Version, IBMNPU, Capabilities, Fabric/Clique*, Fabric/Cluster*,
+    IBMNPU, Capabilities, Fabric/Clique*, Fabric/Cluster*,
     Voltage, Clock Policy, Deferred Clocks/Memory, Default Applications Clocks/Graphics,
     Default Applications Clocks/Memory, Supported Clocks, Accounted Processes, Encoder Stats,
     FBC Stats, DRAM Encryption Mode, Sparse Operation Mode, Conf Compute Protected Memory Usage,
@@ -72,7 +72,7 @@ TEXT = _names(
 CSV = _names(
     """
     timestamp, count, index, serial, gpu_serial, hostname, display_mode, display_attached,
-    addressing_mode, accounting.*, driver_model.*, vbios_version, inforom.*,
+    addressing_mode, accounting.*, driver_model.*, inforom.*,
     gom.*, compute_cap, vgpu_driver_capability.*, vgpu_device_capability.*, pci.domain, pci.bus,
     pci.device, pci.baseclass, pci.subclass, pci.sub_device_id, pcie.link.gen.gpucurrent,
     memory.reserved, utilization.encoder, utilization.decoder, utilization.jpeg, utilization.ofa,
