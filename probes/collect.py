@@ -10,13 +10,13 @@ import msgspec
 from gputopo.probes.driver import decide, module_version, read_facts
 from gputopo.probes.facts import FactReader, MissingFacts, absent_facts
 from gputopo.probes.gpus.gpu import miss_all, read_gpu
-from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, pair_path, read_pairs, tree_hop
+from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, read_pairs, tree_hop
 from gputopo.probes.host import read_host
 from gputopo.probes.nvml.door import NotReadError, open_nvml
 from gputopo.probes.pci.errors import host_acs
 from gputopo.probes.pci.nodes import interface_name, read_pci
 from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
-from gputopo.values.fact_path import at_gpu, at_nic, at_pci
+from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
@@ -95,7 +95,7 @@ def _ask_nvml(missing: MissingFacts) -> NvmlAnswers:
     noted = MissingFacts()
     try:
         with open_nvml() as nvml:
-            facts = FactReader(nvml, noted, "driver.")
+            facts = FactReader(nvml, noted, "driver")
             driver = Driver(
                 version=facts.read("version", nvml.driver_version),
                 cuda_version=facts.read("cuda_version", nvml.cuda_version),
@@ -141,7 +141,7 @@ def _with_nvlinks(link: Link, gpus: Sequence[Gpu], missing: MissingFacts) -> Lin
     if count is None:
         reasons = (missing.reason(at_gpu(index, "nvlinks")) for index in (link.a, link.b))
         reason = next((reason for reason in reasons if reason), "REMOTE_END_NOT_KNOWN")
-        missing.note(reason, f"{pair_path(link.a, link.b)}.nvlinks")
+        missing.note(reason, at_link(link.a, link.b, "nvlinks"))
     return msgspec.structs.replace(link, nvlinks=count)
 
 
@@ -182,17 +182,17 @@ def _explain(
         no_handle = (missing.reason(at_gpu(gpu, "name")) for gpu in (link.a, link.b))
         reason = next((reason for reason in no_handle if reason), NOT_IN_TREE)
         for name in ("hop", "p2p_read", "p2p_write"):
-            path = f"{pair_path(link.a, link.b)}.{name}"
+            path = at_link(link.a, link.b, name)
             if getattr(link, name) is not None:
                 missing.found(path)
             else:
                 missing.note_if_none(reason, path)
     for nic in nics:
         missing.note(_NOT_IN_SYS, *(at_nic(nic.index, name) for name in absent_facts(nic)))
-    missing.note_if_none(_NOT_IN_SYS, *(f"host.{name}" for name in absent_facts(host)))
+    missing.note_if_none(_NOT_IN_SYS, *(within("host", name) for name in absent_facts(host)))
     for name in ("version", "cuda_version", "nvml_version"):
         if getattr(driver, name) is None:
-            missing.note_if_none(nvml_error or "UNKNOWN", f"driver.{name}")
+            missing.note_if_none(nvml_error or "UNKNOWN", within("driver", name))
     if driver.kernel_module_version is None:
         missing.note(_NOT_IN_SYS, "driver.kernel_module_version")
     addresses = {gpu.pci_address for gpu in gpus}

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
+from gputopo.values.fact_path import within
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ class MissingFacts:
 class FactReader:
     """Asks NVML for the facts of one thing, each by itself: a refused one costs nothing else.
 
-    `path`: what the paths of its facts begin with. `handles`: the first arguments of every question: of a
+    `path`: the address of the thing, `gpus[0]`. `handles`: the first arguments of every question: of a
     GPU, of both GPUs of a pair, none of the driver. `lost`: an answer was that the GPU is lost.
     """
 
@@ -73,7 +74,7 @@ class FactReader:
 
     def read_each(self, fact: str, names: Iterable[str], question: Callable[..., T]) -> dict[str, T | None]:
         """Ask the same question once for each name, which is its last argument."""
-        return {name: self.read(f"{fact}.{name}", question, name) for name in names}
+        return {name: self.read(within(fact, name), question, name) for name in names}
 
     def gather(
         self, fact: str, names: Iterable[str], question: Callable[..., T], *args: object
@@ -85,7 +86,7 @@ class FactReader:
             try:
                 answers[name] = question(*self.handles, *args, name)
             except NotReadError as error:
-                reasons[f"{fact}.{name}"] = error.reason
+                reasons[within(fact, name)] = error.reason
         if not answers and len(set(reasons.values())) == 1:
             reasons = {fact: next(iter(reasons.values()))}
         for path, reason in reasons.items():
@@ -95,11 +96,11 @@ class FactReader:
     def note(self, reason: str, *facts: str) -> None:
         """Store the reason of facts that were not read."""
         self.lost = self.lost or reason == LOST
-        self.missing.note(reason, *(self.path + fact for fact in facts))
+        self.missing.note(reason, *(within(self.path, fact) for fact in facts))
 
     def found(self, *facts: str) -> None:
         """Remove the reasons of facts that were found after all."""
-        self.missing.found(*(self.path + fact for fact in facts))
+        self.missing.found(*(within(self.path, fact) for fact in facts))
 
 
 def absent_facts(value: msgspec.Struct, prefix: str = "") -> list[str]:
@@ -108,11 +109,11 @@ def absent_facts(value: msgspec.Struct, prefix: str = "") -> list[str]:
     for name in value.__struct_fields__:
         fact: Any = getattr(value, name)
         if fact is None:
-            paths.append(prefix + name)
+            paths.append(within(prefix, name))
         elif isinstance(fact, msgspec.Struct):
-            paths += absent_facts(fact, f"{prefix}{name}.")
+            paths += absent_facts(fact, within(prefix, name))
     return paths
 
 
 def _each(fact: str, names: Iterable[str]) -> list[str]:
-    return [f"{fact}.{name}" for name in names]
+    return [within(fact, name) for name in names]

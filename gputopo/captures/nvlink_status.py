@@ -15,6 +15,7 @@ import msgspec
 
 from gputopo.captures.pci import pci_tree
 from gputopo.values.errors import InputError
+from gputopo.values.fact_path import EVERY, at_gpu, item
 from gputopo.values.machine import Gpu, Machine, NvLink, Unread
 
 SOURCE = "nvidia-smi nvlink"
@@ -107,11 +108,11 @@ def _machine(cards: dict[int, _Card], unread: list[Unread]) -> Machine:
             card.links = _down_like_its_equals(card, cards.values())
         links = tuple(card.links[number] for number in sorted(card.links)) or None
         if links is None:
-            missing[f"gpus[{index}].nvlinks"] = card.refused or "no line about its links follows"
+            missing[at_gpu(index, "nvlinks")] = card.refused or "no line about its links follows"
         elif card.refused and not _ALL_DOWN.search(card.refused):
-            missing[f"gpus[{index}].nvlinks[*]"] = card.refused
+            missing[at_gpu(index, item("nvlinks", EVERY))] = card.refused
         if card.uuid is None:
-            missing[f"gpus[{index}].uuid"] = "masked in the text"
+            missing[at_gpu(index, "uuid")] = "masked in the text"
         gpus.append(Gpu(index=index, name=card.name, uuid=card.uuid, nvlinks=links))
     return Machine(source=SOURCE, gpus=tuple(gpus), missing=missing, unread=tuple(unread))
 

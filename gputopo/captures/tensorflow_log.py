@@ -14,6 +14,7 @@ from itertools import combinations
 from gputopo.captures.pci import pci_tree
 from gputopo.reference.pcie import address_order
 from gputopo.values.errors import InputError
+from gputopo.values.fact_path import at_gpu, at_link
 from gputopo.values.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link, Machine, MemoryMib, Unread
 
 SOURCE = "tensorflow log"
@@ -175,12 +176,12 @@ def _gpu(
     names = dict.fromkeys(device.name for device in devices if device.name)
     if len(names) > 1:
         said = {f"{SOURCE} ({place})": name for place, name in enumerate(names, 1)}
-        contradictions.append(Contradiction(fact=f"gpus[{index}].name", said=said))
+        contradictions.append(Contradiction(fact=at_gpu(index, "name"), said=said))
     core = next((device for device in devices if device.core_mhz is not None), None)
     if core is not None and core.is_version_1:
-        missing[f"gpus[{index}].clocks_mhz.memory.now"] = _NOT_MEMORY
+        missing[at_gpu(index, "clocks_mhz.memory.now")] = _NOT_MEMORY
     if number is None:
-        missing[f"gpus[{index}].cuda_index"] = "processes in this log number it differently"
+        missing[at_gpu(index, "cuda_index")] = "processes in this log number it differently"
     boost = ClockMhz(boost=core.core_mhz if core else None)
     return Gpu(
         index=index,
@@ -206,7 +207,7 @@ def _links(
     for a, b in combinations((gpu.index for gpu in gpus), 2):
         there, back = reported.get((a, b), set()), reported.get((b, a), set())
         cells = there | back
-        fact = f"links[{a}-{b}].p2p_read"
+        fact = at_link(a, b, "p2p_read")
         if len(cells) > 1:
             said = {
                 f"{SOURCE}, row of GPU {a}": "/".join(sorted(there)),

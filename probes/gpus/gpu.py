@@ -8,7 +8,7 @@ from gputopo.probes.gpus import links as gpu_links
 from gputopo.probes.gpus import load as gpu_load
 from gputopo.probes.host import cpu_list
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
-from gputopo.values.fact_path import at_gpu
+from gputopo.values.fact_path import at_gpu, within
 from gputopo.values.machine import Gpu, Mig
 
 
@@ -23,7 +23,7 @@ def read_gpu(nvml: Nvml, index: int, missing: MissingFacts) -> tuple[Gpu, Handle
         gpu = Gpu(index=index, lost=error.reason == LOST)
         miss_all(gpu, error.reason, missing)
         return gpu, None
-    reader = FactReader(nvml, missing, f"gpus[{index}].", handle)
+    reader = FactReader(nvml, missing, at_gpu(index), handle)
     gpu = _read(reader, index)
     return msgspec.structs.replace(gpu, lost=reader.lost), handle
 
@@ -78,7 +78,7 @@ def _mig(gpu: FactReader) -> Mig:
     """Read the MIG mode, and the instances of a GPU that is split."""
     modes = gpu.read_parts("mig", ("mode", "mode_pending"), gpu.nvml.mig_mode)
     if not modes:
-        gpu.note(gpu.missing.reasons[f"{gpu.path}mig.mode"], "mig.instances")
+        gpu.note(gpu.missing.reasons[within(gpu.path, "mig.mode")], "mig.instances")
         return Mig()
     instances = gpu.read("mig.instances", gpu.nvml.mig_instances) if modes["mode"] else 0
     return Mig(mode=modes["mode"], mode_pending=modes["mode_pending"], instances=instances)

@@ -5,6 +5,7 @@ import msgspec
 from gputopo.probes.facts import FactReader
 from gputopo.probes.nvml.door import LOST, NotReadError
 from gputopo.probes.nvml.words import NVLINK_ERRORS
+from gputopo.values.fact_path import item, within
 from gputopo.values.machine import Fabric, NvLink, Pcie
 
 _MAX_NVLINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
@@ -42,7 +43,7 @@ def nvlinks(gpu: FactReader) -> tuple[NvLink, ...] | None:
         while links[-1].active is None:  # no end was reported: these are no ports
             del reasons[links.pop().link]
     for number, reason in reasons.items():
-        gpu.note(reason, f"nvlinks[{number}].active")
+        gpu.note(reason, item("nvlinks", number, "active"))
     return tuple(links)
 
 
@@ -60,19 +61,19 @@ def fabric(gpu: FactReader) -> Fabric:
 
 
 def _nvlink(gpu: FactReader, link: int) -> NvLink:
-    nvml, path = gpu.nvml, f"nvlinks[{link}]"
-    version = gpu.read(f"{path}.version", nvml.nvlink_version, link)
+    nvml, path = gpu.nvml, item("nvlinks", link)
+    version = gpu.read(within(path, "version"), nvml.nvlink_version, link)
     fields = _fields(gpu, link, version)
     speed = fields.pop("speed")
     if isinstance(speed, NotReadError):
-        gpu.note(speed.reason, f"{path}.gb_per_s")
+        gpu.note(speed.reason, within(path, "gb_per_s"))
     return NvLink(
         link=link,
         active=True,
         version=version,
         gb_per_s=None if isinstance(speed, NotReadError) else speed / 1000,
-        remote_pci_address=gpu.read(f"{path}.remote_pci_address", nvml.nvlink_remote_address, link),
-        remote_kind=gpu.read(f"{path}.remote_kind", nvml.nvlink_remote_kind, link),
+        remote_pci_address=gpu.read(within(path, "remote_pci_address"), nvml.nvlink_remote_address, link),
+        remote_kind=gpu.read(within(path, "remote_kind"), nvml.nvlink_remote_kind, link),
         errors=_errors(gpu, link, fields),
     )
 
@@ -90,13 +91,13 @@ def _errors(gpu: FactReader, link: int, fields: dict[str, int | NotReadError]) -
     GPUs since Hopper refuse more and more of the old counters and have others. A refused old counter is
     missing only where no field has the same.
     """
-    fact = f"nvlinks[{link}].errors"
+    fact = item("nvlinks", link, "errors")
     counters = gpu.gather(fact, NVLINK_ERRORS, gpu.nvml.nvlink_errors, link)
     whole = {"crc"} if {"crc_flit", "crc_data"} & counters.keys() else set()  # the same errors, together
     for name, count in fields.items():
         if not isinstance(count, NotReadError) and name not in counters.keys() | whole:
             counters[name] = count
-            gpu.found(f"{fact}.{name}")
+            gpu.found(within(fact, name))
     if counters:
         gpu.found(fact)
     return counters

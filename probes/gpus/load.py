@@ -4,6 +4,7 @@ from gputopo.probes.facts import FactReader
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.words import MARGINS, PROCESS_KINDS, THRESHOLDS, VIOLATIONS
 from gputopo.reference.clock_events import decode
+from gputopo.values.fact_path import within
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
@@ -29,12 +30,12 @@ def clocks(gpu: FactReader) -> ClocksMhz:
 
 
 def _clock(gpu: FactReader, name: str) -> ClockMhz:
-    nvml, path = gpu.nvml, f"clocks_mhz.{name}"
+    nvml, path = gpu.nvml, within("clocks_mhz", name)
     return ClockMhz(
-        now=gpu.read(f"{path}.now", nvml.clock_mhz, name),
-        max=gpu.read(f"{path}.max", nvml.max_clock_mhz, name),
-        application=gpu.read(f"{path}.application", nvml.application_clock_mhz, name),
-        boost=gpu.read(f"{path}.boost", nvml.boost_clock_mhz, name),
+        now=gpu.read(within(path, "now"), nvml.clock_mhz, name),
+        max=gpu.read(within(path, "max"), nvml.max_clock_mhz, name),
+        application=gpu.read(within(path, "application"), nvml.application_clock_mhz, name),
+        boost=gpu.read(within(path, "boost"), nvml.boost_clock_mhz, name),
     )
 
 

@@ -20,11 +20,6 @@ _P2P_REASONS = {
 }
 
 
-def pair_path(a: int, b: int) -> str:
-    """Return the path of a pair's facts, `links[0-1]`."""
-    return at_link(a, b)
-
-
 def read_pairs(nvml: Nvml, handles: Sequence[Handle | None], missing: MissingFacts) -> tuple[Link, ...]:
     """Read every pair of GPUs; a pair with a GPU that has no handle stays empty, with no reason."""
     links = []
@@ -32,7 +27,7 @@ def read_pairs(nvml: Nvml, handles: Sequence[Handle | None], missing: MissingFac
         first, second = handles[a], handles[b]
         link = Link(a=a, b=b)
         if first is not None and second is not None:
-            link = _read_pair(FactReader(nvml, missing, f"{pair_path(a, b)}.", first, second), link)
+            link = _read_pair(FactReader(nvml, missing, at_link(a, b), first, second), link)
         links.append(link)
     return tuple(links)
 
@@ -85,7 +80,7 @@ def join_tree(
         same = by_tree in (None, link.hop) or (link.hop, by_tree) == (Hop.INTERNAL, Hop.PIX)
         if by_tree is not None and not same:
             both = {"nvml": link.hop.value, "sysfs": by_tree.value}
-            contradictions.append(Contradiction(fact=f"{pair_path(link.a, link.b)}.hop", said=both))
+            contradictions.append(Contradiction(fact=at_link(link.a, link.b, "hop"), said=both))
     return tuple(joined), tuple(contradictions)
 
 

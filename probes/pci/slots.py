@@ -7,6 +7,7 @@ import msgspec
 from gputopo.probes.facts import MissingFacts
 from gputopo.probes.pci.nodes import limit_above
 from gputopo.reference.pcie import generation_of
+from gputopo.values.fact_path import at_gpu, within
 from gputopo.values.machine import Gpu, PciNode
 
 NOT_IN_TREE = "NOT_IN_PCI_TREE"
@@ -23,7 +24,7 @@ def with_addresses(gpus: Sequence[Gpu], on_bus: Sequence[PciNode], missing: Miss
     )
     if not fits:
         return tuple(gpus)
-    missing.found(*(f"gpus[{gpu.index}].pci_address" for gpu in gpus))
+    missing.found(*(at_gpu(gpu.index, "pci_address") for gpu in gpus))
     return tuple(
         msgspec.structs.replace(gpu, pci_address=node.address) for gpu, node in zip(gpus, on_bus, strict=True)
     )
@@ -31,11 +32,12 @@ def with_addresses(gpus: Sequence[Gpu], on_bus: Sequence[PciNode], missing: Miss
 
 def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
     """Add a GPU's slot and what NVML did not give of its link and NUMA node; `missing` follows."""
-    path = f"gpus[{gpu.index}]."
+    path = at_gpu(gpu.index)
+    pcie_path = within(path, "pcie")
     node = next((node for node in nodes if node.address == gpu.pci_address), None)
     if node is None:
         names = "gen_max_host", "limiting_hop", "aer"
-        missing.note(NOT_IN_TREE, *(f"{path}pcie.{name}" for name in names))
+        missing.note(NOT_IN_TREE, *(within(pcie_path, name) for name in names))
         return gpu
     limit = limit_above(nodes, node.address)
     slot = next((above for above in nodes if above.address == node.parent), None)
@@ -44,22 +46,22 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
         for name, value in _link_by_tree(node, slot).items()
         if value is not None and getattr(gpu.pcie, name) is None
     }
-    missing.found(*(f"{path}pcie.{name}" for name in (*added, "limiting_hop", "gen_max_host")))
+    missing.found(*(within(pcie_path, name) for name in (*added, "limiting_hop", "gen_max_host")))
     if limit.slot_generation is None:
         reason = "NOT_REPORTED_BY_THE_BRIDGE" if slot else "NO_BRIDGE_ABOVE"
-        missing.note(reason, f"{path}pcie.gen_max_host")
+        missing.note(reason, within(pcie_path, "gen_max_host"))
         if limit.slower_bridge is None:
-            missing.note(reason, f"{path}pcie.limiting_hop")
+            missing.note(reason, within(pcie_path, "limiting_hop"))
     numa_node = node.numa_node if gpu.numa_node is None else gpu.numa_node
     if numa_node is not None:
-        missing.found(f"{path}numa_node")
+        missing.found(within(path, "numa_node"))
     device_id = gpu.pci_device_id or node.device_id
     if device_id is not None:
-        missing.found(f"{path}pci_device_id")
+        missing.found(within(path, "pci_device_id"))
     if node.aer is None:
-        missing.note("NO_AER_IN_SYS", f"{path}pcie.aer")
+        missing.note("NO_AER_IN_SYS", within(pcie_path, "aer"))
     else:
-        missing.found(f"{path}pcie.aer")
+        missing.found(within(pcie_path, "aer"))
     pcie = msgspec.structs.replace(
         gpu.pcie,
         gen_max_host=limit.slot_generation,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import combinations
 
+from gputopo.values.fact_path import at_link
 from gputopo.values.machine import Contradiction, Link
 
 REFUSED = "NOT_SUPPORTED"  # CUDA reports no reason
@@ -26,7 +27,7 @@ def links(
         said = set().union(*reported.values())
         if len(said) > 1:
             words = {f"{source}, from GPU {i}": _words(can) for (i, _), can in reported.items()}
-            facts = [f"links[{a}-{b}].{fact}" for fact in ("p2p_read", "p2p_write")]
+            facts = [at_link(a, b, fact) for fact in ("p2p_read", "p2p_write")]
             contradictions += [Contradiction(fact=fact, said=words) for fact in facts]
             missing |= dict.fromkeys(facts, "the two directions, or the list and the matrix, differ")
             found.append(Link(a=a, b=b))

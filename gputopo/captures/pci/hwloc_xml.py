@@ -14,6 +14,7 @@ from gputopo.captures.pci import hwloc_distances, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
 from gputopo.values.errors import InputError
+from gputopo.values.fact_path import at_pci
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, NumaNode, PciNode, Unread
 
@@ -118,7 +119,7 @@ class _Reading:
         )
         speed = _decimal(element.get("pci_link_speed"))
         if speed:
-            self.found.missing[f"pci[{where}].speed_gt_per_s"] = (
+            self.found.missing[at_pci(where, "speed_gt_per_s")] = (
                 f"hwloc reports {speed:.2f} GB/s of all lanes together"
             )
 

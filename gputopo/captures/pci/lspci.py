@@ -15,6 +15,7 @@ import msgspec
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import Found
 from gputopo.values.errors import InputError
+from gputopo.values.fact_path import EVERY, at_gpu, at_pci
 from gputopo.values.machine import Machine, PciNode, Unread
 
 SOURCE = "lspci -tv"
@@ -148,11 +149,10 @@ class _Reading:
                 kind = pci_names.kind(node.name, cards[address.rpartition(".")[0]])
             self.nodes[address] = msgspec.structs.replace(node, kind=kind)
             if kind == "other" and node.name and pci_names.may_be_gpu(node.name):
-                self.found.missing[f"pci[{address}].kind"] = (
-                    "this lspci does not know the NVIDIA device's name"
-                )
+                reason = "this lspci does not know the NVIDIA device's name"
+                self.found.missing[at_pci(address, "kind")] = reason
         if not any(node.name for node in self.nodes.values()):
             self.found.missing["gpus"] = "the tree has no names (lspci -t); lspci -tv has them"
         machine = pci_tree.machine(SOURCE, self.nodes, self.found)
-        missing = {"gpus[*].name": "lspci's own name of it is in the PCI tree"} if machine.gpus else {}
+        missing = {at_gpu(EVERY, "name"): pci_names.NAME_IN_TREE} if machine.gpus else {}
         return msgspec.structs.replace(machine, missing=machine.missing | missing)

@@ -16,6 +16,7 @@ import msgspec
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.values.errors import InputError
+from gputopo.values.fact_path import EVERY, at_gpu, at_pci
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
 
 SOURCE = "lspci -vvv"
@@ -158,7 +159,7 @@ class _Reading:
             lost=lost or earlier.lost,
         )
         if "<access denied>" in body:
-            self.found.missing[f"pci[{address}].speed_gt_per_s"] = "lspci was not run as root"
+            self.found.missing[at_pci(address, "speed_gt_per_s")] = "lspci was not run as root"
 
     def machine(self, acs: str | None) -> Machine:
         """Return the machine, with the paths that the bridges' buses show."""
@@ -168,7 +169,7 @@ class _Reading:
             )
         kept = {address: node for address, node in self.nodes.items() if node.kind != "other"}
         machine = pci_tree.machine(SOURCE, kept, self.found, host=Host(acs=acs))
-        missing = {"gpus[*].name": "lspci's own name of it is in the PCI tree"} if machine.gpus else {}
+        missing = {at_gpu(EVERY, "name"): pci_names.NAME_IN_TREE} if machine.gpus else {}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
         return msgspec.structs.replace(machine, missing=machine.missing | missing)

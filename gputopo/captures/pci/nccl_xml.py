@@ -22,6 +22,7 @@ from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
 from gputopo.reference.pcie import generation_of
 from gputopo.values.errors import InputError
+from gputopo.values.fact_path import EVERY, at_gpu, at_link, at_numa_node
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
 
@@ -79,7 +80,7 @@ class _Reading:
             cpus = cpus_of_mask(cpu.get("affinity") or "")
             self.numa[number] = NumaNode(index=number, cpus=None if cpus is None else index_ranges(cpus))
             if cpus is None:
-                self.found.missing[f"host.numa_nodes[{number}].cpus"] = "the file gives no affinity mask"
+                self.found.missing[at_numa_node(number, "cpus")] = "the file gives no affinity mask"
         elif cpu.get("numaid") not in (None, "-1"):  # -1: the machine has no NUMA numbers
             self.note(f"<cpu numaid={cpu.get('numaid')!r}>")
         waiting: list[tuple[Element, str | None]] = [(child, None) for child in reversed(cpu)]
@@ -167,10 +168,10 @@ class _Reading:
             whole=_with_ports,
         )
         gpus = tuple(self._with_affinity(gpu) for gpu in machine.gpus)
-        missing = {"gpus[*].name": "not reported by NCCL's XML"} if gpus else {}
+        missing = {at_gpu(EVERY, "name"): "not reported by NCCL's XML"} if gpus else {}
         for gpu in gpus:
             if self.nvlinks.get(str(gpu.pci_address)):
-                missing[f"gpus[{gpu.index}].nvlinks"] = "NCCL's XML counts links without their numbers"
+                missing[at_gpu(gpu.index, "nvlinks")] = "NCCL's XML counts links without their numbers"
         return msgspec.structs.replace(
             machine,
             gpus=gpus,
@@ -191,7 +192,8 @@ class _Reading:
                 there, back = self.nvlinks[a].get(b, 0), self.nvlinks[b].get(a, 0)
                 if there != back:
                     said = {f"{SOURCE}, {a}": str(there), f"{SOURCE}, {b}": str(back)}
-                    contradictions.append(Contradiction(fact=f"links[{link.a}-{link.b}].nvlinks", said=said))
+                    fact = at_link(link.a, link.b, "nvlinks")
+                    contradictions.append(Contradiction(fact=fact, said=said))
         return contradictions
 
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+NAME_IN_TREE = "lspci's own name of it is in the PCI tree"  # why a GPU has no name
+
 # Chips: G80 to GT21x, Fermi to Blackwell (GF, GK, GM, GP, GV, TU, GA, GH, AD, GB).
 _GPU_CHIP = re.compile(
     r"\b(?:G[A-Z]\d{2,3}[A-Z]{0,3}|G\d{2,3}[A-Z]{0,3}|TU\d{3}[A-Z]{0,3}|AD\d{3}[A-Z]{0,3}|NV\d{2})\b"

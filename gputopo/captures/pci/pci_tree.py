@@ -12,6 +12,7 @@ import msgspec
 
 from gputopo.reference.pcie import WIDTHS, address_order, generation_of
 from gputopo.topology.hops import hop_between
+from gputopo.values.fact_path import at_gpu, at_link
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
 
 NVIDIA = "10de"
@@ -115,7 +116,7 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
     elif pcie.gen_max_device is not None:
         pcie = msgspec.structs.replace(pcie, gen_max=_least(pcie.gen_max_device, pcie.gen_max_host))
     if pcie == Pcie():
-        missing.setdefault(f"gpus[{index}].pcie", "not reported by the capture")
+        missing.setdefault(at_gpu(index, "pcie"), "not reported by the capture")
     return msgspec.structs.replace(
         gpu,
         index=index,
@@ -173,7 +174,7 @@ def _links(
         a, b = str(first.pci_address), str(second.pci_address)
         link = Link(a=first.index, b=second.index, hop=_hop(tree, a, b), nvlinks=nvlinks(a, b))
         if link.hop is None:
-            missing[f"links[{link.a}-{link.b}].hop"] = NO_WAY
+            missing[at_link(link.a, link.b, "hop")] = NO_WAY
         links.append(link)
     return links
 

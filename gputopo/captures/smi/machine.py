@@ -7,6 +7,7 @@ from typing import Any
 from gputopo.captures.smi import table, values
 from gputopo.captures.smi.card import Card
 from gputopo.captures.smi.names import Named
+from gputopo.values.fact_path import EVERY, at_gpu, within
 from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
 
 _UNTOLD = "not in the capture"
@@ -33,7 +34,7 @@ def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str
             facts.setdefault(named.row.fact, value.value)
         else:
             missing.setdefault(named.row.fact, value.reason or _UNTOLD)
-    missing = {f"driver.{fact}": why for fact, why in missing.items() if fact not in facts}
+    missing = {within("driver", fact): why for fact, why in missing.items() if fact not in facts}
     return Driver(status="ok" if "version" in facts else "not_read", **facts), missing
 
 
@@ -56,23 +57,22 @@ def machine(
         reasons[index] = why
     missing |= _untold(gpus, reasons, source)
     if without_mask and gpus:
-        missing["gpus[*].throttle.mask"] = f"{source} reports the reasons, not the mask"
+        missing[at_gpu(EVERY, "throttle.mask")] = f"{source} reports the reasons, not the mask"
     missing |= {
-        f"gpus[{index}].{fact}".removesuffix("."): why  # "": of the whole GPU
+        at_gpu(index, fact): why
         for index, facts in reasons.items()
         for fact, why in facts.items()
     }
     if attached is not None and attached.isdigit() and attached != str(len(gpus)):
-        missing["gpus[*].index"] = (
-            f"{attached} GPUs are attached and {len(gpus)} are listed: these are numbered"
-        )
+        reason = f"{attached} GPUs are attached and {len(gpus)} are listed: these are numbered"
+        missing[at_gpu(EVERY, "index")] = reason
     return Machine(
         source=source,
         driver=found,
         gpus=tuple(gpus),
         missing=missing,
         contradictions=tuple(
-            Contradiction(fact=f"gpus[{index}].{fact}", said={source: said[0], f"{source} (2)": said[1]})
+            Contradiction(fact=at_gpu(index, fact), said={source: said[0], f"{source} (2)": said[1]})
             for index, card in sorted(cards.items())
             for fact, said in card.contradictions().items()
         ),
@@ -88,15 +88,15 @@ def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], sourc
         fact: [gpu.index for gpu in gpus if fact not in reasons[gpu.index] and _is_absent(gpu, fact)]
         for fact in facts
     }
-    missing = {f"gpus[*].{fact}": f"not reported by {source}" for fact in _NEVER} if gpus else {}
+    missing = {at_gpu(EVERY, fact): f"not reported by {source}" for fact in _NEVER} if gpus else {}
     everywhere = {fact for fact, indices in untold.items() if gpus and len(indices) == len(gpus)}
     for fact in sorted(everywhere):
         room = fact.partition(".")[0]
         whole = all(other in everywhere for other in facts if other.partition(".")[0] == room)
-        missing[f"gpus[*].{room if whole else fact}"] = _UNTOLD
+        missing[at_gpu(EVERY, room if whole else fact)] = _UNTOLD
     for fact, indices in untold.items():
         if fact not in everywhere:
-            missing |= {f"gpus[{index}].{fact}": _UNTOLD for index in indices}
+            missing |= {at_gpu(index, fact): _UNTOLD for index in indices}
     return missing
 
 

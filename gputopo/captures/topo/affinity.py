@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gputopo.captures.topo.lines import Column
 from gputopo.captures.topo.table import Row
+from gputopo.values.fact_path import EVERY, at_gpu, at_numa_node
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import NumaNode
 
@@ -32,7 +33,7 @@ def read_affinities(rows: Mapping[int, Row], columns: Sequence[Column]) -> Affin
     for index, row in rows.items():
         if _is_cut(row, lists):
             found.cpus[index] = None
-            found.missing[f"gpus[{index}].cpu_affinity"] = "the text ends in the middle of it"
+            found.missing[at_gpu(index, "cpu_affinity")] = "the text ends in the middle of it"
             found.unread.append((row.line, f"{row.label} {_TITLES['cpu']}: {row.affinity['cpu']} (cut)"))
         else:
             found.cpus[index] = _cpu_list(found, index, row, columns)
@@ -74,7 +75,7 @@ def _numa_node(found: Affinities, index: int, row: Row, columns: Sequence[Column
 
 
 def _fact(index: int, name: str, text: str | None, has_column: bool) -> str:
-    return f"gpus[{index}].{name}" if text or has_column else f"gpus[*].{name}"
+    return at_gpu(index if text or has_column else EVERY, name)
 
 
 def _why(found: Affinities, row: Row, column: Column, columns: Sequence[Column]) -> str:
@@ -112,7 +113,7 @@ def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, 
         if reason is None:
             nodes.append(NumaNode(index=node, cpus=index_ranges(frozenset().union(*lists[node]))))
         else:
-            found.missing[f"host.numa_nodes[{node}].cpus"] = reason
+            found.missing[at_numa_node(node, "cpus")] = reason
             nodes.append(NumaNode(index=node))
     return tuple(nodes)
 

@@ -17,6 +17,7 @@ from gputopo.captures.topo.affinity import Affinities, read_affinities
 from gputopo.captures.topo.lines import CELL, GPU, cells_below
 from gputopo.captures.topo.table import Matrix, Reading, Row
 from gputopo.values.errors import InputError
+from gputopo.values.fact_path import EVERY, at_gpu, at_link, at_nic, within
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Unread
 
 SOURCE = "nvidia-smi topo"
@@ -167,7 +168,7 @@ class _Builder:
         affinities = read_affinities(self.gpus, self.matrix.affinity)
         self._note_rest(affinities)
         for fact in _UNTOLD:
-            self.missing[f"gpus[*].{fact}"] = "not reported by nvidia-smi topo -m"
+            self.missing[at_gpu(EVERY, fact)] = "not reported by nvidia-smi topo -m"
         return Machine(
             source=SOURCE,
             host=Host(numa_nodes=affinities.nodes),
@@ -188,16 +189,18 @@ class _Builder:
             there, back = self._cell(self.gpus[a], f"GPU{b}"), self._cell(self.gpus[b], f"GPU{a}")
             meaning = there if there is not None else back
             if meaning is None:
-                self.missing[f"links[{a}-{b}].hop"] = "neither of its two cells could be read"
+                self.missing[at_link(a, b, "hop")] = "neither of its two cells could be read"
             elif isinstance(meaning, Hop):
                 yield Link(a=a, b=b, hop=meaning, nvlinks=0 if self.matrix.pcie_only is False else None)
             else:
                 nvlinked = True
                 yield Link(a=a, b=b, nvlinks=meaning)
         if self.matrix.pcie_only is not False and pairs:
-            self.missing["links[*].nvlinks"] = _NO_NVLINKS if self.matrix.pcie_only else _PERHAPS_NVLINKS
+            reason = _NO_NVLINKS if self.matrix.pcie_only else _PERHAPS_NVLINKS
+            self.missing[at_link(EVERY, fact="nvlinks")] = reason
         if nvlinked:
-            self.missing["links[*].hop"] = "where the matrix shows NVLinks it does not show the PCIe hop"
+            reason = "where the matrix shows NVLinks it does not show the PCIe hop"
+            self.missing[at_link(EVERY, fact="hop")] = reason
 
     def _cell(self, row: Row, column: str) -> Hop | int | None:
         """Return the value of a cell; one of unknown content is noted as not read."""
@@ -222,7 +225,7 @@ class _Builder:
     def _nic(self, label: str, index: int) -> Nic:
         name = self.reading.nic_names.get(label) or (None if label.startswith("NIC") else label)
         if name is None:
-            self.missing[f"nics[{index}].name"] = "the text has no NIC legend for it"
+            self.missing[at_nic(index, "name")] = "the text has no NIC legend for it"
         hops: dict[str, Hop] = {}
         rows = {row.label for row in self.matrix.rows}
         for key, other in self._others(label):
@@ -231,11 +234,11 @@ class _Builder:
                 hops[key] = next(iter(by_row.values()))
             elif by_row:
                 said = ", ".join(f"the row of {by} shows {hop.value}" for by, hop in by_row.items())
-                self.missing[f"nics[{index}].hops.{key}"] = said
+                self.missing[at_nic(index, within("hops", key))] = said
             elif rows.isdisjoint((label, other)):
-                self.missing[f"nics[{index}].hops.nics"] = "the text has no rows of them"
+                self.missing[at_nic(index, within("hops", "nics"))] = "the text has no rows of them"
             else:
-                self.missing[f"nics[{index}].hops.{key}"] = "the text has no readable cell for it"
+                self.missing[at_nic(index, within("hops", key))] = "the text has no readable cell for it"
         return Nic(index=index, name=name, hops=hops)
 
     def _others(self, label: str) -> Iterator[tuple[str, str]]:
@@ -296,5 +299,5 @@ def _completed(machine: Machine, pcie: Machine) -> Machine:
     )
     missing = dict(machine.missing)
     if all(link.hop is not None for link in links):
-        missing.pop("links[*].hop", None)
+        missing.pop(at_link(EVERY, fact="hop"), None)
     return msgspec.structs.replace(machine, links=links, missing=missing)

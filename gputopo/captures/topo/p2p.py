@@ -13,6 +13,7 @@ from typing import Literal
 
 from gputopo.captures.topo.lines import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.values.errors import InputError
+from gputopo.values.fact_path import EVERY, at_link
 from gputopo.values.machine import Contradiction, Gpu, Link, Machine, Unread
 
 SOURCE = "nvidia-smi topo -p2p"
@@ -82,7 +83,7 @@ def parse(text: str, *, origin: str) -> Machine:
             for direction in directions:
                 _add_status(statuses, direction, label, columns, cells, line, origin)
         if table.capability is None and len(columns) > 1:
-            missing |= {"links[*].p2p_read": _UNSAID, "links[*].p2p_write": _UNSAID}
+            missing |= {at_link(EVERY, fact=fact): _UNSAID for fact in ("p2p_read", "p2p_write")}
     gpus = tuple(Gpu(index=index) for index in sorted(int(label[3:]) for label in columns))
     links, contradictions = _links([gpu.index for gpu in gpus], statuses, missing)
     return Machine(
@@ -167,7 +168,7 @@ def _links(
         known: dict[Direction, str | None] = {"p2p_read": None, "p2p_write": None}
         for direction in known:
             there, back = statuses.get((direction, a, b)), statuses.get((direction, b, a))
-            fact = f"links[{a}-{b}].{direction}"
+            fact = at_link(a, b, direction)
             if there == back:
                 known[direction] = there
             else:
