@@ -12,7 +12,7 @@ import msgspec
 from gputopo.findings.load import at_work
 from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, single_facts, within
 from gputopo.values.fields import Field, field_at, path_in_words
-from gputopo.values.links import same_address
+from gputopo.values.gpu import same_address
 from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
 
 Device = TypeVar("Device", Gpu, Nic)

@@ -10,7 +10,7 @@ import msgspec
 from gputopo.captures import places
 from gputopo.captures.bandwidth import single_device
 from gputopo.values.fact_path import FactPath, item
-from gputopo.values.links import short_address
+from gputopo.values.gpu import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 
 T = TypeVar("T", Gpu, Nic)

@@ -9,7 +9,22 @@ import msgspec
 
 from gputopo.values.fields import Fact, Metric, Smi, Value
 from gputopo.values.index_ranges import same_cpus
-from gputopo.values.links import same_address
+
+
+def same_address(a: str, b: str) -> bool:
+    """Return whether two PCI addresses are the same; the domain may have four or eight digits."""
+    return short_address(a) == short_address(b)
+
+
+def short_address(address: str) -> str:
+    """Return a PCI address in lower case with a domain without leading zeros: equal for equal addresses."""
+    *domain, bus, slot = f":{address.lower()}".rsplit(":", 2)
+    return f"{''.join(domain).strip(':').lstrip('0')}:{bus}:{slot}"
+
+
+def _same_name(a: str, b: str) -> bool:
+    """Return whether two names are of one product: drivers since 465 put the maker's name before it."""
+    return a.removeprefix("NVIDIA ") == b.removeprefix("NVIDIA ")
 
 
 class ClockMhz(Value, frozen=True):
@@ -636,11 +651,6 @@ class Fabric(Value, frozen=True):
     def joining(self) -> bool:
         """Whether it has not joined yet: until then CUDA does not start on the GPU."""
         return self.state in JOINING
-
-
-def _same_name(a: str, b: str) -> bool:
-    """Return whether two names are of one product: drivers since 465 put the maker's name before it."""
-    return a.removeprefix("NVIDIA ") == b.removeprefix("NVIDIA ")
 
 
 class Gpu(Value, frozen=True):
