@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputopo.findings.load import at_work
-from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, single_facts, within
+from gputopo.values.fact_path import GROUPS, FactPath, at_gpu, at_link, at_nic, at_pci, single_facts, within
 from gputopo.values.fields import Field, field_at, path_in_words
 from gputopo.values.gpu import same_address
 from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
@@ -33,6 +33,18 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
     was: Any
     is_: Any
     says: str
+
+    @property
+    def gpu(self) -> int | None:
+        """Index of the GPU whose fact changed; None of other devices, and where a GPU came, went or moved."""
+        at = FactPath.parse(self.fact)
+        of_gpu = at.group == "gpus" and at.fact != "" and at.fact not in _NOT_COMPARED[Gpu]
+        return at.indices[0] if of_gpu else None
+
+    @property
+    def words(self) -> str:
+        """The change of a fact without its device: `power limit is 300 W, was 250 W`."""
+        return _in_words(self.fact, self.was, self.is_)
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.diff/1"):
@@ -147,24 +159,28 @@ class _Comparing:
         for fact in dict.fromkeys([*before, *after]):
             field = field_at(type(now), fact)
             if field.stability != "volatile" and field.path not in left_out:
-                words = f"{subject}: {path_in_words(type(now), fact)}"
-                self._fact(within(path, fact), field, words, before.get(fact), after.get(fact))
+                self._fact(within(path, fact), field, subject, before.get(fact), after.get(fact))
 
-    def _fact(self, path: str, field: Field, words: str, was: Any, now: Any) -> None:
+    def _fact(self, path: str, field: Field, subject: str, was: Any, now: Any) -> None:
         known = [field.is_known(value) for value in (was, now)]
         if not all(known):
             self.one_sided += any(known)
             return
         self.compared += 1
-        if field.counter:
-            if now > was:
-                self._say(path, was, now, f"{words} rose by {now - was} to {now}")
-        elif not field.same(was, now):
-            shown = field.value_in_words(now), field.value_in_words(was)
-            self._say(path, was, now, f"{words} is {shown[0]}, was {shown[1]}")
+        if now > was if field.counter else not field.same(was, now):
+            self._say(path, was, now, f"{subject}: {_in_words(path, was, now)}")
 
     def _say(self, fact: str, was: Any, now: Any, says: str) -> None:
         self.changes.append(Change(fact=fact, was=was, is_=now, says=says))
+
+
+def _in_words(path: str, was: Any, now: Any) -> str:
+    at = FactPath.parse(path)
+    kind = GROUPS[at.group]
+    field, name = field_at(kind, at.fact), path_in_words(kind, at.fact)
+    if field.counter:
+        return f"{name} rose by {now - was} to {now}"
+    return f"{name} is {field.value_in_words(now)}, was {field.value_in_words(was)}"
 
 
 def _paired(

@@ -1,13 +1,9 @@
 """What changed since an earlier reading, a line each; what several GPUs share is written once."""
 
-import re
-
 from gputopo.findings.difference import Change, Difference
 from gputopo.report.layout import QUIET, Line, line, paragraph, plain
 from gputopo.report.units import counted
 from gputopo.values.index_ranges import index_ranges
-
-_OF_GPU = re.compile(r"GPU (\d+)(: .*)", re.DOTALL)
 
 
 def difference_view(difference: Difference, width: int) -> list[Line]:
@@ -33,16 +29,17 @@ def difference_markdown(difference: Difference) -> str:
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
     """Return each change in a sentence; one that several GPUs share once, as `GPUs 0-3: ...`."""
-    said: dict[tuple[str, str], list[int]] = {}
+    said: dict[str, list[int]] = {}
     for change in changes:
-        of_gpu = _OF_GPU.fullmatch(change.says)
-        key, gpus = (("", change.says), []) if of_gpu is None else (("GPU", of_gpu[2]), [int(of_gpu[1])])
-        said.setdefault(key, []).extend(gpus)
-    return [words if not kind else _of_gpus(gpus, words) for (kind, words), gpus in said.items()]
+        if change.gpu is None:
+            said.setdefault(change.says, [])
+        else:
+            said.setdefault(change.words, []).append(change.gpu)
+    return [f"{_gpus(gpus)}: {words}" if gpus else words for words, gpus in said.items()]
 
 
-def _of_gpus(gpus: list[int], words: str) -> str:
-    return f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}{words}"
+def _gpus(gpus: list[int]) -> str:
+    return f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
 
 
 def _item(words: str, width: int) -> list[Line]:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from gputopo.report.layout import QUIET, Line, body_width, labelled, paragraph, plain
-from gputopo.values.fact_path import EVERY, FactPath, above, at_gpu
+from gputopo.values.fact_path import EVERY, GROUPS, FactPath, above, at_gpu
 from gputopo.values.fields import fields_of, last_in_words, path_in_words
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
+from gputopo.values.machine import Machine
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {
@@ -29,14 +29,6 @@ _DOES_NOT_APPLY = ("NOT_SUPPORTED", "N/A", "Not Supported")  # NVML's word, and 
 _LONGEST_SUBJECT = 24  # of a label; longer ones are counted
 
 _KINDS = {"gpus": "GPU", "links": "link", "nics": "NIC", "pci": "PCI device"}
-_VALUES: dict[str, type[msgspec.Struct]] = {
-    "gpus": Gpu,
-    "links": Link,
-    "nics": Nic,
-    "pci": PciNode,
-    "host": Host,
-    "driver": Driver,
-}
 
 
 def reason_for(missing: Mapping[str, str], path: str) -> str | None:
@@ -135,7 +127,7 @@ def _subject(kind: str, keys: list[str]) -> str:
 
 def _facts_in_words(kind: str, facts: Iterable[str]) -> str:
     """Return `memory clock (now, max), P-state` for facts that share their first parts."""
-    value = _VALUES.get(kind, Machine)
+    value = GROUPS.get(kind, Machine)
     parts: dict[str, list[str]] = {}
     for fact in facts:
         if above(fact):

@@ -12,9 +12,18 @@ from typing import Any
 import msgspec
 
 from gputopo.values.fields import path_in_words
-from gputopo.values.machine import Gpu, GpuProcess, Link, Machine, NvLink, PciNode
+from gputopo.values.machine import Driver, Gpu, GpuProcess, Host, Link, Machine, Nic, NvLink, PciNode
 
 EVERY = "*"
+# The class of what stands in each field of the machine.
+GROUPS: dict[str, type[msgspec.Struct]] = {
+    "gpus": Gpu,
+    "links": Link,
+    "nics": Nic,
+    "pci": PciNode,
+    "host": Host,
+    "driver": Driver,
+}
 
 _LISTED = re.compile(r"([a-z_]+)\[([^\]]*)\](?:\.(.*))?")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\]]+)\]")

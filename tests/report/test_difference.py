@@ -3,12 +3,16 @@ from gputopo.report.difference import changes_in_words, difference_markdown, dif
 from gputopo.report.layout import text_of
 
 
-def change(says: str) -> Change:
-    return Change(fact="x", was=1, is_=2, says=says)
+def change(says: str, fact: str = "driver.version") -> Change:
+    return Change(fact=fact, was=1, is_=2, says=says)
 
 
-def difference(*says: str, compared: int = 3, one_sided: int = 0) -> Difference:
-    changes = tuple(map(change, says))
+def power_limit(gpu: int) -> Change:
+    fact = f"gpus[{gpu}].power_w.limit"
+    return Change(fact=fact, was=250.0, is_=300.0, says=f"GPU {gpu}: power limit is 300 W, was 250 W")
+
+
+def difference(*changes: Change, compared: int = 3, one_sided: int = 0) -> Difference:
     return Difference(
         old_source="live", new_source="live", changes=changes, compared=compared, one_sided=one_sided
     )
@@ -19,12 +23,19 @@ def shown(found: Difference) -> str:
 
 
 def test_each_change_has_a_line_and_what_gpus_share_is_said_once() -> None:
-    words = (*(f"GPU {n}: power limit is 300 W, was 250 W" for n in (0, 1, 3)), "driver: version is 2, was 1")
-    assert changes_in_words(tuple(map(change, words))) == [
+    changes = (
+        *map(power_limit, (0, 1, 3)),
+        change("driver: version is 2, was 1"),
+        change("GPU 5 (T4) is gone", "gpus[5]"),
+        change("GPU 6 (T4) is gone", "gpus[6]"),
+    )
+    assert changes_in_words(changes) == [
         "GPUs 0-1,3: power limit is 300 W, was 250 W",
         "driver: version is 2, was 1",
+        "GPU 5 (T4) is gone",
+        "GPU 6 (T4) is gone",
     ]
-    assert shown(difference(*words)).startswith("* GPUs 0-1,3: power limit is 300 W, was 250 W\n* driver")
+    assert shown(difference(*changes)).startswith("* GPUs 0-1,3: power limit is 300 W, was 250 W\n* driver")
 
 
 def test_nothing_changed_is_said() -> None:
@@ -39,10 +50,10 @@ def test_two_sources_that_tell_nothing_in_common_are_not_called_equal() -> None:
 
 
 def test_a_long_change_is_folded() -> None:
-    text = shown(difference("network card " + "x" * 20 + " is " + "y " * 40))
+    text = shown(difference(change("network card " + "x" * 20 + " is " + "y " * 40)))
     assert max(map(len, text.splitlines())) <= 60
 
 
 def test_markdown_has_a_list_or_says_that_nothing_changed() -> None:
-    assert "\n- driver: a\\_b\n" in difference_markdown(difference("driver: a_b"))
+    assert "\n- driver: a\\_b\n" in difference_markdown(difference(change("driver: a_b")))
     assert "\nNothing changed.\n" in difference_markdown(difference())
