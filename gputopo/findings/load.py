@@ -1,7 +1,7 @@
 """Whether a GPU was under load when it was read: many readings mean something only then."""
 
 from gputopo.findings.rule import Threshold
-from gputopo.reference.clock_events import reasons_of
+from gputopo.reference.clock_events import IDLE, reasons_of
 from gputopo.values.machine import Gpu
 
 # CUDA runs GeForce GPUs in P2, and from P3 on clocks are lowered to save power (NVML API, nvmlPstates_t: P0
@@ -21,7 +21,7 @@ def at_work(gpu: Gpu) -> bool:
 
     False where that is unknown, so an idle reading is never a fault.
     """
-    if gpu.pstate not in LOAD_STATES or "gpu_idle" in reasons_of(gpu.throttle):
+    if gpu.pstate not in LOAD_STATES or IDLE in reasons_of(gpu.throttle):
         return False
     if gpu.utilization_percent.gpu is not None:
         return gpu.utilization_percent.gpu > 0
@@ -43,7 +43,7 @@ def idle(gpu: Gpu) -> bool:
     such a state is throttled, and not idle.
     """
     used = gpu.utilization_percent.gpu
-    if "gpu_idle" in reasons_of(gpu.throttle) or used == 0:
+    if IDLE in reasons_of(gpu.throttle) or used == 0:
         return True
     saving = gpu.pstate is not None and gpu.pstate not in LOAD_STATES
     return saving and (used is None or used < BUSY_PERCENT.value)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gputopo.findings.load import idle
 from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, present
-from gputopo.reference.clock_events import reasons_of, unnamed
+from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, reasons_of, unnamed
 from gputopo.values.machine import Gpu, Machine
 
 LOW_DRAW_SHARE = Threshold(
@@ -42,7 +42,7 @@ COOL_C = Threshold(
 THROTTLE: Mapping[str, Rule] = {
     "sw_power_cap": Rule(
         "throttle.sw_power_cap",
-        title="clocks reduced to stay within the power limit (SW power cap)",
+        title=CLOCK_EVENTS["sw_power_cap"].effect,
         remedy="None needed under full load; better cooling or a higher limit (sudo nvidia-smi -i GPU -pl "
         "WATTS) allows higher clocks. At low power draw check the power cables of the card and limits for "
         "several GPUs (nvidia-smi -q -d POWER).",
@@ -51,51 +51,51 @@ THROTTLE: Mapping[str, Rule] = {
     ),
     "hw_slowdown": Rule(
         "throttle.hw_slowdown",
-        title="clocks cut to half or less by the hardware: temperature, power brake or supply (HW slowdown)",
+        title=CLOCK_EVENTS["hw_slowdown"].effect,
         remedy="See nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER for the cause. Check fans, dust, power "
         "cables and power supply.",
         severities=("error",),
     ),
     "sync_boost": Rule(
         "throttle.sync_boost",
-        title="clocks limited to those of a slower GPU of the sync boost group",
+        title=CLOCK_EVENTS["sync_boost"].effect,
         remedy="If not wanted, remove the group with the tool that created it (dcgmi config --syncboost 0).",
         severities=("info",),
     ),
     "sw_thermal_slowdown": Rule(
         "throttle.sw_thermal_slowdown",
-        title="clocks reduced to stay below the max operating temperature (SW thermal slowdown)",
+        title=CLOCK_EVENTS["sw_thermal_slowdown"].effect,
         remedy="Improve the air flow (fans, dust, space between cards, air temperature), or lower the power "
         "limit.",
     ),
     "hw_thermal_slowdown": Rule(
         "throttle.hw_thermal_slowdown",
-        title="GPU too hot: clocks cut to half or less by the hardware (HW thermal slowdown)",
+        title=CLOCK_EVENTS["hw_thermal_slowdown"].effect,
         remedy="Stop the load and improve the cooling: fans, dust, heat sink and thermal paste, space "
         "between cards.",
         severities=("error",),
     ),
     "hw_power_brake_slowdown": Rule(
         "throttle.hw_power_brake_slowdown",
-        title="power brake asserted by the power supply or mainboard (HW power brake slowdown)",
+        title=CLOCK_EVENTS["hw_power_brake_slowdown"].effect,
         remedy="Check the power cables of the card, the power supply and its load. Servers brake their GPUs "
         "when a supply fails or the chassis exceeds its power budget.",
         severities=("error",),
     ),
     "display_clock_setting": Rule(
         "throttle.display_clock_setting",
-        title="clocks limited by the display clock setting",
+        title=CLOCK_EVENTS["display_clock_setting"].effect,
         remedy="Detach displays from GPUs that compute, or lower the refresh rate.",
         severities=("info",),
     ),
     "board_limit": Rule(
         "throttle.board_limit",
-        title="clocks limited by the board limit (supply current)",
+        title=CLOCK_EVENTS["board_limit"].effect,
         remedy="Check that every power socket of the card has its own cable.",
     ),
     "reliability": Rule(
         "throttle.reliability",
-        title="clocks limited by reliability voltage",
+        title=CLOCK_EVENTS["reliability"].effect,
         remedy="None needed: the GPU runs as fast as its manufacturer allows.",
         severities=("info",),
     ),
@@ -106,8 +106,6 @@ THROTTLE_UNKNOWN = Rule(
     remedy="Look the bit up in nvml.h of the driver (nvmlClocksEventReason...), and report it to gputopo.",
     severities=("info",),
 )
-# These reasons are no throttling, and are no finding.
-UNTHROTTLED = ("gpu_idle", "applications_clocks_setting")
 _THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 _HARDWARE_CAUSES = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 

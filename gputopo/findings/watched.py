@@ -25,7 +25,7 @@ from gputopo.findings.throttling import (
     throttle_message,
     throttle_rule,
 )
-from gputopo.reference.clock_events import BITS, decode
+from gputopo.reference.clock_events import BITS, IDLE, decode
 from gputopo.reference.expectations import expected_link
 from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.machine import Gpu, Machine
@@ -143,7 +143,7 @@ class History:
 def under_load(sample: GpuSample) -> bool:
     """Return whether a GPU computed for half of the time, and is not reported as idle."""
     used = sample.gpu_utilization_percent
-    idle = (sample.throttle_mask or 0) & BITS["gpu_idle"]
+    idle = (sample.throttle_mask or 0) & BITS[IDLE]
     return used is not None and used >= BUSY_PERCENT.value and not idle
 
 

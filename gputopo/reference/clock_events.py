@@ -1,28 +1,91 @@
-"""The bits of a driver's clock event mask, the reasons for throttling, and their names."""
+"""The reasons of a driver's clock event mask (throttle reasons): their bits, names and words."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from gputopo.values.machine import Throttle
 
+
+class ClockEvent(NamedTuple):
+    """One reason. `words` stand in a list, `short` in a column, `effect` is the title of its finding.
+
+    Without an effect it is no throttling: the GPU is idle, or has the clocks that were set.
+    """
+
+    bit: int
+    words: str
+    short: str
+    effect: str = ""
+
+
 # nvml.h, nvmlClocksEventReason*; up to driver 530 nvmlClocksThrottleReason*.
-BITS = {
-    "gpu_idle": 0x1,
-    "applications_clocks_setting": 0x2,
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "sw_thermal_slowdown": 0x20,
-    "hw_thermal_slowdown": 0x40,
-    "hw_power_brake_slowdown": 0x80,
-    "display_clock_setting": 0x100,
-    "board_limit": 0x200,
-    "reliability": 0x400,
+CLOCK_EVENTS: Mapping[str, ClockEvent] = {
+    "gpu_idle": ClockEvent(0x1, "idle", "idle"),
+    "applications_clocks_setting": ClockEvent(0x2, "application clocks are set", "set clocks"),
+    "sw_power_cap": ClockEvent(
+        0x4,
+        "power limit reached (software power cap)",
+        "power limit",
+        "clocks reduced to stay within the power limit (SW power cap)",
+    ),
+    "hw_slowdown": ClockEvent(
+        0x8,
+        "hardware slowdown",
+        "hardware slowdown",
+        "clocks cut to half or less by the hardware: temperature, power brake or supply (HW slowdown)",
+    ),
+    "sync_boost": ClockEvent(
+        0x10,
+        "sync boost with other GPUs",
+        "sync boost",
+        "clocks limited to those of a slower GPU of the sync boost group",
+    ),
+    "sw_thermal_slowdown": ClockEvent(
+        0x20,
+        "too warm (software thermal slowdown)",
+        "warm",
+        "clocks reduced to stay below the max operating temperature (SW thermal slowdown)",
+    ),
+    "hw_thermal_slowdown": ClockEvent(
+        0x40,
+        "too hot (hardware thermal slowdown)",
+        "HOT",
+        "GPU too hot: clocks cut to half or less by the hardware (HW thermal slowdown)",
+    ),
+    "hw_power_brake_slowdown": ClockEvent(
+        0x80,
+        "external power brake",
+        "power brake",
+        "power brake asserted by the power supply or mainboard (HW power brake slowdown)",
+    ),
+    "display_clock_setting": ClockEvent(
+        0x100,
+        "display clocks are set",
+        "display clocks",
+        "clocks limited by the display clock setting",
+    ),
+    "board_limit": ClockEvent(
+        0x200,
+        "board limit",
+        "board limit",
+        "clocks limited by the board limit (supply current)",
+    ),
+    "reliability": ClockEvent(
+        0x400,
+        "limited by reliability voltage",
+        "voltage limit",
+        "clocks limited by reliability voltage",
+    ),
 }
+BITS = {name: event.bit for name, event in CLOCK_EVENTS.items()}
+IDLE = "gpu_idle"
+UNTHROTTLED = tuple(name for name, event in CLOCK_EVENTS.items() if not event.effect)
 _NAMES = {bit: name for name, bit in BITS.items()}
 _UNKNOWN = "unknown_"
 
 
 def decode(mask: int) -> tuple[str, ...]:
-    """Return the names of the bits of a clock event mask, low bit first; an unknown one is "
-    ""unknown_0x800"."""
+    """Return the names of the bits of a clock event mask, low bit first; of an unknown bit `unknown_0x800`."""
     bits = (1 << place for place in range(mask.bit_length()) if mask >> place & 1)
     return tuple(_NAMES.get(bit, f"{_UNKNOWN}{bit:#x}") for bit in bits)
 
@@ -36,3 +99,21 @@ def reasons_of(throttle: Throttle) -> tuple[str, ...]:
     """Return all reasons, from the mask or, where a capture has only words, from those."""
     decoded = decode(throttle.mask) if throttle.mask is not None and throttle.mask >= 0 else ()
     return decoded + tuple(name for name in throttle.reasons or () if name not in decoded)
+
+
+def in_words(reasons: Iterable[str]) -> list[str]:
+    """Return reasons in words, without idle; an unknown one by its bit."""
+    return [
+        CLOCK_EVENTS[reason].words if reason in CLOCK_EVENTS else f"unknown reason {unnamed(reason)}"
+        for reason in reasons
+        if reason != IDLE
+    ]
+
+
+def in_short_words(reasons: Iterable[str]) -> list[str]:
+    """Return reasons in a word or two each, without idle; an unknown one by its bit."""
+    return [
+        CLOCK_EVENTS[reason].short if reason in CLOCK_EVENTS else unnamed(reason)
+        for reason in reasons
+        if reason != IDLE
+    ]

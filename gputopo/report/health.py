@@ -1,9 +1,8 @@
 """State, errors and modes of each GPU beyond the tables; what several GPUs share is written once."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
-from gputopo.reference.clock_events import reasons_of, unnamed
+from gputopo.reference.clock_events import in_words, reasons_of
 from gputopo.report.layout import Line, labelled, plain
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
@@ -15,27 +14,6 @@ _ECC_COUNTS = (
     ("corrected", "volatile", "corrected since the driver was loaded"),
     ("corrected", "aggregate", "corrected in all"),
 )
-
-
-class _Words(NamedTuple):
-    """`short`: a word or two, for a column."""
-
-    full: str
-    short: str
-
-
-_WORDS = {
-    "applications_clocks_setting": _Words("application clocks are set", "set clocks"),
-    "sw_power_cap": _Words("power limit reached (software power cap)", "power limit"),
-    "hw_slowdown": _Words("hardware slowdown", "hardware slowdown"),
-    "sync_boost": _Words("sync boost with other GPUs", "sync boost"),
-    "sw_thermal_slowdown": _Words("too warm (software thermal slowdown)", "warm"),
-    "hw_thermal_slowdown": _Words("too hot (hardware thermal slowdown)", "HOT"),
-    "hw_power_brake_slowdown": _Words("external power brake", "power brake"),
-    "display_clock_setting": _Words("display clocks are set", "display clocks"),
-    "board_limit": _Words("board limit", "board limit"),
-    "reliability": _Words("limited by reliability voltage", "voltage limit"),
-}
 
 
 def health_view(machine: Machine, width: int) -> list[Line]:
@@ -62,7 +40,7 @@ def health_rows(machine: Machine) -> list[tuple[str, str]]:
 
 def health_words(gpu: Gpu) -> Iterator[str]:
     """Return what is not normal on one GPU, a sentence each."""
-    reasons = full_words(reasons_of(gpu.throttle))
+    reasons = in_words(reasons_of(gpu.throttle))
     if reasons:
         yield f"throttled: {', '.join(reasons)}"
     yield from _memory_errors(gpu)
@@ -183,21 +161,3 @@ def _joined(*words: str) -> str:
 
 def _on(mode: bool) -> str:
     return "on" if mode else "off"
-
-
-def full_words(reasons: Iterable[str]) -> list[str]:
-    """Return clock event reasons in words; idle is none."""
-    return [
-        _WORDS[reason].full if reason in _WORDS else f"unknown reason {unnamed(reason)}"
-        for reason in reasons
-        if reason != "gpu_idle"
-    ]
-
-
-def short_words(reasons: Iterable[str]) -> list[str]:
-    """Return clock event reasons in a word or two each; an unknown one by its bit."""
-    return [
-        _WORDS[reason].short if reason in _WORDS else unnamed(reason)
-        for reason in reasons
-        if reason != "gpu_idle"
-    ]

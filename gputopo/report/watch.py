@@ -4,8 +4,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
-from gputopo.reference.clock_events import decode
-from gputopo.report.health import short_words
+from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report.layout import (
     GAP,
     NOT_ASKED,
@@ -119,7 +118,7 @@ def throttle_in_short(mask: int | None) -> str:
     """Return the reasons of a mask in a word or two each; empty for an idle GPU or an unknown mask."""
     if mask is None or mask < 0:
         return ""
-    return ", ".join(short_words(decode(mask)))
+    return ", ".join(in_short_words(decode(mask)))
 
 
 def _columns(samples: Sequence[GpuSample], recent: Recent) -> list[Column]:
