@@ -35,7 +35,7 @@ _MASKED = re.compile(r"(?:GPU|MIG)-[0Xx-]+")
 
 
 @dataclass(slots=True)
-class _Card:
+class _ReportedGpu:
     name: str
     uuid: str | None
     links: dict[int, NvLink] = field(default_factory=dict)
@@ -57,35 +57,35 @@ def begins(lines: Sequence[str]) -> bool:
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the links of each GPU. Raises InputError if there is none, or two differ of a GPU."""
-    cards: dict[int, _Card] = {}
+    reported: dict[int, _ReportedGpu] = {}
     unread: list[Unread] = []
-    card: _Card | None = None
+    gpu: _ReportedGpu | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if head := _GPU.match(line):
             uuid = None if _MASKED.fullmatch(head[3]) else head[3]
-            card = cards.setdefault(int(head[1]), _Card(head[2], uuid))
-            if (card.name, card.uuid) != (head[2], uuid):
+            gpu = reported.setdefault(int(head[1]), _ReportedGpu(head[2], uuid))
+            if (gpu.name, gpu.uuid) != (head[2], uuid):
                 raise InputError(
                     f"{origin} lists GPU {head[1]} twice with different values (line {number})", _HINT
                 )
-        elif card is not None and (refused := _REFUSED.match(line)):
-            card.refused = refused[1].strip()
-        elif card is not None and _add(card, line, number, origin):
+        elif gpu is not None and (refused := _REFUSED.match(line)):
+            gpu.refused = refused[1].strip()
+        elif gpu is not None and _add(gpu, line, number, origin):
             continue
         elif _OF_LINKS.search(line):
             unread.append(Unread(source=SOURCE, line=number, text=line.strip()[:200]))
-    if not cards:
+    if not reported:
         raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _HINT)
-    return _machine(cards, unread)
+    return _machine(reported, unread)
 
 
-def _add(card: _Card, line: str, number: int, origin: str) -> bool:
+def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
     """Add the content of a line to a link; False if the line is not known."""
     match = _LINK.match(line)
     if match is None:
         return False
     index, said = int(match[1]), match[2]
-    old = card.links.get(index, NvLink(link=index))
+    old = gpu.links.get(index, NvLink(link=index))
     if speed := _SPEED.fullmatch(said):
         new = msgspec.structs.replace(old, active=True, gb_per_s=float(speed[1]))
     elif said.strip("<>").lower() == "inactive":
@@ -96,28 +96,28 @@ def _add(card: _Card, line: str, number: int, origin: str) -> bool:
         return False
     if old.active is not None and new != old:
         raise InputError(f"{origin} lists link {index} twice with different values (line {number})", _HINT)
-    card.links[index] = new
+    gpu.links[index] = new
     return True
 
 
-def _machine(cards: dict[int, _Card], unread: list[Unread]) -> Machine:
+def _machine(reported: dict[int, _ReportedGpu], unread: list[Unread]) -> Machine:
     missing: dict[str, str] = {}
     gpus: list[Gpu] = []
-    for index, card in sorted(cards.items()):
-        if not card.links and _ALL_DOWN.search(card.refused or ""):
-            card.links = _down_like_its_equals(card, cards.values())
-        links = tuple(card.links[number] for number in sorted(card.links)) or None
+    for index, gpu in sorted(reported.items()):
+        if not gpu.links and _ALL_DOWN.search(gpu.refused or ""):
+            gpu.links = _down_like_its_peers(gpu, reported.values())
+        links = tuple(gpu.links[number] for number in sorted(gpu.links)) or None
         if links is None:
-            missing[at_gpu(index, "nvlinks")] = card.refused or "no line about its links follows"
-        elif card.refused and not _ALL_DOWN.search(card.refused):
-            missing[at_gpu(index, item("nvlinks", EVERY))] = card.refused
-        if card.uuid is None:
+            missing[at_gpu(index, "nvlinks")] = gpu.refused or "no line about its links follows"
+        elif gpu.refused and not _ALL_DOWN.search(gpu.refused):
+            missing[at_gpu(index, item("nvlinks", EVERY))] = gpu.refused
+        if gpu.uuid is None:
             missing[at_gpu(index, "uuid")] = "masked in the text"
-        gpus.append(Gpu(index=index, name=card.name, uuid=card.uuid, nvlinks=links))
+        gpus.append(Gpu(index=index, name=gpu.name, uuid=gpu.uuid, nvlinks=links))
     return Machine(source=SOURCE, gpus=tuple(gpus), missing=missing, unread=tuple(unread))
 
 
-def _down_like_its_equals(card: _Card, cards: Iterable[_Card]) -> dict[int, NvLink]:
-    """Return the links of a card that are all down, as many as a card of its model here has; else none."""
-    same_model = [other.links for other in cards if other.name == card.name]
+def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) -> dict[int, NvLink]:
+    """Return the links of a GPU that are all down, as many as a GPU of its model here has; else none."""
+    same_model = [other.links for other in reported if other.name == gpu.name]
     return {number: NvLink(link=number, active=False) for number in max(same_model, key=len)}

@@ -10,7 +10,7 @@ from types import TracebackType
 from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, StreamBlocker, Waiter
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.cards import Cards, NotUsedError
+from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
 from gputopo.probes.cuda.chunks import fitting
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.host_memory import PINNED_BYTES, bound_to
@@ -44,7 +44,7 @@ class Engine:
     ) -> None:
         self._cuda = cuda
         self._node_cpus = dict(node_cpus or {})
-        self._cards = Cards(cuda, ordinals, pinned_bytes, len(self._node_cpus))
+        self._gpus = EngineGpus(cuda, ordinals, pinned_bytes, len(self._node_cpus))
         self._blocker = StreamBlocker(cuda, patience_s)
         self._waiter = Waiter(cuda, patience_s)
         self._windows = 0
@@ -57,51 +57,51 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._blocker.release()
-        self._cards.close()
+        self._gpus.close()
         if not self.hung:
             self._blocker.close()
 
     @property
     def hung(self) -> bool:
         """Whether a copy did not come back; its GPU is not used again."""
-        return self._cards.hung
+        return self._gpus.hung
 
     @property
     def device_bytes(self) -> dict[int, int]:
         """Bytes of device memory that are allocated on each GPU: at most 1 GiB, less where less was free."""
-        return {gpu: card.device_bytes for gpu, card in self._cards.of.items()}
+        return {gpu: card.device_bytes for gpu, card in self._gpus.of.items()}
 
     @property
     def pinned_bytes(self) -> int:
         """Bytes of page-locked host memory that are allocated for all GPUs."""
-        return self._cards.host.pinned_bytes + sum(card.pinned_bytes for card in self._cards.of.values())
+        return self._gpus.host.pinned_bytes + sum(card.pinned_bytes for card in self._gpus.of.values())
 
     def peer_access(self, a: int, b: int) -> bool:
         """Return whether GPU `a` can be let to the memory of GPU `b`.
 
         Not where the driver gives no answer.
         """
-        if a not in self._cards.of or b not in self._cards.of or a == b:
+        if a not in self._gpus.of or b not in self._gpus.of or a == b:
             return False
         with contextlib.suppress(CudaError):
-            return self._cuda.can_reach(self._cards.of[a].ordinal, self._cards.of[b].ordinal)
+            return self._cuda.can_reach(self._gpus.of[a].ordinal, self._gpus.of[b].ordinal)
         return False
 
     def free_bytes(self, gpu: int) -> int:
         """Return the free device memory of a GPU, 0 where it does not answer."""
-        card = self._cards.of.get(gpu)
+        card = self._gpus.of.get(gpu)
         if card is None or card.unusable is not None:
             return 0
         try:
             card.use()
             return self._cuda.free_and_total()[0]
         except CudaError as error:
-            self._cards.blame([gpu], error)
+            self._gpus.blame([gpu], error)
             return 0
 
     def supports(self, gpu: int, method: str) -> str | None:
         """Return why a GPU cannot copy by a method; None: it can."""
-        card = self._cards.of.get(gpu)
+        card = self._gpus.of.get(gpu)
         if card is None:
             return "CUDA does not see this GPU"
         if card.unusable is not None:
@@ -158,20 +158,20 @@ class Engine:
     ) -> None:
         """Allocate buffers, enable peer access, write the patterns."""
         seed = seed_of(self._windows)
-        for card in self._cards.of.values():
+        for card in self._gpus.of.values():
             card.begin_window()
-        self._cards.keep_peers(job.copies)
+        self._gpus.keep_peers(job.copies)
         if not self.hung:  # giving host memory back waits for every GPU
             with contextlib.suppress(CudaError):
-                self._cards.host.free_areas(
+                self._gpus.host.free_areas(
                     host_nodes(job.copies, pinned=True), host_nodes(job.copies, pinned=False)
                 )
         found: dict[int, Places] = {}
         for number, copy in enumerate(job.copies):
             with self._of(number, copy, wrong):
-                self._cards.require(copy)
-                self._cards.open_peers(copy)
-                found[number] = places(job, number, self._cards.of, self._cards.host, self._node_cpus)
+                self._gpus.require(copy)
+                self._gpus.open_peers(copy)
+                found[number] = places(job, number, self._gpus.of, self._gpus.host, self._node_cpus)
         counts = [sizes[number] for number in found]
         if job.bytes is None and job.kind != "latency":
             counts = fitting(counts, [there.target.capacity for there in found.values()])
@@ -214,7 +214,7 @@ class Engine:
         }
         for (number, _), error in sorted(self._waiter.each(lasts, size, while_running).items()):
             wrong.setdefault(number, error)
-            self._cards.blame(gpus_of(ready[number].copy), error)
+            self._gpus.blame(gpus_of(ready[number].copy), error)
         self._drain(broken)
 
     def _drain(self, broken: Iterable[Transfer]) -> None:
@@ -223,12 +223,12 @@ class Engine:
         So that it disturbs no later window.
         """
         for one in broken:
-            if any(self._cards.of[gpu].unusable is not None for gpu in gpus_of(one.copy)):
+            if any(self._gpus.of[gpu].unusable is not None for gpu in gpus_of(one.copy)):
                 continue
             try:
                 self._wait_for(one)
             except CudaError as error:
-                self._cards.blame(gpus_of(one.copy), error)
+                self._gpus.blame(gpus_of(one.copy), error)
 
     def _settle(self, job: Job) -> None:
         """After an interruption: let go, and wait until nothing is in progress in memory to be given back.
@@ -237,12 +237,12 @@ class Engine:
         """
         self._blocker.release()
         error = CudaError(TIMED_OUT, "it was in progress at the interruption and was not waited for")
-        waiting = {gpu for copy in job.copies for gpu in gpus_of(copy) if gpu in self._cards.of}
+        waiting = {gpu for copy in job.copies for gpu in gpus_of(copy) if gpu in self._gpus.of}
         while waiting:
             gpu = min(waiting)
             try:
-                for stream in self._cards.of[gpu].streams:
-                    self._waiter.stream(stream, self._cards.of[gpu].event(), 0)
+                for stream in self._gpus.of[gpu].streams:
+                    self._waiter.stream(stream, self._gpus.of[gpu].event(), 0)
             except CudaError as found:
                 self._give_up(job, {gpu}, found)
             except BaseException:
@@ -251,7 +251,7 @@ class Engine:
             waiting.remove(gpu)
 
     def _give_up(self, job: Job, gpus: set[int], error: CudaError) -> None:
-        self._cards.blame(gpus, error)
+        self._gpus.blame(gpus, error)
         if error.reason == TIMED_OUT:
             self.unreturned += [
                 failure(job, copy, error) for copy in job.copies if not gpus.isdisjoint(gpus_of(copy))
@@ -271,7 +271,7 @@ class Engine:
             wrong[number] = error
         except CudaError as error:
             wrong[number] = error
-            self._cards.blame(gpus_of(copy), error)
+            self._gpus.blame(gpus_of(copy), error)
 
     def _cpus(self, copies: Sequence[Copy]) -> Sequence[int] | None:
         """Return the CPUs for the thread: those of the node that all copies have in common."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.card import Card
+from gputopo.probes.cuda.gpu import EngineGpu
 from gputopo.probes.cuda.chunks import Chunk, chunk_at_once, chunk_staged, chunks, messages
 from gputopo.probes.cuda.host_memory import HostArea, HostMemory
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
@@ -62,7 +62,7 @@ def parts(copies: Sequence[Copy]) -> tuple[dict[int, Part], dict[int, Part]]:
 class Places(NamedTuple):
     """The memory that one copy uses. `through`: host memory that a staged copy goes through."""
 
-    acting: Card
+    acting: EngineGpu
     origin: Span
     target: Span
     through: Span | None = None
@@ -80,7 +80,7 @@ def host_nodes(copies: Sequence[Copy], *, pinned: bool) -> set[int | None]:
 def places(
     job: Job,
     number: int,
-    cards: Mapping[int, Card],
+    cards: Mapping[int, EngineGpu],
     host: HostMemory,
     node_cpus: Mapping[int, Sequence[int]],
 ) -> Places:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from gputopo.copies.copies import Copy
 from gputopo.probes.cuda.blocking import StreamBlocker, Waiter
 from gputopo.probes.cuda.calling import CudaError, Event, Stream
-from gputopo.probes.cuda.card import CHAIN_BYTES, Card
+from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.chunks import Chunk
 from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
@@ -34,7 +34,7 @@ class Transfer:
     def __init__(
         self,
         copy: Copy,
-        acting: Card,
+        acting: EngineGpu,
         spans: tuple[Span, Span],
         chunks: tuple[Chunk, ...],
         seed: int,
@@ -71,7 +71,7 @@ class Transfer:
         return [] if self.last is None else [self.last]
 
     @cached_property
-    def streams(self) -> list[tuple[Card, Stream]]:
+    def streams(self) -> list[tuple[EngineGpu, Stream]]:
         """All streams that carry something of this copy."""
         return [(self.acting, self.acting.next_stream())]
 
@@ -128,7 +128,7 @@ class Transfer:
         """Look at all that arrived; where the buffer is smaller, at the last round. Raises CudaError."""
         check(self.target, self.written_bytes, self.seed, waiter)
 
-    def _mark(self, card: Card, stream: Stream) -> None:
+    def _mark(self, card: EngineGpu, stream: Stream) -> None:
         self.last = card.event()
         card.cuda.record(self.last, stream)
         self.marks.append(self.last)
@@ -146,7 +146,7 @@ class StagedTransfer(Transfer):
     def __init__(
         self,
         copy: Copy,
-        acting: Card,
+        acting: EngineGpu,
         spans: tuple[Span, Span],
         chunks: tuple[Chunk, ...],
         seed: int,
@@ -159,7 +159,7 @@ class StagedTransfer(Transfer):
         self._full: Event | None = None  # when the last chunk had left the source
 
     @cached_property
-    def streams(self) -> list[tuple[Card, Stream]]:
+    def streams(self) -> list[tuple[EngineGpu, Stream]]:
         """The source's stream, and the destination's."""
         source, target = self.origin.card, self.target.card
         return [(source, source.next_stream()), (target, target.next_stream())]
@@ -277,7 +277,7 @@ def chain(base: int) -> "array[int]":
     return words
 
 
-def _lay(card: Card, waiter: Waiter) -> None:
+def _lay(card: EngineGpu, waiter: Waiter) -> None:
     """Write the chain and read it back: a wrong pointer would end the context of whoever follows it."""
     data = memoryview(chain(card.small)).cast("B")
     scratch, stream = card.scratch(), card.stream(0)

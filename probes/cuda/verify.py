@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gputopo.probes.cuda.blocking import Waiter
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.card import CHAIN_BYTES, Card
+from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.cuda.pattern import BLOCK_BYTES, block
 from gputopo.probes.threads import NoThreadsError, at_once
@@ -30,7 +30,7 @@ MIN_PART_BYTES = 8 * 2**20
 class Span(NamedTuple):
     """Memory that one way uses: on a GPU, or of the host (`card` is then the GPU it is used with)."""
 
-    card: Card
+    card: EngineGpu
     address: int
     capacity: int
     on_host: bool

@@ -37,7 +37,7 @@ class NvmlDoor:
         """Call one pynvml function. Raises NotReadError for all that NVML and pynvml raise.
 
         NVMLLibraryMismatchError is no NVMLError: the unversioned process calls raise it on old drivers.
-        A broken card gives names that are no UTF-8. A pynvml older than the function lacks it.
+        A broken GPU gives names that are no UTF-8. A pynvml older than the function lacks it.
         """
         binding = self._binding
         call = getattr(binding, function, None)
@@ -115,7 +115,7 @@ def bits(words: Any) -> tuple[int, ...]:
 def address_of(info: Any) -> str:
     """Return the address of an nvmlPciInfo_t. Drivers before 2018 fill the numbers and not the text.
 
-    pynvml decodes the text when the field is read, which fails on what a broken card may give.
+    pynvml decodes the text when the field is read, which fails on what a broken GPU may give.
     """
     try:
         address = normal_address(str(info.busId))

@@ -2,14 +2,14 @@
 
 Nothing here changes a setting: only `Get` functions are called, and those of an event set, which is this
 process's own. What drivers and pynvml do wrong is worked round in the nvml_* modules and nowhere else, each
-with its symptom. The questions lie there by theme: card, load, links, fabric, errors, events.
+with its symptom. The questions lie there by theme: device, load, links, fabric, errors, events.
 """
 
 import contextlib
 from collections.abc import Iterator
 
 from gputopo.probes.nvml.calling import LOST, Handle, NotReadError
-from gputopo.probes.nvml.card import CardQuestions
+from gputopo.probes.nvml.device import DeviceQuestions
 from gputopo.probes.nvml.errors import ErrorQuestions
 from gputopo.probes.nvml.events import EventQuestions
 from gputopo.probes.nvml.fabric import FabricQuestions
@@ -19,7 +19,7 @@ from gputopo.probes.nvml.load import LoadQuestions
 __all__ = ["LOST", "Handle", "NotReadError", "Nvml", "open_nvml"]
 
 
-class Nvml(CardQuestions, LoadQuestions, LinkQuestions, FabricQuestions, ErrorQuestions, EventQuestions):
+class Nvml(DeviceQuestions, LoadQuestions, LinkQuestions, FabricQuestions, ErrorQuestions, EventQuestions):
     """The questions gputopo asks NVML. Every method raises NotReadError where there is no answer.
 
     Made by `open_nvml`; handles are good until it closes.

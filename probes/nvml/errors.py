@@ -9,7 +9,7 @@ _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver 570
 
 
 class ErrorQuestions(NvmlDoor):
-    """Memory errors of a card."""
+    """Memory errors of a GPU."""
 
     def ecc_mode(self, gpu: Handle) -> tuple[bool, bool]:
         """Return whether ECC is on now and after the next reboot."""
@@ -30,7 +30,7 @@ class ErrorQuestions(NvmlDoor):
         return correctable, uncorrectable, bool(pending), bool(failure)
 
     def recovery_action(self, gpu: Handle) -> str:
-        """Return what must be done before the card can be used, "none" if nothing."""
+        """Return what must be done before the GPU can be used, "none" if nothing."""
         number = self.field(gpu, _RECOVERY_ACTION)
         return RECOVERY_ACTIONS.get(number, f"action {number}")
 

@@ -11,7 +11,7 @@ _EVENTS_AT_ONCE = 64  # a storm of errors must not hold up the one who asks
 
 
 class EventQuestions(NvmlDoor):
-    """Events of cards. An event set belongs to this process and changes nothing of a card."""
+    """Events of GPUs. An event set belongs to this process and changes nothing of a GPU."""
 
     def listen_for_xids(self, gpus: Sequence[Handle]) -> Any:
         """Return an event set that collects the Xid errors of some GPUs; end it with `stop_listening`.

@@ -12,12 +12,12 @@ _NONE, _COMPLETED = 0, 3
 
 
 class FabricQuestions(NvmlDoor):
-    """The fabric of a card."""
+    """The fabric of a GPU."""
 
     def fabric_info(self, gpu: Handle) -> Any:
         """Return NVML's struct of it, the newest that the driver fills.
 
-        NOT_SUPPORTED for a card without NVSwitches. The struct is passed by reference: pynvml hands a bare
+        NOT_SUPPORTED for a GPU without NVSwitches. The struct is passed by reference: pynvml hands a bare
         one on by value, which ends the process.
         """
         info = first(
@@ -30,7 +30,7 @@ class FabricQuestions(NvmlDoor):
         return info
 
     def fabric_state(self, info: Any) -> str:
-        """Return how far the card has joined: not started, in progress, completed."""
+        """Return how far the GPU has joined: not started, in progress, completed."""
         return word(FABRIC_STATES, int(info.state))
 
     def fabric_status(self, info: Any) -> str:

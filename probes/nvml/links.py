@@ -13,7 +13,7 @@ from gputopo.values.machine import Hop
 
 _NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as an unsigned int
 
-# Fields of an NVLink's speed, in MB/s: by link (newer cards), of links 0 to 5, of 6 to 11, of all alike.
+# Fields of an NVLink's speed, in MB/s: by link (newer GPUs), of links 0 to 5, of 6 to 11, of all alike.
 _SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED
 _SPEED_OF_LINK = {link: 84 + link if link < 6 else 126 + link for link in range(12)}
 _SPEED_OF_ALL = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
@@ -60,7 +60,7 @@ class LinkQuestions(NvmlDoor):
         return P2P_STATUS.get(code, f"UNKNOWN_{code}")
 
     def nvlink_active(self, gpu: Handle, link: int) -> bool:
-        """Return whether an NVLink is up. INVALID_ARGUMENT after the last link of the card."""
+        """Return whether an NVLink is up. INVALID_ARGUMENT after the last link of the GPU."""
         return bool(self.ask("nvmlDeviceGetNvLinkState", gpu, link))
 
     def nvlink_version(self, gpu: Handle, link: int) -> int:

@@ -10,7 +10,7 @@ _MIB = 1024 * 1024
 
 
 class LoadQuestions(NvmlDoor):
-    """Clocks, power, heat, memory and load of a card."""
+    """Clocks, power, heat, memory and load of a GPU."""
 
     def clock_mhz(self, gpu: Handle, clock: str) -> int:
         """Return a clock now. `clock` is a key of CLOCKS."""
@@ -78,19 +78,19 @@ class LoadQuestions(NvmlDoor):
         return self.field(gpu, _MEMORY_TEMPERATURE)
 
     def temperature_threshold_c(self, gpu: Handle, what: str) -> int:
-        """Return a temperature at which the card acts. A key of THRESHOLDS."""
+        """Return a temperature at which the GPU acts. A key of THRESHOLDS."""
         return int(self.ask("nvmlDeviceGetTemperatureThreshold", gpu, THRESHOLDS[what]))
 
     def temperature_margin_c(self, gpu: Handle) -> int:
-        """Return the degrees left until the card slows down (newer cards)."""
+        """Return the degrees left until the GPU slows down (newer GPUs)."""
         return signed(int(self.ask("nvmlDeviceGetMarginTemperature", gpu)))
 
     def margin_threshold_c(self, gpu: Handle, what: str) -> int:
-        """Return a margin, at or below 0, at which the card acts (newer cards). A key of MARGINS."""
+        """Return a margin, at or below 0, at which the GPU acts (newer GPUs). A key of MARGINS."""
         return signed(self.field(gpu, MARGINS[what]))
 
     def fan_percent(self, gpu: Handle) -> int:
-        """Return the speed that the fan is meant to have; over 100 on cards that may."""
+        """Return the speed that the fan is meant to have; over 100 on GPUs that may."""
         return int(self.ask("nvmlDeviceGetFanSpeed", gpu))
 
     def memory_mib(self, gpu: Handle) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gputopo.captures import merge
 from gputopo.captures.smi import unanswered, values
-from gputopo.captures.smi.card import Card, Entry
+from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine, unread
 from gputopo.captures.smi.names import Named, names
 from gputopo.captures.smi.unanswered import Unanswered
@@ -89,7 +89,7 @@ def parse(text: str, *, origin: str) -> Machine:
         return _headless(lines)
     for line in outside:
         next(iter(tables.values())).take_unanswered(line)
-    filled = [table for table in tables.values() if table.cards or table.unanswered]
+    filled = [table for table in tables.values() if table.gpus or table.unanswered]
     if not filled:
         raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
     return merge.merge([table.machine() for table in filled])
@@ -156,16 +156,16 @@ def _tells(cell: str) -> bool:
 def _headless(lines: Sequence[_Line]) -> Machine:
     silent = [one for line in lines if (one := unanswered.read(line.text))]
     rows = [line for line in lines if unanswered.read(line.text) is None]
-    cards = {}
+    gpus = {}
     for index, line in enumerate(rows):
-        cards[index] = Card(names("csv"), bare=True)
+        gpus[index] = ReportedGpu(names("csv"), bare=True)
         for column, form in _PROVEN.items():
             found = [cell for cell in line.cells if form.fullmatch(cell)]
             if len(found) == 1:
-                cards[index].add(Entry(column, found[0], line.number, line.text))
+                gpus[index].add(Entry(column, found[0], line.number, line.text))
     return machine(
         SOURCE,
-        unanswered.numbered(cards, silent, names("csv"), own=False),
+        unanswered.numbered(gpus, silent, names("csv"), own=False),
         driver_values=(),
         not_understood=[
             unread(SOURCE, line.number, f"{line.text} (no first line names the columns)") for line in rows
@@ -181,7 +181,7 @@ class _Table:
 
     origin: str
     head: _Line
-    cards: dict[int, Card] = field(default_factory=dict)
+    gpus: dict[int, ReportedGpu] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)  # a GPU's identity: its index
     driver: list[tuple[Named, str]] = field(default_factory=list)
     attached: str | None = None
@@ -217,10 +217,10 @@ class _Table:
         index = self._index(cells, line)
         if index is None:
             return
-        card = self.cards.setdefault(index, Card(names("csv"), bare=True))
-        card.visit += 1
+        gpu = self.gpus.setdefault(index, ReportedGpu(names("csv"), bare=True))
+        gpu.visit += 1
         for column, cell in cells.items():
-            self._cell(card, column, cell, line)
+            self._cell(gpu, column, cell, line)
 
     def _is_talk(self, line: _Line) -> bool:
         """Return whether a line of one cell, below one column, is no value of it and no reason for none."""
@@ -231,14 +231,14 @@ class _Table:
         silent = unanswered.read(line.text)
         if silent is None:
             return False
-        unanswered.lose(self.cards, silent, own=self.numbers)
+        unanswered.lose(self.gpus, silent, own=self.numbers)
         self.unanswered.append(silent)
         return True
 
     def _settle(self, *, below_is_a_row: bool) -> None:
         """List the lines of one cell between two rows, and messages below them; prompts and talk are none."""
         for line in self.between:
-            inside = below_is_a_row and self.cards and _PROMPT.fullmatch(line.text.strip()) is None
+            inside = below_is_a_row and self.gpus and _PROMPT.fullmatch(line.text.strip()) is None
             if inside or _TROUBLE.search(line.text):
                 self._note(line.number, line.text)
         self.between = []
@@ -250,30 +250,30 @@ class _Table:
         if number is not None and re.fullmatch(r"\d{1,4}", number, re.ASCII) is None:
             self._note(line.number, line.text)
             return None
-        index = len(self.cards) if number is None else int(number)
+        index = len(self.gpus) if number is None else int(number)
         identity = identity or f"index {index}"
         if identity in self.seen:
             return self.seen[identity]
-        if index in self.cards:
+        if index in self.gpus:
             raise InputError(f"{self.origin}: line {line.number}: another GPU has the index {index}", _HINT)
         self.seen[identity] = index
         return index
 
-    def _cell(self, card: Card, column: str, cell: str, line: _Line) -> None:
+    def _cell(self, gpu: ReportedGpu, column: str, cell: str, line: _Line) -> None:
         if column in names("csv").driver:
             self.driver.append((names("csv").driver[column], cell))
         elif column == "count":
             self.attached = self.attached or cell
-        elif _is_known(column) and not card.add(Entry(column, cell, line.number, line.text)):
+        elif _is_known(column) and not gpu.add(Entry(column, cell, line.number, line.text)):
             self._note(line.number, f"{column}: {cell}")
-        card.notice(cell)
+        gpu.notice(cell)
 
     def machine(self) -> Machine:
         """Return the GPUs as a machine."""
         self._settle(below_is_a_row=False)
         return machine(
             SOURCE,
-            unanswered.numbered(self.cards, self.unanswered, names("csv"), own=self.numbers),
+            unanswered.numbered(self.gpus, self.unanswered, names("csv"), own=self.numbers),
             driver_values=self.driver,
             not_understood=self.not_understood,
             attached=self.attached,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gputopo.captures.smi import table, values
-from gputopo.captures.smi.card import Card
+from gputopo.captures.smi.gpu import ReportedGpu
 from gputopo.captures.smi.names import Named
 from gputopo.values.fact_path import EVERY, at_gpu, within
 from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
@@ -40,19 +40,19 @@ def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str
 
 def machine(
     source: str,
-    cards: Mapping[int, Card],
+    reported_gpus: Mapping[int, ReportedGpu],
     *,
     driver_values: Sequence[tuple[Named, str]],
     not_understood: Sequence[Unread],
     attached: str | None,
     without_mask: bool = True,
 ) -> Machine:
-    """Put the cards, by index, together. `attached`: how many GPUs the output counts."""
+    """Put the GPUs, by index, together. `attached`: how many GPUs the output counts."""
     found, missing = driver(driver_values)
     gpus: list[Gpu] = []
     reasons: dict[int, dict[str, str]] = {}
-    for index, card in sorted(cards.items()):
-        gpu, why = card.gpu(index)
+    for index, reported in sorted(reported_gpus.items()):
+        gpu, why = reported.gpu(index)
         gpus.append(gpu)
         reasons[index] = why
     missing |= _untold(gpus, reasons, source)
@@ -73,8 +73,8 @@ def machine(
         missing=missing,
         contradictions=tuple(
             Contradiction(fact=at_gpu(index, fact), said={source: said[0], f"{source} (2)": said[1]})
-            for index, card in sorted(cards.items())
-            for fact, said in card.contradictions().items()
+            for index, reported in sorted(reported_gpus.items())
+            for fact, said in reported.contradictions().items()
         ),
         unread=tuple(dict.fromkeys(sorted(not_understood, key=lambda one: one.line))),
     )

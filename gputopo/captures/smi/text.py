@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gputopo.captures.smi import unanswered, values
-from gputopo.captures.smi.card import Card, Entry
+from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine, unread
 from gputopo.captures.smi.names import Named, names
 from gputopo.captures.smi.unanswered import Unanswered
@@ -59,12 +59,12 @@ def parse(text: str, *, origin: str) -> Machine:
         reading.begin(None)
     for line in lines:
         reading.take(line)
-    cards = reading.numbered(headed)
-    if not cards and reading.attached != "0":
+    gpus = reading.numbered(headed)
+    if not gpus and reading.attached != "0":
         raise InputError(f"{origin}: no GPU in this `nvidia-smi -q` text", _HINT)
     return machine(
         SOURCE,
-        cards,
+        gpus,
         driver_values=reading.driver,
         not_understood=reading.not_understood,
         attached=reading.attached,
@@ -125,11 +125,11 @@ def _is_flat(lines: Sequence[_Line]) -> bool:
 
 @dataclass
 class _Reading:
-    """Goes through the lines; `card` is the GPU whose lines these are."""
+    """Goes through the lines; `gpu` is the GPU whose lines these are."""
 
     flat: bool
-    cards: dict[str, Card] = field(default_factory=dict)
-    card: Card | None = None
+    gpus: dict[str, ReportedGpu] = field(default_factory=dict)
+    gpu: ReportedGpu | None = None
     attached: str | None = None
     driver: list[tuple[Named, str]] = field(default_factory=list)
     not_understood: list[Unread] = field(default_factory=list)
@@ -141,12 +141,12 @@ class _Reading:
     def begin(self, address: str | None) -> None:
         """A GPU begins, or comes again."""
         key = address or ""
-        known = self.cards.get(key)
+        known = self.gpus.get(key)
         if known is None:
-            self.cards[key] = Card(names("text"))
+            self.gpus[key] = ReportedGpu(names("text"))
         else:
             known.visit += 1
-        self.card = self.cards[key]
+        self.gpu = self.gpus[key]
         self.foreign = False
         self.stack = []
 
@@ -158,23 +158,23 @@ class _Reading:
             self.base = line.indent
             self._add(line, "pci/bus id", match[1])
         elif silent := unanswered.read(line.text):
-            unanswered.lose(dict(enumerate(self.cards.values())), silent, own=False)
+            unanswered.lose(dict(enumerate(self.gpus.values())), silent, own=False)
             self.unanswered.append(silent)
         elif self._of_log(line):
             pass
-        elif self.card is not None and (line.indent > self.base or self.flat):
+        elif self.gpu is not None and (line.indent > self.base or self.flat):
             self._of_gpu(line)
         else:
             self.foreign = True
-            if self.card is not None and _PADDED.search(line.text) and not _LOG.search(line.text):
+            if self.gpu is not None and _PADDED.search(line.text) and not _LOG.search(line.text):
                 self._note(line)
 
-    def numbered(self, headed: bool) -> dict[int, Card]:
+    def numbered(self, headed: bool) -> dict[int, ReportedGpu]:
         """Return the GPUs as they stand, by index; those that did not answer in their places.
 
-        Without a line that names a GPU (`headed`) a card without values is none.
+        Without a line that names a GPU (`headed`) a GPU without values is none.
         """
-        rows = [card for card in self.cards.values() if headed or card.reported]
+        rows = [gpu for gpu in self.gpus.values() if headed or gpu.reported]
         return unanswered.numbered(dict(enumerate(rows)), self.unanswered, names("text"), own=False)
 
     def _of_log(self, line: _Line) -> bool:
@@ -195,8 +195,8 @@ class _Reading:
         path = self._flat_path(line) if self.flat else self._indented_path(line)
         pair = line.pair
         if pair is None:
-            assert self.card is not None
-            understood = self.card.add(Entry(path, None, line.number, line.text))
+            assert self.gpu is not None
+            understood = self.gpu.add(Entry(path, None, line.number, line.text))
             if not understood and not self.foreign and _NAME.fullmatch(line.text):
                 self._note(line)
         elif line.may_be_cut and not values.is_whole(line.text):
@@ -205,9 +205,9 @@ class _Reading:
             self._add(line, path, pair[1])
 
     def _add(self, line: _Line, path: str, value: str) -> None:
-        assert self.card is not None
-        understood = self.card.add(Entry(path, value, line.number, line.text))
-        if not understood and not (self.foreign and path not in self.card.names.facts):
+        assert self.gpu is not None
+        understood = self.gpu.add(Entry(path, value, line.number, line.text))
+        if not understood and not (self.foreign and path not in self.gpu.names.facts):
             self._note(line)
 
     def _indented_path(self, line: _Line) -> str:
@@ -226,7 +226,7 @@ class _Reading:
         inside = "/".join([*above, line.heading])
         instance = (
             above[:1] == ["mig device"] and line.heading == "ecc errors"
-        )  # the instance's, not the card's
+        )  # the instance's, not the GPU's
         path = None if instance else known.nearest(above, line.heading)
         if path is None and known.is_unplaced(inside):
             return inside

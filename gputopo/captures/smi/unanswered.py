@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gputopo.captures.smi import values
-from gputopo.captures.smi.card import Card
+from gputopo.captures.smi.gpu import ReportedGpu
 from gputopo.captures.smi.names import Names
 from gputopo.captures.smi.values import Value
 
@@ -43,9 +43,9 @@ def read(line: str) -> Unanswered | None:
 
 
 def numbered(
-    rows: Mapping[int, Card], unanswered: Sequence[Unanswered], names: Names, *, own: bool
-) -> dict[int, Card]:
-    """Return all cards by index, those that did not answer in their places.
+    rows: Mapping[int, ReportedGpu], unanswered: Sequence[Unanswered], names: Names, *, own: bool
+) -> dict[int, ReportedGpu]:
+    """Return all GPUs by index, those that did not answer in their places.
 
     A GPU that has a row is no other one. NVML counts by PCI address: that places a GPU among rows that have
     one, else the number in its line does; with neither it comes last, and the reason stands in `missing`.
@@ -55,66 +55,66 @@ def numbered(
     return _in_gaps(rows, new, names) if own else _in_order(rows, new, names)
 
 
-def lose(cards: Mapping[int, Card], line: Unanswered, *, own: bool) -> None:
-    """Mark the card as lost that answered before a line reports that it no longer does."""
-    for index, card in cards.items():
-        if _is(line, index, card, own):
-            card.lost = True
-            card.notes[""] = line.reason
+def lose(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, own: bool) -> None:
+    """Mark the GPU as lost that answered before a line reports that it no longer does."""
+    for index, gpu in gpus.items():
+        if _is(line, index, gpu, own):
+            gpu.lost = True
+            gpu.notes[""] = line.reason
 
 
-def _has_row(line: Unanswered, rows: Mapping[int, Card], own: bool) -> bool:
-    return any(_is(line, index, card, own) for index, card in rows.items())
+def _has_row(line: Unanswered, rows: Mapping[int, ReportedGpu], own: bool) -> bool:
+    return any(_is(line, index, gpu, own) for index, gpu in rows.items())
 
 
-def _is(line: Unanswered, index: int, card: Card, own: bool) -> bool:
-    """Return whether a line is about a card: by address where both have one, else by an index of its own."""
-    if line.address is not None and card.address is not None:
-        return line.address == card.address
+def _is(line: Unanswered, index: int, gpu: ReportedGpu, own: bool) -> bool:
+    """Return whether a line is about a GPU: by address where both have one, else by an index of its own."""
+    if line.address is not None and gpu.address is not None:
+        return line.address == gpu.address
     return own and line.number == index
 
 
-def _in_gaps(rows: Mapping[int, Card], new: Sequence[Unanswered], names: Names) -> dict[int, Card]:
-    """Return each new card the number in its line, else the first free one behind the lower addresses."""
-    cards = dict(rows)
+def _in_gaps(rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names) -> dict[int, ReportedGpu]:
+    """Return each new GPU the number in its line, else the first free one behind the lower addresses."""
+    gpus = dict(rows)
     for one in sorted(new, key=lambda one: (one.number is None, one.number, one.address or "~")):
-        below = [n for n, row in cards.items() if one.address and (row.address or "~") < one.address]
-        free = _free(cards, since=1 + max(below, default=-1))
-        known = None if one.number in cards else one.number
+        below = [n for n, row in gpus.items() if one.address and (row.address or "~") < one.address]
+        free = _free(gpus, since=1 + max(below, default=-1))
+        known = None if one.number in gpus else one.number
         index = next(free) if known is None else known
-        cards[index] = _card(one, names, placed=known is not None or _places(one, rows))
-    return cards
+        gpus[index] = _gpu(one, names, placed=known is not None or _places(one, rows))
+    return gpus
 
 
-def _in_order(rows: Mapping[int, Card], new: Sequence[Unanswered], names: Names) -> dict[int, Card]:
-    """Put new cards between the rows by address; one that is placed by number alone takes that number."""
-    cards: dict[int, Card] = {}
+def _in_order(rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names) -> dict[int, ReportedGpu]:
+    """Put new GPUs between the rows by address; one that is placed by number alone takes that number."""
+    gpus: dict[int, ReportedGpu] = {}
     line = [row for _, row in sorted(rows.items())]
     for one in sorted(new, key=lambda one: one.address or "~"):
         if _places(one, rows):
             behind = (n for n, row in enumerate(line) if row.address and row.address > (one.address or ""))
-            line.insert(next(behind, len(line)), _card(one, names, placed=True))
-        elif one.number is not None and one.number not in cards:
-            cards[one.number] = _card(one, names, placed=True)
+            line.insert(next(behind, len(line)), _gpu(one, names, placed=True))
+        elif one.number is not None and one.number not in gpus:
+            gpus[one.number] = _gpu(one, names, placed=True)
         else:
-            line.append(_card(one, names, placed=False))
-    return cards | dict(zip(_free(cards), line, strict=False))
+            line.append(_gpu(one, names, placed=False))
+    return gpus | dict(zip(_free(gpus), line, strict=False))
 
 
-def _free(cards: Mapping[int, Card], since: int = 0) -> Iterator[int]:
-    taken = frozenset(cards)
+def _free(gpus: Mapping[int, ReportedGpu], since: int = 0) -> Iterator[int]:
+    taken = frozenset(gpus)
     return (number for number in itertools.count(since) if number not in taken)
 
 
-def _places(line: Unanswered, rows: Mapping[int, Card]) -> bool:
+def _places(line: Unanswered, rows: Mapping[int, ReportedGpu]) -> bool:
     """Return whether a line's address shows where its GPU stands among the rows."""
     return line.address is not None and any(row.address is not None for row in rows.values())
 
 
-def _card(line: Unanswered, names: Names, *, placed: bool) -> Card:
-    card = Card(names, lost=True, notes={"": line.reason})
+def _gpu(line: Unanswered, names: Names, *, placed: bool) -> ReportedGpu:
+    gpu = ReportedGpu(names, lost=True, notes={"": line.reason})
     if line.address is not None:
-        card.reported["pci_address"] = {(0, 0): Value(line.address)}
+        gpu.reported["pci_address"] = {(0, 0): Value(line.address)}
     if not placed:
-        card.notes["index"] = _WITHOUT_NUMBER
-    return card
+        gpu.notes["index"] = _WITHOUT_NUMBER
+    return gpu

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gputopo.captures.smi import values
-from gputopo.captures.smi.card import Card, Entry
+from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine, unread
 from gputopo.captures.smi.names import Named, names
 from gputopo.values.errors import InputError
@@ -50,11 +50,11 @@ def parse(text: str, *, origin: str) -> Machine:
         log.not_understood.append(
             unread(SOURCE, line, "a second nvidia-smi log begins; only the first is read")
         )
-    if not log.cards and log.attached != "0":
+    if not log.gpus and log.attached != "0":
         raise InputError(f"{origin}: there is no <gpu> in the nvidia-smi log", _HINT)
     return machine(
         SOURCE,
-        dict(enumerate(log.cards)),
+        dict(enumerate(log.gpus)),
         driver_values=log.driver,
         not_understood=log.not_understood,
         attached=log.attached,
@@ -89,7 +89,7 @@ class _Log:
         self.lines_before = lines_before
         self.parser: DefusedXMLParser | None = None
         self.names = names("xml")
-        self.cards: list[Card] = []
+        self.gpus: list[ReportedGpu] = []
         self.driver: list[tuple[Named, str]] = []
         self.attached: str | None = None
         self.not_understood: list[Unread] = []
@@ -157,7 +157,7 @@ class _Log:
 
     def _begin_gpu(self, address: str | None) -> None:
         self._in_gpu = True
-        self.cards.append(Card(self.names))
+        self.gpus.append(ReportedGpu(self.names))
         if address is not None:
             self._add(Entry("pci/pci_bus_id", address, self._line(), f"<gpu id={address!r}>"))
 
@@ -172,7 +172,7 @@ class _Log:
         return self._of_log(path, text, line, shown)
 
     def _add(self, entry: Entry) -> bool:
-        understood = self.cards[-1].add(entry)
+        understood = self.gpus[-1].add(entry)
         if not understood:
             self._note(entry.line, entry.shown)
         return understood

@@ -1,6 +1,6 @@
 """The chain of pointers."""
 
-from gputopo.probes.cuda.card import CHAIN_BYTES
+from gputopo.probes.cuda.gpu import CHAIN_BYTES
 from gputopo.probes.cuda.transfer import chain
 
 

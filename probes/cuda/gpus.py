@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from gputopo.copies.copies import Copy
 from gputopo.probes.cuda.blocking import TIMED_OUT
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.card import Card
+from gputopo.probes.cuda.gpu import EngineGpu
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.host_memory import HostMemory
 from gputopo.probes.cuda.layout import acting_gpu, gpus_of
@@ -18,14 +18,14 @@ class NotUsedError(CudaError):
     """The copy was not tried: one of its GPUs is not used any more, and the other is not to blame."""
 
 
-class Cards:
-    """The cards by GPU. `hung`: a copy did not come back; its GPU is not used again."""
+class EngineGpus:
+    """GPUs in use, by index in the machine. `hung`: a copy did not come back; its GPU is not used again."""
 
     def __init__(self, cuda: Cuda, ordinals: Mapping[int, int], pinned_bytes: int, nodes: int) -> None:
         devices = {device.ordinal: device for device in cuda.devices}
         self._cuda = cuda
-        self.of: dict[int, Card] = {
-            gpu: Card(cuda, devices[ordinal]) for gpu, ordinal in ordinals.items() if ordinal in devices
+        self.of: dict[int, EngineGpu] = {
+            gpu: EngineGpu(cuda, devices[ordinal]) for gpu, ordinal in ordinals.items() if ordinal in devices
         }
         self.host = HostMemory(cuda, pinned_bytes, nodes)
         self._peers = Peers(cuda)
@@ -101,7 +101,7 @@ class Peers:
     """Permissions between devices, by CUDA ordinals (the one that acts, the one that is reached).
 
     They are taken back when copies come that do not need them: while one is open, the driver uses the direct
-    path by itself, and older cards have capacity for eight only.
+    path by itself, and older GPUs have capacity for eight only.
     """
 
     def __init__(self, cuda: Cuda) -> None:

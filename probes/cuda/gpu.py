@@ -18,7 +18,7 @@ SMALL_BYTES = 2 * 2**20 + BLOCK_BYTES  # a chain of pointers, and a block for co
 CHAIN_BYTES = 2 * 2**20
 
 
-class Card:
+class EngineGpu:
     """One GPU in use. `unusable`: why no more copies are tried with it."""
 
     def __init__(self, cuda: Cuda, device: CudaDevice) -> None:

@@ -4,8 +4,8 @@ from gputopo.probes.nvml.calling import Handle, NotReadError, NvmlDoor, address_
 from gputopo.probes.nvml.words import ARCHITECTURES, BRANDS, COMPUTE_MODES, VIRTUALIZATIONS
 
 
-class CardQuestions(NvmlDoor):
-    """The library and the driver; identity, place and modes of a card."""
+class DeviceQuestions(NvmlDoor):
+    """The library and the driver; identity, place and modes of a GPU."""
 
     def driver_version(self) -> str:
         """Return the driver's version, "550.163.01". `nvidia-smi --query-gpu=driver_version`."""
@@ -92,12 +92,12 @@ class CardQuestions(NvmlDoor):
     # How it is set
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
-        """Return whether the card is split into instances now and after a reset."""
+        """Return whether the GPU is split into instances now and after a reset."""
         now, pending = self.ask("nvmlDeviceGetMigMode", gpu)
         return bool(now), bool(pending)
 
     def mig_instances(self, gpu: Handle) -> int:
-        """Count the instances that a split card has; their numbers have gaps, which are NOT_FOUND."""
+        """Count the instances that a split GPU has; their numbers have gaps, which are NOT_FOUND."""
         count = 0
         for place in range(int(self.ask("nvmlDeviceGetMaxMigDeviceCount", gpu))):
             try:
@@ -110,7 +110,7 @@ class CardQuestions(NvmlDoor):
         return count
 
     def compute_mode(self, gpu: Handle) -> str:
-        """Return who may use the card: default, exclusive_process, prohibited."""
+        """Return who may use the GPU: default, exclusive_process, prohibited."""
         code = int(self.ask("nvmlDeviceGetComputeMode", gpu))
         return COMPUTE_MODES.get(code, f"unknown_{code}")
 
@@ -119,9 +119,9 @@ class CardQuestions(NvmlDoor):
         return bool(self.ask("nvmlDeviceGetPersistenceMode", gpu))
 
     def display_active(self, gpu: Handle) -> bool:
-        """Return whether a screen is driven by the card."""
+        """Return whether a screen is driven by the GPU."""
         return bool(self.ask("nvmlDeviceGetDisplayActive", gpu))
 
     def virtualization(self, gpu: Handle) -> str:
-        """Return how a virtual machine has the card: none, pass-through, vgpu, host vgpu, host vsga."""
+        """Return how a virtual machine has the GPU: none, pass-through, vgpu, host vgpu, host vsga."""
         return word(VIRTUALIZATIONS, int(self.ask("nvmlDeviceGetVirtualizationMode", gpu)))

@@ -22,8 +22,8 @@ _DICTIONARIES = ("violation_ns.", "ecc.counts.", "fabric.health.")
 _REASON = "throttle.reasons."
 _PART = "only a part of the reasons is reported"
 _ERROR = re.compile(r"unknown error|err!+", re.IGNORECASE)
-_FEWEST_ERRORS = 3  # a fan or a sensor alone may fail on a card that works
-# Which counts make up NVML's totals, where the card does not report them: one of the sets, whole.
+_FEWEST_ERRORS = 3  # a fan or a sensor alone may fail on a GPU that works
+# Which counts make up NVML's totals, where the GPU does not report them: one of the sets, whole.
 _PARTS = {
     "corrected": (("sram_correctable", "dram_correctable"),),
     "uncorrected": (
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 @dataclass
-class Card:
+class ReportedGpu:
     """Values reported of one GPU. `visit` counts how often the output came to it."""
 
     names: Names
@@ -87,7 +87,7 @@ class Card:
         return self.names.is_unplaced(entry.path)
 
     def notice(self, text: str) -> None:
-        """Take in what stands in the place of a value and is about the whole card."""
+        """Take in what stands in the place of a value and is about the whole GPU."""
         said = values.clean(text).strip("[] ").lower()
         self.lost = self.lost or said == LOST
         self.needs_reset = self.needs_reset or said == NEEDS_RESET
@@ -225,7 +225,7 @@ class Card:
 
 
 def _answers_nothing(values: Mapping[str, Any], missing: Mapping[str, str]) -> bool:
-    """Return whether nothing but who the card is was answered, and errors for several other questions."""
+    """Return whether nothing but who the GPU is was answered, and errors for several other questions."""
     errors = sum(1 for why in missing.values() if _ERROR.fullmatch(why))
     return errors >= _FEWEST_ERRORS and all(map(_is_identity, values))
 
@@ -239,9 +239,9 @@ def _said(value: Value) -> str:
 
 
 def _totals(values: dict[str, Any], missing: dict[str, str]) -> None:
-    """Sum the ECC counts that NVML's totals are made of, where a card since Turing reports only these.
+    """Sum the ECC counts that NVML's totals are made of, where a GPU since Turing reports only these.
 
-    A part that is N/A is one that the card does not have. A part of which nothing, or any other reason, is
+    A part that is N/A is one that the GPU does not have. A part of which nothing, or any other reason, is
     reported leaves the total unknown.
     """
     for since in ("volatile", "aggregate"):
