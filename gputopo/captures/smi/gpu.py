@@ -241,22 +241,17 @@ def _said(value: Value) -> str:
 def _totals(values: dict[str, Any], missing: dict[str, str]) -> None:
     """Sum the ECC counts that NVML's totals are made of, where a GPU since Turing reports only these.
 
-    A part that is N/A is one that the GPU does not have. A part of which nothing, or any other reason, is
-    reported leaves the total unknown.
+    Without one of its parts a total stays unknown. GPUs before Turing have no SRAM count (nvml.h) and answer
+    the query of DRAM with their device memory; registers and caches, which they count apart, would be left out.
     """
     for since in ("volatile", "aggregate"):
         for what, sets in _PARTS.items():
             total = f"ecc.{what}_{since}"
             for parts in sets:
                 facts = [f"ecc.counts.{since}.{part}" for part in parts]
-                if total in values or not all(fact in values or missing.get(fact) == "N/A" for fact in facts):
-                    continue
-                counts = [values[fact] for fact in facts if fact in values]
-                if counts:
-                    values[total] = sum(counts)
+                if total not in values and all(fact in values for fact in facts):
+                    values[total] = sum(values[fact] for fact in facts)
                     missing.pop(total, None)
-                else:
-                    missing.setdefault(total, "N/A")
             if total not in values and total not in missing:
                 reasons = [why for fact, why in missing.items() if fact.startswith(f"ecc.counts.{since}.")]
                 if reasons:

@@ -84,6 +84,15 @@ def test_queries_for_programs_and_retired_pages_are_passed_over() -> None:
     assert not smi_csv.recognise(programs)
 
 
+@pytest.mark.parametrize(("sram", "total"), [("3", 355), ("[N/A]", None)])
+def test_ecc_errors_are_added_up_only_from_sram_and_dram(sram: str, total: int | None) -> None:
+    head = "index, name, ecc.errors.corrected.volatile.sram, ecc.errors.corrected.volatile.dram\n"
+    machine = parse(f"{head}0, Quadro RTX 6000, {sram}, 352\n")
+    assert machine.gpus[0].ecc.corrected_volatile == total
+    assert machine.missing.get("gpus[0].ecc.corrected_volatile") == (None if total else "N/A")
+    assert (machine.gpus[0].ecc.counts or {})["volatile.dram_correctable"] == 352
+
+
 def test_a_list_of_columns_is_no_list_of_cards() -> None:
     columns = "".join(f"{name}\n" for name in ("index", "pci.bus_id", "pcie.link.gen.max", "power.limit"))
     assert not smi_csv.recognise(columns)
