@@ -83,6 +83,9 @@ def test_every_number_of_the_xml_that_has_a_place_is_there(path: Path) -> None:
         assert gpu.name == element.findtext("product_name")
         assert gpu.pci_address == kernel(element.get("id"))
         assert gpu.pstate == element.findtext("performance_state")
+        for fact in ("vbios_version", "gsp_firmware_version"):
+            shown = element.findtext(fact)
+            assert getattr(gpu, fact) == (None if shown in ("N/A", "GPU is lost") else shown), fact
         for tag, room in MEMORIES.items():
             for part in ("total", "used", "free"):
                 assert getattr(getattr(gpu, room), part) == number(element.findtext(f"{tag}/{part}"))
