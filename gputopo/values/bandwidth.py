@@ -1,7 +1,7 @@
 """Measured bandwidths as frozen values, and their JSON form (`gputopo.bandwidth/1`).
 
 Gigabytes are 10^9 bytes. A place is written `gpu:3` (its index in the machine), `node:1` (the memory, or the
-cores, of one NUMA node), `host` (host memory whose node is not told) or `gpus` (all the others together,
+cores, of one NUMA node), `host` (host memory of an unknown node) or `gpus` (all the others together,
 where a tool gives one number for them).
 
 What a number counts, per kind:
@@ -43,7 +43,7 @@ Level = Literal["quick", "full"]
 
 
 class Conditions(Value, frozen=True):
-    """What NVML told of one GPU inside the timed window: the median of its readings, None where refused.
+    """What NVML reported of one GPU inside the timed window: the median of its readings, None where refused.
 
     `pcie_gen` and `pcie_width` are the link's under load; `link_changes` how often it changed within the
     windows. `readings` 0: the window was over before one could be taken.

@@ -128,7 +128,7 @@ def at_numa_node(index: int, fact: str = "") -> str:
 
 
 def key_of(value: Any) -> Any:
-    """Return what tells a value from the others of its list: indices, an address, a number."""
+    """Return what identifies a value in its list: indices, an address, a number."""
     if isinstance(value, Link):
         return value.a, value.b
     if isinstance(value, PciNode):

@@ -22,7 +22,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     """One device's row of the final table; medians over the counted steps.
 
     `images_per_sec` is the device's own pace: its batch divided by the time it waited for weights and
-    computed. In synchronous training all devices end a step together, so the pace is what tells them apart.
+    computed. In synchronous training all devices end a step together, so only their paces differ.
     `other_ms` is the rest of the step: its turn, the slower devices, the reduction, the update.
     `graphics_percent` and `memory_percent` compare the clocks under load with the card's maximum.
     """
@@ -78,7 +78,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     not counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
     (`gputopo.runs.steadiness`), None where `steady` says why not. Times apart: `import_s`, `build_s`,
     `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run.
-    `checkpoints`: those that are there. `input`: how the examples came, as the input told it;
+    `checkpoints`: those that are there. `input`: how the examples came, as the input reports;
     `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited for examples.
     `input_verdict`: from this run and an earlier one, all else from this run's events.
     """

@@ -97,7 +97,7 @@ class _Reading:
                 self.note(f"<{element.tag}> under {parent or '<cpu>'}")
 
     def pci(self, element: "Element", root: str, parent: str | None, numa: int | None) -> str | None:
-        """Read one function and give its address, or its parent's where it has none that can be read."""
+        """Read one function and return its address, or its parent's where it has none that can be read."""
         where = pci_tree.address(element.get("busid") or "")
         if where is None:
             self.note(f"<pci busid={element.get('busid')!r}>")
@@ -184,7 +184,7 @@ class _Reading:
         return gpu if node is None else msgspec.structs.replace(gpu, cpu_affinity=node.cpus)
 
     def _one_sided(self, machine: Machine) -> list[Contradiction]:
-        """Tell where two GPUs count their common NVLinks differently."""
+        """Return the pairs whose two GPUs count their common NVLinks differently."""
         contradictions: list[Contradiction] = []
         for link in machine.links:
             a, b = (str(gpu.pci_address) for gpu in machine.gpus if gpu.index in (link.a, link.b))

@@ -10,7 +10,7 @@ from gputopo.captures.smi.names import Named
 from gputopo.values.fact_path import EVERY, at_gpu, within
 from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
 
-_UNTOLD = "not in the capture"
+_NOT_IN_CAPTURE = "not in the capture"
 _NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_hop", "pcie.aer")
 _MOST_SHOWN = 200
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -33,7 +33,7 @@ def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str
         if value.value is not None:
             facts.setdefault(named.row.fact, value.value)
         else:
-            missing.setdefault(named.row.fact, value.reason or _UNTOLD)
+            missing.setdefault(named.row.fact, value.reason or _NOT_IN_CAPTURE)
     missing = {within("driver", fact): why for fact, why in missing.items() if fact not in facts}
     return Driver(status="ok" if "version" in facts else "not_read", **facts), missing
 
@@ -55,7 +55,7 @@ def machine(
         gpu, why = reported.gpu(index)
         gpus.append(gpu)
         reasons[index] = why
-    missing |= _untold(gpus, reasons, source)
+    missing |= _not_in_capture(gpus, reasons, source)
     if without_mask and gpus:
         missing[at_gpu(EVERY, "throttle.mask")] = f"{source} reports the reasons, not the mask"
     missing |= {
@@ -80,23 +80,23 @@ def machine(
     )
 
 
-def _untold(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str) -> dict[str, str]:
+def _not_in_capture(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str) -> dict[str, str]:
     """Return the reason of every fact that the output does not mention; said once where no GPU has it."""
     rows = (_place(row.fact) for row in table.GPU)
     facts = dict.fromkeys([*rows, "mig.instances", "processes"])
-    untold = {
+    absent = {
         fact: [gpu.index for gpu in gpus if fact not in reasons[gpu.index] and _is_absent(gpu, fact)]
         for fact in facts
     }
     missing = {at_gpu(EVERY, fact): f"not reported by {source}" for fact in _NEVER} if gpus else {}
-    everywhere = {fact for fact, indices in untold.items() if gpus and len(indices) == len(gpus)}
+    everywhere = {fact for fact, indices in absent.items() if gpus and len(indices) == len(gpus)}
     for fact in sorted(everywhere):
         room = fact.partition(".")[0]
         whole = all(other in everywhere for other in facts if other.partition(".")[0] == room)
-        missing[at_gpu(EVERY, room if whole else fact)] = _UNTOLD
-    for fact, indices in untold.items():
+        missing[at_gpu(EVERY, room if whole else fact)] = _NOT_IN_CAPTURE
+    for fact, indices in absent.items():
         if fact not in everywhere:
-            missing |= {at_gpu(index, fact): _UNTOLD for index in indices}
+            missing |= {at_gpu(index, fact): _NOT_IN_CAPTURE for index in indices}
     return missing
 
 

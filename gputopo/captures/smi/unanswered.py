@@ -31,7 +31,7 @@ class Unanswered(NamedTuple):
 
 
 def read(line: str) -> Unanswered | None:
-    """Read a line, or give None if it is none of these."""
+    """Read a line; None if it is none of these."""
     found = _LINE.fullmatch(line.strip())
     if found is None:
         return None

@@ -67,7 +67,7 @@ def read(kind: str, text: str, *, bare: bool = False) -> Value:
 
 
 def address(text: str) -> str | None:
-    """Write a PCI address as the kernel does, `0000:17:00.0`, or give None if it is none."""
+    """Return a PCI address as the kernel writes it, `0000:17:00.0`; None if it is none."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None:
         return None

@@ -29,7 +29,7 @@ _NO_NVLINKS = "`topo -mp` shows PCIe hops alone"
 _PERHAPS_NVLINKS = (
     "neither a command nor a legend distinguishes `topo -m` from `topo -mp`, which shows PCIe hops alone"
 )
-_UNTOLD = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w", "temperature_c")
+_NOT_REPORTED = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w", "temperature_c")
 
 
 def recognise(text: str) -> bool:
@@ -167,7 +167,7 @@ class _Builder:
         nics = tuple(self._nic(label, index) for label, index in self.nics.items())
         affinities = read_affinities(self.gpus, self.matrix.affinity)
         self._note_rest(affinities)
-        for fact in _UNTOLD:
+        for fact in _NOT_REPORTED:
             self.missing[at_gpu(EVERY, fact)] = "not reported by nvidia-smi topo -m"
         return Machine(
             source=SOURCE,
@@ -282,7 +282,7 @@ def _placed(row: Row, matrix: Matrix, gpus: dict[int, Row]) -> bool:
 
 
 def _differences(machine: Machine, pcie: Machine) -> list[str]:
-    """Tell in what a matrix and one of PCIe alone cannot be of the same machine."""
+    """Return the facts in which a matrix and one of PCIe alone differ: then they are of two machines."""
     if [gpu.index for gpu in machine.gpus] != [gpu.index for gpu in pcie.gpus]:
         return ["GPUs"]
     hops = {(link.a, link.b): link.hop for link in pcie.links}
