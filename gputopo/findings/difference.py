@@ -39,7 +39,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
         """Index of the GPU whose fact changed; None of other devices, and where a GPU came, went or moved."""
         at = FactPath.parse(self.fact)
         of_gpu = at.group == "gpus" and at.fact != "" and at.fact not in _NOT_COMPARED[Gpu]
-        return at.indices[0] if of_gpu else None
+        return at.indices[0] if of_gpu and at.indices else None
 
     @property
     def words(self) -> str:

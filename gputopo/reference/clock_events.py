@@ -85,7 +85,7 @@ _UNKNOWN = "unknown_"
 
 
 def decode(mask: int) -> tuple[str, ...]:
-    """Return the names of the bits of a clock event mask, low bit first; of an unknown bit `unknown_0x800`."""
+    """Return the names of the bits of a clock event mask, low bit first, unknown ones as `unknown_0x800`."""
     bits = (1 << place for place in range(mask.bit_length()) if mask >> place & 1)
     return tuple(_NAMES.get(bit, f"{_UNKNOWN}{bit:#x}") for bit in bits)
 

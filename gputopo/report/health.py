@@ -1,6 +1,6 @@
 """State, errors and modes of each GPU beyond the tables; what several GPUs share is written once."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from gputopo.reference.clock_events import in_words, reasons_of
 from gputopo.report.layout import Line, labelled, plain

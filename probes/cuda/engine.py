@@ -10,9 +10,9 @@ from types import TracebackType
 from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, StreamBlocker, Waiter
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
 from gputopo.probes.cuda.chunks import fitting
 from gputopo.probes.cuda.door import Cuda
+from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
 from gputopo.probes.cuda.host_memory import PINNED_BYTES, bound_to
 from gputopo.probes.cuda.layout import Places, gpus_of, host_nodes, places, transfer
 from gputopo.probes.cuda.pattern import seed_of

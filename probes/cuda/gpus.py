@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from gputopo.copies.copies import Copy
 from gputopo.probes.cuda.blocking import TIMED_OUT
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.gpu import EngineGpu
 from gputopo.probes.cuda.door import Cuda
+from gputopo.probes.cuda.gpu import EngineGpu
 from gputopo.probes.cuda.host_memory import HostMemory
 from gputopo.probes.cuda.layout import acting_gpu, gpus_of
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.gpu import EngineGpu
 from gputopo.probes.cuda.chunks import Chunk, chunk_at_once, chunk_staged, chunks, messages
+from gputopo.probes.cuda.gpu import EngineGpu
 from gputopo.probes.cuda.host_memory import HostArea, HostMemory
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.transfer import STEPS, Chase, PageableTransfer, StagedTransfer, Transfer

@@ -11,8 +11,8 @@ from itertools import pairwise
 from gputopo.copies.copies import Copy
 from gputopo.probes.cuda.blocking import StreamBlocker, Waiter
 from gputopo.probes.cuda.calling import CudaError, Event, Stream
-from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.chunks import Chunk
+from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill

@@ -54,8 +54,12 @@ class DeviceQuestions(NvmlDoor):
         return str(self.ask("nvmlDeviceGetVbiosVersion", gpu))
 
     def gsp_firmware_version(self, gpu: Handle) -> str:
-        """Return the version of the firmware of the GPU System Processor (since Turing), "550.163.01"."""
-        return str(self.ask("nvmlDeviceGetGspFirmwareVersion", gpu))
+        """Return the version of the firmware of the GPU System Processor (since Turing), "550.163.01".
+
+        pynvml returns bytes here, unlike its other texts.
+        """
+        version = self.ask("nvmlDeviceGetGspFirmwareVersion", gpu)
+        return version.decode("ascii", "replace") if isinstance(version, bytes) else str(version)
 
     def pci_address(self, gpu: Handle) -> str:
         """Return the PCI address as the kernel writes it, "0000:05:00.0"; NVML writes "00000000:05:00.0"."""

@@ -158,7 +158,7 @@ def _headless(lines: Sequence[_Line]) -> Machine:
     rows = [line for line in lines if unanswered.read(line.text) is None]
     gpus = {}
     for index, line in enumerate(rows):
-        gpus[index] = ReportedGpu(names("csv"), bare=True)
+        gpus[index] = ReportedGpu(names("csv"), queried=True)
         for column, form in _PROVEN.items():
             found = [cell for cell in line.cells if form.fullmatch(cell)]
             if len(found) == 1:
@@ -217,7 +217,7 @@ class _Table:
         index = self._index(cells, line)
         if index is None:
             return
-        gpu = self.gpus.setdefault(index, ReportedGpu(names("csv"), bare=True))
+        gpu = self.gpus.setdefault(index, ReportedGpu(names("csv"), queried=True))
         gpu.visit += 1
         for column, cell in cells.items():
             self._cell(gpu, column, cell, line)

@@ -47,7 +47,7 @@ class ReportedGpu:
     """Values reported of one GPU. `visit` counts how often the output came to it."""
 
     names: Names
-    bare: bool = False  # numbers may stand without their unit
+    queried: bool = False  # by --query-gpu: numbers may stand without their unit
     visit: int = 0
     # The values of each fact, by visit and by how good the name is; the lowest with a value stands.
     reported: dict[str, dict[tuple[int, int], Value]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class ReportedGpu:
             return self._heading(entry.path)
         self.notice(entry.text)
         if named := self.names.facts.get(entry.path):
-            value = values.read(named.row.kind, entry.text, bare=self.bare)
+            value = values.read(named.row.kind, entry.text, bare=self.queried)
             return self._tell(named.row.fact, named.rank, value)
         if entry.path in self.names.processes:
             return self._process(entry)
@@ -158,7 +158,7 @@ class ReportedGpu:
             self.notes.setdefault("", "an error stands in the place of every reading")
         self._throttle(values, missing)
         _recovery(values, missing, refused=self.needs_reset)
-        _totals(values, missing)
+        _totals(values, missing, may_lack=not self.queried)
         self._gather(values, missing)
         nested: dict[str, Any] = {"index": index, "lost": self.lost}
         for fact, value in values.items():
@@ -238,19 +238,22 @@ def _said(value: Value) -> str:
     return str(value.reason if value.value is None else value.value)[:60]
 
 
-def _totals(values: dict[str, Any], missing: dict[str, str]) -> None:
+def _totals(values: dict[str, Any], missing: dict[str, str], *, may_lack: bool) -> None:
     """Sum the ECC counts that NVML's totals are made of, where a GPU since Turing reports only these.
 
-    Without one of its parts a total stays unknown. GPUs before Turing have no SRAM count (nvml.h) and answer
-    the query of DRAM with their device memory; registers and caches, which they count apart, would be left out.
+    Without one of its parts a total stays unknown. `may_lack`: a part that is N/A is one that the GPU lacks.
+    Not so in a query: GPUs before Turing answer N/A for SRAM (nvml.h) and their device memory for DRAM,
+    and count registers and caches apart.
     """
     for since in ("volatile", "aggregate"):
         for what, sets in _PARTS.items():
             total = f"ecc.{what}_{since}"
             for parts in sets:
                 facts = [f"ecc.counts.{since}.{part}" for part in parts]
-                if total not in values and all(fact in values for fact in facts):
-                    values[total] = sum(values[fact] for fact in facts)
+                lacking = [fact for fact in facts if may_lack and missing.get(fact) == "N/A"]
+                counts = [values[fact] for fact in facts if fact in values]
+                if total not in values and counts and len(counts) + len(lacking) == len(facts):
+                    values[total] = sum(counts)
                     missing.pop(total, None)
             if total not in values and total not in missing:
                 reasons = [why for fact, why in missing.items() if fact.startswith(f"ecc.counts.{since}.")]

@@ -58,11 +58,7 @@ def machine(
     missing |= _not_in_capture(gpus, reasons, source)
     if without_mask and gpus:
         missing[at_gpu(EVERY, "throttle.mask")] = f"{source} reports the reasons, not the mask"
-    missing |= {
-        at_gpu(index, fact): why
-        for index, facts in reasons.items()
-        for fact, why in facts.items()
-    }
+    missing |= {at_gpu(index, fact): why for index, facts in reasons.items() for fact, why in facts.items()}
     if attached is not None and attached.isdigit() and attached != str(len(gpus)):
         reason = f"{attached} GPUs are attached and {len(gpus)} are listed: these are numbered"
         missing[at_gpu(EVERY, "index")] = reason
@@ -80,7 +76,9 @@ def machine(
     )
 
 
-def _not_in_capture(gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str) -> dict[str, str]:
+def _not_in_capture(
+    gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str
+) -> dict[str, str]:
     """Return the reason of every fact that the output does not mention; said once where no GPU has it."""
     rows = (_place(row.fact) for row in table.GPU)
     facts = dict.fromkeys([*rows, "mig.instances", "processes"])

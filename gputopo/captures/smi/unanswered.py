@@ -74,7 +74,9 @@ def _is(line: Unanswered, index: int, gpu: ReportedGpu, own: bool) -> bool:
     return own and line.number == index
 
 
-def _in_gaps(rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names) -> dict[int, ReportedGpu]:
+def _in_gaps(
+    rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names
+) -> dict[int, ReportedGpu]:
     """Return each new GPU the number in its line, else the first free one behind the lower addresses."""
     gpus = dict(rows)
     for one in sorted(new, key=lambda one: (one.number is None, one.number, one.address or "~")):
@@ -86,7 +88,9 @@ def _in_gaps(rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: 
     return gpus
 
 
-def _in_order(rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names) -> dict[int, ReportedGpu]:
+def _in_order(
+    rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names
+) -> dict[int, ReportedGpu]:
     """Put new GPUs between the rows by address; one that is placed by number alone takes that number."""
     gpus: dict[int, ReportedGpu] = {}
     line = [row for _, row in sorted(rows.items())]

@@ -22,15 +22,6 @@ CASES = [
     (dialect, era) for dialect in WRITERS for era in smi_rows.ERAS if not (dialect == "csv" and era < 340)
 ]
 
-# What is counted in SRAM: together, or parity and SEC-DED errors apart.
-SRAM_PARTS = (
-    ("corrected", (["sram_correctable"],)),
-    (
-        "uncorrected",
-        (["sram_uncorrectable_parity", "sram_uncorrectable_secded"], ["sram_uncorrectable"]),
-    ),
-)
-
 
 def printed(gpu: Gpu, era: int, dialect: smi.Dialect) -> dict[str, Any]:
     """Return the facts of a GPU that a dialect prints, with the totals that the reader adds up."""
@@ -39,15 +30,15 @@ def printed(gpu: Gpu, era: int, dialect: smi.Dialect) -> dict[str, Any]:
 
 
 def totals(found: Mapping[str, Any]) -> dict[str, Any]:
-    """NVML's totals of drivers that print only what they are made of; without one part there is no total."""
+    """NVML's totals of drivers that print only what they are made of; a part with N/A counts nothing."""
     added: dict[str, Any] = {}
     for since in ("volatile", "aggregate"):
-        for what, srams in SRAM_PARTS:
-            names = [[*sram, f"dram_{what[:-2]}able"] for sram in srams]
-            sums = [[found.get(f"ecc.counts[{since}.{name}]") for name in parts] for parts in names]
-            if any(number is not None for numbers in sums for number in numbers):
-                whole = [sum(numbers) for numbers in sums if None not in numbers]
-                added[f"ecc.{what}_{since}"] = whole[0] if whole else None
+        for what in ("corrected", "uncorrected"):
+            part = rf"ecc\.counts\[{since}\.[sd]ram_{what[:-2]}able(_parity|_secded)?\]"
+            numbers = [number for fact, number in found.items() if re.fullmatch(part, fact)]
+            known = [number for number in numbers if number is not None]
+            if numbers:
+                added[f"ecc.{what}_{since}"] = sum(known) if known else None
     return added
 
 
