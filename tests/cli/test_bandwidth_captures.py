@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures.bandwidth.texts import bandwidth_test, nvbandwidth_json, nvbandwidth_table, p2p_matrix
 from tests.cli.conftest import Call
+from tests.kit.dialects import bandwidthtest, nvbandwidth, p2p
 
 WHY = "no CUDA-capable device is detected"
 NVBANDWIDTHS = f"[CUDA_ERROR_NO_DEVICE] {WHY} in expression cuInit(0)"
@@ -13,17 +13,17 @@ FAILED = {
     "bandwidthTest": f"[CUDA Bandwidth Test] - Starting...\ncudaGetDeviceCount returned 100\n-> {WHY}\n",
     "p2pBandwidthLatencyTest": f"Cuda failure p2pBandwidthLatencyTest.cu:605: '{WHY}'\n",
     "nvbandwidth": f"nvbandwidth Version: v0.8\n{NVBANDWIDTHS}\n",
-    "nvbandwidth -j": nvbandwidth_json([], error=NVBANDWIDTHS),
+    "nvbandwidth -j": nvbandwidth.json_of_cases([], error=NVBANDWIDTHS),
 }
 ROWS = [[100.5, 11.25], [13.0, 101.5]]
 WHOLE = {
-    "bandwidthTest": (bandwidth_test("A", {"Host to Device": 12000.0}), "Result"),
+    "bandwidthTest": (bandwidthtest.quick("A", {"Host to Device": 12000.0}), "Result"),
     "p2pBandwidthLatencyTest": (
-        p2p_matrix("Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)", ROWS),
+        p2p.matrix("Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)", ROWS),
         "     1 ",
     ),
     "nvbandwidth": (
-        nvbandwidth_table(
+        nvbandwidth.table(
             "device_to_device_memcpy_read_ce", "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)", ROWS
         ),
         " 1 ",

@@ -4,8 +4,9 @@ Which GPU sends is taken from what each test is described to do (`nvbandwidth -l
 headings, which name the side that asks first: in a read test the row's GPU fetches from the column's, in a
 write test it sends to it. The bidirectional tests time one direction while the other runs too, so those
 numbers are one-way ones in a `group`; since 0.6 both are given between GPUs, and their total is
-`bidirectional`. `all_to_host` and `host_to_all` run on all GPUs at once. `device_local_copy` counts the bytes
-copied once; ours, counting them read and written, is twice that. Host memory is page-locked in all tests.
+`bidirectional`; up to 0.5 those of kernels between GPUs give only the total. `all_to_host` and `host_to_all`
+run on all GPUs at once. `device_local_copy` counts the bytes copied once; ours, counting them read and
+written, is twice that. Host memory is page-locked in all tests.
 """
 
 import re
@@ -239,7 +240,8 @@ def _pair_sample(
     report: Report, matrix: Matrix, pairs: re.Match[str], row: int, column: int, value: float
 ) -> Sample:
     here, there = places.gpu(row), places.gpu(column)
-    if matrix.part == "total":
+    together = matrix.part is None and pairs[1] is not None and pairs[3] == "sm"  # up to 0.5
+    if matrix.part == "total" or together:
         return Sample(
             kind="bidirectional",
             source=here,
@@ -275,7 +277,12 @@ def is_known(test: str) -> bool:
 
 def is_between_gpus(test: str) -> bool:
     """Return whether a test copies from GPU to GPU."""
-    return "device_to_device" in test or _FAN.fullmatch(test) is not None
+    return "device_to_device" in test or is_of_one_with_all(test)
+
+
+def is_of_one_with_all(test: str) -> bool:
+    """Return whether a test copies between one GPU and all the others at once."""
+    return _FAN.fullmatch(test) is not None
 
 
 def goes_into_one(test: str) -> bool:

@@ -29,7 +29,7 @@ _WHAT = re.compile(
     r"^(?:memcpy|memory latency|multicast|Device to Device Latency|Bisect)\b.{0,100}?(?:\((?:GB/s|ns)\)|BW)$",
     re.IGNORECASE,
 )
-_SUM = re.compile(r"^(?:(?:SUM|MIN|MAX|AVG)|&&&& PERF) ([a-z][a-z0-9_]{2,80}) \S+$")
+_SUM = re.compile(r"^(?:(?:SUM|MIN|MAX|AVG)|&&&& PERF) ([a-z][a-z0-9_]{2,80}) \S+(?: [+-](?:GB/s|ns))?$")
 _ERROR = re.compile(
     r"^(?:ERROR|Error)\b:?.*$|^\[?(?:CUDA_ERROR_|cudaError)\w+\]?.*$"
     r"|^Invalid value when checking the pattern.*$|^NVML_ERROR.*$|^ASSERT in expression.*$"
@@ -176,7 +176,8 @@ class _Reader:
         if cells is None or cells[0] in table.rows or len(cells[1]) != len(table.columns):
             return False
         table.rows[cells[0]], table.lines[cells[0]] = cells[1], number
-        self.report.complete = len(table.rows) == (len(table.columns) if "GPU(row)" in table.said else 1)
+        several = "GPU(row)" in table.said and not tests.is_of_one_with_all(table.test or "")
+        self.report.complete = len(table.rows) == (len(table.columns) if several else 1)
         return True
 
 

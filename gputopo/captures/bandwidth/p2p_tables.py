@@ -1,9 +1,11 @@
 """The output of `p2pBandwidthLatencyTest` as a machine: which path each cell of its matrices is of.
 
 The row of a cell is the source and its column the destination; of the "P2P Reads" matrices it is the other
-way round, since there the row's GPU fetches. With P2P=Enabled a pair without access falls back to copies
-through the host, so it is staged like those of P2P=Disabled. The diagonal is a copy within one GPU, every
-byte read and written, and its `group` names the matrix. Of latencies the GPU's are taken.
+way round, since there the row's GPU fetches. So it is in all matrices of the versions up to CUDA 9 (they call
+`cudaMemcpyPeerAsync(buffers[row], row, buffers[column], column)`), which do not print "(P2P Writes)". With
+P2P=Enabled a pair without access falls back to copies through the host, so it is staged like those of
+P2P=Disabled. The diagonal is a copy within one GPU, every byte read and written, and its `group` names the
+matrix; up to CUDA 7 its bytes were counted once. Of latencies the GPU's are taken.
 """
 
 from collections.abc import Iterator
@@ -22,11 +24,42 @@ SOURCE = "p2pBandwidthLatencyTest"
 _ONE_WAY_MOST_GB_PER_S = 64.0
 
 
+_DOUBLED_NOTE = (
+    f"{SOURCE} up to CUDA 7 (it lists P2P cliques) counts the bytes of a copy within one GPU once; here they "
+    "count as read and written"
+)
+_UNKNOWN_VERSION_NOTE = (
+    f"{SOURCE}: the text does not show which version printed it; its rows are taken as sources, as since "
+    '"(P2P Writes)"; up to CUDA 9 the columns were'
+)
+
+
+@dataclass(slots=True)
+class Version:
+    """The version that printed a run, as far as the wording shows it.
+
+    `newer`: with "(P2P Writes)", "(P2P Reads)" or latencies of GPU and CPU; `older`: the headings of CUDA 9
+    and before; `cliques`: of CUDA 7 and before, P2P cliques instead of the connectivity matrix.
+    """
+
+    newer: bool = False
+    older: bool = False
+    cliques: bool = False
+
+    @property
+    def row_sends(self) -> bool | None:
+        """Whether the row's GPU is the source of a copy; None: unknown."""
+        if self.newer:
+            return True
+        return False if self.older or self.cliques else None
+
+
 @dataclass(slots=True)
 class Table:
     """One matrix. `enabled` None: no heading. `reads`: the row's GPU fetches."""
 
     kind: Kind | None  # None: connectivity, or the CPU's side of a latency matrix
+    version: Version
     enabled: bool | None = None
     reads: bool = False
     label: str = ""
@@ -112,8 +145,11 @@ def _sample(
     notes: list[str],
 ) -> Sample:
     """Make one cell, row and column, a sample."""
-    a, b = reversed(cell) if table.reads else cell
+    a, b = cell if kind == "bidirectional" or _row_sends(table, cell, notes) else reversed(cell)
     path = None if a == b else _path(table, cell, access, notes)
+    if a == b and kind != "latency" and table.version.cliques:
+        notes.append(_DOUBLED_NOTE)
+        value *= 2
     own: Kind = "d2d_local" if kind != "latency" else kind
     staged: Kind = "p2p_staged" if path == "staged" and kind == "p2p_direct" else kind
     return Sample(
@@ -126,6 +162,16 @@ def _sample(
         median_us=value if kind == "latency" else None,
         median_gb_per_s=None if kind == "latency" else value,
     )
+
+
+def _row_sends(table: Table, cell: tuple[int, int], notes: list[str]) -> bool:
+    """Return whether the row's GPU is the source of the copies of a cell."""
+    if table.reads:
+        return False
+    known = table.version.row_sends
+    if known is None and cell[0] != cell[1]:
+        notes.append(_UNKNOWN_VERSION_NOTE)
+    return known is not False
 
 
 def _path(

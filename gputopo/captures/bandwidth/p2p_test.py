@@ -7,8 +7,9 @@ import re
 
 from gputopo.captures.bandwidth import p2p_tables
 from gputopo.captures.bandwidth.matrix_rows import MOST_US, Read, devices, is_empty, plain, positive, row
-from gputopo.captures.bandwidth.p2p_tables import Found, Table
+from gputopo.captures.bandwidth.p2p_tables import Found, Table, Version
 from gputopo.captures.places import Device
+from gputopo.values.bandwidth import Kind
 from gputopo.values.errors import InputError
 
 _HINT = "copy the whole output of p2pBandwidthLatencyTest again"
@@ -24,9 +25,16 @@ _HEADING = re.compile(
     r"|(?P<ways>Uni|Bi)directional P2P.{0,40}?(?:Bandwidth|Matrix)|P2P ?=.{0,40}?Latency).{0,60}$",
     re.IGNORECASE,
 )
+# The headings up to CUDA 9; people who write their own leave out or add other words.
+_OLDER = re.compile(
+    r"Unidirectional P2P=Enabled Bandwidth Matrix \(GB/s\)$|P2P=Enabled Latency Matrix \(us\)$"
+)
 _CORNERS = ("D\\D", "GPU", "CPU")
+_START = re.compile(r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\]")
+_CLIQUES = re.compile(r"^P2P Cliques:$")
+_CLIQUE = re.compile(r"^\[\d{1,4}(?: \d{1,4})*\]$")
 _PROSE = re.compile(
-    r"\[P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test\]|\*\*\*NOTE: In case a device|falls back to normal"
+    r"\*\*\*NOTE: In case a device|falls back to normal"
     r"|So you can see lesser Bandwidth|NOTE: The CUDA Samples are not meant"
 )
 _MARKS = re.compile(
@@ -48,13 +56,14 @@ def read(text: str, *, origin: str) -> Read:
     """
     found = Found()
     understood: set[int] = set()
+    version = Version()
     heading: Table | None = None
     table: Table | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = plain(raw)
-        if opened := _heading(line):
+        if opened := _heading(line, version):
             heading, table = opened, None
-        elif opened := _opened(line, heading):
+        elif opened := _opened(line, heading, version):
             table = opened
             found.tables.append(table)
             found.cpu_latencies |= line.startswith("CPU")
@@ -66,6 +75,12 @@ def read(text: str, *, origin: str) -> Read:
                 continue
         elif table is not None and _add_row(table, line, found):
             pass
+        elif _START.search(line):
+            version, table, heading = Version(), None, None
+        elif _CLIQUES.match(line):
+            version.cliques = True
+        elif version.cliques and _CLIQUE.match(line):
+            pass
         elif failed := _FAILED.match(line):
             found.error, table, heading = failed[0][:160], None, None
         elif not (_add_device(found, line, number, origin) or _PROSE.search(line)):
@@ -76,39 +91,37 @@ def read(text: str, *, origin: str) -> Read:
     return Read(p2p_tables.machine(found), frozenset(understood))
 
 
-def _heading(line: str) -> Table | None:
+def _heading(line: str, version: Version) -> Table | None:
+    """Return the table that a heading announces; its wording shows the version."""
     match = _HEADING.search(line)
     if match is None or row(line) is not None:
         return None
     low = match[0].lower()
     if "connectivity" in low:
-        return Table(None, connectivity=True)
+        return Table(None, version, connectivity=True)
+    version.newer |= re.search(r"\(P2P (?:Writes|Reads)\)", line) is not None
+    version.older |= _OLDER.search(line) is not None
     enabled = re.search(r"p2p\W{0,3}disabled", low) is None  # "(ACS disabled)" may stand behind it
     reads = re.search(r"\breads?\b", low) is not None
     state = f"P2P={'Enabled' if enabled else 'Disabled'}{' (P2P Reads)' if reads else ''}"
     if match["ways"] is None:
-        return Table("latency", enabled, reads, f"Latency {state}")
+        return Table("latency", version, enabled, reads, f"Latency {state}")
     if match["ways"].lower() == "bi":
-        return Table("bidirectional", enabled, reads, f"Bidirectional {state}")
-    return Table("p2p_direct", enabled, reads, f"Unidirectional {state}")
+        return Table("bidirectional", version, enabled, reads, f"Bidirectional {state}")
+    return Table("p2p_direct", version, enabled, reads, f"Unidirectional {state}")
 
 
-def _opened(line: str, heading: Table | None) -> Table | None:
+def _opened(line: str, heading: Table | None, version: Version) -> Table | None:
     """Return the table that a header line begins, of the kind that the heading above it names."""
     corner, *words = line.split() or [""]
     columns = devices(words)
     if corner not in _CORNERS or columns is None:
         return None
+    version.newer |= corner != "D\\D"
     if heading is None:
-        return Table(
-            "latency" if corner == "GPU" else None if corner == "CPU" else "p2p_direct",
-            None,
-            False,
-            "no heading",
-            columns=columns,
-        )
-    kind = None if corner == "CPU" else heading.kind
-    return Table(kind, heading.enabled, heading.reads, heading.label, heading.connectivity, columns)
+        kind: Kind | None = "latency" if corner == "GPU" else None if corner == "CPU" else "p2p_direct"
+        return Table(kind, version, label="no heading", columns=columns)
+    return _table(heading, None if corner == "CPU" else heading.kind, columns)
 
 
 def _implied(line: str, heading: Table) -> Table | None:
@@ -116,8 +129,13 @@ def _implied(line: str, heading: Table) -> Table | None:
     first = row(line)
     if first is None or first[0] != 0:
         return None
-    columns = tuple(range(len(first[1])))
-    return Table(heading.kind, heading.enabled, heading.reads, heading.label, heading.connectivity, columns)
+    return _table(heading, heading.kind, tuple(range(len(first[1]))))
+
+
+def _table(heading: Table, kind: Kind | None, columns: tuple[int, ...]) -> Table:
+    return Table(
+        kind, heading.version, heading.enabled, heading.reads, heading.label, heading.connectivity, columns
+    )
 
 
 def _add_row(table: Table, line: str, found: Found) -> bool:

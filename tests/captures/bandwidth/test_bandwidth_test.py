@@ -7,7 +7,7 @@ from gputopo.captures.bandwidth import bandwidth_test
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-from tests.captures.bandwidth.texts import bandwidth_test as written
+from tests.kit.dialects.bandwidthtest import quick as written
 
 RATES = {"Host to Device": 763.5, "Device to Host": 799.1, "Device to Device": 84983.9}
 

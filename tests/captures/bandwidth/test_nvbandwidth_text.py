@@ -7,10 +7,10 @@ from gputopo.captures.bandwidth import nvbandwidth_text
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-from tests.captures.bandwidth.texts import Numbers, nvbandwidth_matrix, nvbandwidth_table
+from tests.kit.dialects import nvbandwidth
 
 ROW = [[11.25, 12.5, 13.75]]
-PAIRS: Numbers = [[None, 21.25, 22.5], [23.75, None, 24.5], [25.25, 26.5, None]]
+PAIRS: nvbandwidth.Rows = [[None, 21.25, 22.5], [23.75, None, 24.5], [25.25, 26.5, None]]
 HEAD = """nvbandwidth Version: v0.8
 Built from Git version: v0.8
 
@@ -41,11 +41,11 @@ def first(text: str) -> Sample:
 
 
 def host(test: str, arrow: str = "->") -> str:
-    return nvbandwidth_table(test, f"memcpy CE CPU(row) {arrow} GPU(column) bandwidth (GB/s)", ROW)
+    return nvbandwidth.table(test, f"memcpy CE CPU(row) {arrow} GPU(column) bandwidth (GB/s)", ROW)
 
 
 def pairs(test: str, arrow: str = "->") -> str:
-    return nvbandwidth_table(test, f"memcpy CE GPU(row) {arrow} GPU(column) bandwidth (GB/s)", PAIRS)
+    return nvbandwidth.table(test, f"memcpy CE GPU(row) {arrow} GPU(column) bandwidth (GB/s)", PAIRS)
 
 
 def test_the_head_tells_versions_names_and_addresses_and_no_host_name() -> None:
@@ -117,13 +117,26 @@ def test_before_0_6_a_bidirectional_pair_is_one_direction_while_the_other_runs()
 
 
 @pytest.mark.parametrize("way", ["read", "write"])
+def test_before_0_6_kernels_of_a_bidirectional_pair_give_the_sum_of_both(way: str) -> None:
+    sample = first(pairs(f"device_to_device_bidirectional_memcpy_{way}_sm", "->"))
+    assert (sample.kind, sample.source, sample.destination) == ("bidirectional", "gpu:0", "gpu:1")
+    assert (sample.path, sample.group, sample.median_gb_per_s) == ("direct", None, 21.25)
+
+
+@pytest.mark.parametrize("test", ["all_to_one_read_sm", "one_to_all_write_ce"])
+def test_one_gpu_with_all_has_one_row_whatever_its_heading(test: str) -> None:
+    text = nvbandwidth.table(test, "memcpy SM GPU(row) -> GPU(column) bandwidth (GB/s)", ROW)
+    assert read(text)[1].complete
+
+
+@pytest.mark.parametrize("way", ["read", "write"])
 def test_since_0_6_both_directions_and_their_total_are_told(way: str) -> None:
     test = f"device_to_device_bidirectional_memcpy_{way}_ce"
     text = f"Running {test}.\n"
     for scale, part in ((1, f"{way.capitalize()}1"), (2, f"{way.capitalize()}2"), (3, "Total")):
         rows = [[v and scale * v for v in row] for row in PAIRS]
         heading = f"memcpy CE GPU(row) <-> GPU(column) {part} bandwidth (GB/s)"
-        text += nvbandwidth_matrix(heading, rows, f"{test}_{part.lower()}")
+        text += nvbandwidth.matrix(heading, rows, f"{test}_{part.lower()}")
     told = read(text)[1].samples
     assert len(told) == 18
     assert [(s.kind, s.source, s.destination, s.median_gb_per_s, s.path) for s in told[::6]] == [
@@ -145,21 +158,21 @@ def test_since_0_6_both_directions_and_their_total_are_told(way: str) -> None:
     ],
 )
 def test_a_total_over_all_peers_names_the_one_and_the_side_it_is_on(test: str, inward: bool) -> None:
-    text = nvbandwidth_table(test, "memcpy CE All Gpus -> GPU(column) total bandwidth (GB/s)", ROW)
+    text = nvbandwidth.table(test, "memcpy CE All Gpus -> GPU(column) total bandwidth (GB/s)", ROW)
     sample = first(text)
     assert (sample.source, sample.destination) == (("gpus", "gpu:0") if inward else ("gpu:0", "gpus"))
     assert (sample.kind, sample.group) == ("p2p_direct", f"{test} gpu:0")
 
 
 def test_latencies_are_microseconds_of_the_gpu_that_reads() -> None:
-    text = nvbandwidth_table(
+    text = nvbandwidth.table(
         "host_device_latency_sm", "memory latency SM CPU(row) <-> GPU(column) (ns)", [[574.5]]
     )
     sample = first(text)
     assert (sample.kind, sample.source, sample.destination) == ("latency", "host", "gpu:0")
     assert (sample.median_us, sample.median_gb_per_s) == (0.5745, None)
     heading = "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)"
-    text = nvbandwidth_table("device_to_device_latency_sm", heading, PAIRS)
+    text = nvbandwidth.table("device_to_device_latency_sm", heading, PAIRS)
     sample = first(text)
     assert (sample.source, sample.destination, sample.path) == ("gpu:1", "gpu:0", "direct")
     old, new = ("nvbandwidth Version: v0.7\n" + text, "nvbandwidth Version: v0.10\n" + text)
@@ -168,17 +181,17 @@ def test_latencies_are_microseconds_of_the_gpu_that_reads() -> None:
 
 
 def test_a_local_copy_is_counted_as_read_and_written() -> None:
-    text = nvbandwidth_table("device_local_copy", "memcpy local GPU(column) bandwidth (GB/s)", ROW)
+    text = nvbandwidth.table("device_local_copy", "memcpy local GPU(column) bandwidth (GB/s)", ROW)
     _, bandwidth = read(text)
     assert [s.median_gb_per_s for s in bandwidth.samples] == [22.5, 25.0, 27.5]
     assert any("counts the bytes copied once" in note for note in bandwidth.notes)
 
 
 def test_pairs_that_were_copied_are_peers_and_those_without_a_number_are_not() -> None:
-    rows: Numbers = [[None, 20.5, None], [20.5, None, None], [None, None, None]]
+    rows: nvbandwidth.Rows = [[None, 20.5, None], [20.5, None, None], [None, None, None]]
     heading = "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)"
     for empty in ("N/A", "0.00"):
-        text = nvbandwidth_table("device_to_device_memcpy_read_ce", heading, rows, empty=empty)
+        text = nvbandwidth.table("device_to_device_memcpy_read_ce", heading, rows, empty=empty)
         machine, bandwidth = read(text)
         assert [(k.a, k.b, k.p2p_read) for k in machine.links] == [
             (0, 1, "OK"),
@@ -293,6 +306,14 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
     assert [cell in line.text for line in machine.unread] == [True]
 
 
+@pytest.mark.parametrize("unit", [" +GB/s", " -ns"])
+def test_the_sum_with_its_unit_names_a_test_whose_first_line_is_lost(unit: str) -> None:
+    heading = "memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)"
+    text = nvbandwidth.matrix(heading, ROW, "device_to_host_memcpy_ce", perf=unit)
+    assert numbers(text)["d2h", "gpu:0", "host"] == 11.25
+    assert read(text)[0].unread == ()
+
+
 def test_verbose_lines_and_prompts_are_no_lines_to_report() -> None:
     text = "> ./nvbandwidth -v\n" + HEAD.replace("myhost\n", "") + host("host_to_device_memcpy_ce")
     text += "".join(f"{what} host_to_device_memcpy_ce 11.25\n" for what in ("MIN", "MAX", "AVG"))
@@ -310,7 +331,7 @@ cells = st.integers(1, 99_999_99).map(lambda hundredths: hundredths / 100)
 @settings(max_examples=60, deadline=None)
 def test_any_matrix_that_is_written_is_read_back(row: list[float], eol: str, quoting: str) -> None:
     heading = "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)"
-    lines = nvbandwidth_table("host_to_device_memcpy_ce", heading, [row]).splitlines()
+    lines = nvbandwidth.table("host_to_device_memcpy_ce", heading, [row]).splitlines()
     told = read(eol.join(quoting + line for line in lines))[1].samples
     assert [(s.destination, s.median_gb_per_s) for s in told] == [(f"gpu:{i}", v) for i, v in enumerate(row)]
 

@@ -10,7 +10,7 @@ from gputopo.captures.bandwidth import p2p_test
 from gputopo.values.bandwidth import Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-from tests.captures.bandwidth.texts import p2p_head, p2p_matrix
+from tests.kit.dialects import p2p
 
 RATES = [[100.5, 11.25, 12.5], [13.0, 101.5, 14.0], [15.0, 16.0, 102.5]]
 ACCESS = [[True, True, False], [True, True, False], [False, False, True]]
@@ -34,7 +34,7 @@ def rates(found: tuple[Sample, ...], kind: str) -> dict[tuple[str, str], float |
 
 
 def test_a_row_is_the_source_and_a_column_the_destination() -> None:
-    found = samples(p2p_head(NAMES, [[True] * 3] * 3) + p2p_matrix(ENABLED, RATES))
+    found = samples(p2p.head(NAMES, [[True] * 3] * 3) + p2p.matrix(ENABLED, RATES))
     direct = rates(found, "p2p_direct")
     assert direct["gpu:0", "gpu:1"] == 11.25
     assert direct["gpu:1", "gpu:0"] == 13.0
@@ -43,29 +43,83 @@ def test_a_row_is_the_source_and_a_column_the_destination() -> None:
 
 def test_of_p2p_reads_the_row_fetches() -> None:
     heading = "Unidirectional P2P=Enabled Bandwidth (P2P Reads) Matrix (GB/s)"
-    assert rates(samples(p2p_matrix(heading, RATES)), "p2p_direct")["gpu:1", "gpu:0"] == 11.25
+    assert rates(samples(p2p.matrix(heading, RATES)), "p2p_direct")["gpu:1", "gpu:0"] == 11.25
+
+
+OLDER = "Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)"
+OLDER_LATENCY = "P2P=Enabled Latency Matrix (us)"
+CPU_TOO = p2p.matrix("P2P=Disabled Latency Matrix (us)", RATES, "GPU")
+
+
+@pytest.mark.parametrize("heading", [OLDER, OLDER_LATENCY, DISABLED])
+@pytest.mark.parametrize("shown_by", [OLDER, OLDER_LATENCY])
+def test_up_to_cuda_9_the_column_is_the_source(heading: str, shown_by: str) -> None:
+    found = samples(p2p.matrix(heading, RATES) + p2p.matrix(shown_by, [[1.0]]))
+    pairs = {(s.source, s.destination): s.median_gb_per_s or s.median_us for s in found}
+    assert pairs["gpu:1", "gpu:0"] == 11.25
+    assert pairs["gpu:0", "gpu:1"] == 13.0
+
+
+def test_up_to_cuda_9_both_directions_together_have_no_source() -> None:
+    text = p2p.matrix("Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)", RATES)
+    for more in ("", p2p.matrix(OLDER, [[1.0]])):
+        assert rates(samples(text + more), "bidirectional")["gpu:0", "gpu:1"] == 11.25
+
+
+@pytest.mark.parametrize("shown_by", [p2p.matrix(ENABLED, RATES), CPU_TOO])
+def test_the_newer_wording_counts_where_people_shortened_a_heading(shown_by: str) -> None:
+    found = samples(shown_by + p2p.matrix(OLDER, RATES))
+    assert rates(found[-9:], "p2p_direct")["gpu:0", "gpu:1"] == 11.25
+
+
+def test_where_the_version_is_unknown_the_row_is_the_source_and_a_note_states_it() -> None:
+    unknown = read(p2p.matrix(DISABLED, RATES)).bandwidth
+    known = read(p2p.matrix(DISABLED, RATES) + p2p.matrix(ENABLED, RATES)).bandwidth
+    alone = read(p2p.matrix(DISABLED, [[100.5]])).bandwidth
+    assert unknown is not None
+    assert known is not None
+    assert alone is not None
+    assert rates(unknown.samples, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
+    assert ["which version" in note for note in unknown.notes] == [True]
+    assert not any("which version" in note for note in (*known.notes, *alone.notes))
+
+
+def test_up_to_cuda_7_a_local_copy_counts_its_bytes_once() -> None:
+    head = p2p.head(NAMES, ACCESS, p2p.ERAS["CUDA 7"])
+    assert "[0 1]\n[2]\n" in head
+    machine = read(head + p2p.matrix(OLDER, RATES) + p2p.matrix(OLDER_LATENCY, RATES))
+    assert machine.bandwidth is not None
+    assert machine.unread == ()
+    found = machine.bandwidth.samples
+    assert [s.median_gb_per_s for s in found if s.kind == "d2d_local"] == [201.0, 203.0, 205.0]
+    assert [s.median_us for s in found if s.source == s.destination and s.kind == "latency"] == [
+        100.5,
+        101.5,
+        102.5,
+    ]
+    assert any("counts the bytes of a copy within one GPU once" in note for note in machine.bandwidth.notes)
 
 
 @pytest.mark.parametrize("words", ["Bandwidth Matrix (ACS disabled, all links x16)", "Matrix (GB/s)"])
 def test_what_else_a_heading_says_is_not_taken_for_the_state_of_p2p(words: str) -> None:
-    found = samples(p2p_matrix(f"Unidirectional P2P=Enabled {words}", RATES))
+    found = samples(p2p.matrix(f"Unidirectional P2P=Enabled {words}", RATES))
     assert rates(found, "p2p_direct")["gpu:0", "gpu:1"] == 11.25
-    staged = samples(p2p_matrix(f"Unidirectional P2P=Disabled {words}", RATES))
+    staged = samples(p2p.matrix(f"Unidirectional P2P=Disabled {words}", RATES))
     assert rates(staged, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
 
 
 def test_without_access_a_pair_is_staged_even_where_p2p_is_enabled() -> None:
-    found = samples(p2p_head(NAMES, ACCESS) + p2p_matrix(ENABLED, RATES))
+    found = samples(p2p.head(NAMES, ACCESS) + p2p.matrix(ENABLED, RATES))
     assert set(rates(found, "p2p_direct")) == {("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")}
     assert rates(found, "p2p_staged")["gpu:2", "gpu:1"] == 16.0
     assert len(rates(found, "p2p_staged")) == 4
 
 
 def test_access_is_known_from_the_list_alone_and_from_the_matrix_alone() -> None:
-    whole = p2p_head(NAMES, ACCESS)
+    whole = p2p.head(NAMES, ACCESS)
     listed, _, matrix = whole.partition("P2P Connectivity Matrix")
     for part in (listed, "P2P Connectivity Matrix" + matrix):
-        links = read(part + p2p_matrix(DISABLED, RATES)).links
+        links = read(part + p2p.matrix(DISABLED, RATES)).links
         assert [(k.a, k.b, k.p2p_read, k.p2p_write) for k in links] == [
             (0, 1, "OK", "OK"),
             (0, 2, "NOT_SUPPORTED", "NOT_SUPPORTED"),
@@ -74,10 +128,10 @@ def test_access_is_known_from_the_list_alone_and_from_the_matrix_alone() -> None
 
 
 def test_a_list_and_a_matrix_that_differ_are_a_contradiction_and_no_status() -> None:
-    text = p2p_head(NAMES, ACCESS).replace(
+    text = p2p.head(NAMES, ACCESS).replace(
         "Device=0 CAN Access Peer Device=1", "Device=0 CANNOT Access Peer Device=1"
     )
-    machine = read(text + p2p_matrix(DISABLED, RATES))
+    machine = read(text + p2p.matrix(DISABLED, RATES))
     link = machine.link(0, 1)
     assert link is not None
     assert link.p2p_read is None
@@ -87,7 +141,7 @@ def test_a_list_and_a_matrix_that_differ_are_a_contradiction_and_no_status() -> 
 
 def test_the_diagonal_is_the_local_copy_and_says_of_which_matrix_it_is() -> None:
     both = "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)"
-    found = samples(p2p_matrix(DISABLED, RATES) + p2p_matrix(both, RATES))
+    found = samples(p2p.matrix(DISABLED, RATES) + p2p.matrix(both, RATES))
     local = [(s.source, s.group, s.median_gb_per_s) for s in found if s.kind == "d2d_local"]
     assert local[:2] == [
         ("gpu:0", "Unidirectional P2P=Disabled", 100.5),
@@ -98,8 +152,8 @@ def test_the_diagonal_is_the_local_copy_and_says_of_which_matrix_it_is() -> None
 
 @pytest.mark.parametrize(("state", "path"), [("Disabled", "staged"), ("Enabled", "direct")])
 def test_both_directions_and_latency_tell_their_path(state: str, path: str) -> None:
-    text = p2p_matrix(f"Bidirectional P2P={state} Bandwidth Matrix (GB/s)", RATES)
-    text += p2p_matrix(f"P2P={state} Latency Matrix (us)", RATES)
+    text = p2p.matrix(f"Bidirectional P2P={state} Bandwidth Matrix (GB/s)", RATES)
+    text += p2p.matrix(f"P2P={state} Latency Matrix (us)", RATES)
     pairs = [s for s in samples(text) if s.source != s.destination]
     assert {(s.kind, s.path) for s in pairs} == {("bidirectional", path), ("latency", path)}
     latency = next(s for s in pairs if s.kind == "latency")
@@ -107,8 +161,8 @@ def test_both_directions_and_latency_tell_their_path(state: str, path: str) -> N
 
 
 def test_of_the_newer_latencies_the_gpus_are_taken_and_the_hosts_are_said_to_be_left_out() -> None:
-    text = p2p_matrix("P2P=Enabled Latency (P2P Writes) Matrix (us)", RATES, "GPU")
-    text += "\n" + p2p_matrix("", [[77.0] * 3] * 3, "CPU")
+    text = p2p.matrix("P2P=Enabled Latency (P2P Writes) Matrix (us)", RATES, "GPU")
+    text += "\n" + p2p.matrix("", [[77.0] * 3] * 3, "CPU")
     machine = read(text)
     assert machine.bandwidth is not None
     assert {s.median_us for s in machine.bandwidth.samples} == {v for row in RATES for v in row}
@@ -127,7 +181,7 @@ def test_gpus_are_numbered_by_address_where_cuda_put_the_fastest_first() -> None
     text = (
         "Device: 0, Fast, pciBusID: 9, pciDeviceID: 0, pciDomainID:0\n"
         "Device: 1, Slow, pciBusID: 5, pciDeviceID: 0, pciDomainID:0\n"
-    ) + p2p_matrix(DISABLED, [[900.0, 1.5], [2.5, 100.0]])
+    ) + p2p.matrix(DISABLED, [[900.0, 1.5], [2.5, 100.0]])
     machine = read(text)
     assert [(g.index, g.cuda_index, g.name) for g in machine.gpus] == [(0, 1, "Slow"), (1, 0, "Fast")]
     assert machine.bandwidth is not None
@@ -141,7 +195,7 @@ def test_gpus_are_numbered_by_address_where_cuda_put_the_fastest_first() -> None
 def test_a_bare_matrix_faster_than_a_link_is_both_directions_and_a_note_says_so() -> None:
     for scale, kind in ((10, "bidirectional"), (1, "p2p_direct")):
         rows = [[None if a == b else scale * v for b, v in enumerate(r)] for a, r in enumerate(RATES)]
-        bandwidth = read(p2p_matrix("", rows)).bandwidth
+        bandwidth = read(p2p.matrix("", rows)).bandwidth
         assert bandwidth is not None
         assert [s.kind for s in bandwidth.samples] == [kind] * 6
         assert any("lost its heading" in note for note in bandwidth.notes)
@@ -149,7 +203,7 @@ def test_a_bare_matrix_faster_than_a_link_is_both_directions_and_a_note_says_so(
 
 def test_markdown_prompts_and_dots_around_are_no_lines_to_report() -> None:
     text = (
-        f"$ ./p2pBandwidthLatencyTest\n```text\n   ...\n{p2p_matrix('### ' + DISABLED, RATES)}   ...\n```\n"
+        f"$ ./p2pBandwidthLatencyTest\n```text\n   ...\n{p2p.matrix('### ' + DISABLED, RATES)}   ...\n```\n"
     )
     machine = read(text.replace("\n", "\r\n"))
     assert machine.bandwidth is not None
@@ -159,7 +213,7 @@ def test_markdown_prompts_and_dots_around_are_no_lines_to_report() -> None:
 
 def test_what_stands_between_the_tables_is_reported_and_the_rest_is_read() -> None:
     machine = read(
-        p2p_matrix(DISABLED, RATES) + "Xid 79: the GPU has fallen off\n" + p2p_matrix(ENABLED, RATES)
+        p2p.matrix(DISABLED, RATES) + "Xid 79: the GPU has fallen off\n" + p2p.matrix(ENABLED, RATES)
     )
     assert [(u.line, u.text) for u in machine.unread] == [(6, "Xid 79: the GPU has fallen off")]
     assert machine.bandwidth is not None
@@ -168,7 +222,7 @@ def test_what_stands_between_the_tables_is_reported_and_the_rest_is_read() -> No
 
 @pytest.mark.parametrize("cell", ["0.00", "-3.00", "nan", "inf", "1e99", "999999.9", "12,5", "٣", "0x10"])
 def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
-    machine = read(p2p_matrix(DISABLED, RATES).replace(" 11.25", f" {cell}"))
+    machine = read(p2p.matrix(DISABLED, RATES).replace(" 11.25", f" {cell}"))
     assert machine.bandwidth is not None
     assert len(machine.bandwidth.samples) == 8
     assert len(machine.unread) == 1
@@ -183,13 +237,13 @@ def test_a_device_reported_twice_and_differently_is_refused() -> None:
 
 
 def test_a_row_too_short_is_left_out_and_no_cell_moves() -> None:
-    text = p2p_matrix(DISABLED, RATES).replace("101.50", "")
+    text = p2p.matrix(DISABLED, RATES).replace("101.50", "")
     found = samples(text)
     assert {s.median_gb_per_s for s in found} == {100.5, 11.25, 12.5, 15.0, 16.0, 102.5}
 
 
 def test_two_runs_in_one_text_are_both_read() -> None:
-    assert len(samples(p2p_matrix(DISABLED, RATES) * 2)) == 18
+    assert len(samples(p2p.matrix(DISABLED, RATES) * 2)) == 18
 
 
 @st.composite
@@ -206,14 +260,14 @@ def test_any_matrix_that_is_written_is_read_back(
     written: tuple[str, list[list[float]]], eol: str, quoting: str
 ) -> None:
     heading, rows = written
-    lines = p2p_matrix(heading, rows).splitlines()
+    lines = p2p.matrix(heading, rows).splitlines()
     found = samples(eol.join(quoting + line for line in lines))
     read_back = {(s.source, s.destination): s.median_gb_per_s for s in found}
     assert read_back == {(f"gpu:{a}", f"gpu:{b}"): rows[a][b] for a, b in product(range(len(rows)), repeat=2)}
 
 
-WHOLE = p2p_head(NAMES, ACCESS) + "".join(
-    p2p_matrix(heading, RATES) for heading in (DISABLED, ENABLED, "P2P=Disabled Latency Matrix (us)")
+WHOLE = p2p.head(NAMES, ACCESS) + "".join(
+    p2p.matrix(heading, RATES) for heading in (DISABLED, ENABLED, "P2P=Disabled Latency Matrix (us)")
 )
 PRINTED = {v for row in RATES for v in row}
 CONNECTIVITY = {0.0, 1.0}  # shuffled, its rows may come to stand below another matrix's heading
@@ -257,7 +311,7 @@ def test_of_a_text_that_holds_nothing_but_an_error_that_is_all_that_is_told() ->
 
 
 def test_an_error_after_a_matrix_is_told_and_the_matrix_kept() -> None:
-    machine = read(p2p_matrix(ENABLED, RATES) + ERROR)
+    machine = read(p2p.matrix(ENABLED, RATES) + ERROR)
     told = machine.bandwidth
     assert told is not None
     assert len(told.samples) == 9
@@ -268,7 +322,7 @@ def test_an_error_after_a_matrix_is_told_and_the_matrix_kept() -> None:
 
 @pytest.mark.parametrize("cut", ["    2 ", "    2  15.00  16."])
 def test_a_capture_that_stops_within_a_matrix_ends_early(cut: str) -> None:
-    whole = p2p_matrix(DISABLED, RATES)
+    whole = p2p.matrix(DISABLED, RATES)
     last = whole.splitlines()[-1]
     for text, complete in ((whole, True), (whole.replace(last, cut).rstrip("\n"), False)):
         told = read(text).bandwidth

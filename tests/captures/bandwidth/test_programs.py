@@ -5,13 +5,13 @@ from gputopo.captures.bandwidth import programs as pasted
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
-from tests.captures.bandwidth.texts import bandwidth_test, nvbandwidth_table, p2p_head, p2p_matrix
+from tests.kit.dialects import bandwidthtest, nvbandwidth, p2p
 
-P2P = p2p_head(["GTX 1070"] * 2, [[True] * 2] * 2) + p2p_matrix(
-    "Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)", [[100.5, 11.5], [12.5, 101.5]]
+P2P = p2p.head(["GTX 1070"] * 2, [[True] * 2] * 2) + p2p.matrix(
+    "Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)", [[100.5, 11.5], [12.5, 101.5]]
 )
-RUN = bandwidth_test("GTX 1070", {"Host to Device": 763.5}, index=1)
-NVB = "nvbandwidth Version: v0.8\nDevice 0: GTX 1070\nDevice 1: GTX 1070\n" + nvbandwidth_table(
+RUN = bandwidthtest.quick("GTX 1070", {"Host to Device": 763.5}, index=1)
+NVB = "nvbandwidth Version: v0.8\nDevice 0: GTX 1070\nDevice 1: GTX 1070\n" + nvbandwidth.table(
     "host_to_device_memcpy_ce", "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", [[5.5, 6.5]]
 )
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPIX\t0-9\nGPU1\tPIX\t X \t0-9\n"

@@ -4,13 +4,13 @@ from gputopo.captures import detect
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
-from tests.captures.bandwidth.texts import bandwidth_test
+from tests.kit.dialects import bandwidthtest
 
 
 def put(folder: Path, name: str, rate: float, card: str = "A") -> str:
     path = folder / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(bandwidth_test(card, {"Host to Device": rate}))
+    path.write_text(bandwidthtest.quick(card, {"Host to Device": rate}))
     return str(path)
 
 

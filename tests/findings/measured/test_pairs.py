@@ -48,9 +48,9 @@ SLOWER = "p2p.direct_slower_than_staged"
     [
         (0.73, 0.76, True),  # 7gforce, across the host bridge
         (0.73, 0.79, True),
-        (8.96, 11.55, True),  # 7gforce-v2, 5 to 6
-        (0.31, 0.36, True),  # 7gforce-v2, 3 to 4
-        (0.40, 0.41, False),  # 7gforce-v2, 0 to 3: one unit of the last printed place
+        (8.96, 11.55, True),  # 7gforce-v2, 6 to 5
+        (0.31, 0.36, True),  # 7gforce-v2, 4 to 3
+        (0.40, 0.41, False),  # 7gforce-v2, 3 to 0: one unit of the last printed place
         (0.82, 0.76, False),
         (10.19, 9.89, False),
         (353.44, 353.51, False),

@@ -71,7 +71,7 @@ def test_the_direct_pairs_of_the_second_box_that_lose_are_named() -> None:
     found = by_id(published("7gforce-v2-p2pBandwidthLatencyTest_keras-multi-gpu.txt"))
     (slower,) = found["p2p.direct_slower_than_staged"]
     assert set(slower.evidence["pairs"]) == {"3>4", "4>3", "5>6", "6>5"}
-    assert slower.evidence["pairs"]["5>6"] == {"direct_gb_per_s": 8.96, "staged_gb_per_s": 11.55}
+    assert slower.evidence["pairs"]["6>5"] == {"direct_gb_per_s": 8.96, "staged_gb_per_s": 11.55}
     narrow = {one.subject.text: one.evidence for one in found["pcie.slot_narrow"]}
     assert narrow.keys() == {"gpus:0,4", "gpu:3"}
     assert narrow["gpu:3"]["fits"][0] == "Gen2 x1"

@@ -1,0 +1,239 @@
+"""What bandwidth tools of each era print of measured machines is read back: every number, and no other."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.captures import detect
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.machine import Gpu, Machine
+from tests.kit.dialects import bandwidthtest, measured, nvbandwidth, p2p, real
+
+FOLDER = Path(__file__).parents[4] / "shared" / "captures" / "bandwidth"
+REAL = {name: measured.as_cuda_reports(machine) for name, machine in real.MACHINES.items()}
+seeds = st.integers(0, 2**32)
+
+
+def read(text: str) -> tuple[Machine, Bandwidth]:
+    machine = detect.read_text(text, origin="written")
+    assert machine.bandwidth is not None
+    assert machine.unread == ()
+    assert machine.contradictions == ()
+    assert machine.bandwidth.complete
+    return machine, machine.bandwidth
+
+
+def check(written: Machine, text: str) -> None:
+    machine, bandwidth = read(text)
+    expected = written.bandwidth
+    assert expected is not None
+    assert machine.gpus == written.gpus
+    assert machine.links == written.links
+    assert machine.driver == written.driver
+    assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected.samples))
+    assert sorted(map(repr, bandwidth.not_measured)) == sorted(map(repr, expected.not_measured))
+
+
+def in_cuda_order(machine: Machine) -> Machine:
+    """The GPUs of a program that prints no addresses: numbered as CUDA does."""
+    return Machine(
+        source=machine.source,
+        gpus=tuple(Gpu(index=g.index, name=g.name, pci_address=g.pci_address) for g in machine.gpus),
+        links=machine.links,
+    )
+
+
+def each_seed(examples: int, body: Callable[[Random], None]) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(seeds)
+    def run(seed: int) -> None:
+        body(Random(seed))
+
+    run()
+
+
+@pytest.mark.parametrize("era", p2p.ERAS)
+def test_p2p_of_any_machine_is_read_with_every_direction(era: str) -> None:
+    def body(random: Random) -> None:
+        written = p2p.measure(measured.machine(random), p2p.ERAS[era], measured.numbers(random))
+        check(written, p2p.text(written, p2p.ERAS[era]))
+
+    each_seed(12, body)
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("era", p2p.ERAS)
+def test_p2p_of_a_real_machine_is_read(era: str, name: str) -> None:
+    written = p2p.measure(REAL[name], p2p.ERAS[era], measured.numbers(Random(name)))
+    check(written, p2p.text(written, p2p.ERAS[era]))
+
+
+def test_two_runs_of_different_versions_in_one_text_have_each_its_own_directions() -> None:
+    machine = REAL["4 RTX 3090"]
+    runs = [
+        p2p.measure(machine, era, measured.numbers(Random(place)))
+        for place, era in enumerate(p2p.ERAS.values())
+    ]
+    text = "\n".join(p2p.text(run, era) for run, era in zip(runs, p2p.ERAS.values(), strict=True))
+    _, bandwidth = read(text)
+    expected = [sample for run in runs if run.bandwidth for sample in run.bandwidth.samples]
+    assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
+
+
+def some_cases(random: Random, version: nvbandwidth.Version) -> list[nvbandwidth.Case]:
+    """All tests of a version, or some as with -t."""
+    every = nvbandwidth.cases(version)
+    if random.random() < 0.3:
+        return every
+    return [case for case in every if random.random() < 0.4] or [random.choice(every)]
+
+
+def check_nvbandwidth(
+    random: Random,
+    machine: Machine,
+    version: nvbandwidth.Version,
+    form: nvbandwidth.Form,
+    cases: list[nvbandwidth.Case],
+) -> None:
+    if form == "json" or version < (0, 6):
+        machine = machine if form == "json" and version >= (0, 8) else in_cuda_order(machine)
+    written = nvbandwidth.measure(machine, version, cases, measured.numbers(random))
+    if form == "json":
+        text = nvbandwidth.json_text(written, version, cases)
+    else:
+        perf = version >= (0, 7) and random.random() < 0.3
+        text = nvbandwidth.text(written, version, cases, verbose=random.random() < 0.3, perf=perf)
+    assert "some-host" not in repr(detect.read_text(text, origin="written"))
+    check(nvbandwidth.printed(written, version, form, cases), text)
+
+
+NVBANDWIDTHS: list[tuple[nvbandwidth.Form, nvbandwidth.Version]] = [
+    *(("text", version) for version in nvbandwidth.VERSIONS),
+    *(("json", version) for version in nvbandwidth.VERSIONS if version >= (0, 5)),
+]
+
+
+@pytest.mark.parametrize(("form", "version"), NVBANDWIDTHS)
+def test_nvbandwidth_of_any_machine_is_read(form: nvbandwidth.Form, version: nvbandwidth.Version) -> None:
+    def body(random: Random) -> None:
+        check_nvbandwidth(random, measured.machine(random), version, form, some_cases(random, version))
+
+    each_seed(15, body)
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(("form", "version"), NVBANDWIDTHS)
+def test_all_tests_of_nvbandwidth_on_a_real_machine_are_read(
+    form: nvbandwidth.Form, version: nvbandwidth.Version, name: str
+) -> None:
+    check_nvbandwidth(Random(name), REAL[name], version, form, nvbandwidth.cases(version))
+
+
+@pytest.mark.parametrize("case", nvbandwidth.cases((0, 8)), ids=lambda case: case.name)
+@pytest.mark.parametrize(("form", "version"), NVBANDWIDTHS)
+def test_one_test_of_nvbandwidth_alone_is_a_whole_output(
+    form: nvbandwidth.Form, version: nvbandwidth.Version, case: nvbandwidth.Case
+) -> None:
+    if case in nvbandwidth.cases(version):
+        check_nvbandwidth(Random(7), REAL["4 RTX 3090"], version, form, [case])
+
+
+@pytest.mark.parametrize("csv", [False, True])
+@pytest.mark.parametrize("mode", bandwidthtest.MODES)
+@pytest.mark.parametrize("era", bandwidthtest.ERAS)
+def test_bandwidthtest_of_each_gpu_is_read(era: str, mode: bandwidthtest.Mode, csv: bool) -> None:
+    written_era = bandwidthtest.ERAS[era]
+
+    def body(random: Random) -> None:
+        machine = in_cuda_order(measured.machine(random))
+        machine = Machine(
+            source="random", gpus=tuple(Gpu(index=gpu.index, name=gpu.name) for gpu in machine.gpus)
+        )
+        pinned, hidden = random.random() < 0.5, random.random() < 0.5
+        numbers = measured.numbers(random, 0.1, 99_999)
+        written = bandwidthtest.measure(machine, written_era, numbers, mode, pinned=pinned)
+        combined = pinned and random.random() < 0.3
+        runs = [
+            bandwidthtest.text(
+                written, written_era, [gpu], mode, csv=csv, write_combined=combined, hidden=hidden
+            )
+            for gpu in written.gpus
+        ]
+        random.shuffle(runs)
+        check(written, "\n".join(runs))
+
+    each_seed(8, body)
+
+
+@pytest.mark.parametrize("csv", [False, True])
+@pytest.mark.parametrize("era", bandwidthtest.ERAS)
+def test_bandwidthtest_of_all_gpus_together_is_no_speed_of_any(era: str, csv: bool) -> None:
+    written_era = bandwidthtest.ERAS[era]
+    machine = REAL["4 GPUs of two K80"]
+    written = bandwidthtest.measure(machine, written_era, measured.numbers(Random(era), 0.1, 99_999), "range")
+    text = bandwidthtest.text(written, written_era, written.gpus, "range", csv=csv)
+    found, bandwidth = read(text)
+    assert [(gpu.index, gpu.name) for gpu in found.gpus] == [(gpu.index, gpu.name) for gpu in machine.gpus]
+    assert bandwidth.samples == ()
+    assert written.bandwidth is not None
+    sizes = written_era.sizes("range")
+    assert len(bandwidth.not_measured) == 3 * len(sizes)
+    first = sum(
+        s.median_gb_per_s or 0 for s in written.bandwidth.samples if (s.kind, s.bytes) == ("h2d", sizes[0])
+    )
+    assert f"h2d of {sizes[0]} bytes for each of 4 devices" in bandwidth.not_measured[0].what
+    told = re.search(r"([\d.e+]+) GB/s", bandwidth.not_measured[0].reason)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(first, rel=1e-5)
+
+
+CAPTURED: dict[str, Callable[[Machine], str]] = {
+    "7gforce-p2p*": lambda machine: p2p.text(machine, p2p.ERAS["CUDA 9"]),
+    "7gforce-v2-p2p*": lambda machine: p2p.text(machine, p2p.ERAS["CUDA 9"]),
+    "az-?x-m60-p2p*": lambda machine: p2p.text(machine, p2p.ERAS["CUDA 9"]),
+    "p2p-geforce-rtx-4090*": lambda machine: p2p.text(machine, p2p.ERAS["CUDA 12"]),
+    "7gforce*-bandwidthTest*": lambda machine: bandwidthtest.text(
+        machine, bandwidthtest.ERAS["CUDA 9"], machine.gpus
+    ),
+    "nvbandwidth-v0.2*": lambda machine: nvbandwidth.text(
+        machine,
+        (0, 2),
+        [case for case in nvbandwidth.CASES if case.name == "device_to_device_memcpy_read_ce"],
+    ),
+}
+FILES = [(path, write) for glob, write in CAPTURED.items() for path in sorted(FOLDER.glob(glob))]
+
+
+@pytest.mark.parametrize(("path", "write"), FILES, ids=lambda value: getattr(value, "name", ""))
+def test_the_writers_print_what_public_captures_hold(path: Path, write: Callable[[Machine], str]) -> None:
+    captured = path.read_text(encoding="utf-8")
+    written = write(detect.read_text(captured, origin=path.name))
+    assert lines(written) == lines(captured)
+
+
+def lines(text: str) -> list[str]:
+    """The lines of the machine and of what a Machine holds of it: no latencies of the CPU, no sums."""
+    found = re.sub(r"^   CPU.*\n(?: .*\n)*", "", text, flags=re.MULTILINE)
+    kept = [" ".join(line.split()) for line in found.splitlines()]
+    skipped = r"> |Built from|CUDA (Runtime|Driver) Version|Driver Version|SUM |$"
+    return [line for line in kept if not re.match(skipped, line)]
+
+
+def test_the_json_writer_prints_what_a_public_capture_holds() -> None:
+    paths = sorted(FOLDER.glob("nvbandwidth-json*"))
+    if not paths:
+        pytest.skip("the folder of public captures is not beside this checkout")
+    captured = paths[0].read_text(encoding="utf-8")
+    machine = detect.read_text(captured, origin="x")
+    written = nvbandwidth.json_text(machine, (0, 8), nvbandwidth.cases((0, 8)))
+    cases = [
+        [{key: value for key, value in case.items() if key != "sum"} for case in document["testcases"]]
+        for document in (json.loads(text)["nvbandwidth"] for text in (captured, written))
+    ]
+    assert cases[0] == cases[1]

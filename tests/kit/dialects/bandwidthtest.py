@@ -1,0 +1,167 @@
+"""A Machine as the CUDA samples' `bandwidthTest` prints it: one run a GPU, or one of several GPUs together.
+
+Up to CUDA 10 sizes are in powers of two and rates in MB/s, later in powers of ten and GB/s.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gputopo.values.bandwidth import Kind, Sample
+from gputopo.values.machine import Gpu, Machine
+from tests.kit.dialects import measured
+
+SOURCE = "bandwidthTest"
+
+Mode = Literal["quick", "range", "shmoo"]
+MODES: tuple[Mode, ...] = ("quick", "range", "shmoo")
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """What the program of some CUDA versions prints. `unit`: of the rates; `kilo`: bytes of its kilobytes."""
+
+    unit: str
+    kilo: int
+
+    def sizes(self, mode: Mode) -> list[int]:
+        """Return the sizes that a mode copies; of a range those from 1 to 13 MB."""
+        kilo, mega = self.kilo, self.kilo**2
+        if mode == "quick":
+            return [32 * mega]
+        if mode == "range":
+            return list(range(mega, 14 * mega, 4 * mega))
+        found = [kilo]
+        for limit, step in ((20, 1), (50, 2), (100, 10), (1000, 100)):
+            found += range(found[-1] + step * kilo, limit * kilo + 1, step * kilo)
+        for limit, step in ((16, 1), (32, 2), (64, 4)):
+            found += range((found[-1] // mega + step) * mega, limit * mega + 1, step * mega)
+        return found
+
+
+ERAS = {"CUDA 9": Era("MB", 1024), "CUDA 12": Era("GB", 1000)}
+_DIRECTIONS: dict[Kind, str] = {
+    "h2d": "Host to Device",
+    "d2h": "Device to Host",
+    "d2d_local": "Device to Device",
+}
+_SHORT: dict[Kind, str] = {"h2d": "H2D", "d2h": "D2H", "d2d_local": "D2D"}
+
+
+def measure(
+    machine: Machine, era: Era, numbers: measured.Numbers, mode: Mode = "quick", *, pinned: bool = True
+) -> Machine:
+    """Return the machine with the samples that a run on each of its GPUs takes."""
+    scale = 0.001 if era.unit == "MB" else 1.0
+    samples = []
+    for gpu in machine.gpus:
+        place = f"gpu:{gpu.index}"
+        for kind in _DIRECTIONS:
+            source, destination = {"h2d": ("host", place), "d2h": (place, "host")}.get(kind, (place, place))
+            samples += [
+                Sample(
+                    kind=kind,
+                    source=source,
+                    destination=destination,
+                    bytes=size,
+                    pinned=None if kind == "d2d_local" else pinned,
+                    method="driver",
+                    median_gb_per_s=float(f"{numbers() * scale:.12g}"),
+                )
+                for size in era.sizes(mode)
+            ]
+    return measured.with_samples(machine, samples, SOURCE)
+
+
+def text(
+    machine: Machine,
+    era: Era,
+    gpus: Sequence[Gpu],
+    mode: Mode = "quick",
+    *,
+    csv: bool = False,
+    write_combined: bool = False,
+    hidden: bool = False,
+) -> str:
+    """Return a run on some GPUs: with --device=N, or of several --device=all, which prints their sum.
+
+    `hidden`: the program sees only this GPU, by CUDA_VISIBLE_DEVICES on its command line.
+    """
+    several = len(gpus) > 1
+    lines = [f"$ CUDA_VISIBLE_DEVICES={gpus[0].index} ./bandwidthTest"] if hidden else []
+    lines.append("[CUDA Bandwidth Test] - Starting...")
+    if several:
+        lines += ["", "!!!!!Cumulative Bandwidth to be computed from all the devices !!!!!!", ""]
+    lines += ["Running on...", ""]
+    lines += [f" Device {0 if hidden else gpu.index}: {gpu.name}" for gpu in gpus]
+    lines += [f" {mode.capitalize()} Mode", ""]
+    assert machine.bandwidth is not None
+    for kind in _DIRECTIONS:
+        places = {f"gpu:{gpu.index}" for gpu in gpus}
+        found = [
+            s for s in machine.bandwidth.samples if s.kind == kind and {s.source, s.destination} & places
+        ]
+        rates: dict[int, float] = {}
+        for sample in found:
+            rates[sample.bytes or 0] = rates.get(sample.bytes or 0, 0.0) + (sample.median_gb_per_s or 0.0)
+        if mode == "shmoo":
+            lines.append("." * len(rates))
+        pinned = any(sample.pinned for sample in found) or (kind == "d2d_local" and _is_pinned(machine))
+        part = _csv if csv else _readable
+        lines += part(kind, rates, era.unit, pinned, len(gpus), write_combined)
+    return "\n".join([*lines, *_END])
+
+
+_END = [
+    "Result = PASS",
+    "",
+    "NOTE: The CUDA Samples are not meant for performance measurements. "
+    "Results may vary when GPU Boost is enabled.",
+    "",
+]
+
+
+def _is_pinned(machine: Machine) -> bool:
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    return all(sample.pinned is not False for sample in samples)
+
+
+def _printed(rate: float, unit: str) -> str:
+    return f"{rate * 1000 if unit == 'MB' else rate:.1f}"
+
+
+def _readable(
+    kind: Kind, rates: Mapping[int, float], unit: str, pinned: bool, count: int, write_combined: bool
+) -> list[str]:
+    header = f"   Transfer Size (Bytes)\tBandwidth({unit}/s)"
+    return [
+        f" {_DIRECTIONS[kind]} Bandwidth, {count} Device(s)",
+        f" {'PINNED' if pinned else 'PAGEABLE'} Memory Transfers",
+        (" Write-Combined Memory Writes are Enabled" if write_combined else "") + header,  # on one line
+        *(
+            f"   {size}\t\t\t{chr(9) if size < 10000 else ''}{_printed(rate, unit)}"
+            for size, rate in rates.items()
+        ),
+        "",
+    ]
+
+
+def _csv(
+    kind: Kind, rates: Mapping[int, float], unit: str, pinned: bool, count: int, write_combined: bool
+) -> Iterable[str]:
+    memory = ("-Pinned-WriteCombined" if write_combined else "-Pinned") if pinned else "-Paged"
+    name = f"bandwidthTest-{_SHORT[kind]}{'' if kind == 'd2d_local' else memory}"
+    for size, rate in rates.items():
+        took = f"Time = {size / rate / 1e9:.5f} s, Size = {size} bytes, NumDevsUsed = {count}"
+        yield f"{name}, Bandwidth = {_printed(rate, unit)} {unit}/s, {took}"
+
+
+def quick(name: str, rates: Mapping[str, float], *, index: int = 0, unit: str = "MB") -> str:
+    """Return a quick run of 32 MiB: rates in its unit by `Host to Device` and so on."""
+    lines = ["[CUDA Bandwidth Test] - Starting...", "Running on...", "", f" Device {index}: {name}"]
+    lines += [" Quick Mode", ""]
+    scale = 0.001 if unit == "MB" else 1.0
+    kinds = {direction: kind for kind, direction in _DIRECTIONS.items()}
+    for direction, rate in rates.items():
+        lines += _readable(kinds[direction], {33554432: rate * scale}, unit, True, 1, False)
+    return "\n".join([*lines, "Result = PASS", ""]) + "\n"

@@ -1,0 +1,439 @@
+"""A Machine as nvbandwidth 0.2 to 0.8 prints it, as text and (since 0.5) as JSON.
+
+Tests, headings and directions are those of its sources (testcases_ce.cpp, testcases_sm.cpp). The arrow of a
+heading is not the direction of the copy: a read test copies from the column's GPU to the row's, which asks.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from gputopo.values.bandwidth import Bandwidth, Kind, Method, NotMeasured, Sample
+from gputopo.values.machine import Driver, Gpu, Machine
+from tests.kit.dialects import measured
+
+SOURCE = "nvbandwidth"
+
+Version = tuple[int, int]
+Form = Literal["text", "json"]
+Rows = Sequence[Sequence[float | None]]  # None: N/A
+
+VERSIONS: tuple[Version, ...] = ((0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (0, 8))
+_CE: Method = "copy_engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A testcase. `source`, `destination`: host, row, column, or gpus (all the others at once).
+
+    `older`: the heading up to 0.4. `group`: of copies at the same time, with the words `case` (its name),
+    `row` and `column`; None where a copy runs alone.
+    """
+
+    name: str
+    kind: Kind
+    source: str
+    destination: str
+    method: Method
+    heading: str
+    older: str = ""
+    group: str | None = None
+    since: Version = (0, 2)
+
+    @property
+    def is_of_pairs(self) -> bool:
+        """Whether it has a row for each GPU."""
+        return "row" in (self.source, self.destination)
+
+    @property
+    def needs_peers(self) -> bool:
+        """Whether it is waived where no GPU can access another."""
+        return self.is_of_pairs or "gpus" in (self.source, self.destination)
+
+
+def _host(
+    name: str,
+    kind: Kind,
+    kernel: Method,
+    arrow: str,
+    group: str | None = None,
+    older: tuple[str, str] | None = None,
+) -> list[Case]:
+    """Return a test between the host and the column's GPU, of copy engines and of kernels.
+
+    `older`: the arrows of both headings up to 0.4.
+    """
+    source, destination = ("host", "column") if kind == "h2d" else ("column", "host")
+    since_sm = (0, 7) if name.endswith("_bidirectional_memcpy") and "all" not in name else (0, 2)
+    ce, sm = (f"memcpy {engine} CPU(row) {{}} GPU(column) bandwidth (GB/s)" for engine in ("CE", "SM"))
+    old_ce, old_sm = (ce.format(older[0]), sm.format(older[1])) if older else ("", "")
+    return [
+        Case(f"{name}_ce", kind, source, destination, _CE, ce.format(arrow), old_ce, group),
+        Case(f"{name}_sm", kind, source, destination, kernel, sm.format(arrow), old_sm, group, since_sm),
+    ]
+
+
+def _pairs(name: str, source: str, destination: str, kernel: Method, arrow: str, older: str) -> list[Case]:
+    """Return a test from GPU to GPU; the older kernels' headings are not all of kernels."""
+    heading = f"memcpy {{}} GPU(row) {arrow} GPU(column) bandwidth (GB/s)"
+    group = "case row column" if "bidirectional" in name else None
+    kind: Kind = "p2p_direct"
+    return [
+        Case(f"{name}_ce", kind, source, destination, _CE, heading.format("CE"), group=group),
+        Case(f"{name}_sm", kind, source, destination, kernel, heading.format("SM"), older, group),
+    ]
+
+
+def _one(name: str, source: str, destination: str, kernel: Method, arrow: str, *older: str) -> list[Case]:
+    """Return a test of one GPU with all the others at once."""
+    heading = f"memcpy {{}} GPU(row) {arrow} GPU(column) bandwidth (GB/s)"
+    methods: dict[str, Method] = {"ce": _CE, "sm": kernel}
+    return [
+        Case(
+            f"{name}_{engine}",
+            "p2p_direct",
+            source,
+            destination,
+            method,
+            heading.format(engine.upper()),
+            f"memcpy {engine.upper()} {old} total bandwidth (GB/s)",
+            "case column",
+        )
+        for (engine, method), old in zip(methods.items(), older, strict=True)
+    ]
+
+
+_BIDIRECTIONAL_READ = "device_to_device_bidirectional_memcpy_read"
+_BIDIRECTIONAL_WRITE = "device_to_device_bidirectional_memcpy_write"
+_SM_PAIR = "memcpy {} GPU(row) {} GPU(column) bandwidth (GB/s)"
+_ALL = [
+    *_host("host_to_device_memcpy", "h2d", "kernel_read", "->"),
+    *_host("device_to_host_memcpy", "d2h", "kernel_write", "<-"),
+    *_host("host_to_device_bidirectional_memcpy", "h2d", "kernel_read", "<->", "case column"),
+    *_host("device_to_host_bidirectional_memcpy", "d2h", "kernel_write", "<->", "case column"),
+    *_pairs("device_to_device_memcpy_read", "column", "row", "kernel_read", "->",
+            _SM_PAIR.format("CE", "->")),
+    *_pairs("device_to_device_memcpy_write", "row", "column", "kernel_write", "<-", ""),
+    *_pairs(_BIDIRECTIONAL_READ, "column", "row", "kernel_read", "<->", _SM_PAIR.format("SM", "->")),
+    *_pairs(_BIDIRECTIONAL_WRITE, "row", "column", "kernel_write", "<->", _SM_PAIR.format("SM", "<-")),
+    *_host("all_to_host_memcpy", "d2h", "kernel_write", "<-", "case"),
+    *_host("all_to_host_bidirectional_memcpy", "d2h", "kernel_write", "<->", "case column", ("<-", "<-")),
+    *_host("host_to_all_memcpy", "h2d", "kernel_read", "->", "case"),
+    *_host("host_to_all_bidirectional_memcpy", "h2d", "kernel_read", "<->", "case column", ("<-", "->")),
+    *_one("all_to_one_write", "gpus", "column", "kernel_write", "<-",
+          "All Gpus -> GPU(column)", "All Gpus -> GPU(column)"),
+    *_one("all_to_one_read", "column", "gpus", "kernel_read", "->",
+          "All Gpus <- GPU(column)", "All GPUs <- GPU(column)"),
+    *_one("one_to_all_write", "column", "gpus", "kernel_write", "->",
+          "GPU(column) -> All GPUs", "GPU(column) -> All GPUs"),
+    *_one("one_to_all_read", "gpus", "column", "kernel_read", "<-",
+          "GPU(column) <- All GPUs", "GPU(column) <- All GPUs"),
+]  # fmt: skip
+_SM_LAST = [
+    Case("host_device_latency_sm", "latency", "host", "column", "kernel_read",
+         "memory latency SM CPU(row) <-> GPU(column) (ns)", since=(0, 5)),
+    Case("device_to_device_latency_sm", "latency", "column", "row", "kernel_read",
+         "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)", since=(0, 5)),
+    Case("device_local_copy", "d2d_local", "column", "column", _CE,
+         "memcpy local GPU(column) bandwidth (GB/s)", since=(0, 7)),
+]  # fmt: skip
+CASES = [
+    *(case for case in _ALL if case.name.endswith("_ce")),
+    *(case for case in _ALL if case.name.endswith("_sm")),
+    *_SM_LAST,
+]
+
+
+def cases(version: Version) -> list[Case]:
+    """Return the testcases of a version, in the order in which they run."""
+    return [case for case in CASES if case.since <= version]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One matrix of a testcase. `part`: of a bidirectional test between GPUs since 0.6."""
+
+    case: Case
+    part: str = ""  # Read1, Read2, Write1, Write2, Total
+
+    @property
+    def key(self) -> str:
+        """The name on the SUM line."""
+        return f"{self.case.name}_{self.part.lower()}" if self.part else self.case.name
+
+    def heading(self, version: Version) -> str:
+        """The line above the matrix."""
+        said = self.case.older if version < (0, 5) and self.case.older else self.case.heading
+        return said.replace(" bandwidth", f" {self.part} bandwidth") if self.part else said
+
+
+def _tables(case: Case, version: Version) -> list[_Table]:
+    if "device_to_device_bidirectional" not in case.name or version < (0, 6):
+        return [_Table(case)]
+    word = "Read" if "_read_" in case.name else "Write"
+    return [_Table(case, f"{word}1"), _Table(case, f"{word}2"), _Table(case, "Total")]
+
+
+def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
+    """Return what a cell is of."""
+    case = table.case
+    names = {"row": f"gpu:{row.index}", "column": f"gpu:{column.index}"}
+    source, destination = case.source, case.destination
+    # Kernels between two GPUs both ways: up to 0.5 the bytes of both ways together.
+    together = case.is_of_pairs and "bidirectional" in case.name and version < (0, 6) and case.method != _CE
+    if table.part == "Total" or together:
+        return Sample(
+            kind="bidirectional",
+            source=names["row"],
+            destination=names["column"],
+            method=case.method,
+            path="direct",
+        )
+    if table.part:
+        source, destination = ("column", "row") if table.part.endswith("1") else ("row", "column")
+    words = {"case": case.name, **names}
+    return Sample(
+        kind=case.kind,
+        source=names.get(source, source),
+        destination=names.get(destination, destination),
+        pinned=True if "host" in (source, destination) else None,
+        method=case.method,
+        path="direct" if case.kind == "latency" and case.is_of_pairs else None,
+        group=" ".join(words[word] for word in case.group.split()) if case.group else None,
+    )
+
+
+def _cells(machine: Machine, table: _Table, version: Version) -> Iterator[list[Sample | None]]:
+    """Return what the cells of each row are of; None: N/A."""
+    gpus = measured.by_cuda_number(machine)
+    for row in gpus if table.case.is_of_pairs else gpus[:1]:
+        yield [
+            _blank(table, version, row, column) if _is_measured(machine, table.case, row, column) else None
+            for column in gpus
+        ]
+
+
+def _is_measured(machine: Machine, case: Case, row: Gpu, column: Gpu) -> bool:
+    if case.is_of_pairs:
+        return row.index != column.index and measured.has_access(machine, row, column)
+    if case.needs_peers:
+        return any(g.index != column.index and measured.has_access(machine, column, g) for g in machine.gpus)
+    return True
+
+
+def _factor(case: Case) -> float:
+    """Return what a printed number is multiplied by: nanoseconds, and bytes that are counted once."""
+    return 0.001 if case.kind == "latency" else 2.0 if case.kind == "d2d_local" else 1.0
+
+
+def _exact(value: float) -> float:
+    return float(f"{value:.12g}")
+
+
+def waives(machine: Machine, case: Case) -> bool:
+    """Return whether a test is left out since no GPU can access another."""
+    return case.needs_peers and not any(link.p2p_read == "OK" for link in machine.links)
+
+
+def measure(machine: Machine, version: Version, chosen: Iterable[Case], numbers: measured.Numbers) -> Machine:
+    """Return the machine with the samples that these tests of a version take."""
+    samples = [
+        measured.with_number(blank, _exact(numbers() * _factor(case)))
+        for case in chosen
+        if not waives(machine, case)
+        for table in _tables(case, version)
+        for row in _cells(machine, table, version)
+        for blank in row
+        if blank is not None
+    ]
+    driver = Driver(version="570.86.16", cuda_version="12.8")
+    return msgspec.structs.replace(measured.with_samples(machine, samples, SOURCE), driver=driver)
+
+
+def printed(machine: Machine, version: Version, form: Form, chosen: Sequence[Case]) -> Machine:
+    """Return what a version prints of a machine: without addresses GPUs stand in CUDA's order."""
+    waived = [case for case in chosen if waives(machine, case)]
+    run = [case for case in chosen if case not in waived]
+    lists = form == "text" or version >= (0, 8)
+    names_waived = form == "json" or version < (0, 5)
+    refused = lists and names_waived and any(c.is_of_pairs and c.kind != "latency" for c in waived)
+    gpus = machine.gpus
+    if not lists or version < (0, 6):
+        assert all(gpu.cuda_index is None for gpu in gpus)
+        gpus = tuple(Gpu(index=gpu.index, name=gpu.name if lists else None) for gpu in gpus)
+    assert machine.bandwidth is not None
+    return Machine(
+        source=SOURCE,
+        driver=machine.driver,
+        gpus=gpus if lists or run else (),
+        links=machine.links if refused or any(case.is_of_pairs for case in run) else (),
+        bandwidth=Bandwidth(
+            source=SOURCE,
+            samples=machine.bandwidth.samples,
+            not_measured=(
+                *(_waived(case, names_waived) for case in waived),
+                *(one for case in run for one in _absent(machine, case, version)),
+            ),
+            driver_version=machine.driver.version,
+            cuda_version=machine.driver.cuda_version,
+        ),
+    )
+
+
+def _waived(case: Case, named: bool) -> NotMeasured:
+    if named:
+        return NotMeasured(what=f"{SOURCE} {case.name}", reason="waived: no two GPUs can access one another")
+    return NotMeasured(
+        what="a test that nvbandwidth's text does not name", reason="waived: no reason reported"
+    )
+
+
+def _absent(machine: Machine, case: Case, version: Version) -> Iterator[NotMeasured]:
+    """Return what the N/A cells of a test, but for those of a GPU with itself, are read as."""
+    rows = list(_cells(machine, _tables(case, version)[-1], version))
+    absent = sum(cell is None for row in rows for cell in row)
+    if absent := absent - (len(rows) if case.is_of_pairs else 0):
+        why = "no peer access between these GPUs" if case.is_of_pairs else "the tool gives N/A"
+        yield NotMeasured(what=f"{SOURCE} {case.name}: {absent} of its numbers", reason=why)
+
+
+def text(
+    machine: Machine,
+    version: Version,
+    chosen: Iterable[Case],
+    *,
+    verbose: bool = False,
+    perf: bool = False,
+) -> str:
+    """Return the whole output for the samples of a machine. `verbose`: -v. `perf`: --perfFormatter."""
+    number = ".".join(map(str, version))
+    lines = [f"nvbandwidth Version: v{number}", f"Built from Git version: v{number}", ""]
+    if version < (0, 6):
+        lines += ["NOTE: This tool reports current measured bandwidth on your system."]
+        lines += ["Additional system-specific tuning may be required to achieve maximal peak bandwidth.", ""]
+    lines += [*_versions(machine), ""]
+    if version >= (0, 8):
+        lines.append("some-host")
+    lines += [
+        f"Device {i}: {_device(gpu, version)}" for i, gpu in enumerate(measured.by_cuda_number(machine))
+    ]
+    lines.append("")
+    pool = measured.Pool(machine)
+    for case in chosen:
+        if waives(machine, case):
+            lines += [f"Waiving {case.name}.", ""] if version < (0, 5) else ["Waived: "]
+            continue
+        lines.append(f"Running {case.name}.")
+        for table in _tables(case, version):
+            rows = _numbers(machine, pool, table, version)
+            if verbose:
+                lines += [f"\tSample {i}: Device 0 -> Device 1: {i + 0.5:.2f} GB/s" for i in range(3)]
+            unit = " -ns" if case.kind == "latency" else " +GB/s"
+            lines += matrix(
+                table.heading(version), rows, table.key, indent=1 if version < (0, 5) else 2,
+                perf=unit if perf else "", verbose=verbose,
+            ).splitlines()  # fmt: skip
+            lines.append("")
+    if version >= (0, 6):
+        lines += ["NOTE: The reported results may not reflect the full capabilities of the platform."]
+        lines += ["Performance can vary with software drivers, hardware clocks, and system topology.", ""]
+    return "\n".join([*lines, ""])
+
+
+def _versions(machine: Machine) -> list[str]:
+    major, _, minor = (machine.driver.cuda_version or "").partition(".")
+    cuda = int(major) * 1000 + int(minor) * 10
+    return [
+        f"CUDA Runtime Version: {cuda}",
+        f"CUDA Driver Version: {cuda}",
+        f"Driver Version: {machine.driver.version}",
+    ]
+
+
+def _device(gpu: Gpu, version: Version) -> str:
+    place = f" (0000{(gpu.pci_address or '').removesuffix('.0')})"
+    return f"{gpu.name}{place if version >= (0, 6) else ''}"
+
+
+def _numbers(
+    machine: Machine, pool: measured.Pool, table: _Table, version: Version
+) -> list[list[float | None]]:
+    factor = _factor(table.case)
+    return [
+        [None if blank is None else _exact(pool.take(blank) / factor) for blank in row]
+        for row in _cells(machine, table, version)
+    ]
+
+
+def table(name: str, heading: str, rows: Rows, *, empty: str = "N/A", key: str = "") -> str:
+    """Return one testcase of the text; `key` is the name on its SUM line, where it is another."""
+    return f"Running {name}.\n{matrix(heading, rows, key or name, empty=empty)}"
+
+
+def matrix(
+    heading: str,
+    rows: Rows,
+    key: str,
+    *,
+    empty: str = "N/A",
+    indent: int = 2,
+    perf: str = "",
+    verbose: bool = False,
+) -> str:
+    """Return one matrix of the text with its SUM line; `perf`: the unit behind `&&&& PERF` instead."""
+    lines = [heading, " " * indent + "".join(f"{index:10d}" for index in range(len(rows[0])))]
+    lines += [
+        f"{index:{indent}d}" + "".join(f"{empty:>10s}" if cell is None else f"{cell:10.2f}" for cell in row)
+        for index, row in enumerate(rows)
+    ]
+    known = [cell or 0.0 for row in rows for cell in row]
+    total = f"{sum(known):.2f}"
+    lines += ["", f"&&&& PERF {key} {total}{perf}" if perf else f"SUM {key} {total}"]
+    if verbose:
+        mean = sum(known) / max(1, sum(cell > 0 for cell in known))
+        lines += [f"MIN {key} {min(known):.2f}", f"MAX {key} {max(known):.2f}", f"AVG {key} {mean:.2f}"]
+    return "\n".join([*lines, ""]) + "\n"
+
+
+def json_text(machine: Machine, version: Version, chosen: Iterable[Case]) -> str:
+    """Return the output of -j for the samples of a machine."""
+    pool = measured.Pool(machine)
+    found = []
+    for case in chosen:
+        if waives(machine, case):
+            found.append({"name": case.name, "status": "Waived"})
+            continue
+        tables = _tables(case, version)
+        parts = [_numbers(machine, pool, table, version) for table in tables]
+        rows = [["N/A" if cell is None else cell for cell in row] for part in parts for row in part]
+        total = sum(cell or 0.0 for row in parts[-1] for cell in row)
+        found.append(json_case(case.name, rows, sum=total, bandwidth_description=tables[-1].heading(version)))
+    devices = [
+        f"{i}: {_device(gpu, version)}: (some-host)" for i, gpu in enumerate(measured.by_cuda_number(machine))
+    ]
+    runtime, _, driver = _versions(machine)
+    head: dict[str, Any] = {"CUDA Runtime Version": int(runtime.rpartition(" ")[2])}
+    head |= {"Driver Version": driver.rpartition(" ")[2]}
+    head |= {"GPU Device list": devices} if version >= (0, 8) else {}
+    number = "v" + ".".join(map(str, version))
+    return json_document(head | {"git_version": number, "testcases": found, "version": number})
+
+
+def json_document(content: Mapping[str, Any]) -> str:
+    """Return the JSON, indented with tabs."""
+    return json.dumps({SOURCE: content}, indent="\t", separators=(",", " : "))
+
+
+def json_of_cases(found: list[dict[str, Any]], devices: Sequence[str] = (), **more: Any) -> str:
+    """Return the JSON of some testcases."""
+    head = {"CUDA Runtime Version": 12080, "Driver Version": "570.86.16", "version": "v0.8"}
+    return json_document(head | {"GPU Device list": list(devices), "testcases": found} | more)
+
+
+def json_case(name: str, rows: Sequence[Sequence[float | str]], **more: Any) -> dict[str, Any]:
+    """Return one passed testcase of the JSON."""
+    printed = [[cell if isinstance(cell, str) else f"{cell:g}" for cell in row] for row in rows]
+    return {"name": name, "status": "Passed", "bandwidth_matrix": printed, "sum": 1.0} | more
