@@ -14,12 +14,17 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-# No deadline: the machine is noisy, and a slow moment is no fault. What is slow is measured in benchmarks.
-settings.register_profile("suite", max_examples=50, deadline=None)
+# Of all property tests. No limits of time: the machine is noisy. What is slow is measured in benchmarks.
+settings.register_profile(
+    "suite",
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
+)
 settings.load_profile("suite")
 
 _MEMORY = Path("/dev/shm")

@@ -1,10 +1,7 @@
 """The README against the program: its commands, options, links and outputs are those that there are."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from gputopo import pages
 from gputopo.captures import recording
 from gputopo.cli import run_command
+from tests.kit import commands
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -86,15 +84,8 @@ def test_what_a_command_shows_that_measures_nothing_is_what_the_readme_shows(
     _, _, after = README.partition(f"```\n$ {command}\n")
     shown = [part for part in after.partition("```\n")[0].split("...\n") if part]
     words = shlex.split(command.replace("gputopo plan", "python -m gputopo plan"))[1:]
-    done = subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "COLUMNS": "80", "GPUTOPO_HOME": str(tmp_path)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = commands.run(*words, COLUMNS="80", GPUTOPO_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
     assert shown
     rest = done.stdout
     for part in shown:

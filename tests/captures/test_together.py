@@ -1,8 +1,8 @@
 """Captures of one machine in several formats: recognised by content, merged into one, differences told."""
 
-import itertools
 import re
 import time
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -42,6 +42,7 @@ AGREEING = samples.ALL | {
 }
 
 
+@cache
 def read(name: str) -> Machine:
     return detect.read_text(AGREEING[name], origin=name)
 
@@ -57,11 +58,11 @@ def _facts(machine: Machine) -> tuple[object, ...]:
     return machine.gpus, machine.links, machine.nics, machine.pci, machine.host, machine.unread
 
 
-@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(sorted(samples.ALL), 2)])
-def test_two_captures_of_one_machine_do_not_contradict_one_another(first: str, second: str) -> None:
-    merged = merge.merge([read(first), read(second)])
-    assert merged.contradictions == ()
-    assert len(merged.gpus) == 3
+@pytest.mark.parametrize("first", sorted(samples.ALL))
+def test_two_captures_of_one_machine_do_not_contradict_one_another(first: str) -> None:
+    for second in sorted({*samples.ALL} - {first}):
+        merged = merge.merge([read(first), read(second)])
+        assert (second, merged.contradictions, len(merged.gpus)) == (second, (), 3)
 
 
 def test_one_machine_gathers_what_each_capture_knows() -> None:

@@ -1,6 +1,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,14 +60,21 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return behaves
 
 
+@pytest.fixture(scope="session")
+def tree_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Writes the tree of a scenario, once for all tests: none writes to it."""
+    return cache(lambda name: write_tree(SCENARIOS[name], tmp_path_factory.mktemp(name)))
+
+
 @pytest.fixture
-def on_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+def on_scenario(
+    tree_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], None]]:
     """Makes this machine one of the kit's for the rest of the test."""
     with contextlib.ExitStack() as doubles:
 
         def begin(name: str) -> None:
-            root = tmp_path / f"tree-{name}"
-            monkeypatch.setenv("GPUTOPO_ROOT", str(write_tree(SCENARIOS[name], root)))
+            monkeypatch.setenv("GPUTOPO_ROOT", str(tree_of(name)))
             doubles.enter_context(installed(FakeNvml(SCENARIOS[name])))
 
         yield begin

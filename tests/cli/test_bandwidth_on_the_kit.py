@@ -4,50 +4,48 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.kit.cuda import session
+from tests.kit.cuda.derive import from_scenario
+from tests.kit.cuda.scenario import CudaSpec
+from tests.kit.cuda.words import spoilt
+from tests.kit.forks import Done
+from tests.kit.scenarios import SCENARIOS
+
+SMALL_CARDS = f"memory={96 * 2**20}"  # what is copied is stored by the double
 pytestmark = [
     pytest.mark.sessions,
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the CUDA double with"),
+    pytest.mark.usefixtures("own_home"),
 ]
 
 
-def environment(home: Path) -> dict[str, str]:
-    given = {**os.environ, "GPUTOPO_HOME": str(home)}
-    given.pop("CUDA_VISIBLE_DEVICES", None)
-    return given
+def box(scenario: str, *faults: str) -> CudaSpec:
+    return spoilt(from_scenario(SCENARIOS[scenario]), (SMALL_CARDS, *faults))
 
 
-def on_kit(scenario: str, faults: str, *command: str) -> list[str]:
-    return [sys.executable, "-m", "tests.kit.command", scenario, "--cuda", faults, "--", *command]
+def on_kit(scenario: str, *command: str) -> tuple[str, ...]:
+    return ("-m", "tests.kit.command", scenario, "--", *command)
 
 
-def run(home: Path, scenario: str, faults: str, *command: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        on_kit(scenario, faults, *command),
-        cwd=ROOT,
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def run(scenario: str, faults: tuple[str, ...], *command: str) -> Done:
+    return session.run_program(box(scenario, *faults), *on_kit(scenario, *command))
 
 
-def test_a_machine_is_measured_saved_and_compared_with_itself(tmp_path: Path) -> None:
-    done = run(tmp_path, "desktop", "", "bandwidth", "--save", "--json")
+def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) -> None:
+    done = run("desktop", (), "bandwidth", "--save", "--json")
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert {"h2d", "d2h", "d2d_local", "host_memory"} <= {one["kind"] for one in document["samples"]}
     up = next(one for one in document["samples"] if one["kind"] == "h2d" and one["pinned"])
     assert up["expected_gb_per_s"] == pytest.approx(up["median_gb_per_s"], rel=0.1)
-    assert (tmp_path / "history.sqlite").exists()
-    again = run(tmp_path, "desktop", "rate@h2d:0=3", "bandwidth", "--baseline", "--fail-on", "warning")
+    assert (own_home / "history.sqlite").exists()
+    again = run("desktop", ("rate@h2d:0=3",), "bandwidth", "--baseline", "--fail-on", "warning")
     assert again.returncode == 1, again.stderr
     told = " ".join(again.stdout.split())
     assert "Worse than on" in told
@@ -55,8 +53,8 @@ def test_a_machine_is_measured_saved_and_compared_with_itself(tmp_path: Path) ->
     assert "d2h gpu:0 to host (pinned" not in told
 
 
-def test_wrong_data_is_named_on_its_gpu_and_nothing_else_is_lost(tmp_path: Path) -> None:
-    done = run(tmp_path, "four", "wrong@h2d:1", "bandwidth", "--gpus", "0,1", "--fail-on", "error")
+def test_wrong_data_is_named_on_its_gpu_and_nothing_else_is_lost() -> None:
+    done = run("four", ("wrong@h2d:1",), "bandwidth", "--gpus", "0,1", "--fail-on", "error")
     assert done.returncode == 1, done.stderr
     told = " ".join(done.stdout.split())
     assert "h2d host to gpu:1 (copy_engine, pinned) WRONG_DATA" in told
@@ -66,30 +64,35 @@ def test_wrong_data_is_named_on_its_gpu_and_nothing_else_is_lost(tmp_path: Path)
     assert "12.3" in row
 
 
-def test_a_copy_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
-    done = run(tmp_path, "desktop", "hang@h2d:0", "bandwidth", "--json")
+IMPATIENT = """
+import sys
+from functools import partial
+from gputopo.probes.cuda import engine
+from tests.kit.command import main
+engine.Engine = partial(engine.Engine, patience_s=0.3)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_copy_that_hangs_does_not_keep_the_process() -> None:
+    _, _, *command = on_kit("desktop", "bandwidth", "--json")
+    done = session.run_program(box("desktop", "hang@h2d:0"), "-c", IMPATIENT, *command)
     assert any(one["reason"] == "TIMED_OUT" for one in json.loads(done.stdout)["failures"])
 
 
-def test_ctrl_c_shows_what_was_measured_until_then(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        on_kit("four", "", "bandwidth", "--gpus", "0,1", "--json", "--save"),
-        cwd=ROOT,
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
+def test_ctrl_c_shows_what_was_measured_until_then(own_home: Path) -> None:
+    command = on_kit("four", "bandwidth", "--gpus", "0,1", "--json", "--save")
+    with TemporaryFile() as out, session.started(box("four"), *command, out=out.fileno()) as (program, err):
+        for line in err:
             if " of 1:" not in line:  # a quarter of the jobs is done
                 break
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    document = json.loads(out)
-    assert process.returncode == 130, err
+        os.kill(program.pid, signal.SIGINT)
+        told = err.read()
+        assert program.wait(60) == 130, told
+        out.seek(0)
+        document = json.loads(out.read())
     assert document["complete"] is False
     assert {"h2d", "d2h"} <= {one["kind"] for one in document["samples"]}
     assert "interrupted" in {one["reason"] for one in document["not_measured"]}
-    assert "interrupted" in err
-    assert not (tmp_path / "history.sqlite").exists()
+    assert "interrupted" in told
+    assert not (own_home / "history.sqlite").exists()

@@ -1,5 +1,4 @@
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from gputopo import __version__
 from gputopo.values import schema
 from gputopo.values.machine import Gpu, Machine
 from tests.cli.conftest import Call
+from tests.kit import commands
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +53,9 @@ def test_a_command_loads_no_other_command() -> None:
 def test_a_terminal_gets_colour_unless_no_color_is_set(no_color: str, coloured: bool, tmp_path: Path) -> None:
     recording = tmp_path / "machine.json"
     schema.write(recording, Machine(source="live", gpus=(Gpu(index=0, lost=True),)))
-    shown = on_a_terminal("inspect", "--from", str(recording), NO_COLOR=no_color)
+    command = ("-m", "gputopo", "inspect", "--from", str(recording))
+    code, shown = commands.on_a_terminal(*command, NO_COLOR=no_color)
+    assert code == 0
     assert "gpu.lost" in shown
     assert ("31m" in shown) == coloured  # red: the severity of an error
 
@@ -76,32 +78,6 @@ def test_an_error_with_a_closed_stderr_does_not_come_out_of_stdout() -> None:
 
 def test_a_pipe_gets_no_escape_codes(call: Call) -> None:
     assert "\x1b" not in call("inspect", "--from", "7gforce").out
-
-
-def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """Runs gputopo on a pseudo-terminal of 80 columns and gives what it shows there."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gputopo", *arguments],
-        cwd=ROOT,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **environment},
-    )
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:  # how Linux tells the end of a pseudo-terminal
-            break
-        if not part:
-            break
-        shown += part
-    os.close(ours)
-    assert process.wait(60) == 0
-    return shown.decode()
 
 
 def test_a_ctrl_c_while_the_process_ends_does_not_change_its_exit_code() -> None:

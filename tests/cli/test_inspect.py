@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,22 +11,12 @@ from gputopo.findings import Inspection
 from gputopo.values import schema
 from gputopo.values.machine import Contradiction, Gpu, Machine
 from tests.cli.conftest import Call
+from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parents[2]
 
 TWO_GPUS = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
-
-
-def in_process_of_its_own(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 @pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu", "sixteen", "desktop"])
@@ -163,14 +152,7 @@ def test_two_captures_become_one_machine(call: Call, tmp_path: Path) -> None:
 
 
 def test_the_topology_comes_from_stdin_too() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gputopo", "inspect", "--from", "-"],
-        input=TWO_GPUS,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = commands.run("-m", "gputopo", "inspect", "--from", "-", given=TWO_GPUS)
     assert done.returncode == 0, done.stderr
     assert "GPU1  PHB   X     0-7" in done.stdout
 
@@ -184,7 +166,8 @@ def test_inspect_and_plan_never_load_tensorflow_cuda_or_pydantic() -> None:
         "loaded = {name.partition('.')[0] for name in sys.modules}; "
         "sys.exit(f'{codes} {sorted(loaded & heavy)}')"
     )
-    done = in_process_of_its_own("-c", code)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr == "[0, 0] []\n"
 
 
@@ -199,14 +182,7 @@ def test_a_reader_that_stops_early_gets_no_complaint() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_output_that_cannot_be_written_is_said_in_two_lines() -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "gputopo", "inspect", "--from", "7gforce"],
-            cwd=ROOT,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-        )
+        done = commands.run("-m", "gputopo", "inspect", "--from", "7gforce", out=full.fileno())
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == "gputopo: cannot write the output: No space left on device"
     assert len(done.stderr.splitlines()) == 2
@@ -215,8 +191,7 @@ def test_output_that_cannot_be_written_is_said_in_two_lines() -> None:
 def test_a_terminal_that_knows_ascii_only_is_written_to_all_the_same(tmp_path: Path) -> None:
     recording = tmp_path / "machine.json"
     schema.write(recording, Machine(source="live", gpus=(Gpu(index=0, name="NVIDIA Grün™"),)))
-    done = in_process_of_its_own(
-        "-m", "gputopo", "inspect", "--from", str(recording), PYTHONIOENCODING="ascii", PYTHONUTF8="0"
-    )
+    command = ("-m", "gputopo", "inspect", "--from", str(recording))
+    done = commands.run(*command, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.returncode == 0, done.stderr
     assert "NVIDIA Gr?n?" in done.stdout

@@ -1,8 +1,4 @@
-import os
-import pty
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +10,10 @@ from gputopo.findings.difference import Difference
 from gputopo.values import schema
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
 from tests.cli.conftest import Call
+from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
 from tests.report.metrics.exposition_grammar import read
 
-ROOT = Path(__file__).parents[2]
 OnScenario = Callable[[str], None]
 
 
@@ -80,9 +76,8 @@ def test_the_table_shows_tree_health_and_the_index_systems(call: Call, on_scenar
 
 
 def test_a_terminal_that_knows_ascii_only_gets_a_tree_of_ascii() -> None:
-    command = [sys.executable, "-m", "tests.kit.command", "7gforce", "--", "inspect"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    command = ("-m", "tests.kit.command", "7gforce", "--", "inspect")
+    done = commands.run(*command, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     tree = done.stdout.partition("PCI tree\n")[2].partition("\n\n")[0]
     assert "+- GPU 0" in tree
     assert "?" not in tree
@@ -185,30 +180,8 @@ def test_options_that_do_not_fit_are_refused_in_two_lines(
     assert second.strip()
 
 
-def on_a_terminal(*command: str) -> tuple[int, str]:
-    """Runs gputopo with a terminal as its stdout; gives its exit code and what the terminal got."""
-    main, child = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.kit.command", *command], cwd=ROOT, stdout=child, env=environment
-    ) as process:
-        os.close(child)
-        got = b""
-        while True:
-            try:
-                part = os.read(main, 65536)
-            except OSError:  # Linux: the other side is closed
-                break
-            if not part:
-                break
-            got += part
-        code = process.wait(timeout=60)
-    os.close(main)
-    return code, got.decode()
-
-
 def test_on_a_terminal_the_tree_is_drawn_in_colours() -> None:
-    code, got = on_a_terminal("desktop", "--", "inspect")
+    code, got = commands.on_a_terminal("-m", "tests.kit.command", "desktop", "--", "inspect")
     assert code == 0
     assert "\x1b[" in got
     assert "└─" in got

@@ -1,12 +1,8 @@
 import json
 import os
-import pty
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +13,9 @@ from gputopo.findings.watched import History
 from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.machine import Gpu, Machine
 from tests.cli.conftest import Call
+from tests.kit import commands
 
-ROOT = Path(__file__).parents[2]
-KIT = [sys.executable, "-m", "tests.kit.command"]
+KIT = ("-m", "tests.kit.command")
 MACHINE = Machine(source="live", gpus=(Gpu(index=0),))
 ONCE = ("--watch", "--duration", "0")
 OnScenario = Callable[[str], None]
@@ -143,8 +139,7 @@ def test_the_last_line_of_json_holds_the_findings(call: Call, on_scenario: OnSce
 
 
 def test_findings_of_a_watch_count_for_fail_on() -> None:
-    command = [*KIT, "four+hw_slowdown@2", "--", "inspect", *ONCE, "--fail-on", "error"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = commands.run(*KIT, "four+hw_slowdown@2", "--", "inspect", *ONCE, "--fail-on", "error")
     assert done.returncode == 1, done.stderr
     assert "error    gpu:2  throttle.hw_" in done.stdout
 
@@ -163,40 +158,19 @@ def test_a_broken_driver_cannot_be_watched(call: Call, with_broken_driver: None)
 
 
 def test_ctrl_c_ends_a_watch_with_0_and_the_findings() -> None:
-    command = [*KIT, "desktop", "--", "inspect", "--watch", "--interval", "60"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert "GPU 0" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-        assert process.wait(timeout=60) == 0, process.stderr.read()
+    command = (*KIT, "desktop", "--", "inspect", "--watch", "--interval", "60")
+    with commands.started(*command) as (program, printed):
+        assert "GPU 0" in printed.readline()
+        os.kill(program.pid, signal.SIGINT)
+        rest = printed.read()
+        assert program.wait(60) == 0, rest
     assert "Seen while watching\n  None." in rest
 
 
 def test_a_terminal_is_drawn_over_in_its_place() -> None:
-    main, child = pty.openpty()
-    command = [*KIT, "desktop", "--", "inspect", "--watch", "--interval", "0.1", "--duration", "0.2"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    environment.pop("NO_COLOR", None)
-    with subprocess.Popen(command, cwd=ROOT, stdout=child, env=environment) as process:
-        os.close(child)
-        got = "".join(_read_to_the_end(main))
-        assert process.wait(timeout=60) == 0
+    watch = ("inspect", "--watch", "--interval", "0.1", "--duration", "0.2")
+    code, got = commands.on_a_terminal(*KIT, "desktop", "--", *watch, NO_COLOR="")
+    assert code == 0
     assert 1 <= len(re.findall(r"\x1b\[\d+A\r", got)) <= 2
     assert got.count("Ctrl-C ends.") == len(re.findall(r"\x1b\[\d+A\r", got)) + 1
     assert "Seen while watching" in got
-
-
-def _read_to_the_end(file: int) -> Iterator[str]:
-    while True:
-        try:
-            part = os.read(file, 65536)
-        except OSError:  # Linux: the other side is closed
-            part = b""
-        if not part:
-            os.close(file)
-            return
-        yield part.decode(errors="replace")

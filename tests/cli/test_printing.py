@@ -1,15 +1,14 @@
 """What commands do where what they print is not taken: by a full disk, or a reader that has gone."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.kit import commands
+
 UNWRITTEN = (
     "gputopo: cannot write the output: No space left on device\n  write it where there is free space\n"
 )
@@ -21,7 +20,7 @@ CODES = {FAILING[0]: 2, FAILING[1]: 3, FAILING[2]: 3, FAILING[3]: 2}
 
 
 class Ended(NamedTuple):
-    """How a command ended; of its streams what went to a pipe."""
+    """How a command ended; of its streams what went elsewhere than to the place that takes nothing."""
 
     code: int
     out: str
@@ -42,20 +41,11 @@ def place(request: pytest.FixtureRequest) -> Iterator[int]:
     os.close(writing)
 
 
-def run(root: Path, *arguments: str, out: int = subprocess.PIPE, err: int = subprocess.PIPE) -> Ended:
+def run(root: Path, *arguments: str, out: int | None = None, err: int | None = None) -> Ended:
     """Run gputopo on a machine without any PCI device, with buffers as they are when nobody asks."""
     (root / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(
-        [sys.executable, "-m", "gputopo", *arguments],
-        env={**environment, "GPUTOPO_ROOT": str(root)},
-        cwd=ROOT,
-        stdout=out,
-        stderr=err,
-        text=True,
-        timeout=60,
-    )
-    return Ended(done.returncode, done.stdout or "", done.stderr or "")
+    done = commands.run("-m", "gputopo", *arguments, out=out, err=err, GPUTOPO_ROOT=str(root))
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.findings import CHECKS, find
@@ -49,7 +49,6 @@ PROCESSES = st.builds(
 )
 CPUS = st.none() | st.sampled_from(["0-19", "", "?"])
 FACTS = st.sampled_from(["gpus[7].name", "links[0-1].hop", ""])
-SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 
 def of(value: type, **fields: Any) -> st.SearchStrategy[Any]:
@@ -178,7 +177,6 @@ MACHINES = of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(MACHINES)
 def test_every_rule_stands_any_machine_and_its_findings_can_be_written(machine: Machine) -> None:
     for rule in CHECKS:
@@ -194,7 +192,6 @@ def test_a_machine_of_which_nothing_is_known_has_nothing_wrong() -> None:
     assert find(Machine(source="a test", gpus=(Gpu(index=0),))) == ()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=SLOW)
 @given(MACHINES)
 def test_the_findings_are_the_same_for_a_machine_that_was_written_and_read(machine: Machine) -> None:
     again = decode(encode(machine), Machine, origin="a test")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.findings import find
-from tests.kit.machines import read
+from tests.kit.machines import machine_of
 from tests.kit.scenarios import SCENARIOS
 
 TRUE = {
@@ -21,21 +21,19 @@ TRUE = {
 
 
 @pytest.mark.parametrize("name", TRUE)
-def test_a_scenario_of_the_kit_has_only_the_findings_that_are_true_of_it(name: str, tmp_path: Path) -> None:
-    machine = read(SCENARIOS[name], tmp_path)
+def test_a_scenario_of_the_kit_has_only_the_findings_that_are_true_of_it(name: str) -> None:
+    machine = machine_of(name)
     assert {finding.id for finding in find(machine)} == TRUE[name]
 
 
 @pytest.mark.parametrize("name", ["dual_socket_4_4", "dgx1", "four", "sixteen", "desktop"])
-def test_a_sound_scenario_of_the_kit_has_nothing_to_warn_of(name: str, tmp_path: Path) -> None:
-    machine = read(SCENARIOS[name], tmp_path)
+def test_a_sound_scenario_of_the_kit_has_nothing_to_warn_of(name: str) -> None:
+    machine = machine_of(name)
     assert [finding for finding in find(machine) if finding.severity != "info"] == []
 
 
-def test_the_risers_of_the_seven_card_box_are_found_and_the_card_in_the_slot_is_told_apart(
-    tmp_path: Path,
-) -> None:
-    machine = read(SCENARIOS["7gforce"], tmp_path)
+def test_the_risers_of_the_seven_card_box_are_found_and_the_card_in_the_slot_is_told_apart() -> None:
+    machine = machine_of("7gforce")
     narrow = [finding for finding in find(machine) if finding.id == "pcie.slot_narrow"]
     assert {finding.subject.text: finding.severity for finding in narrow} == {
         "gpus:0-5": "warning",

@@ -1,9 +1,9 @@
 """The process behind `forks.Server`: imports the modules of its arguments, then runs each program in a fork.
 
-It writes first how many threads it has after the imports. Then it reads lines of JSON:
-{"arguments": ["-m", MODULE, ...] or ["-c", CODE, ...], "environment": all of it, "answer": a file for the
-program's process id and, when it has ended, its exit code, "streams": [files for its input, output, errors]}.
-It ends when there is nothing more to read.
+Its standard input is a socket. It writes first how many threads it has after the imports. Then it reads
+messages of JSON: {"arguments": ["-m", MODULE, ...] or ["-c", CODE, ...], "environment": all of it}. With each
+come four files: one for the program's process id and, when it has ended, its exit code, and the program's
+standard streams. It ends when there is nothing more to read.
 """
 
 import gc
@@ -11,47 +11,52 @@ import importlib
 import json
 import os
 import runpy
+import socket
 import sys
 from typing import Any
+
+MESSAGE_BYTES = 2**20
+FILES = 4
 
 
 def main() -> None:
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    requests = os.fdopen(os.dup(0), "rb")
-    os.write(1, b"%d\n" % len(os.listdir("/proc/self/task")))
+    requests = socket.socket(fileno=os.dup(0))
+    requests.send(b"%d" % len(os.listdir("/proc/self/task")))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    os.dup2(2, 1)
+    gc.collect()
     gc.freeze()  # or the first collection in each fork would copy all that it shares with us
     waiting: list[int] = []
-    while line := requests.readline():
-        request = json.loads(line)
+    while (received := socket.recv_fds(requests, MESSAGE_BYTES, FILES))[0]:
+        message, (answer, *streams), _, _ = received
         waiting = [child for child in waiting if os.waitpid(child, os.WNOHANG)[0] == 0]
         if child := os.fork():
             waiting.append(child)
+            for file in (answer, *streams):
+                os.close(file)
             continue
-        answer = os.open(request["answer"], os.O_WRONLY)  # from here in a process that waits for one program
+        requests.close()  # from here in a process that waits for one program
         if program := os.fork():
+            for file in streams:
+                os.close(file)
             os.write(answer, b"%d\n" % program)
             os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
             os._exit(0)
-        requests.close()
         os.close(answer)
-        _run(request)
+        _run(json.loads(message), streams)
         return
     for child in waiting:
         os.waitpid(child, 0)
 
 
-def _run(request: dict[str, Any]) -> None:
-    for number, (path, mode) in enumerate(
-        zip(request["streams"], (os.O_RDONLY, *[os.O_WRONLY | os.O_APPEND] * 2), strict=True)
-    ):
-        opened = os.open(path, mode)
-        os.dup2(opened, number)
-        os.close(opened)
+def _run(request: dict[str, Any], streams: list[int]) -> None:
+    for number, file in enumerate(streams):
+        os.dup2(file, number)
+        os.close(file)
     os.environ.clear()
     os.environ.update(request["environment"])
+    _open_streams()
     kind, program, *arguments = request["arguments"]
     if kind == "-m":
         sys.argv = [program, *arguments]
@@ -59,6 +64,14 @@ def _run(request: dict[str, Any]) -> None:
     else:
         sys.argv = ["-c", *arguments]
         exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _open_streams() -> None:
+    """Open the standard streams as a fresh interpreter does: whether a line is buffered depends on the file."""
+    encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+    sys.stdin = open(0, encoding=encoding, closefd=False)
+    sys.stdout = open(1, "w", encoding=encoding, closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False)
 
 
 if __name__ == "__main__":

@@ -8,79 +8,116 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from types import TracebackType
+from typing import IO
 
 ROOT = Path(__file__).parents[2]
 Done = subprocess.CompletedProcess[str]
+
+
+class Program:
+    """A program that a server has started; leaving its `with` kills it, if it has not ended."""
+
+    def __init__(self, answer: IO[bytes]) -> None:
+        self._answer = answer
+        self.pid = int(answer.readline())
+        self._code: int | None = None
+
+    def wait(self, timeout_s: float) -> int:
+        """Return its exit code, as subprocess has it. Raises TimeoutExpired."""
+        if self._code is None:
+            if not select.select([self._answer], [], [], timeout_s)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout_s)
+            self._code = int(self._answer.readline())
+            self._answer.close()
+        return self._code
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._answer.close()
 
 
 class Server:
     """A `fork_server` with these modules imported, started in `environment` in the repository's root."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.fork_server", *modules],
-            env=dict(environment),
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        self.threads = int(self.process.stdout.readline() or 0)
-        self._lock = threading.Lock()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(
+                [sys.executable, "-m", "tests.kit.fork_server", *modules],
+                env=dict(environment),
+                cwd=ROOT,
+                stdin=theirs,
+                stdout=subprocess.DEVNULL,
+            )
+        self.threads = int(self._requests.recv(16) or 0)
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]) -> Program:
+        """Start `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS` with these files as its standard streams."""
+        request = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
+        reading, writing = os.pipe()
+        try:
+            socket.send_fds(self._requests, [request], [writing, *streams])
+        finally:
+            os.close(writing)  # from here the answer ends when the process that waits for the program does
+        return Program(open(reading, "rb", 0))
+
+    @contextmanager
+    def started(
+        self, arguments: Sequence[str], environment: Mapping[str, str], out: int | None = None
+    ) -> Iterator[tuple[Program, IO[str]]]:
+        """Start a program without input; return it and what it prints, but what goes to the file `out`."""
+        reading, writing = os.pipe()
+        with open(reading) as printed:
+            with open(os.devnull) as nothing, open(writing, "wb") as pipe:
+                streams = [nothing.fileno(), pipe.fileno() if out is None else out, pipe.fileno()]
+                program = self.start(arguments, environment, streams)
+            with program:
+                yield program, printed
 
     def run(
-        self, arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float, given: bytes = b""
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        timeout_s: float,
+        given: bytes = b"",
+        out: int | None = None,
+        err: int | None = None,
     ) -> Done:
-        """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS` with `given` as its standard input.
+        """Run a program with `given` as its standard input, and give what it wrote to no file of ours.
 
         Raises TimeoutExpired.
         """
-        reading, writing = os.pipe()
-        with (
-            TemporaryFile() as source,
-            TemporaryFile() as out,
-            TemporaryFile() as err,
-            open(reading, "rb", 0) as answer,
-        ):
+        with TemporaryFile() as source, TemporaryFile() as printed, TemporaryFile() as told:
             source.write(given)
-            source.flush()
-            numbers = (writing, source.fileno(), out.fileno(), err.fileno())
-            files = [f"/proc/{os.getpid()}/fd/{number}" for number in numbers]
-            self._request(
-                {
-                    "arguments": list(arguments),
-                    "environment": dict(environment),
-                    "answer": files[0],
-                    "streams": files[1:],
-                }
-            )
-            program = int(answer.readline())
-            os.close(writing)  # from here the answer ends when the process that waits for the program does
-            if not select.select([answer], [], [], timeout_s)[0]:
-                os.kill(program, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(list(arguments), timeout_s)
-            code = int(answer.readline())
-            for stream in (out, err):
+            source.seek(0)
+            streams = [
+                source.fileno(),
+                printed.fileno() if out is None else out,
+                told.fileno() if err is None else err,
+            ]
+            with self.start(arguments, environment, streams) as program:
+                code = program.wait(timeout_s)
+            for stream in (printed, told):
                 stream.seek(0)
-            written = [stream.read().decode(errors="replace") for stream in (out, err)]
+            written = [stream.read().decode(errors="replace") for stream in (printed, told)]
         return Done(arguments, code, *written)
-
-    def _request(self, request: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        with self._lock:
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
 
     def end(self) -> None:
         """Let it end, and wait for it."""
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
+        self._requests.close()
         self.process.wait()

@@ -1,6 +1,8 @@
 """From a scenario to the Machine that gputopo reads, with the NVML double and the generated tree."""
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -8,7 +10,7 @@ import msgspec
 from gputopo.probes.collect import read_machine
 from gputopo.values.machine import Machine
 from tests.kit.nvml import FakeNvml, installed
-from tests.kit.scenarios import Scenario
+from tests.kit.scenarios import SCENARIOS, Scenario
 from tests.kit.sysfs import write_tree
 
 
@@ -18,6 +20,13 @@ def read(scenario: Scenario, folder: Path, fake: FakeNvml | None = None) -> Mach
         write_tree(scenario, folder)
     with installed(fake or FakeNvml(scenario)):
         return read_machine(folder)
+
+
+@cache
+def machine_of(name: str) -> Machine:
+    """Return the machine of a scenario without faults, written and read once for all tests of a process."""
+    with TemporaryDirectory() as folder:
+        return read(SCENARIOS[name], Path(folder))
 
 
 def leaves(value: object, path: str = "") -> dict[str, Any]:

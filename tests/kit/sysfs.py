@@ -118,9 +118,11 @@ def config_space(acs: int | None, offset: int = 0x148) -> bytes:
 def write_files(folder: Path, texts: dict[str, object]) -> None:
     """Write small files, each with a newline at the end as sysfs gives them."""
     for name, text in texts.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
+        path = os.path.join(folder, name)
+        if not os.path.isdir(os.path.dirname(path)):
+            os.makedirs(os.path.dirname(path))
+        with open(path, "w") as file:
+            file.write(f"{text}\n")
 
 
 def _place(scenario: Scenario, address: str) -> str:

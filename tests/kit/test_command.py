@@ -1,28 +1,17 @@
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.kit import commands
 from tests.kit.command import main
+from tests.kit.forks import Done
 from tests.kit.scenarios import SCENARIOS
 
-ROOT = Path(__file__).parents[2]
 
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: text for name, text in os.environ.items() if name != "GPUTOPO_ROOT"}
-    return subprocess.run(
-        [sys.executable, "-m", "tests.kit.command", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def run(*arguments: str) -> Done:
+    return commands.run("-m", "tests.kit.command", *arguments)
 
 
 def test_inspect_sees_the_machine_of_the_kit_and_the_tree_is_kept(tmp_path: Path) -> None:

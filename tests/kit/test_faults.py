@@ -1,12 +1,10 @@
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from gputopo.values.machine import Machine
 from tests.kit.faults import FAULTS, broken, selected
-from tests.kit.machines import leaves, read
+from tests.kit.machines import leaves, machine_of, read
 from tests.kit.scenarios import SCENARIOS
 
 NO_FAULTS = {"busy", "idle_link"}
@@ -16,12 +14,6 @@ WATCHED = {"link_flapping", "xid_79"}
 
 def machine(name: str, folder: Path, *faults: str) -> Machine:
     return read(broken(name, *faults), folder)
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Machine]:
-    """Return the machine of a scenario without faults, written and read once for all faults."""
-    return cache(lambda name: machine(name, tmp_path_factory.mktemp(name)))
 
 
 def differences(a: Machine, b: Machine) -> set[str]:
@@ -36,18 +28,14 @@ def home(fault: str) -> str:
 
 
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name not in WATCHED])
-def test_every_fault_is_seen_in_the_machine(
-    fault: str, sound: Callable[[str], Machine], tmp_path: Path
-) -> None:
-    assert differences(sound(home(fault)), machine(home(fault), tmp_path, fault))
+def test_every_fault_is_seen_in_the_machine(fault: str, tmp_path: Path) -> None:
+    assert differences(machine_of(home(fault)), machine(home(fault), tmp_path, fault))
 
 
 @pytest.mark.parametrize("fault", [name for name, fault in FAULTS.items() if fault.of_gpu])
-def test_a_fault_of_one_gpu_leaves_the_others_as_they_were(
-    fault: str, sound: Callable[[str], Machine], tmp_path: Path
-) -> None:
+def test_a_fault_of_one_gpu_leaves_the_others_as_they_were(fault: str, tmp_path: Path) -> None:
     name = home(fault)
-    whole = sound(name)
+    whole = machine_of(name)
     seen = machine(name, tmp_path, f"{fault}@2")
     for index in (0, 1, 3):
         if fault == "nvlink_down" and whole.gpus[index].nvlinks != seen.gpus[index].nvlinks:
@@ -92,8 +80,8 @@ def test_a_container_hides_the_tree_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_plain_machines_are_idle_and_free_of_errors(name: str, tmp_path: Path) -> None:
-    for gpu in (gpu for gpu in read(SCENARIOS[name], tmp_path).gpus if not gpu.lost):
+def test_the_plain_machines_are_idle_and_free_of_errors(name: str) -> None:
+    for gpu in (gpu for gpu in machine_of(name).gpus if not gpu.lost):
         assert (gpu.utilization_percent.gpu, gpu.throttle.reasons) == (0, ("gpu_idle",))
         assert (gpu.persistence_mode, gpu.compute_mode, gpu.pcie.replay_counter) == (True, "default", 0)
         power, heat = gpu.power_w, gpu.temperature_c

@@ -2,7 +2,7 @@ from itertools import combinations, permutations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
@@ -108,7 +108,6 @@ def test_a_single_gpu_and_a_machine_without_numbers_are_planned_as_before() -> N
     assert "measured" not in why(plan(plain, Request(num_gpus=3)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from([0.5, 0.51, 3.0, 3.1, 12.0, 12.2, 40.0]), min_size=15, max_size=15),
     st.integers(2, 5),

@@ -13,7 +13,7 @@ from gputopo.probes.facts import absent_facts
 from gputopo.values import schema
 from gputopo.values.machine import Hop, Machine
 from tests.cost import cost_of
-from tests.kit.machines import leaves, read
+from tests.kit.machines import leaves, machine_of, read
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, ProcessSpec, changed
 from tests.kit.sysfs import write_files, write_tree
@@ -22,8 +22,8 @@ TOPOLOGY_LEVEL = "nvmlDeviceGetTopologyCommonAncestor"
 
 
 @pytest.fixture(params=SCENARIOS)
-def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
-    return read(SCENARIOS[request.param], tmp_path)
+def machine(request: pytest.FixtureRequest) -> Machine:
+    return machine_of(request.param)
 
 
 def test_every_scenario_is_read_to_a_machine_without_contradictions(machine: Machine) -> None:
@@ -72,8 +72,8 @@ def test_nothing_is_ever_written_to_a_card(name: str, tmp_path: Path) -> None:
     assert fake.calls
 
 
-def test_7gforce_has_two_islands_and_six_narrow_slots(tmp_path: Path) -> None:
-    machine = read(SCENARIOS["7gforce"], tmp_path)
+def test_7gforce_has_two_islands_and_six_narrow_slots() -> None:
+    machine = machine_of("7gforce")
     pix = [(link.a, link.b) for link in machine.links if link.hop is Hop.PIX]
     assert pix == [*combinations((0, 1, 2), 2), *combinations((3, 4, 5, 6), 2)]
     assert {link.hop for link in machine.links} == {Hop.PIX, Hop.PHB}
@@ -83,14 +83,14 @@ def test_7gforce_has_two_islands_and_six_narrow_slots(tmp_path: Path) -> None:
     assert machine.missing["gpus[0].cuda_index"] == "CUDA_ORDER_NOT_CERTAIN"
 
 
-def test_sixteen_gpus_are_all_read(tmp_path: Path) -> None:
-    machine = read(SCENARIOS["sixteen"], tmp_path)
+def test_sixteen_gpus_are_all_read() -> None:
+    machine = machine_of("sixteen")
     assert Counter(link.hop for link in machine.links) == {Hop.PIX: 24, Hop.PXB: 32, Hop.SYS: 64}
     assert [gpu.cuda_index for gpu in machine.gpus] == list(range(16))
 
 
-def test_the_cube_mesh_counts_its_nvlinks_beside_the_hops(tmp_path: Path) -> None:
-    machine = read(SCENARIOS["dgx1"], tmp_path)
+def test_the_cube_mesh_counts_its_nvlinks_beside_the_hops() -> None:
+    machine = machine_of("dgx1")
     linked = [(link.a, link.b) for link in machine.links if link.nvlinks]
     assert len(linked) == 16
     assert ((0, 4) in linked, (0, 5) in linked) == (True, False)
@@ -102,16 +102,16 @@ def test_the_cube_mesh_counts_its_nvlinks_beside_the_hops(tmp_path: Path) -> Non
     assert (nic.hops["gpu:2"], nic.hops["gpu:4"], nic.hops["nic:2"]) == (Hop.PHB, Hop.SYS, Hop.SYS)
 
 
-def test_a_desktop_names_the_slot_that_is_slower_than_its_card(tmp_path: Path) -> None:
-    pcie = read(SCENARIOS["desktop"], tmp_path).gpus[0].pcie
+def test_a_desktop_names_the_slot_that_is_slower_than_its_card() -> None:
+    pcie = machine_of("desktop").gpus[0].pcie
     assert (pcie.gen_now, pcie.gen_max, pcie.gen_max_device, pcie.gen_max_host) == (3, 3, 4, 3)
     assert pcie.limiting_hop == "0000:00:01.0"
 
 
 @pytest.mark.parametrize("name", ["lost_gpu", "lost_handle"])
-def test_a_lost_gpu_is_reported_and_the_rest_goes_on(name: str, tmp_path: Path) -> None:
-    machine = read(SCENARIOS[name], tmp_path)
-    whole = read(SCENARIOS["four"], tmp_path)
+def test_a_lost_gpu_is_reported_and_the_rest_goes_on(name: str) -> None:
+    machine = machine_of(name)
+    whole = machine_of("four")
     lost = machine.gpus[2]
     assert (lost.lost, lost.name, lost.pci_address) == (True, None, "0000:46:00.0")
     assert machine.missing["gpus[2].clocks_mhz.memory.now"] == "GPU_IS_LOST"
@@ -122,8 +122,8 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on(name: str, tmp_path: Path) 
     assert machine.link(0, 1) == whole.link(0, 1)
 
 
-def test_a_lost_gpu_keeps_what_sysfs_says_of_its_link(tmp_path: Path) -> None:
-    lost = read(SCENARIOS["lost_gpu"], tmp_path).gpus[2]
+def test_a_lost_gpu_keeps_what_sysfs_says_of_its_link() -> None:
+    lost = machine_of("lost_gpu").gpus[2]
     assert (lost.pcie.gen_now, lost.pcie.width_now, lost.numa_node) == (3, 16, 0)
 
 

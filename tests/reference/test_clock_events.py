@@ -39,10 +39,10 @@ def test_the_throttle_words_are_those_of_pynvmls_constants() -> None:
     assert named == {word.replace("_", ""): bit for word, bit in BITS.items()}
 
 
-@pytest.mark.parametrize("bit", [1 << place for place in range(64)])
-def test_every_bit_of_64_decodes_to_one_name_of_its_own(bit: int) -> None:
-    (name,) = decode(bit)
-    assert name in BITS or unnamed(name) == f"{bit:#x}"
+def test_every_bit_of_64_decodes_to_one_name_of_its_own() -> None:
+    for bit in [1 << place for place in range(64)]:
+        (name,) = decode(bit)
+        assert name in BITS or unnamed(name) == f"{bit:#x}", f"{bit:#x}"
 
 
 def test_a_capture_that_has_only_words_is_read_by_its_words() -> None:

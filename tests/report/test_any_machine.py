@@ -5,7 +5,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.findings import Finding, Inspection
@@ -32,14 +32,12 @@ FINDINGS = (
     Finding(id="a.b", severity="warning", subject=Subject.parse("gpu:1"), says="odd too", remedy="do *this*"),
     Finding(id="c", severity="error", subject=Subject.parse("gpus:0-3"), says="\x1b[31m\nx"),
 )
-some = settings(max_examples=40, deadline=None)
 
 
 def is_printable(text: str) -> bool:
     return all(character.isprintable() for character in text.replace("\n", ""))
 
 
-@some
 @given(machines(), st.integers(40, 200))
 def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(machine: Machine, width: int) -> None:
     text = text_of(inspection_view(Inspection(machine=machine, findings=FINDINGS), width))
@@ -47,7 +45,6 @@ def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(machine: M
     assert re.search(r"^Findings", text, re.MULTILINE)
 
 
-@some
 @given(machines())
 def test_the_tree_shows_every_gpu_of_the_tree_once(machine: Machine) -> None:
     text = text_of(tree_view(machine, 78))
@@ -58,7 +55,6 @@ def test_the_tree_shows_every_gpu_of_the_tree_once(machine: Machine) -> None:
     assert bool(text) == bool(shown)
 
 
-@some
 @given(machines())
 def test_markdown_tables_have_as_many_cells_in_every_row(machine: Machine) -> None:
     text = markdown(Inspection(machine=machine, findings=FINDINGS))
@@ -72,7 +68,6 @@ def test_markdown_tables_have_as_many_cells_in_every_row(machine: Machine) -> No
             table = []
 
 
-@some
 @given(machines())
 def test_the_exposition_follows_the_grammar_and_no_series_is_there_twice(machine: Machine) -> None:
     families = read(exposition(Inspection(machine=machine, findings=FINDINGS)))
@@ -80,7 +75,6 @@ def test_the_exposition_follows_the_grammar_and_no_series_is_there_twice(machine
     assert [one for one, count in series.items() if count > 1] == []
 
 
-@some
 @given(machines())
 def test_nothing_differs_from_itself(machine: Machine) -> None:
     # Several GPUs of one index or address are no machine: which is which cannot be told.
@@ -100,7 +94,6 @@ def test_nothing_differs_from_itself(machine: Machine) -> None:
     }  # only NaN
 
 
-@some
 @given(machines(), machines())
 def test_any_two_machines_can_be_compared_and_the_result_be_shown(one: Machine, other: Machine) -> None:
     found = difference(one, other)

@@ -9,7 +9,7 @@ from gputopo.report.markdown import escaped, markdown
 from gputopo.report.matrix import matrix_view
 from gputopo.values.machine import Contradiction, Gpu, Machine, Unread
 from gputopo.values.subject import Subject
-from tests.kit.machines import read
+from tests.kit.machines import machine_of
 from tests.kit.scenarios import SCENARIOS
 
 
@@ -31,8 +31,8 @@ def table_after(text: str, title: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu", "desktop"])
-def test_every_gpu_has_a_row_as_wide_as_the_head(scenario: str, tmp_path: Path) -> None:
-    machine = read(SCENARIOS[scenario], tmp_path)
+def test_every_gpu_has_a_row_as_wide_as_the_head(scenario: str) -> None:
+    machine = machine_of(scenario)
     head, *rows = table_after(shown(machine), "GPUs")
     assert [row[0] for row in rows] == [str(gpu.index) for gpu in machine.gpus]
     assert {len(row) for row in rows} == {len(head)}
@@ -40,8 +40,8 @@ def test_every_gpu_has_a_row_as_wide_as_the_head(scenario: str, tmp_path: Path) 
     assert [row[addresses] for row in rows] == [gpu.pci_address for gpu in machine.gpus]
 
 
-def test_the_matrix_stands_in_a_code_block_as_it_is(tmp_path: Path) -> None:
-    machine = read(SCENARIOS["dgx1"], tmp_path)
+def test_the_matrix_stands_in_a_code_block_as_it_is() -> None:
+    machine = machine_of("dgx1")
     blocks = [block[1] for block in code_blocks(shown(machine))]
     assert text_of(matrix_view(machine, 120)) in blocks
     assert any("root complex" in block for block in blocks)
@@ -84,5 +84,5 @@ def test_a_fence_in_a_name_does_not_end_the_code_block() -> None:
     assert "```?# title" in block
 
 
-def test_identities_are_only_in_it_if_they_are_in_the_machine(tmp_path: Path) -> None:
-    assert "GPU-0000" not in shown(read(SCENARIOS["dgx1"], tmp_path))
+def test_identities_are_only_in_it_if_they_are_in_the_machine() -> None:
+    assert "GPU-0000" not in shown(machine_of("dgx1"))

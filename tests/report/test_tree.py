@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputopo.report.layout import text_of
 from gputopo.report.tree import tree_view
 from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, Pcie, PciNode
-from tests.kit.machines import read
+from tests.kit.machines import machine_of
 from tests.kit.scenarios import SCENARIOS
 
 ROOT = "pci0000:00"
@@ -33,9 +33,8 @@ def depth_of(text: str, words: str) -> int:
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 def test_every_gpu_and_nic_of_a_box_stands_in_its_tree_within_80_columns(
-    scenario: str, tmp_path: Path
-) -> None:
-    machine = read(SCENARIOS[scenario], tmp_path)
+    scenario: str) -> None:
+    machine = machine_of(scenario)
     text = shown(machine)
     assert max(map(len, text.splitlines())) <= 78
     for gpu in machine.gpus:
@@ -45,16 +44,16 @@ def test_every_gpu_and_nic_of_a_box_stands_in_its_tree_within_80_columns(
     assert "Not in the tree" not in text
 
 
-def test_gpus_of_one_switch_hang_on_one_line_and_ports_are_not_shown_for_themselves(tmp_path: Path) -> None:
-    lines = shown(read(SCENARIOS["7gforce"], tmp_path)).splitlines()
+def test_gpus_of_one_switch_hang_on_one_line_and_ports_are_not_shown_for_themselves() -> None:
+    lines = shown(machine_of("7gforce")).splitlines()
     switches = [number for number, line in enumerate(lines) if "switch" in line]
     first = [line for line in lines[switches[0] : switches[1]] if re.search(r"GPU \d ", line)]
     assert [re.findall(r"GPU (\d)", line)[0] for line in first if "─" in line] == ["0", "1", "2"]
     assert not any("root port" in line for line in lines)
 
 
-def test_the_slot_that_is_slower_than_its_card_is_marked_below_it(tmp_path: Path) -> None:
-    text = shown(read(SCENARIOS["7gforce"], tmp_path))
+def test_the_slot_that_is_slower_than_its_card_is_marked_below_it() -> None:
+    text = shown(machine_of("7gforce"))
     assert "0000:0d:00.0  gen 3 x8 of x16" in text
     after = text[text.index("GPU 6") :]
     assert "<- limited by 0000:09:11.0, gen 3 x8" in after
@@ -77,15 +76,15 @@ def test_a_bridge_that_limits_several_gpus_is_marked_at_the_switch() -> None:
     assert marked.endswith("<- 0000:00:01.0, gen 3 x4, limits GPU 0-1")
 
 
-def test_switches_behind_switches_are_deeper_than_these(tmp_path: Path) -> None:
-    text = shown(read(SCENARIOS["sixteen"], tmp_path))
+def test_switches_behind_switches_are_deeper_than_these() -> None:
+    text = shown(machine_of("sixteen"))
     outer, inner = depth_of(text, "switch  0000:02:00.0"), depth_of(text, "switch  0000:10:00.0")
     assert outer < inner < depth_of(text, "GPU 0 ")
     assert text.index("NUMA 0") < text.index("GPU 7 ") < text.index("NUMA 1") < text.index("GPU 8 ")
 
 
-def test_nvlinks_stand_beside_their_gpu(tmp_path: Path) -> None:
-    text = shown(read(SCENARIOS["dgx1"], tmp_path), 120)
+def test_nvlinks_stand_beside_their_gpu() -> None:
+    text = shown(machine_of("dgx1"), 120)
     row = next(line for line in text.splitlines() if "GPU 5 " in line)
     assert row.endswith("NVLink: 1 to GPU 1,4,6-7")
 

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.runs.anomaly import MARKS_RESOLUTION_S, AnomalyCheck, find_anomalies, reference_of
@@ -225,7 +225,6 @@ def test_a_step_that_lacks_a_tower_is_passed_over() -> None:
 marks = st.tuples(st.floats(0, 10), st.floats(0, 10))
 
 
-@settings(max_examples=60)
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(marks, min_size=n, max_size=n), max_size=20)))
 def test_any_marks_give_a_verdict(rows: list[list[tuple[float, float]]]) -> None:
     steps: list[Step] = [step(n, row) for n, row in enumerate(rows, 1)]

@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.runs.steadiness import MAX_STEPS, MIN_STEPS, steady, steady_from
@@ -25,7 +25,6 @@ def test_a_step_in_the_level_ends_the_warm_up_where_it_is(level: float, before: 
     assert steady_from([factor * level] * before + [level] * (before + MIN_STEPS)) == before
 
 
-@settings(deadline=None)
 @given(level=LEVELS, seed=SEEDS, before=st.integers(5, 40))
 def test_noise_does_not_hide_a_step_and_moves_it_by_few(level: float, seed: int, before: int) -> None:
     times = noisy(2 * level, before, seed) + noisy(level, 100, seed + 1)
@@ -50,7 +49,6 @@ def test_a_ramp_that_does_not_end_is_never_steady(level: float, length: int, gro
     assert steady_from([level * (1 + growth * number) for number in range(length)]) is None
 
 
-@settings(deadline=None)
 @given(
     level=LEVELS,
     seed=SEEDS,
@@ -74,7 +72,6 @@ def test_steps_that_alternate_between_two_levels_are_steady() -> None:
     assert found <= 2
 
 
-@settings(deadline=None)
 @given(seed=SEEDS, share=st.floats(0.0, 0.2))
 def test_noise_alone_is_steady_soon(seed: int, share: float) -> None:
     found = steady_from(noisy(0.1, 200, seed, share))

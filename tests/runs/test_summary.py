@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.runs.anomaly import find_anomalies
@@ -197,7 +197,6 @@ def test_the_result_survives_its_file() -> None:
     assert schema.decode(schema.encode(result), Result, origin="result.json") == result
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, len(EVENTS)), st.integers(0, len(EVENTS)))
 def test_every_beginning_of_a_run_gives_a_result_and_counts_only_grow(a: int, b: int) -> None:
     shorter, longer = (summarise(EVENTS[:length]) for length in sorted((a, b)))
@@ -208,7 +207,6 @@ def test_every_beginning_of_a_run_gives_a_result_and_counts_only_grow(a: int, b:
     assert shorter.failure is None or shorter.failure.kind == "unfinished"
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, len(FILE)))
 def test_a_file_that_is_cut_anywhere_can_be_reported(length: int) -> None:
     data = FILE[:length]

@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.values.errors import InputError
@@ -22,7 +22,6 @@ def test_a_loss_that_is_not_a_number_is_null() -> None:
     assert decode_line(line) == step(3, [(0.1, 0.2)], loss=None)
 
 
-@settings(max_examples=200)
 @given(st.integers(0, sum(map(len, LINES))))
 def test_a_file_cut_at_any_byte_gives_the_events_that_are_whole(length: int) -> None:
     whole = b"".join(LINES)[:length]

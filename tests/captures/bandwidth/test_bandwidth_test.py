@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import detect
@@ -215,7 +215,6 @@ rates = st.integers(1, 99_999_9).map(lambda tenths: tenths / 10)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(RATES)), rates, min_size=1), st.sampled_from(["MB", "GB"]))
-@settings(max_examples=60, deadline=None)
 def test_any_run_that_is_written_is_read_back(told: dict[str, float], unit: str) -> None:
     _, bandwidth = read(written("A", told, unit=unit))
     scale = 1000 if unit == "MB" else 1
@@ -223,7 +222,6 @@ def test_any_run_that_is_written_is_read_back(told: dict[str, float], unit: str)
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.DataObject) -> None:
     lines = (written("A", RATES) * 2).splitlines()
     kept = data.draw(st.permutations(lines))[: data.draw(st.integers(0, len(lines)))]

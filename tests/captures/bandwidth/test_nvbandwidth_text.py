@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import detect
@@ -328,7 +328,6 @@ cells = st.integers(1, 99_999_99).map(lambda hundredths: hundredths / 100)
     st.sampled_from(["\n", "\r\n"]),
     st.sampled_from(["", "  ", "> "]),
 )
-@settings(max_examples=60, deadline=None)
 def test_any_matrix_that_is_written_is_read_back(row: list[float], eol: str, quoting: str) -> None:
     heading = "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)"
     lines = nvbandwidth.table("host_to_device_memcpy_ce", heading, [row]).splitlines()
@@ -341,7 +340,6 @@ PRINTED = {value for row in (*ROW, *PAIRS) for value in row if value}
 
 
 @given(st.data())
-@settings(max_examples=120, deadline=None)
 def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.DataObject) -> None:
     lines = WHOLE.splitlines()
     how = data.draw(st.sampled_from(["cut", "shuffle", "drop"]))

@@ -2,7 +2,7 @@ import string
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import detect
@@ -255,7 +255,6 @@ def matrices(draw: st.DrawFn) -> tuple[str, list[list[float]]]:
 
 
 @given(matrices(), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "    ", "> ", "| "]))
-@settings(max_examples=60, deadline=None)
 def test_any_matrix_that_is_written_is_read_back(
     written: tuple[str, list[list[float]]], eol: str, quoting: str
 ) -> None:
@@ -274,7 +273,6 @@ CONNECTIVITY = {0.0, 1.0}  # shuffled, its rows may come to stand below another 
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.DataObject) -> None:
     lines = WHOLE.splitlines()
     how = data.draw(st.sampled_from(["cut", "shuffle", "junk", "drop"]))

@@ -4,8 +4,6 @@ import gzip
 import io
 import json
 import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from gputopo.probes.pci import nodes
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.captures import samples
+from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
 
@@ -151,7 +150,6 @@ def test_inspect_reads_a_copied_tree_from_the_command_line(copied: Path, tmp_pat
     packed = tmp_path / "tree.tar.gz"
     packed.write_bytes(samples.packed(copied))
     for path in (copied, packed):
-        command = [sys.executable, "-m", "gputopo", "inspect", "--from", str(path), "--json"]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        ran = commands.run("-m", "gputopo", "inspect", "--from", str(path), "--json")
         assert ran.returncode == 0, ran.stderr
         assert json.loads(ran.stdout)["machine"]["source"] == "sysfs"

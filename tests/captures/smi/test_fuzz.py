@@ -4,10 +4,11 @@ import random
 import re
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures.detect import Format
@@ -42,6 +43,7 @@ OWN = {
 }
 
 
+@cache
 def samples(kind: str) -> list[str]:
     found = sorted(CAPTURES.glob(KINDS[kind][1]))
     return [OWN[kind], *(path.read_text(encoding="utf-8") for path in found)]
@@ -124,7 +126,6 @@ def read(module: Format, text: str) -> Machine | GputopoError:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_a_broken_output_gives_an_error_in_words_or_only_what_it_says(kind: str, data: st.DataObject) -> None:
     module = KINDS[kind][0]

@@ -48,16 +48,13 @@ def number(text: str | None) -> float | None:
 
 
 @pytest.mark.parametrize("path", [*XML, *TEXT, *CSV], ids=lambda path: path.name)
-def test_a_machine_has_no_number_that_its_capture_lacks(path: Path) -> None:
+def test_a_machine_has_every_line_and_no_number_that_its_capture_lacks_and_reasons_for_the_rest(
+    path: Path,
+) -> None:
     text = path.read_text(encoding="utf-8")
     machine = detect.read_text(text, origin=path.name)
     assert machine.gpus
     assert made_up(machine, text) == []
-
-
-@pytest.mark.parametrize("path", [*XML, *TEXT, *CSV], ids=lambda path: path.name)
-def test_every_line_is_understood_and_every_absent_fact_has_its_reason(path: Path) -> None:
-    machine = detect.read_text(path.read_text(encoding="utf-8"), origin=path.name)
     assert machine.unread == ()
     for gpu in machine.gpus:
         for name in absent(msgspec.to_builtins(gpu)):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputopo.captures.topo import matrix as topo_matrix
@@ -46,7 +46,6 @@ def assert_same(machine: Machine, matrix: Invented) -> None:
     st.booleans(),
     st.sampled_from(AROUND),
 )
-@settings(deadline=None, max_examples=50)
 def test_any_style_of_paste_gives_the_cells_of_the_text(
     matrix: Invented,
     style: Callable[[Invented], list[str]],
@@ -73,21 +72,18 @@ def test_any_style_of_paste_gives_the_cells_of_the_text(
 
 
 @given(matrices.matrices(), st.sampled_from([80, 100, 132]), st.sampled_from([40, 173]))
-@settings(deadline=None, max_examples=50)
 def test_a_wrapped_terminal_gives_the_cells_of_the_text(matrix: Invented, width: int, run: int) -> None:
     text = matrices.wrapped(matrices.spaced(matrix), width, run)
     assert_same(topo_matrix.parse("\n".join(text), origin="paste"), matrix)
 
 
 @given(matrices.matrices(), st.sampled_from([80, 100]))
-@settings(deadline=None, max_examples=50)
 def test_lines_broken_by_a_terminal_give_the_cells_of_the_text(matrix: Invented, width: int) -> None:
     text = matrices.broken(matrices.spaced(matrix), width)
     assert_same(topo_matrix.parse("\n".join(text), origin="paste"), matrix)
 
 
 @given(matrices.matrices(most_gpus=6), st.data())
-@settings(deadline=None, max_examples=50)
 def test_a_cut_text_is_refused_or_gives_only_links_of_the_whole(
     matrix: Invented, data: st.DataObject
 ) -> None:
@@ -103,7 +99,6 @@ def test_a_cut_text_is_refused_or_gives_only_links_of_the_whole(
 
 
 @given(matrices.matrices(most_gpus=6), st.data())
-@settings(deadline=None, max_examples=100)
 def test_a_damaged_text_never_gives_a_link_that_is_not_in_it(matrix: Invented, data: st.DataObject) -> None:
     letters = list("\n".join(data.draw(st.sampled_from([matrices.tabbed, matrices.spaced]))(matrix)))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -131,7 +126,6 @@ def _assert_supported(machine: Machine, text: str) -> None:
 @given(st.text(max_size=400))
 @example("GPU0 GPU1\nGPU0 X")
 @example("GPU0\nGPU0 X GPU0 X")
-@settings(deadline=None)
 def test_any_text_is_refused_in_a_line_or_gives_only_what_is_in_it(text: str) -> None:
     refused = ""
     try:

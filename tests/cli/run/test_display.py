@@ -1,8 +1,5 @@
 """What is shown of runs while they go, where a disk is full: the text is lost, not the training."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,8 +8,8 @@ import pytest
 from gputopo.values import schema
 from gputopo.values.events import RunFinished, read_events
 from gputopo.values.result import Result
+from tests.kit import commands
 
-ROOT = Path(__file__).parents[3]
 FULL = Path("/dev/full")
 
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
@@ -45,16 +42,13 @@ def run(tmp_path: Path, *options: object, full: str) -> Shown:
     (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
     paths = {"GPUTOPO_ROOT": tmp_path / "root", "GPUTOPO_HOME": tmp_path / "home"}
     with FULL.open("w") as disk:
-        done = subprocess.run(
-            [sys.executable, "-c", COMMAND, *map(str, options)],
-            env={**os.environ, **{name: str(path) for name, path in paths.items()}},
-            cwd=ROOT,
-            stdout=subprocess.PIPE if full == "stderr" else disk,
-            stderr=subprocess.PIPE if full == "stdout" else disk,
-            text=True,
-            timeout=60,
+        done = commands.run(
+            *("-c", COMMAND, *map(str, options)),
+            out=None if full == "stderr" else disk.fileno(),
+            err=None if full == "stdout" else disk.fileno(),
+            **{name: str(path) for name, path in paths.items()},
         )
-    return Shown(done.returncode, done.stdout or "", (done.stderr or "").splitlines())
+    return Shown(done.returncode, done.stdout, done.stderr.splitlines())
 
 
 def assert_ran_to_its_end(folder: Path) -> None:

@@ -3,10 +3,9 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
@@ -14,8 +13,7 @@ from gputopo.launch.supervise import run_folder as runs
 from gputopo.values import schema
 from gputopo.values.result import Result
 from tests.cli.conftest import Call
-
-ROOT = Path(__file__).parents[3]
+from tests.kit import commands
 
 
 @pytest.mark.parametrize(
@@ -83,21 +81,16 @@ def test_an_interrupted_command_reports_what_was_measured(
     tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
     (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
-    environment = {**os.environ, "GPUTOPO_ROOT": str(tmp_path / "root")}
-    with subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, str(tmp_path / "out")],
-        env=environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as command:
-        assert command.stderr is not None
-        while not command.stderr.readline().startswith("step 1:"):
-            assert command.poll() is None
-        command.send_signal(signum)
-        out, _ = command.communicate(timeout=60)
-    assert command.returncode == code
-    result = schema.decode(out, Result, origin="stdout")
+    arguments = ("-c", INTERRUPTED, str(tmp_path / "out"))
+    with TemporaryFile() as out, commands.started(
+        *arguments, out=out.fileno(), GPUTOPO_ROOT=str(tmp_path / "root")
+    ) as (command, err):
+        while not (line := err.readline()).startswith("step 1:"):
+            assert line
+        os.kill(command.pid, signum)
+        err.read()
+        assert command.wait(60) == code
+        out.seek(0)
+        result = schema.decode(out.read(), Result, origin="stdout")
     assert (result.status, result.steps, result.exit_code) == ("interrupted", 1, code)
     assert schema.decode((tmp_path / "out/result.json").read_bytes(), Result, origin="file") == result

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.cli.plan_options import PlanOptions
@@ -299,7 +299,6 @@ for _given, _, _ in GIVEN:
         VALUES.setdefault(_name, []).append(_value)
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     names=st.lists(st.sampled_from(sorted(VALUES)), max_size=8, unique=True),
     model=st.sampled_from(["alexnet", "resnet20", "mlp", "keras:ResNet50", "mine:build"]),

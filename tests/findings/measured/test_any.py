@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -66,7 +66,6 @@ BARE = Machine(
 
 
 @given(SESSIONS, st.sampled_from([BARE, sound(3), Machine(source="empty")]))
-@settings(max_examples=60)
 def test_any_samples_get_a_verdict_that_can_be_written_down(session: Bandwidth, machine: Machine) -> None:
     found = find_bandwidth(replace(machine, bandwidth=session))
     for finding in found:
@@ -79,7 +78,6 @@ def test_any_samples_get_a_verdict_that_can_be_written_down(session: Bandwidth, 
 
 
 @given(SESSIONS)
-@settings(max_examples=50)
 def test_a_session_does_not_differ_from_itself(session: Bandwidth) -> None:
     found = bandwidth_difference(session, session)
     assert (found.changes, found.appeared, found.gone, found.failing) == ((), (), (), ())

@@ -6,10 +6,8 @@ from gputopo.probes.cuda.pattern import block
 
 for name in (
     "cuda.bindings.driver",
-    "gputopo.probes.cuda.engine",
-    "gputopo.probes.session.measuring",
     "tests.kit.cuda.layouts",
-    "tests.kit.nvml",
+    "tests.kit.preloaded",
 ):
     importlib.import_module(name)
 block(0)

@@ -4,19 +4,31 @@ import atexit
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 from tests.kit.cuda.build import library
 from tests.kit.cuda.scenario import CudaSpec
-from tests.kit.forks import Done, Server
+from tests.kit.forks import Done, Program, Server
 
 
 def run_program(spec: CudaSpec, *arguments: str, given: bytes = b"", timeout_s: float = 100.0) -> Done:
     """Run `-m MODULE ARGUMENTS` on a box in a process of its own, a fork: see `forks`."""
     with tempfile.TemporaryDirectory() as folder:
         return _server().run(arguments, environment(spec, Path(folder)), timeout_s, given)
+
+
+@contextmanager
+def started(spec: CudaSpec, *arguments: str, out: int) -> Iterator[tuple[Program, IO[str]]]:
+    """Start a program on a box; return it and what it writes to its standard error, `out` being its output."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _server().started(arguments, environment(spec, Path(folder)), out) as program,
+    ):
+        yield program
 
 
 @cache

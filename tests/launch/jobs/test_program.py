@@ -1,4 +1,4 @@
-"""The user's own program. Each test starts a launcher in a process of its own, as a shell would."""
+"""The user's own program. Each test has a launcher in a process of its own, as a shell would."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ import pytest
 
 from gputopo.launch.jobs.program import check_program
 from gputopo.values.errors import UsageError
+from tests.kit import commands
 
 LAUNCHER = (
     "import os, sys; from gputopo.launch.jobs.program import run_program; "
@@ -20,20 +21,9 @@ LAUNCHER = (
 SAFETY_S = 60  # of tests that hang; nothing waits for it
 
 
-def start(*program: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, *program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def finish(*program: str, typed: str = "") -> tuple[int, str, str]:
-    with start(*program) as launcher:
-        out, err = launcher.communicate(typed, timeout=SAFETY_S)
-    return launcher.returncode, out, err
+    done = commands.run("-c", LAUNCHER, *program, given=typed)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 77])
@@ -71,12 +61,10 @@ while True:
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT"])
 def test_a_signal_to_the_launcher_reaches_the_program(name: str) -> None:
-    with start(sys.executable, "-c", REPORTS) as launcher:
-        assert launcher.stdout is not None
-        assert launcher.stdout.readline() == "ready\n"
-        launcher.send_signal(signal.Signals[name])
-        out, _ = launcher.communicate(timeout=SAFETY_S)
-    assert (launcher.returncode, out) == (9, f"{name}\n")
+    with commands.started("-c", LAUNCHER, sys.executable, "-c", REPORTS) as (launcher, printed):
+        assert printed.readline() == "ready\n"
+        os.kill(launcher.pid, signal.Signals[name])
+        assert (printed.read(), launcher.wait(SAFETY_S)) == (f"{name}\n", 9)
 
 
 def test_the_program_starts_with_no_signal_blocked_or_ignored() -> None:
@@ -86,11 +74,10 @@ def test_the_program_starts_with_no_signal_blocked_or_ignored() -> None:
 
 
 def test_a_program_does_not_outlive_a_launcher_that_is_killed() -> None:
-    with start(sys.executable, "-c", REPORTS) as launcher:
-        assert launcher.stdout is not None
-        assert launcher.stdout.readline() == "ready\n"
-        launcher.kill()
-        assert launcher.stdout.read() == "SIGTERM\n"  # and then the end: nobody holds the pipe any more
+    with commands.started("-c", LAUNCHER, sys.executable, "-c", REPORTS) as (launcher, printed):
+        assert printed.readline() == "ready\n"
+        os.kill(launcher.pid, signal.SIGKILL)
+        assert printed.read() == "SIGTERM\n"  # and then the end: nobody holds the pipe any more
 
 
 STOPS_ITS_LAUNCHER_AND_ENDS = """

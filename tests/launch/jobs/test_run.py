@@ -2,8 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ from gputopo.values.events import (
     Sample,
     Step,
 )
+from tests.kit import commands
 from tests.kit_workers import misbehave
 from tests.launch.jobs.supervised import Run
 from tests.launch.specs import cpu_spec
@@ -113,16 +113,9 @@ supervise(cpu_spec(), RunFolder(Path({str(tmp_path)!r})), print, environment=dic
     command=lambda spec, fd: (sys.executable, "-I", {misbehave.__file__!r},
         "tells_its_pid_to_a_fifo_and_hangs", str(spec), str(fd)))
 """
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "FIFO": str(fifo), "PYTHONPATH": str(root)}
-    with (
-        subprocess.Popen(
-            [sys.executable, "-c", launcher], env=environment, stdout=subprocess.DEVNULL
-        ) as parent,
-        fifo.open() as lines,
-    ):
+    with commands.started("-c", launcher, FIFO=str(fifo)) as (parent, _), fifo.open() as lines:
         worker = int(lines.readline())
-        parent.kill()
+        os.kill(parent.pid, signal.SIGKILL)
         # The end of the file: the worker, its only writer, is gone, though nobody may have reaped it yet.
         assert lines.read() == ""
     assert worker != parent.pid

@@ -5,7 +5,7 @@ import re
 from typing import TypeVar
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report.bandwidth.view import bandwidth_markdown, bandwidth_view
@@ -16,7 +16,6 @@ from tests.invented_machines import invented_machine
 
 Told = TypeVar("Told", bound=msgspec.Struct)
 PLACES = ("host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:11", "gpu:0,1", "\x1b[31m")
-some = settings(max_examples=40, deadline=None)
 
 
 def told(seed: int) -> tuple[Machine, Bandwidth]:
@@ -39,7 +38,6 @@ def told(seed: int) -> tuple[Machine, Bandwidth]:
     )
 
 
-@some
 @given(st.integers(0, 2**32), st.integers(40, 200))
 def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int, width: int) -> None:
     machine, bandwidth = told(seed)
@@ -49,7 +47,6 @@ def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int,
     assert re.search(r"^Findings$", text, re.MULTILINE)
 
 
-@some
 @given(st.integers(0, 2**32))
 def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
     machine, bandwidth = told(seed)

@@ -23,7 +23,7 @@ from gputopo.values.machine import (
     UtilizationPercent,
 )
 from gputopo.values.subject import Subject
-from tests.kit.machines import read as read_machine
+from tests.kit.machines import machine_of
 from tests.kit.scenarios import SCENARIOS
 from tests.report.metrics.exposition_grammar import Family, read
 
@@ -107,8 +107,8 @@ def test_a_gpu_that_is_joining_or_has_no_nvswitches_has_no_more_series_than_is_k
 
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
-def test_names_and_kinds_follow_the_rules_of_the_ecosystem(scenario: str, tmp_path: Path) -> None:
-    found = families(read_machine(SCENARIOS[scenario], tmp_path))
+def test_names_and_kinds_follow_the_rules_of_the_ecosystem(scenario: str) -> None:
+    found = families(machine_of(scenario))
     assert len(found) > 20
     for name, family in found.items():
         assert re.fullmatch(r"gputopo_[a-z0-9]+(_[a-z0-9]+)*", name)

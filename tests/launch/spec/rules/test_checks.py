@@ -106,7 +106,6 @@ def specs(draw: st.DrawFn) -> RunSpec:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(spec=specs())
 def test_whatever_is_combined_the_advice_leads_to_a_run_that_is_not_refused(spec: RunSpec) -> None:
     for _ in range(2 * len(RULES)):
@@ -124,7 +123,6 @@ def test_whatever_is_combined_the_advice_leads_to_a_run_that_is_not_refused(spec
     check(spec)
 
 
-@settings(max_examples=60, deadline=None)
 @given(spec=specs())
 def test_a_rule_does_not_apply_to_what_it_advises(spec: RunSpec) -> None:
     for rule in RULES:
@@ -275,7 +273,7 @@ def test_every_rule_can_apply() -> None:
     """So that none is dead behind another one's words."""
     seen: set[int] = set()
 
-    @settings(max_examples=800, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=800, database=None, derandomize=True)
     @given(spec=specs())
     def collect(spec: RunSpec) -> None:
         seen.update(number for number, rule in enumerate(RULES) if rule.when(spec))

@@ -1,0 +1,23 @@
+"""What commands have in common: imported once in the server of the processes that run them (`commands`)."""
+
+import importlib
+import pkgutil
+
+import gputopo
+
+_NEED_TENSORFLOW = ("compare", "data", "models", "train")
+
+
+def _import_all(name: str) -> None:
+    package = importlib.import_module(name)
+    for module in pkgutil.iter_modules(package.__path__, f"{name}."):
+        if module.name.startswith(tuple(f"gputopo.launch.{room}" for room in _NEED_TENSORFLOW)):
+            continue
+        if module.ispkg:
+            _import_all(module.name)
+        elif not module.name.endswith(".__main__"):
+            importlib.import_module(module.name)
+
+
+_import_all(gputopo.__name__)
+importlib.import_module("tests.kit.command")
