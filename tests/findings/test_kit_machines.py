@@ -1,12 +1,9 @@
 """The machines of the test kit, read as the real ones are: what is told of them is true, and no more."""
 
-from pathlib import Path
-
 import pytest
 
 from gputopo.findings import find
 from tests.kit.machines import machine_of
-from tests.kit.scenarios import SCENARIOS
 
 TRUE = {
     "7gforce": {"pcie.slot_narrow", "clocks.core_differs", "machine.mixed_models"},

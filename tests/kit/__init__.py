@@ -12,7 +12,8 @@
   (`fake.raise_xid`), and lists every call in `calls` and every call that would change a setting in `writes`.
   Use it as `with installed(fake): ...`.
 - `sysfs`: `write_tree(scenario, folder)` writes the same machine as /sys, /proc and /dev under a folder.
-- `machines`: `read(scenario, folder)` does both and gives the Machine that gputopo reads; `machine_of(name)` once.
+- `machines`: `read(scenario, folder)` does both and gives the Machine that gputopo reads, `machine_of(name)`
+  once for all tests.
 - `command`: `python -m tests.kit.command 7gforce+lost@3 -- inspect --json` runs the command line on such a
   machine, with faults if wanted, in a process of its own; `--tree FOLDER` keeps the tree for the next time.
 - `cuda`: a double of libcuda.so.1 in C for the same machines, with faults of its own in words;

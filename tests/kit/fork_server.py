@@ -6,6 +6,7 @@ come four files: one for the program's process id and, when it has ended, its ex
 standard streams. It ends when there is nothing more to read.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -41,7 +42,8 @@ def main() -> None:
             for file in streams:
                 os.close(file)
             os.write(answer, b"%d\n" % program)
-            os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
+            with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+                os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
             os._exit(0)
         os.close(answer)
         _run(json.loads(message), streams)
@@ -67,11 +69,13 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
 
 
 def _open_streams() -> None:
-    """Open the standard streams as a fresh interpreter does: whether a line is buffered depends on the file."""
+    """Open the standard streams as a fresh interpreter does: on a terminal, lines are not buffered."""
     encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
-    sys.stdin = open(0, encoding=encoding, closefd=False)
-    sys.stdout = open(1, "w", encoding=encoding, closefd=False)
-    sys.stderr = open(2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False)
+    sys.stdin = open(0, encoding=encoding, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding=encoding, closefd=False)  # noqa: SIM115
+    sys.stderr = open(  # noqa: SIM115
+        2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False
+    )
 
 
 if __name__ == "__main__":

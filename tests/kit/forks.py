@@ -66,7 +66,9 @@ class Server:
             )
         self.threads = int(self._requests.recv(16) or 0)
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]) -> Program:
+    def start(
+        self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]
+    ) -> Program:
         """Start `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS` with these files as its standard streams."""
         request = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
         reading, writing = os.pipe()

@@ -20,4 +20,5 @@ def _import_all(name: str) -> None:
 
 
 _import_all(gputopo.__name__)
-importlib.import_module("tests.kit.command")
+for name in ("faults", "nvml", "sysfs"):
+    importlib.import_module(f"tests.kit.{name}")

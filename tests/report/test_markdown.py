@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,6 @@ from gputopo.report.matrix import matrix_view
 from gputopo.values.machine import Contradiction, Gpu, Machine, Unread
 from gputopo.values.subject import Subject
 from tests.kit.machines import machine_of
-from tests.kit.scenarios import SCENARIOS
 
 
 def shown(machine: Machine, *findings: Finding) -> str:

@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,8 +31,7 @@ def depth_of(text: str, words: str) -> int:
 
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
-def test_every_gpu_and_nic_of_a_box_stands_in_its_tree_within_80_columns(
-    scenario: str) -> None:
+def test_every_gpu_and_nic_of_a_box_stands_in_its_tree_within_80_columns(scenario: str) -> None:
     machine = machine_of(scenario)
     text = shown(machine)
     assert max(map(len, text.splitlines())) <= 78

@@ -82,9 +82,10 @@ def test_an_interrupted_command_reports_what_was_measured(
 ) -> None:
     (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
     arguments = ("-c", INTERRUPTED, str(tmp_path / "out"))
-    with TemporaryFile() as out, commands.started(
-        *arguments, out=out.fileno(), GPUTOPO_ROOT=str(tmp_path / "root")
-    ) as (command, err):
+    with (
+        TemporaryFile() as out,
+        commands.started(*arguments, out=out.fileno(), GPUTOPO_ROOT=str(tmp_path / "root")) as (command, err),
+    ):
         while not (line := err.readline()).startswith("step 1:"):
             assert line
         os.kill(command.pid, signum)

@@ -23,7 +23,7 @@ def run_program(spec: CudaSpec, *arguments: str, given: bytes = b"", timeout_s: 
 
 @contextmanager
 def started(spec: CudaSpec, *arguments: str, out: int) -> Iterator[tuple[Program, IO[str]]]:
-    """Start a program on a box; return it and what it writes to its standard error, `out` being its output."""
+    """Start a program on a box; return it and what it writes to stderr, `out` being its output."""
     with (
         tempfile.TemporaryDirectory() as folder,
         _server().started(arguments, environment(spec, Path(folder)), out) as program,
