@@ -61,7 +61,7 @@ class Server:
                 [sys.executable, "-m", "tests.kit.fork_server", *modules],
                 env=dict(environment),
                 cwd=ROOT,
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
             )
         self.threads = int(self._requests.recv(16) or 0)
