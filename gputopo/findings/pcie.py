@@ -72,20 +72,21 @@ SHARED_TIMES = Threshold(
     "quarter of its link when all copy at once. Ours",
 )
 
+_USUAL_WIDTH = Case(
+    "fewer lanes, as is usual for this model in servers and clouds",
+    "None needed where the server or instance gives this model no more lanes. If its documentation promises "
+    "more, report it to the operator.",
+    "info",
+)
+_USUAL = "usual for this model in servers and clouds"
+
 WIDTH_DEGRADED = Rule(
     "pcie.width_degraded",
     title="PCIe link with fewer lanes than card and slot support",
     remedy="Power off, reseat card and riser, clean the contacts, try another slot. See the board manual: "
     "the slot may share lanes with another slot or with storage.",
     severities=("warning", "info"),
-    cases={
-        "usual": Case(
-            "fewer lanes, as is usual for this model in servers and clouds",
-            "None needed where the server or instance gives this model no more lanes. If its documentation "
-            "promises more, report it to the operator.",
-            "info",
-        )
-    },
+    cases={"usual": _USUAL_WIDTH},
 )
 GENERATION_DEGRADED = Rule(
     "pcie.generation_degraded",
@@ -109,6 +110,7 @@ SLOT_NARROW = Rule(
     "riser.",
     severities=("warning", "info"),
     thresholds=(NARROW_LANES,),
+    cases={"usual": _USUAL_WIDTH},
 )
 SLOT_SLOWER = Rule(
     "pcie.slot_slower",
@@ -183,9 +185,9 @@ def width_fault(gpu: Gpu, lanes: int | None, when: str, evidence: dict[str, Any]
         return None
     says = f"PCIe link on {lanes} of {top} lanes{when}"
     if _is_usual(gpu, lanes):
-        usual = WIDTH_DEGRADED.cases["usual"]
-        says = f"{says}, usual for this model in servers and clouds"
-        return WIDTH_DEGRADED.fault(gpu, says, evidence, usual.severity, remedy=usual.remedy)
+        return WIDTH_DEGRADED.fault(
+            gpu, f"{says}, {_USUAL}", evidence, _USUAL_WIDTH.severity, remedy=_USUAL_WIDTH.remedy
+        )
     return WIDTH_DEGRADED.fault(gpu, says, evidence)
 
 
@@ -358,15 +360,16 @@ def _narrow_slot(gpu: Gpu, nodes: Nodes) -> Fault | None:
     lanes = gpu.pcie.width_max if known else gpu.pcie.width_now
     if card is None or not lanes or lanes >= card:
         return None
-    if not known and (_is_usual(gpu, lanes) or _is_soldered(gpu)):
+    usual = _is_usual(gpu, lanes)
+    if not known and (usual or _is_soldered(gpu)):
         return None
+    evidence = _link_evidence(gpu) | {"card_width": card, "card_width_source": source}
+    if usual:
+        says = f"x{card} card in an x{lanes} slot, {_USUAL}"
+        return SLOT_NARROW.fault(gpu, says, evidence, _USUAL_WIDTH.severity, remedy=_USUAL_WIDTH.remedy)
     where = f"in an x{lanes} slot or riser" if known else f"on an x{lanes} link; slot width not reported"
-    return SLOT_NARROW.fault(
-        gpu,
-        f"x{card} card {where}",
-        _link_evidence(gpu) | {"card_width": card, "card_width_source": source},
-        "warning" if lanes <= NARROW_LANES.value else "info",
-    )
+    severity: Severity = "warning" if lanes <= NARROW_LANES.value else "info"
+    return SLOT_NARROW.fault(gpu, f"x{card} card {where}", evidence, severity)
 
 
 def _older_slot(gpu: Gpu) -> Fault | None:

@@ -62,6 +62,10 @@ def test_eight_lanes_are_usual_for_models_of_clouds(name: str) -> None:
     (width,) = [one for one in found if one.id == "pcie.width_degraded"]
     assert (width.severity, "usual for this model" in width.says) == ("info", True)
     assert (width.remedy or "").startswith("None needed")
+    slot = every_gpu(name=name, pcie={"width_now": 8, "width_max": 8})(sound(1))
+    (narrow,) = [one for one in find(slot) if one.id == "pcie.slot_narrow"]
+    assert narrow.says.endswith("x16 card in an x8 slot, usual for this model in servers and clouds")
+    assert narrow.remedy == width.remedy
 
 
 @pytest.mark.parametrize("idle", [IDLE, {"pstate": "P8"}, {"throttle": {"mask": 1}}, {"pstate": None}])
