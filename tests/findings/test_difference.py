@@ -69,6 +69,7 @@ BUSY: dict[str, Any] = {
         ({"pcie": Pcie(gen_now=3), **BUSY}, {"pcie": Pcie(gen_now=1), **BUSY}, "PCIe gen now is 1, was 3"),
         ({"name": "card"}, {"name": "other card"}, "name is other card, was card"),
         ({"recovery_action": "none"}, {"recovery_action": "reset"}, "recovery action is reset, was none"),
+        ({"vbios_version": "1.1"}, {"vbios_version": "1.2"}, "VBIOS version is 1.2, was 1.1"),
         (
             {"nvlinks": (NvLink(link=2, active=True),)},
             {"nvlinks": (NvLink(link=2, active=False),)},

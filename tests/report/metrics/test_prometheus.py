@@ -74,6 +74,12 @@ def test_numbers_are_in_base_units() -> None:
     assert value(found, "gputopo_gpu_performance_state") == 2
 
 
+def test_the_firmware_versions_are_labels_of_the_gpu() -> None:
+    found = families(whole(vbios_version="86.04.50.00.01", gsp_firmware_version="550.163.01"))
+    labels = {"vbios_version": "86.04.50.00.01", "gsp_firmware_version": "550.163.01"}
+    assert value(found, "gputopo_gpu_info", **labels) == 1
+
+
 @pytest.mark.parametrize(("action", "needed"), [("none", 0), ("drain and reset", 1)])
 def test_what_the_driver_asks_for_is_a_series_with_its_word(action: str, needed: int) -> None:
     found = families(whole(recovery_action=action))
