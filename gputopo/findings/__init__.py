@@ -84,6 +84,8 @@ CHECKS = (
     sources.contradictions,
     sources.hidden_topology,
     sources.unknown_topology,
+    sources.doubtful_topology,
+    sources.cut_affinities,
     sources.unread_lines,
 )
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from gputopo.findings.rule import Finding, Rule, check, present
+from gputopo.findings.rule import Finding, Rule, Threshold, check, present
+from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
 from gputopo.values.fact_path import FactPath, fact_in_words
+from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -33,6 +35,27 @@ TOPOLOGY_HIDDEN = Rule(
     remedy="In a container bind-mount /sys, or run gputopo on the host. In a virtual machine measure: "
     "gputopo bandwidth finds the pairs that share a path.",
     severities=("info",),
+)
+TOPOLOGY_DOUBTFUL = Rule(
+    "topology.doubtful",
+    title="the topology matrix cannot be right as it stands",
+    remedy="Do not rely on it: measure the pairs with gputopo bandwidth. Read it outside of containers and "
+    "virtual machines where possible.",
+    severities=("warning",),
+)
+AFFINITY_CUT = Rule(
+    "numa.affinity_cut",
+    title="CPU affinity shows the CPUs of a job or container, not those near the GPU",
+    remedy="Run nvidia-smi topo -m outside of the job or container, or add the output of lscpu with --from.",
+    severities=("info",),
+    thresholds=(
+        Threshold(
+            "scattered CPUs",
+            doubts.MAX_CUT_CPUS,
+            "CPUs",
+            "nvidia-smi of older drivers shows six single CPUs at most; a NUMA node with GPUs has more. Ours",
+        ),
+    ),
 )
 UNREAD = Rule(
     "capture.unread",
@@ -98,6 +121,47 @@ def hidden_topology(machine: Machine) -> Iterator[Finding]:
                 "may differ from the real topology",
                 {"virtual_machine": virtual},
             )
+
+
+@check(TOPOLOGY_DOUBTFUL)
+def doubtful_topology(machine: Machine) -> Iterator[Finding]:
+    """Report classes that the legend of `nvidia-smi topo -m` excludes, and NVLink models without NVLinks."""
+    within, across = doubts.sys_within_node(machine), doubts.near_across_nodes(machine)
+    nodes = {str(gpu.index): gpu.numa_node for gpu in present(machine)}
+    if within:
+        yield _doubt("SYS between GPUs of one NUMA node", within, {"numa_nodes": nodes})
+    if across:
+        yield _doubt("NODE or closer between GPUs of different NUMA nodes", across, {"numa_nodes": nodes})
+    for name in doubts.lacks_nvlinks(machine):
+        yield TOPOLOGY_DOUBTFUL.finding(
+            MACHINE,
+            f"no NVLink between any two {name}, a model that has them: hidden by a virtual machine, or down",
+            {"model": name},
+            remedy="Run nvidia-smi nvlink -s on the host. Measure the pairs with gputopo bandwidth.",
+        )
+
+
+def _doubt(what: str, pairs: doubts.Pairs, evidence: dict[str, Any]) -> Finding:
+    return TOPOLOGY_DOUBTFUL.finding(
+        MACHINE,
+        f"{what} ({pairs_in_words(pairs)}): an artefact of a virtual machine, the firmware or the driver",
+        {"pairs": [f"{a}-{b}" for a, b in pairs], **evidence},
+    )
+
+
+@check(AFFINITY_CUT)
+def cut_affinities(machine: Machine) -> Iterator[Finding]:
+    """Report CPU affinities that cannot be those of a NUMA node."""
+    cut = doubts.cut_affinities(machine)
+    if cut:
+        gpus = [one.gpu for one in cut]
+        words = "; ".join(dict.fromkeys(f"{one.cpus or 'no CPU'} ({one.why})" for one in cut))
+        those = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
+        yield AFFINITY_CUT.finding(
+            Subject.of_gpus(gpus),
+            f"CPU affinity of {those} is not that of a NUMA node: {words}",
+            {"cpu_affinity": {str(one.gpu): one.cpus for one in cut}},
+        )
 
 
 @check(UNREAD)

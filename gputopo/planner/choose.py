@@ -19,6 +19,7 @@ from gputopo.planner.placement_rule import place_variables
 from gputopo.planner.reasons import (
     Links,
     distance_reasons,
+    doubt_reasons,
     farthest_words,
     model_reasons,
     named_reason,
@@ -32,7 +33,8 @@ from gputopo.planner.reasons import (
 )
 from gputopo.planner.request import Request, check, gpus_in_words, ps_gpu, troubles, usable
 from gputopo.planner.subsets import FoundSet, TooManySetsError, closest_sets
-from gputopo.topology.hops import is_within, islands, links_by_pair, nearness
+from gputopo.topology.doubts import believed_links
+from gputopo.topology.hops import is_within, islands, nearness
 from gputopo.values import all_reduce
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop, Machine
@@ -83,7 +85,7 @@ class _Choice:
 
     def __init__(self, machine: Machine, request: Request, keep: int) -> None:
         self.machine, self.request = machine, request
-        self.links: Links = links_by_pair(machine)
+        self.links: Links = believed_links(machine)
         self.pool, self.left_out = usable(machine, request)
         self.speeds = pair_speeds(machine.bandwidth)
         self.measured = self._measured(self.pool)
@@ -223,7 +225,7 @@ class _Choice:
         if len(gpus) == 1:
             return []  # nothing is between a GPU and itself
         if self.measured is None:
-            said = distance_reasons(self.links, gpus, others)
+            said = [*distance_reasons(self.links, gpus, others), *doubt_reasons(self.machine, self.pool)]
             if self.machine.bandwidth is not None and len(self.pool) > 1:
                 said.append(not_used(self.machine.bandwidth, unmeasured(self.speeds, self.pool)))
             return said

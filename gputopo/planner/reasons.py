@@ -6,8 +6,10 @@ from itertools import combinations
 
 from gputopo.findings import Finding
 from gputopo.planner.request import gpus_in_words
+from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, nearness
 from gputopo.topology.reduction_groups import reduction_groups
+from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Link, Machine
 
 Links = Mapping[tuple[int, int], Link]
@@ -31,6 +33,26 @@ def distance_reasons(links: Links, gpus: Sequence[int], others: Sequence[int]) -
     if nearest != name:
         return [said, f"the closest pairs to choose from are {nearest}"]
     return [f"{said}: no pair to choose from is closer"] if name != "unknown" else [said]
+
+
+def doubt_reasons(machine: Machine, pool: Collection[int]) -> list[str]:
+    """Return why the topology of the GPUs to choose from is not to be relied on."""
+    doubted = [pair for pair in doubts.sys_within_node(machine) if set(pair) <= set(pool)]
+    reasons = []
+    if doubted:
+        reasons.append(
+            f"SYS within one NUMA node ({pairs_in_words(doubted)}) counts as NODE: the matrix "
+            "is not reliable, measure with gputopo bandwidth"
+        )
+    if any(set(pair) <= set(pool) for pair in doubts.near_across_nodes(machine)):
+        reasons.append(
+            "the matrix shows GPUs of different NUMA nodes as closer than SYS: measure with gputopo bandwidth"
+        )
+    reasons += [
+        f"no NVLink between any two {name} in the matrix: measure with gputopo bandwidth"
+        for name in doubts.lacks_nvlinks(machine)
+    ]
+    return reasons
 
 
 def farthest_words(links: Links, gpus: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ Cause = Literal[
     "bar1",
     "virtual_machine",
     "container",
+    "gpu",
     "unknown",
 ]
 
@@ -80,6 +81,10 @@ CAUSES: dict[Cause, Words] = {
     "container": Words(
         "container: may hide the devices and memory that P2P needs",
         "Compare with nvidia-smi topo -p2p r outside of it. Start it with --ipc=host and all GPUs.",
+    ),
+    "gpu": Words(
+        "the driver does not support P2P between these GPUs (GPU_NOT_SUPPORTED)",
+        None,
     ),
     "unknown": Words(
         "unknown cause",
@@ -184,10 +189,13 @@ def _cause(machine: Machine, link: Link, found: tuple[str, ...]) -> Cause:
         # Under one switch no chipset is between the GPUs; ACS, which turns P2P off, may be.
         if not (link.hop is not None and link.hop <= Hop.PXB and _has_acs(machine)):
             return "chipset"
-    return _by_surroundings(machine, pair)
+    surroundings = _by_surroundings(machine, pair)
+    if surroundings is None:
+        return "gpu" if "GPU_NOT_SUPPORTED" in found else "unknown"
+    return surroundings
 
 
-def _by_surroundings(machine: Machine, pair: list[Gpu]) -> Cause:
+def _by_surroundings(machine: Machine, pair: list[Gpu]) -> Cause | None:
     if _has_acs(machine):
         return "acs"
     if machine.host.iommu == "translated":
@@ -196,7 +204,7 @@ def _by_surroundings(machine: Machine, pair: list[Gpu]) -> Cause:
         return "bar1"
     if _virtual(machine):
         return "virtual_machine"
-    return "container" if machine.host.container not in (None, "none") else "unknown"
+    return "container" if machine.host.container not in (None, "none") else None
 
 
 def _has_acs(machine: Machine) -> bool:

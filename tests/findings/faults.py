@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.values.machine import Contradiction, GpuProcess, Machine, NumaNode, NvLink, PciNode, Unread
+from gputopo.values.machine import Contradiction, GpuProcess, Hop, Machine, NumaNode, NvLink, PciNode, Unread
 from tests.findings.boxes import (
     ROOT,
     UP,
@@ -189,6 +189,8 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     ),
     "driver of two versions": (driver(kernel_module_version="535.54.03"), {"driver.version_mismatch"}),
     "container": (all_of(host(container="docker"), doubted(pci=())), {"topology.hidden"}),
+    "SYS within a node": (pair(0, 1, hop=Hop.SYS), {"topology.doubtful"}),
+    "CPUs of a job": (gpu(1, cpu_affinity="4,9"), {"numa.affinity_cut"}),
     "contradiction": (
         doubted(contradictions=(Contradiction(fact="gpus[1].name", said={"a": "x", "b": "y"}),)),
         {"machine.contradiction"},

@@ -1,8 +1,8 @@
 import pytest
 
 from gputopo.findings import find
-from gputopo.values.machine import GpuProcess
-from tests.findings.boxes import all_of, every_gpu, gpu, sound
+from gputopo.values.machine import GpuProcess, Hop
+from tests.findings.boxes import all_of, every_gpu, gpu, pair, sound
 from tests.findings.faults import IDLE, process, two_nodes
 
 
@@ -43,7 +43,11 @@ def test_the_order_is_not_judged_where_cuda_was_not_asked() -> None:
 
 
 def test_gpus_of_two_nodes_with_their_own_cpus_are_fine() -> None:
-    machine = all_of(two_nodes, *(gpu(n, numa_node=1, cpu_affinity="20-39") for n in (2, 3)))(sound())
+    machine = all_of(
+        two_nodes,
+        *(gpu(n, numa_node=1, cpu_affinity="20-39") for n in (2, 3)),
+        *(pair(a, b, hop=Hop.SYS) for a in (0, 1) for b in (2, 3)),
+    )(sound())
     assert find(machine) == ()
 
 

@@ -33,7 +33,8 @@ def test_pairs_that_one_cause_keeps_apart_are_told_once() -> None:
 
 def test_pairs_that_can_never_be_peers_are_no_finding() -> None:
     across = [pair(a, b, hop=Hop.SYS, **OFF) for a in (0, 1) for b in (2, 3)]
-    assert find(all_of(*across)(sound())) == ()
+    far = [gpu(index, numa_node=1) for index in (2, 3)]
+    assert find(all_of(*across, *far)(sound())) == ()
 
 
 def test_all_pairs_of_a_box_are_named_in_short() -> None:

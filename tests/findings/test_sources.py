@@ -86,3 +86,18 @@ def test_a_contradiction_says_of_what_it_is(fact: str, id: str, subject: str, wo
     assert (found.subject.text, found.severity) == (subject, "warning")
     assert found.says.startswith(words)
     assert found.says.endswith("y (b); the first is used")
+
+
+def test_classes_that_the_legend_excludes_are_doubted_with_the_pairs() -> None:
+    machine = all_of(*(pair(a, b, hop=Hop.SYS) for a, b in combinations(range(4), 2)))(sound())
+    (found,) = find(machine)
+    assert (found.id, found.severity) == ("topology.doubtful", "warning")
+    assert "SYS between GPUs of one NUMA node" in found.says
+    assert len(found.evidence["pairs"]) == 6
+    assert "gputopo bandwidth" in (found.remedy or "")
+
+
+def test_the_cpus_of_a_job_are_not_taken_for_those_of_a_numa_node() -> None:
+    (found,) = find(every_gpu(cpu_affinity="0,2,4")(sound()))
+    assert (found.id, found.severity, found.subject.text) == ("numa.affinity_cut", "info", "gpus:0-3")
+    assert "0,2,4" in found.says

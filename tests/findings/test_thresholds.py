@@ -36,6 +36,7 @@ THRESHOLDS = {
     ("memory.many_retired_pages", "retired pages"): 60,
     ("numa.far_slow", "slow copies with a far NUMA node"): 0.9,
     ("numa.far_slow", "very slow copies with a far NUMA node"): 0.5,
+    ("numa.affinity_cut", "scattered CPUs"): 6,
     ("nvlink.down", "GPUs that are all connected by NVLink"): 3,
     ("nvlink.errors", "NVLink CRC errors"): 100,
     ("nvlink.errors", "NVLink packet replays"): 100,

@@ -275,3 +275,15 @@ def test_one_unknown_uuid_makes_all_of_them_indices() -> None:
         plan_environment(machine_with("GPU-a", None, "GPU-c"), (0, 2))["CUDA_VISIBLE_DEVICES"]
         == "GPU-a,GPU-c"
     )
+
+
+def test_sys_within_one_numa_node_counts_as_node_and_the_plan_says_so() -> None:
+    links = {(0, 1): Hop.SYS, (0, 2): Hop.SYS, (1, 2): Hop.NODE}
+    machine = Machine(
+        source="a test",
+        gpus=(Gpu(index=0, numa_node=0), Gpu(index=1, numa_node=1), Gpu(index=2, numa_node=0)),
+        links=tuple(Link(a=a, b=b, hop=hop, nvlinks=0) for (a, b), hop in links.items()),
+    )
+    reasons = " ".join(plan(machine, Request(num_gpus=2)).choice.reasons)
+    assert "SYS within one NUMA node (GPUs 0 and 2) counts as NODE" in reasons
+    assert "gputopo bandwidth" in reasons

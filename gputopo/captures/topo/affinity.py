@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gputopo.captures.topo.lines import Column
 from gputopo.captures.topo.table import Row
+from gputopo.topology.doubts import looks_cut
 from gputopo.values.fact_path import EVERY, at_gpu, at_numa_node
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import NumaNode
@@ -125,6 +126,8 @@ def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Map
         return f"it is the memory of GPU {own_memory[node]}, with which no GPU's CPUs are named"
     if not known:
         return "none of its GPUs has a readable CPU affinity"
+    if any(map(looks_cut, known)):
+        return "its GPUs name a few scattered CPUs: what a job or container may use"
     if any(a != b and a & b for a in known for b in known):
         return "its GPUs name CPU lists that overlap and differ"
     others = frozenset().union(
