@@ -88,6 +88,6 @@ class Read:
 
 
 def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]:
-    """Offer each line that is not empty to `take`, with its number; give the numbers of those it took."""
+    """Offer each line that is not empty to `take`, with its number; return the numbers of those it took."""
     lines = ((number, plain(line)) for number, line in enumerate(text.splitlines(), 1))
     return frozenset(number for number, line in lines if line and take(number, line))

@@ -96,7 +96,7 @@ def _head(document: dict[str, Any]) -> Report:
 
 
 def _add(report: Report, case: dict[str, Any]) -> list[str]:
-    """Add one testcase; give what of it is no reading."""
+    """Add one testcase; return what of it is no reading."""
     test, status = case["name"], _text(case.get("status"))
     if status == "Waived":
         tests.waive(report, test, _text(case.get("error")))

@@ -4,7 +4,7 @@ Which GPU sends is taken from what each test is described to do (`nvbandwidth -l
 headings, which name the side that asks first: in a read test the row's GPU fetches from the column's, in a
 write test it sends to it. The bidirectional tests time one direction while the other runs too, so those
 numbers are one-way ones in a `group`; since 0.6 both are given between GPUs, and their total is
-`bidirectional`; up to 0.5 those of kernels between GPUs give only the total. `all_to_host` and `host_to_all`
+`bidirectional`; up to 0.5 those of kernels between GPUs have only the total. `all_to_host` and `host_to_all`
 run on all GPUs at once. `device_local_copy` counts the bytes copied once; ours, counting them read and
 written, is twice that. Host memory is page-locked in all tests.
 """
@@ -78,7 +78,7 @@ class Report:
 
 
 def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
-    """Add a matrix; give row and word of the cells that are no reading: all of a test that is not known."""
+    """Add a matrix; return row and word of the cells that are no reading: all of a test that is not known."""
     if not is_known(matrix.test):
         report.not_measured.append(
             NotMeasured(what=f"{SOURCE} {matrix.test}", reason="this test is not one that gputopo reads")

@@ -115,7 +115,7 @@ class _Reader:
         return True
 
     def finish(self) -> set[int]:
-        """Turn the tables into samples; give the lines with a cell that is no reading."""
+        """Turn the tables into samples; return the lines with a cell that is no reading."""
         strange: set[int] = set()
         for table in self.tables:
             if not table.rows:

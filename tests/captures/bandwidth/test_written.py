@@ -26,6 +26,7 @@ def read(text: str) -> tuple[Machine, Bandwidth]:
     assert machine.unread == ()
     assert machine.contradictions == ()
     assert machine.bandwidth.complete
+    assert not any("which version" in note for note in machine.bandwidth.notes)
     return machine, machine.bandwidth
 
 
@@ -36,6 +37,8 @@ def check(written: Machine, text: str) -> None:
     assert machine.gpus == written.gpus
     assert machine.links == written.links
     assert machine.driver == written.driver
+    versions = (bandwidth.driver_version, bandwidth.cuda_version)
+    assert versions == (expected.driver_version, expected.cuda_version)
     assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected.samples))
     assert sorted(map(repr, bandwidth.not_measured)) == sorted(map(repr, expected.not_measured))
 
@@ -135,13 +138,12 @@ def test_all_tests_of_nvbandwidth_on_a_real_machine_are_read(
     check_nvbandwidth(Random(name), REAL[name], version, form, nvbandwidth.cases(version))
 
 
-@pytest.mark.parametrize("case", nvbandwidth.cases((0, 8)), ids=lambda case: case.name)
 @pytest.mark.parametrize(("form", "version"), NVBANDWIDTHS)
 def test_one_test_of_nvbandwidth_alone_is_a_whole_output(
-    form: nvbandwidth.Form, version: nvbandwidth.Version, case: nvbandwidth.Case
+    form: nvbandwidth.Form, version: nvbandwidth.Version
 ) -> None:
-    if case in nvbandwidth.cases(version):
-        check_nvbandwidth(Random(7), REAL["4 RTX 3090"], version, form, [case])
+    for case in nvbandwidth.cases(version):
+        check_nvbandwidth(Random(case.name), REAL["4 RTX 3090"], version, form, [case])
 
 
 @pytest.mark.parametrize("csv", [False, True])
@@ -168,7 +170,7 @@ def test_bandwidthtest_of_each_gpu_is_read(era: str, mode: bandwidthtest.Mode, c
         random.shuffle(runs)
         check(written, "\n".join(runs))
 
-    each_seed(8, body)
+    each_seed(6 if mode == "shmoo" else 12, body)
 
 
 @pytest.mark.parametrize("csv", [False, True])
@@ -188,9 +190,9 @@ def test_bandwidthtest_of_all_gpus_together_is_no_speed_of_any(era: str, csv: bo
         s.median_gb_per_s or 0 for s in written.bandwidth.samples if (s.kind, s.bytes) == ("h2d", sizes[0])
     )
     assert f"h2d of {sizes[0]} bytes for each of 4 devices" in bandwidth.not_measured[0].what
-    told = re.search(r"([\d.e+]+) GB/s", bandwidth.not_measured[0].reason)
-    assert told is not None
-    assert float(told[1]) == pytest.approx(first, rel=1e-5)
+    reported = re.search(r"([\d.e+]+) GB/s", bandwidth.not_measured[0].reason)
+    assert reported is not None
+    assert float(reported[1]) == pytest.approx(first, rel=1e-5)
 
 
 CAPTURED: dict[str, Callable[[Machine], str]] = {

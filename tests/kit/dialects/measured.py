@@ -64,10 +64,10 @@ def has_access(written: Machine, one: Gpu, other: Gpu) -> bool:
     return one.index == other.index or (link is not None and link.p2p_read == "OK")
 
 
-def numbers(random: Random, step: float = 0.01, most: int = 999_999) -> Numbers:
-    """Return a source of numbers that a tool prints in steps, from one step to `most` of them."""
+def numbers(random: Random, step: float = 0.01, max_steps: int = 999_999) -> Numbers:
+    """Return a source of numbers that a tool prints in steps, from one step to `max_steps` of them."""
     decimals = len(f"{step:g}".partition(".")[2])
-    return lambda: round(random.choice((1, most, random.randint(1, most))) * step, decimals)
+    return lambda: round(random.choice((1, max_steps, random.randint(1, max_steps))) * step, decimals)
 
 
 def with_samples(written: Machine, samples: Iterable[Sample], source: str) -> Machine:

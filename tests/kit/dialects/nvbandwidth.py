@@ -166,8 +166,8 @@ class _Table:
 
     def heading(self, version: Version) -> str:
         """The line above the matrix."""
-        said = self.case.older if version < (0, 5) and self.case.older else self.case.heading
-        return said.replace(" bandwidth", f" {self.part} bandwidth") if self.part else said
+        words = self.case.older if version < (0, 5) and self.case.older else self.case.heading
+        return words.replace(" bandwidth", f" {self.part} bandwidth") if self.part else words
 
 
 def _tables(case: Case, version: Version) -> list[_Table]:
