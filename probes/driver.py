@@ -75,7 +75,7 @@ def _seen(facts: DriverFacts) -> list[str]:
     ]
     others = sorted({driver for driver in facts.bound if driver not in (None, _MODULE)} - {None}, key=str)
     if others:
-        seen.append(f"the kernel driver {' and '.join(str(name) for name in others)} holds the device")
+        seen.append(f"the kernel driver {' and '.join(str(name) for name in others)} is bound to the device")
     for name, access in (("/dev/nvidiactl", facts.control_node), ("/dev/nvidia0", facts.gpu_node)):
         if access != "ok":
             seen.append(f"{name} {'is not there' if access == 'absent' else 'may not be opened'}")

@@ -1,6 +1,6 @@
 """Reads the computer around the GPUs from /proc and /sys under a root folder.
 
-With another root than "/" only that folder is read, so a copied or generated tree gives its own answers.
+With another root than "/" only that folder is read, so a copied or generated tree answers for itself.
 """
 
 import os
@@ -76,7 +76,7 @@ def cpu_list(cpus: Iterable[int]) -> str:
 
 
 def _completed(host: Host) -> Host:
-    """Ask psutil for the counts that /proc and /sys of this machine did not give (gVisor and the like)."""
+    """Ask psutil for the counts that /proc and /sys of this machine lack (gVisor and the like)."""
     if None not in (host.physical_cores, host.logical_cpus, host.memory_mib):
         return host
     import psutil  # 25 ms, and rarely needed

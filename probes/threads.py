@@ -1,4 +1,4 @@
-"""Threads that work in memory which is given back afterwards: none is at work any more when they are left."""
+"""Threads that use memory which is freed afterwards: all have ended when the call returns."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -8,46 +8,46 @@ T = TypeVar("T")
 
 
 class NoThreadsError(OSError):
-    """The system gives no more threads (a limit of processes, as containers have)."""
+    """The system starts no more threads (a limit of processes, as containers have)."""
 
 
 class _Crew:
-    """Who is at work now. Thread.join is not asked: an interrupted one takes a thread for ended that is not.
+    """The running threads. Not Thread.join: after an interruption it reports a running thread as ended.
 
     (CPython 3.11, `Thread._wait_for_tstate_lock`: it releases the lock that the thread itself still holds.)
     """
 
     def __init__(self) -> None:
         self._news = threading.Condition()
-        self._at_work = self._ended = 0
+        self._running = self._ended = 0
         self._closed = False
 
     def enter(self) -> bool:
-        """Begin to work; False: nobody may any more."""
+        """Register a thread; False: closed, it must not start."""
         with self._news:
-            self._at_work += not self._closed
+            self._running += not self._closed
             return not self._closed
 
     def leave(self) -> None:
-        """End one's work."""
+        """Unregister a thread."""
         with self._news:
-            self._at_work -= 1
+            self._running -= 1
             self._ended += 1
             self._news.notify_all()
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many have ended their work."""
+        """Wait until so many have ended."""
         with self._news:
             self._news.wait_for(lambda: self._ended >= count)
 
     def close(self) -> None:
-        """Let nobody begin, and wait for who is at work; an interruption is raised only then."""
+        """Let no thread start, and wait for the running ones; an interruption is raised only then."""
         interruption: KeyboardInterrupt | None = None
         while True:
             try:
                 with self._news:
                     self._closed = True
-                    self._news.wait_for(lambda: not self._at_work)
+                    self._news.wait_for(lambda: not self._running)
                 break
             except KeyboardInterrupt as error:
                 interruption = error
@@ -56,21 +56,21 @@ class _Crew:
 
 
 def at_once(tasks: Sequence[Callable[[], T]], abort: Callable[[], None] = lambda: None) -> list[T]:
-    """Run tasks, each in a thread of its own, and give what they gave, in order.
+    """Run tasks, each in its own thread, and return their results in order.
 
-    All have ended when it comes back, also where it is interrupted. `abort` is called before that is waited
+    All have ended when it returns, also where it is interrupted. `abort` is called before that is waited
     for: tasks that wait for one another must then go on. Raises NoThreadsError, and what the first of the
     tasks in order raised.
     """
     crew = _Crew()
-    given: dict[int, T] = {}
+    results: dict[int, T] = {}
     raised: dict[int, Exception] = {}
 
     def run(number: int, task: Callable[[], T]) -> None:
         if not crew.enter():
             return
         try:
-            given[number] = task()
+            results[number] = task()
         except Exception as error:  # noqa: BLE001 (raised again, below)
             raised[number] = error
         finally:
@@ -87,4 +87,4 @@ def at_once(tasks: Sequence[Callable[[], T]], abort: Callable[[], None] = lambda
         crew.close()
     if raised:
         raise raised[min(raised)]
-    return [given[number] for number in range(len(tasks))]
+    return [results[number] for number in range(len(tasks))]

@@ -15,7 +15,7 @@ class Watcher(Monitor):
     """Keeps NVML, the handles of `gpus` (indices of the machine) and an event set open; a context manager.
 
     `xid_reason`: why Xid errors are not reported, in NVML's words, None while they are: some drivers
-    refuse events to anybody but root, some cards have none. `now` gives seconds since the epoch.
+    refuse events to anybody but root, some cards have none. `now` returns seconds since the epoch.
     Raises NotReadError with NVML's reason if NVML cannot be opened; a GPU that is lost raises nothing.
     """
 
@@ -29,7 +29,7 @@ class Watcher(Monitor):
         self.xid_reason: str | None = None
         self._listen()
 
-    def moment(self) -> MachineSample:
+    def observe(self) -> MachineSample:
         """Return a sample of all GPUs and the Xid errors since the one before. Never raises, never waits."""
         xids = self._xids()
         return MachineSample(time_s=self._now(), gpus=self.sample(), xids=xids)
@@ -56,9 +56,9 @@ class Watcher(Monitor):
         if self._events is None:
             return ()
         try:
-            told = self._nvml.xids(self._events)
+            reported = self._nvml.xids(self._events)
         except NotReadError as error:
             self.xid_reason = error.reason  # a lost GPU may spoil the whole event set, for good or for now
             return ()
         self.xid_reason = None
-        return tuple(Xid(code=code, gpu=self._gpus_by_handle.get(number)) for number, code in told)
+        return tuple(Xid(code=code, gpu=self._gpus_by_handle.get(number)) for number, code in reported)

@@ -32,7 +32,7 @@ _ROOM_BYTES = 2**30
 _SLOW = ("sessions", "tensorflow")
 _WITHOUT_TENSORFLOW = "not tensorflow"
 _ALL_NEED_IT = "\npytestmark = pytest.mark.tensorflow\n"
-_TOGETHER = ("tests/launch/core/inputs/",)  # one process gives what all files of the folder read
+_TOGETHER = ("tests/launch/core/inputs/",)  # one process writes what all files of the folder read
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def needs_tensorflow(path: Path) -> bool:
-    """Tell, without importing it, whether all tests of a file need TensorFlow, which the file may import."""
+    """Return, without importing it, whether all tests of a file need TensorFlow."""
     return path.suffix == ".py" and _ALL_NEED_IT in path.read_text(encoding="utf-8")
 
 
@@ -103,7 +103,7 @@ def _let_programs_hear_signals() -> None:
 
 
 def _keep_bytecode(config: pytest.Config) -> None:
-    """Let the hundreds of programs under test compile each module once, where none may be kept beside it.
+    """Let the hundreds of programs under test compile each module once, where none may be cached beside it.
 
     Not for tests with TensorFlow, which is so large that compiling it anew costs more than is saved.
     """

@@ -12,7 +12,7 @@ MEASURED_AT = 1_795_000_000.0  # 2026-11-18 11:06:40 UTC
 
 
 def machine_with(gpus: int) -> Machine:
-    """Gives a machine with PCI addresses, in pairs behind a switch."""
+    """Return a machine with PCI addresses, in pairs behind a switch."""
     return Machine(
         source="test",
         host=Host(cpu_model="A CPU"),
@@ -28,7 +28,7 @@ def machine_with(gpus: int) -> Machine:
 
 
 def pair(source: int, destination: int, speed: float, *, staged: bool = False) -> Sample:
-    """Gives one copy between GPUs, alone."""
+    """Return one copy between GPUs, alone."""
     return Sample(
         kind="p2p_staged" if staged else "p2p_direct",
         source=f"gpu:{source}",
@@ -41,7 +41,7 @@ def pair(source: int, destination: int, speed: float, *, staged: bool = False) -
 
 
 def host_samples(gpu: int) -> list[Sample]:
-    """Gives the copies of one GPU with the host: alone, at once, pageable; and inside it."""
+    """Return the copies of one GPU with the host: alone, at once, pageable; and inside it."""
     place, extra = f"gpu:{gpu}", gpu / 10
     seen = (Conditions(gpu=gpu, readings=3, pstate="P0", pcie_gen=3, pcie_width=16),)
     to = Sample(kind="h2d", source="host", destination=place, pinned=True, bytes=2**25)
@@ -60,7 +60,7 @@ def host_samples(gpu: int) -> list[Sample]:
 
 
 def bandwidth_of(gpus: int = 4) -> Bandwidth:
-    """Gives what a whole session could have measured; the last pair copies faster through the host."""
+    """Return what a whole session could have measured; the last pair copies faster through the host."""
     last = (gpus - 2, gpus - 1)
     samples = [sample for gpu in range(gpus) for sample in host_samples(gpu)]
     for a, b in permutations(range(gpus), 2):

@@ -36,12 +36,12 @@ FRACTIONS = (0.0, 2.5, 8.0, 151.0, 1e300, float("nan"), float("inf"), -1.0)
 
 
 def machines() -> st.SearchStrategy[Machine]:
-    """Gives Machines whose every field was drawn by its type; what refers to another fits only sometimes."""
+    """Return Machines whose every field was drawn by its type; what refers to another fits only sometimes."""
     return st.integers(0, 2**32 - 1).map(invented_machine)
 
 
 def invented_machine(seed: int) -> Machine:
-    """Gives the Machine of a number: the same number, the same Machine."""
+    """Return the Machine of a number: the same number, the same Machine."""
     machine = _value(Machine, random.Random(seed))
     assert isinstance(machine, Machine)
     return machine

@@ -49,7 +49,7 @@ FOUR_AND_FOUR = "\n".join(
 
 
 def machine_of(matrix: str, source: str = "a test") -> Machine:
-    """Give the machine of a matrix. `?` is a pair of which nothing is known."""
+    """Return the machine of a matrix. `?` is a pair of which nothing is known."""
     rows = [line.split() for line in matrix.strip().splitlines()]
     links = (link_of(a, b, rows[a][b]) for a, b in combinations(range(len(rows)), 2))
     return Machine(
@@ -60,7 +60,7 @@ def machine_of(matrix: str, source: str = "a test") -> Machine:
 
 
 def link_of(a: int, b: int, word: str) -> Link | None:
-    """Give the link that a cell of the matrix stands for."""
+    """Return the link that a cell of the matrix stands for."""
     if word == "?":
         return None
     if word.startswith("NV"):
@@ -69,7 +69,7 @@ def link_of(a: int, b: int, word: str) -> Link | None:
 
 
 def changed(machine: Machine, index: int, **fields: object) -> Machine:
-    """Give the machine with other facts of one GPU."""
+    """Return the machine with other facts of one GPU."""
     gpus = tuple(
         msgspec.structs.replace(gpu, **fields) if gpu.index == index else gpu for gpu in machine.gpus
     )

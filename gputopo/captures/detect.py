@@ -1,4 +1,4 @@
-"""From what a person gives after `--from` to a Machine. The content decides the format, not the name."""
+"""From the files after `--from` to a Machine. The content decides the format, not the name."""
 
 import os
 import stat
@@ -14,19 +14,19 @@ from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
-_MOST_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
+_MAX_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
 _STDIN = "standard input"
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
 
 class Format(Protocol):
-    """What a module of this room offers for one format."""
+    """What a module of this package provides for one format."""
 
     READS: str  # what it reads, in words, for the list in an error
 
     def recognise(self, text: str) -> bool:
-        """Tell cheaply whether the text is, or tries to be, of this format."""
+        """Return, by a cheap test, whether the text is, or tries to be, of this format."""
 
     def parse(self, text: str, *, origin: str) -> Machine:
         """Read the text. Raises InputError that names `origin`."""
@@ -123,7 +123,7 @@ def _format_of(text: str, *, but: Format | None = None) -> Format | None:
 
 def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
     """Read the content of one file: a tar of a copied /sys, or text in any format. Raises InputError."""
-    if read_tree is not None and sysfs.is_archive(data) and len(data) <= _MOST_BYTES:
+    if read_tree is not None and sysfs.is_archive(data) and len(data) <= _MAX_BYTES:
         with sysfs.unpacked(data, origin=origin) as root:
             return read_tree(root)
     return read_text(_decoded(data, origin), origin=origin)
@@ -146,7 +146,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
 def _standard_input() -> bytes:
     if sys.stdin is None or sys.stdin.closed:
         raise InputError("standard input is closed", "pipe a capture into it, or name a file")
-    return sys.stdin.buffer.read(_MOST_BYTES + 1)
+    return sys.stdin.buffer.read(_MAX_BYTES + 1)
 
 
 def _content(path: Path) -> bytes:
@@ -156,7 +156,7 @@ def _content(path: Path) -> bytes:
                 f"{path} is a folder", "name a file in it, or the folder that holds a copied sys"
             )
         with open(path, "rb") as file:
-            return file.read(_MOST_BYTES + 1)
+            return file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}", _nearest(str(path))) from error
     except PermissionError as error:
@@ -180,8 +180,8 @@ def _nearest(source: str) -> str:
 
 def _decoded(data: bytes, origin: str) -> str:
     """Return the text. Raises InputError if it is none, or too long."""
-    if len(data) > _MOST_BYTES:
-        raise InputError(f"{origin} is larger than {_MOST_BYTES >> 20} MiB", "give the capture alone")
+    if len(data) > _MAX_BYTES:
+        raise InputError(f"{origin} is larger than {_MAX_BYTES >> 20} MiB", "give the capture alone")
     text = intake.decoded(data)
     if text is None:
         raise InputError(f"{origin} is a binary file, no text", f"give {_all_formats()}")

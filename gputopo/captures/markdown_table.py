@@ -61,15 +61,15 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin}: the row in line {odd.line} has {len(odd.cells)} cells", _HINT)
     titles = _header(text, rows[0])
     columns = _named(titles) if titles else _shaped(rows)
-    first_is_most = {
-        column: _first_is_most(titles[column] if titles else "", [row.cells[column] for row in rows])
+    first_is_max = {
+        column: _first_is_max(titles[column] if titles else "", [row.cells[column] for row in rows])
         for column, kind in columns.items()
         if kind in ("gen", "width")
     }
     gpus: list[Gpu] = []
     unread: list[Unread] = []
     for position, row in enumerate(rows):
-        gpu, left = _gpu(position, row, columns, first_is_most)
+        gpu, left = _gpu(position, row, columns, first_is_max)
         gpus.append(gpu)
         if left:
             unread.append(Unread(source=SOURCE, line=row.line, text=f"GPU {gpu.index}: {', '.join(left)}"))
@@ -143,7 +143,7 @@ def _all_in(cells: Sequence[str], allowed: Sequence[int]) -> bool:
     return all(int(number) in allowed for pair in pairs for number in pair.groups())
 
 
-def _first_is_most(title: str, cells: Sequence[str]) -> bool | None:
+def _first_is_max(title: str, cells: Sequence[str]) -> bool | None:
     """Return whether the first of each pair is the highest; None where neither title nor pairs show it."""
     words = re.findall(r"max|cur|now", title.lower())
     if len(set(words)) > 1:
@@ -155,7 +155,7 @@ def _first_is_most(title: str, cells: Sequence[str]) -> bool | None:
 
 
 def _gpu(
-    position: int, row: _Row, columns: Mapping[int, str], first_is_most: Mapping[int, bool | None]
+    position: int, row: _Row, columns: Mapping[int, str], first_is_max: Mapping[int, bool | None]
 ) -> tuple[Gpu, list[str]]:
     """Return the GPU of a row, and the cells of unknown content."""
     cells_of: dict[str, str] = {}
@@ -164,11 +164,11 @@ def _gpu(
     for column, cell in enumerate(row.cells):
         kind = columns.get(column)
         pair = _PAIR.fullmatch(cell)
-        most_first = first_is_most.get(column)
+        max_first = first_is_max.get(column)
         allowed = _GENERATIONS if kind == "gen" else _WIDTHS
-        if kind in ("gen", "width") and pair and most_first is not None and _all_in([cell], allowed):
+        if kind in ("gen", "width") and pair and max_first is not None and _all_in([cell], allowed):
             a, b = int(pair[1]), int(pair[2])
-            pairs[kind] = (a, b) if most_first else (b, a)
+            pairs[kind] = (a, b) if max_first else (b, a)
         elif kind is not None and _fits(kind, cell):
             cells_of[kind] = cell
         elif cell:

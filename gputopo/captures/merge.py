@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.captures.held import without_held
+from gputopo.captures.other_driver import without_gpus_of_other_drivers
 from gputopo.topology.matching import aligned, cuda_order, first_with_gpus
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.fact_path import FactPath, item, key_of, key_text, values_at, within
@@ -21,7 +21,7 @@ from gputopo.values.machine import Contradiction, Gpu, Hop, Machine
 
 _EMPTY_IS_KNOWN = "throttle.reasons"  # empty: not throttled; other empty lists are lists of nothing known
 _ONE_READING = "throttle"  # its mask and its reasons are of the same time and report the same
-# NCCL leaves root ports and downstream ports out of its tree, has the least of device and slot, and writes
+# NCCL leaves root ports and downstream ports out of its tree, has the minimum of device and slot, and writes
 # PHB for host bridges that it does not distinguish: any other source knows better.
 _VAGUE_SOURCE = "nccl xml"
 _VAGUE = frozenset({"root", "parent", "kind", "max_speed_gt_per_s", "max_width"})
@@ -36,7 +36,7 @@ def merge(machines: Sequence[Machine]) -> Machine:
     there is no machine.
     """
     distinct: list[Machine] = []
-    for machine in without_held(machines):
+    for machine in without_gpus_of_other_drivers(machines):
         if machine not in distinct:
             distinct.append(machine)
     if not distinct:
@@ -54,7 +54,7 @@ def _names(machines: Sequence[Machine]) -> list[str]:
 
 
 class _Merge:
-    """One merging: the captures, renumbered as the first one is, and the contradictions found on the way."""
+    """One merging: the captures, renumbered as the first one is, and the contradictions found."""
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.names = _names(machines)
@@ -78,12 +78,12 @@ class _Merge:
 
     def machine(self) -> Machine:
         """Return the merged machine."""
-        rooms = ("host", "driver", "gpus", "links", "nics", "pci")
+        sections = ("host", "driver", "gpus", "links", "nics", "pci")
         facts = {
-            room: self._fact(
-                room, [(n, getattr(m, room)) for n, m in zip(self.names, self.machines, strict=True)]
+            section: self._fact(
+                section, [(n, getattr(m, section)) for n, m in zip(self.names, self.machines, strict=True)]
             )
-            for room in rooms
+            for section in sections
         }
         merged = Machine(
             source=" + ".join(self.names),

@@ -1,6 +1,6 @@
 """gputopo's own JSON: `inspect --record` and `--json`, `bandwidth --json`, and the bundled machines.
 
-The fields of a `gputopo.bandwidth/1` stand beside its `machine`, which has no bandwidth of its own.
+The fields of a `gputopo.bandwidth/1` stand beside its `machine`, which has none itself.
 """
 
 import functools
@@ -27,7 +27,7 @@ _SUFFIX = ".json"
 
 
 class _Inspection(msgspec.Struct, tag_field="schema", tag="gputopo.inspect/1"):
-    """The part of an inspection that is read back; its findings are found anew."""
+    """The part of an inspection that is read back; its findings are computed again."""
 
     machine: Machine
 
@@ -96,8 +96,8 @@ def _check_bandwidth(bandwidth: Bandwidth, gpus: set[int], origin: str) -> None:
     for sample in bandwidth.samples:
         numbers = [sample.median_gb_per_s, sample.median_us, *sample.repeats_gb_per_s, *sample.repeats_us]
         if any(number is not None and not 0 <= number < math.inf for number in numbers):
-            way = f"{sample.kind} from {sample.source} to {sample.destination}"
-            raise InputError(f"{origin}: {way} has a number that no copy can have", _HINT)
+            copy = f"{sample.kind} from {sample.source} to {sample.destination}"
+            raise InputError(f"{origin}: {copy} has a number that no copy can have", _HINT)
 
 
 @functools.cache

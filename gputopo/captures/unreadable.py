@@ -84,7 +84,7 @@ def error(text: str, *, origin: str, formats: str) -> InputError:
         except RecursionError:
             return InputError(f"{origin} is JSON that is nested too deep", f"use {formats}")
         except ValueError as wrong:
-            hint = "copy the file again, or make it anew with gputopo"
+            hint = "copy the file again, or write it again with gputopo"
             return InputError(f"{origin} is not complete JSON: {wrong}", hint)
         return InputError(f"{origin} is JSON, but not of gputopo", f"use {formats}")
     return InputError(f"{origin} is in no format that gputopo reads", f"use {formats}")

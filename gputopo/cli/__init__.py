@@ -28,14 +28,14 @@ def run_command(arguments: Sequence[str]) -> int:
         printing.emit("")
         return code
     except GputopoError as error:
-        printing.tell(f"gputopo: {_one_line(error.what)}\n  {_one_line(error.hint)}\n")
+        printing.to_stderr(f"gputopo: {_one_line(error.what)}\n  {_one_line(error.hint)}\n")
         return int(error.exit_code)
     except KeyboardInterrupt:
-        printing.tell("gputopo: interrupted\n")
+        printing.to_stderr("gputopo: interrupted\n")
         return _INTERRUPTED
     except BrokenPipeError:
         for stream in (sys.stdout, sys.stderr):
-            printing.lead_nowhere(stream)
+            printing.redirect_to_null(stream)
         return _BROKEN_PIPE
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.plan_options import parse_gpu_list
-from gputopo.cli.printing import emit, show, tell
+from gputopo.cli.printing import emit, show, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.values.bandwidth import Level
 from gputopo.values.errors import ExitCode, InputError, UsageError
@@ -160,7 +160,7 @@ def _report(
     else:
         reached = _print_difference(judged, measured, old, options.shape, options.fail_on)
     if not measured.complete and not options.sources:
-        tell(INTERRUPTED_NOTE)
+        to_stderr(INTERRUPTED_NOTE)
         return INTERRUPTED
     if not options.sources and not _reached_a_gpu(measured):
         return ExitCode.HARDWARE
@@ -210,19 +210,19 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
     if not _reached_a_gpu(measured):
         why = why or "no GPU was measured"
     if why is not None:
-        tell(f"gputopo: not saved: {why}\n")
+        to_stderr(f"gputopo: not saved: {why}\n")
         return
     from gputopo.runs import history
 
     path = history.history_file()
     history.save(path, machine, measured, saved_at=time.time())
-    tell(f"gputopo: saved in {path}; plan and run use it\n")
+    to_stderr(f"gputopo: saved in {path}; plan and run use it\n")
 
 
 def _end(code: int) -> None:
     """End the process at once: a copy that hangs in the driver would block an orderly exit."""
     emit("")
-    tell("")
+    to_stderr("")
     os._exit(code)
 
 
@@ -239,9 +239,9 @@ def measure_links(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
     request = Request(gpus=options.gpus, level=options.level or "quick", numa=options.numa)
     try:
         with ProgressLine() as line:
-            return measure(machine, request, line.tell)
+            return measure(machine, request, line.show)
     except NoGpuMeasuredError as error:
-        tell(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}\n")
+        to_stderr(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}\n")
         return error.bandwidth
 
 
@@ -265,7 +265,7 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
     )
     changes = [f"missing: {name}" for at, name in then.items() if at not in now]
     changes += [f"new: {name}" for at, name in now.items() if at not in then]
-    tell(f"gputopo: this machine had other GPUs on {old.date}; {'; '.join(changes)}\n")
+    to_stderr(f"gputopo: this machine had other GPUs on {old.date}; {'; '.join(changes)}\n")
     return old
 
 

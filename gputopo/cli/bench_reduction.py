@@ -17,7 +17,7 @@ from gputopo.cli.bandwidth import (
     print_bandwidth,
     with_expected,
 )
-from gputopo.cli.printing import tell
+from gputopo.cli.printing import to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode, HardwareError, UsageError
@@ -60,7 +60,7 @@ def bench_reduction(
     found = findings.find_bandwidth(machine)
     print_bandwidth(machine, measured, found, shape)
     if not measured.complete:
-        tell(INTERRUPTED_NOTE)
+        to_stderr(INTERRUPTED_NOTE)
         return INTERRUPTED
     reached = fail_on is not None and findings.reaches(found, fail_on)
     return ExitCode.FINDINGS if reached else ExitCode.OK
@@ -124,4 +124,4 @@ def _fixed_cost(cost_us: dict[str, float]) -> tuple[str, ...]:
 
 
 def _show_progress(method: str, number: int, count: int) -> None:
-    tell(f"gputopo: reduction {number + 1} of {count}: {method}\n")
+    to_stderr(f"gputopo: reduction {number + 1} of {count}: {method}\n")

@@ -80,11 +80,11 @@ def _refuse_needless(given: Mapping[str, int | None], name: str, *, drawn: bool)
     for option in ("--images", "--side"):
         if given[option] is not None and not drawn:
             raise UsageError(
-                f"{option} does not go with --from: it is for drawn images", f"leave {option} out"
+                f"{option} cannot be combined with --from: it is for drawn images", f"leave {option} out"
             )
     if given["--files"] is not None and name == "cifar10":
         raise UsageError(
-            "--files does not go with --data-name cifar10: that has five training files",
+            "--files cannot be combined with --data-name cifar10: that has five training files",
             "leave --files out, or use --data-name imagenet",
         )
 

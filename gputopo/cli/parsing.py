@@ -104,18 +104,18 @@ class Command(TyperCommand):
             if word == "--":
                 behind, words = words, []
             elif word.startswith("-") and word != "-":
-                flag, equals, value = word.partition("=")
+                flag, has_value, value = word.partition("=")
                 option = by_flag.get(flag)
                 if option is None:
                     raise unknown_option(flag, by_flag, command)
                 if getattr(option, "is_flag", False):
-                    if equals:
+                    if has_value:
                         raise UsageError(f"{flag} takes no value", f"write {flag} alone")
                     texts[option.name] = True
                     continue
-                if not equals and not words:
+                if not has_value and not words:
                     raise UsageError(f"{flag} needs a value", f"give {flag} {option.metavar}: {option.help}")
-                text = value if equals else words.pop(0)
+                text = value if has_value else words.pop(0)
                 texts[option.name] = [*texts.get(option.name, ()), text] if option.multiple else text
             else:
                 before.append(word)

@@ -39,11 +39,11 @@ def _written() -> Iterator[None]:
 
 def unwritten(error: OSError) -> InputError:
     """Return the error for output that could not be written to stdout, and drop that output."""
-    forget_unwritten(sys.stdout)
+    drop_unwritten(sys.stdout)
     return InputError(f"cannot write the output: {error.strerror}", "write it where there is free space")
 
 
-def tell(text: str) -> None:
+def to_stderr(text: str) -> None:
     """Write text to stderr at once, or drop it: a lost message does not end the command.
 
     The stream stays as it is, since a program that is started inherits it.
@@ -52,12 +52,12 @@ def tell(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError as error:
-        if not went_with_terminal(error):
-            forget_unwritten(sys.stderr)
+        if not is_lost_terminal(error):
+            drop_unwritten(sys.stderr)
 
 
 @contextlib.contextmanager
-def talking() -> Iterator[None]:
+def tolerating_stderr_errors() -> Iterator[None]:
     """Redirect stderr to /dev/null where writing to it fails (a full disk, a lost terminal).
 
     Raises BrokenPipeError where the reader has closed the pipe, which ends the command.
@@ -67,11 +67,11 @@ def talking() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        went_with_terminal(error)  # redirects stdout too
-        lead_nowhere(sys.stderr)
+        is_lost_terminal(error)  # redirects stdout too
+        redirect_to_null(sys.stderr)
 
 
-def went_with_terminal(error: OSError) -> bool:
+def is_lost_terminal(error: OSError) -> bool:
     """Return whether an error of printing means that the terminal is gone, as when an ssh session breaks off.
 
     Further output to it is dropped, so that a run can still be ended and saved.
@@ -80,11 +80,11 @@ def went_with_terminal(error: OSError) -> bool:
         return False
     for stream in (sys.stdout, sys.stderr):
         if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
-            lead_nowhere(stream)
+            redirect_to_null(stream)
     return True
 
 
-def lead_nowhere(stream: TextIO) -> None:
+def redirect_to_null(stream: TextIO) -> None:
     """Redirect the stream to /dev/null, with what it could not write before."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: a stream without a file, as tests have
         null = os.open(os.devnull, os.O_WRONLY)
@@ -92,11 +92,11 @@ def lead_nowhere(stream: TextIO) -> None:
         os.close(null)
 
 
-def forget_unwritten(stream: TextIO) -> None:
+def drop_unwritten(stream: TextIO) -> None:
     """Drop what the stream could not write: Python would try it again at its end, and exit with 120."""
     with contextlib.suppress(OSError, ValueError):
         saved = os.dup(stream.fileno())
-        lead_nowhere(stream)
+        redirect_to_null(stream)
         stream.flush()
         os.dup2(saved, stream.fileno())
         os.close(saved)

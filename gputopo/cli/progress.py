@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
-from gputopo.cli.printing import forget_unwritten
+from gputopo.cli.printing import drop_unwritten
 from gputopo.report.layout import plain
 from gputopo.report.units import seconds
 
@@ -56,7 +56,7 @@ class ProgressLine:
         if self._live:
             self._write("\r\x1b[K")
 
-    def tell(self, progress: Progress) -> None:
+    def show(self, progress: Progress) -> None:
         """Show the progress of the session."""
         if self._live:
             width = max(shutil.get_terminal_size().columns - 1, 20)
@@ -73,7 +73,7 @@ class ProgressLine:
             self._stream.write(text)
             self._stream.flush()
         except OSError:
-            forget_unwritten(self._stream)
+            drop_unwritten(self._stream)
             self._live, self._quarter = False, _PLAIN_STEPS
 
 

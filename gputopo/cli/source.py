@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputopo.cli.printing import tell
+from gputopo.cli.printing import to_stderr
 from gputopo.values.errors import GputopoError
 from gputopo.values.option import Option
 
@@ -51,13 +51,13 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
     try:
         saved = history.latest(history.history_file(), machine)
     except GputopoError as error:
-        tell(f"gputopo: planned without measured bandwidth: {error.what}\n")
+        to_stderr(f"gputopo: planned without measured bandwidth: {error.what}\n")
         return machine
     if saved is None:
         return machine
     import msgspec
 
-    tell(f"gputopo: with the bandwidth measured on {saved.date}\n")
+    to_stderr(f"gputopo: with the bandwidth measured on {saved.date}\n")
     return msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gputopo import findings
-from gputopo.cli.printing import emit, show, tell
+from gputopo.cli.printing import emit, show, to_stderr
 from gputopo.findings import Finding, Severity
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gputopo.findings.watched import History
     from gputopo.values.machine import Machine
 
-MOMENT_SCHEMA = "gputopo.moment/1"
+SAMPLE_SCHEMA = "gputopo.moment/1"
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.watched/1"):
@@ -32,7 +32,7 @@ class Source(Protocol):
 
     xid_reason: str | None
 
-    def moment(self) -> MachineSample:
+    def observe(self) -> MachineSample:
         """Return the state of the GPUs now, and the errors since the previous call."""
 
 
@@ -50,7 +50,7 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
     from gputopo.probes.watch import Watcher
 
     if duration and duration < every:
-        tell(
+        to_stderr(
             f"gputopo: one reading: the next would come after {every:g} s, and --duration is {duration:g} s\n"
         )
     history = watching.History()
@@ -61,7 +61,7 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
     except NotReadError as error:
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
     found = watching.find_watched(machine, history)
-    _tell(found, shape, reason)
+    _print_findings(found, shape, reason)
     return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
 
 
@@ -77,7 +77,7 @@ def watch_source(
     show_sample = _shower(machine, source, shape, every_s)
     try:
         for _ in times:
-            sample = source.moment()
+            sample = source.observe()
             history.add(sample)
             show_sample(sample)
     except KeyboardInterrupt:
@@ -105,7 +105,7 @@ def ticks(
 
 def sample_line(sample: MachineSample) -> str:
     """Return a sample as one line of JSON with its schema first."""
-    document = {"schema": MOMENT_SCHEMA} | msgspec.to_builtins(sample)
+    document = {"schema": SAMPLE_SCHEMA} | msgspec.to_builtins(sample)
     return msgspec.json.encode(document).decode() + "\n"
 
 
@@ -140,7 +140,7 @@ def _require_gpus(machine: "Machine") -> None:
         )
 
 
-def _tell(found: tuple[Finding, ...], shape: str, xid_reason: str | None) -> None:
+def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | None) -> None:
     if shape == "json":
         emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
         return

@@ -20,7 +20,7 @@ QUICK_SECONDS = 48.0
 MIN_BYTES = LARGE_BYTES
 FEWEST_REPEATS = 3
 # No window copies more, however fast the copy: so much the engine can compare, every byte.
-MOST_BYTES = 512 * MIB
+MAX_BYTES = 512 * MIB
 
 # Before anything is known: about eight lanes of Gen3. A wrong guess costs one warm-up window.
 _GUESS_GB_PER_S = 6.0
@@ -87,14 +87,15 @@ class Speeds:
 def sizes(job: Job, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
     """Return the bytes of each copy for one window; all copies of it take equally long, as far as is known.
 
-    So none of them runs alone at the end while the slower ones still copy. A job that says its bytes keeps
-    them. Otherwise each copy gets at least MIN_BYTES, unless another is more than MOST_BYTES faster.
+    So none of them runs alone at the end while the slower ones still copy. A job with a given number of
+    bytes keeps them. Otherwise each copy gets at least MIN_BYTES, unless another is more than MAX_BYTES
+    faster.
     """
     if job.bytes is not None:
         return (job.bytes,) * len(job.copies)
     rates = [speeds.of(copy) * GB for copy in job.copies]
     seconds = max(effort.window_s, MIN_BYTES / min(rates))
-    seconds = min(seconds, MOST_BYTES / max(rates))
+    seconds = min(seconds, MAX_BYTES / max(rates))
     return tuple(max(_whole(rate * seconds), MIB) for rate in rates)
 
 
@@ -141,7 +142,7 @@ def choose_effort(
 ) -> tuple[Effort, float]:
     """Return the greatest effort at which all that remains fits into `left_s`, and the seconds it will take.
 
-    `factor`: seconds that pass for one estimated second. Where even the least does not fit, that one is
+    `factor`: seconds that pass for one estimated second. Where even the minimum does not fit, that one is
     given: the caller leaves out what finds no time.
     """
     efforts = QUICK_EFFORTS if level == "quick" else (FULL_EFFORT,)
@@ -154,7 +155,7 @@ def choose_effort(
 
 
 def _whole(size: float) -> int:
-    """Round up to whole MiB: copies are cut into pieces of the check's pattern, which divides that."""
+    """Round up to whole MiB: copies are cut into chunks of the check's pattern, which divides that."""
     return -(-int(size) // MIB) * MIB
 
 

@@ -17,8 +17,8 @@ Measured = TypeVar("Measured", Sample, Failure)
 # Large copies of one machine repeat from day to day within 1 to 2 %, small ones and latencies within some
 # 10 % (launch cost, clocks of an idle host). No change below that is reported, however steady the repeats.
 # Ours.
-LEAST_CHANGE = 0.03
-LEAST_CHANGE_SMALL = 0.15
+MIN_CHANGE = 0.03
+MIN_CHANGE_SMALL = 0.15
 # Three standard deviations of both medians' repeats together.
 DEVIATIONS = 3.0
 
@@ -82,30 +82,30 @@ class _Key(msgspec.Struct, frozen=True):
 def bandwidth_difference(
     old: Bandwidth, new: Bandwidth, old_machine: Machine | None = None, new_machine: Machine | None = None
 ) -> BandwidthDifference:
-    """Compare two sessions. With both machines GPUs that are numbered anew, gone or new are recognised.
+    """Compare two sessions. With both machines GPUs that are renumbered, gone or new are recognised.
 
     The worst losses stand first, then the gains.
     """
-    anew: dict[int, int] = {}
+    new_index: dict[int, int] = {}
     missing: set[int] = set()
     added: set[int] = set()
     rest: Difference | None = None
     if old_machine is not None and new_machine is not None:
         rest = difference(old_machine, new_machine)
         pairs = paired_gpus(old_machine, new_machine)
-        anew = {was.index: now.index for was, now in pairs}
+        new_index = {was.index: now.index for was, now in pairs}
         both = [(was.index, now.index) for was, now in pairs if not (was.lost or now.lost)]
         missing = {gpu.index for gpu in old_machine.gpus if not gpu.lost} - {was for was, _ in both}
         added = {gpu.index for gpu in new_machine.gpus if not gpu.lost} - {now for _, now in both}
     others = bool(missing or added)
     of_both = [one for one in old.samples if not _is_of(one, missing, others)]
     of_both_now = [one for one in new.samples if not _is_of(one, added, others)]
-    before = _by_key(_renumbered(one, anew) for one in of_both)
+    before = _by_key(_renumbered(one, new_index) for one in of_both)
     after = _by_key(of_both_now)
     shared = [key for key in after if key in before]
     changes = [found for key in shared if (found := _change(key, before[key], after[key]))]
     failed_before = {
-        _failed(_renumbered(one, anew)) for one in old.failures if not _is_of(one, missing, others)
+        _failed(_renumbered(one, new_index)) for one in old.failures if not _is_of(one, missing, others)
     }
     fails_now = {_failed(one) for one in new.failures}
     return BandwidthDifference(
@@ -126,7 +126,7 @@ def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
     """Return whether a number is of one of these GPUs, or of a group that they were in.
 
     Tests of other programs copy with all GPUs at once and do not name them: where the two sessions had not
-    the same GPUs (`others`), no such number has its like.
+    the same GPUs (`others`), such numbers are not compared.
     """
     named = re.search(r"gpus:(\d+(?:,\d+)*)", one.group or "")
     if others and one.group is not None and named is None and "all" in one.group:
@@ -181,9 +181,9 @@ def _change(key: _Key, was: Sample, now: Sample) -> Changed | None:
 
 
 def _noise(was: Sample, now: Sample, latency: bool, *, small: bool) -> float:
-    least = LEAST_CHANGE_SMALL if small else LEAST_CHANGE
+    floor = MIN_CHANGE_SMALL if small else MIN_CHANGE
     repeats = (was.repeats_us, now.repeats_us) if latency else (was.repeats_gb_per_s, now.repeats_gb_per_s)
-    return max(least, DEVIATIONS * math.hypot(noise_share(repeats[0]), noise_share(repeats[1])))
+    return max(floor, DEVIATIONS * math.hypot(noise_share(repeats[0]), noise_share(repeats[1])))
 
 
 def _conditions(was: Sample, now: Sample) -> Iterator[str]:
@@ -196,35 +196,37 @@ def _conditions(was: Sample, now: Sample) -> Iterator[str]:
             ("PCIe generation", before.pcie_gen, after.pcie_gen),
             ("PCIe lanes", before.pcie_width, after.pcie_width),
             ("P-state", before.pstate, after.pstate),
-            ("clocks throttled by", _held(before), _held(after)),
+            ("clocks throttled by", _throttle_reasons(before), _throttle_reasons(after)),
             ("memory clock", before.memory_mhz, after.memory_mhz),
         ):
             if one is not None and other is not None and one != other:
                 yield f"GPU {before.gpu}: {name} {other}, was {one}"
 
 
-def _held(conditions: Conditions) -> str | None:
+def _throttle_reasons(conditions: Conditions) -> str | None:
     if conditions.throttle_reasons is None:
         return None
     return ", ".join(sorted(conditions.throttle_reasons)) or "nothing"
 
 
-def _renumbered(one: Measured, anew: Mapping[int, int]) -> Measured:
+def _renumbered(one: Measured, new_index: Mapping[int, int]) -> Measured:
     """Return a number of the old session with the GPU numbers of now, in its group's name as well."""
-    if all(was == now for was, now in anew.items()):
+    if all(was == now for was, now in new_index.items()):
         return one
-    changed = {"source": _place(one.source, anew), "destination": _place(one.destination, anew)}
-    group = re.sub(r"(?<=[:,])\d+", lambda number: str(anew.get(int(number[0]), number[0])), one.group or "")
+    changed = {"source": _place(one.source, new_index), "destination": _place(one.destination, new_index)}
+    group = re.sub(
+        r"(?<=[:,])\d+", lambda number: str(new_index.get(int(number[0]), number[0])), one.group or ""
+    )
     renamed = msgspec.structs.replace(one, **changed, group=_sorted(group) or None)
     if isinstance(renamed, Sample):
-        seen = tuple(msgspec.structs.replace(c, gpu=anew.get(c.gpu, c.gpu)) for c in renamed.conditions)
+        seen = tuple(msgspec.structs.replace(c, gpu=new_index.get(c.gpu, c.gpu)) for c in renamed.conditions)
         renamed = msgspec.structs.replace(renamed, conditions=seen)
     return renamed
 
 
-def _place(place: str, anew: Mapping[int, int]) -> str:
+def _place(place: str, new_index: Mapping[int, int]) -> str:
     gpu = gpu_of(place)
-    return place if gpu is None else f"gpu:{anew.get(gpu, gpu)}"
+    return place if gpu is None else f"gpu:{new_index.get(gpu, gpu)}"
 
 
 def _sorted(group: str) -> str:
@@ -238,8 +240,8 @@ def _sorted(group: str) -> str:
 
 def _failed(failure: Failure) -> str:
     how = ", ".join(word for word in (failure.method, failure.path) if word)
-    way = f"{failure.kind} {failure.source} to {failure.destination}{f' ({how})' if how else ''}"
-    return f"{way}: {failure.reason}"
+    copy = f"{failure.kind} {failure.source} to {failure.destination}{f' ({how})' if how else ''}"
+    return f"{copy}: {failure.reason}"
 
 
 def _words(key: _Key) -> str:

@@ -24,16 +24,16 @@ from gputopo.values.machine import Gpu, Machine, PciNode
 
 # A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
 # of 484), 0.76 on GTX 1070 (195 of 256), 0.80 on GTX 1080 (256 of 320), 0.85 on Tesla M60 (135 of 160), 0.87
-# on V100 (783 of 900), from published outputs of p2pBandwidthLatencyTest. Low: a little under the least.
+# on V100 (783 of 900), from published outputs of p2pBandwidthLatencyTest. Low: a little under the minimum.
 LOCAL_COPY_SHARE = 0.80
 LOCAL_COPY_LOW_SHARE = 0.70
 # GDDR keeps the codes of error correction among the data, and to fetch them takes about 20 % of its rate
-# (CUDA C++ Best Practices Guide, "Theoretical Bandwidth Calculation"); HBM has a place of its own for them.
+# (CUDA C++ Best Practices Guide, "Theoretical Bandwidth Calculation"); HBM has separate memory for them.
 ECC_LOW_SHARE = 0.80
 # Both directions of one link at once, of the sum of each alone: 101 of 111 GB/s (NVIDIA/cuda-samples issue
 # 357, generation 5), 20.0 of 22.6 between GTX 1080 Ti (generation 3). Low: ours, under both.
-BOTH_WAYS_SHARE = 0.90
-BOTH_WAYS_LOW_SHARE = 0.80
+BIDIRECTIONAL_SHARE = 0.90
+BIDIRECTIONAL_LOW_SHARE = 0.80
 # A copy between GPUs against the slower of its two links: 0.86 to 1.07 in the same published outputs; across
 # a host bridge down to 0.76, which is the finding that such copies are slow. Low: ours, between the two.
 PAIR_LOW_SHARE = 0.80
@@ -47,7 +47,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     low_gb_per_s: float | None = None
 
 
-class SeenLink(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedLink(msgspec.Struct, frozen=True, kw_only=True):
     """The PCIe link of a GPU that its copies are compared with, and its source."""
 
     generation: int
@@ -66,10 +66,10 @@ def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     return msgspec.structs.replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
 
-def seen_link(
+def observed_link(
     gpu: Gpu, sample: Sample | None, machine: Machine, *, without_bridges: bool = False
-) -> SeenLink | None:
-    """Return the link a copy went over: as it was under load, else the most that GPU, slot and path allow.
+) -> ObservedLink | None:
+    """Return the link a copy went over: as it was under load, else the maximum that GPU, slot and path allow.
 
     None where unknown. `without_bridges`: the card's own link alone. An idle reading of the
     generation means nothing and is not used.
@@ -78,7 +78,7 @@ def seen_link(
     width, known_by = gpu.pcie.width_now or gpu.pcie.width_max, "by its card and slot"
     for one in sample.conditions if sample else ():
         if one.gpu == gpu.index and one.readings and one.pcie_gen and one.pcie_width:
-            generation, width, known_by = one.pcie_gen, one.pcie_width, "seen under load"
+            generation, width, known_by = one.pcie_gen, one.pcie_width, "observed under load"
     if generation is None or width is None:
         return None
     above = None if without_bridges else _generation_and_width(machine, gpu.pcie.limiting_hop)
@@ -86,7 +86,7 @@ def seen_link(
     hop = expected_link(*above) if above else None
     if above and own and hop and hop.data_rate_gb_per_s < own.data_rate_gb_per_s:
         (generation, width), known_by = above, f"of the bridge {gpu.pcie.limiting_hop} above it"
-    return SeenLink(generation=generation, width=width, known_by=known_by)
+    return ObservedLink(generation=generation, width=width, known_by=known_by)
 
 
 def links_for(rate_gb_per_s: float, gpu: Gpu | None) -> tuple[LinkExpectation, ...]:
@@ -121,7 +121,7 @@ class _Judge:
         self.to_host = rates(host_copies(bandwidth.samples, "d2h", machine))
 
     def beside(self, sample: Sample) -> Sample:
-        """Return the sample with its expectation; one that a session already wrote in is kept."""
+        """Return the sample with its expectation; one that a session already stored stays."""
         if sample.expected_gb_per_s is not None:
             return sample
         found = self._expected(sample)
@@ -150,7 +150,7 @@ class _Judge:
         return self._host(sample, gpu)
 
     def _host(self, sample: Sample, gpu: Gpu) -> Expected | None:
-        seen = seen_link(gpu, sample, self.machine)
+        seen = observed_link(gpu, sample, self.machine)
         link = expected_link(seen.generation, seen.width) if seen else None
         if seen is None or link is None:
             return self._inferred(sample, gpu) if seen is None else None
@@ -158,15 +158,15 @@ class _Judge:
         if sample.kind == "bidirectional":
             both = link.copy_to_device_gb_per_s + link.copy_to_host_gb_per_s
             return Expected(
-                source=f"both ways of {source}, {BOTH_WAYS_SHARE:.0%} of their sum",
-                gb_per_s=BOTH_WAYS_SHARE * both,
-                low_gb_per_s=BOTH_WAYS_LOW_SHARE * 2 * link.copy_low_gb_per_s,
+                source=f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum",
+                gb_per_s=BIDIRECTIONAL_SHARE * both,
+                low_gb_per_s=BIDIRECTIONAL_LOW_SHARE * 2 * link.copy_low_gb_per_s,
             )
         typical = link.copy_to_device_gb_per_s if sample.kind == "h2d" else link.copy_to_host_gb_per_s
         return Expected(source=source, gb_per_s=typical, low_gb_per_s=link.copy_low_gb_per_s)
 
     def _inferred(self, sample: Sample, gpu: Gpu) -> Expected | None:
-        """Name the class of link where none is reported: a number cannot be held against what it suggests."""
+        """Name the class of link where none is reported, from the rate, which is then not judged."""
         fits = () if sample.kind == "bidirectional" else links_for(sample.median_gb_per_s or 0, gpu)
         if not fits:
             return None
@@ -185,7 +185,7 @@ class _Judge:
         slowed = _may_pay_for_ecc(gpu, row)
         return Expected(
             source=f"{LOCAL_COPY_SHARE:.0%} of the memory rate of {row.name} (gpus.csv)"
-            + (f", of which error correction may take {1 - ECC_LOW_SHARE:.0%}" if slowed else ""),
+            + (f", less up to {1 - ECC_LOW_SHARE:.0%} for ECC" if slowed else ""),
             gb_per_s=LOCAL_COPY_SHARE * row.memory_gb_per_s,
             low_gb_per_s=LOCAL_COPY_LOW_SHARE * row.memory_gb_per_s * (ECC_LOW_SHARE if slowed else 1),
         )
@@ -207,9 +207,9 @@ class _Judge:
             return None
         both = one.gb_per_s + back.gb_per_s
         return Expected(
-            source=f"{BOTH_WAYS_SHARE:.0%} of both ways: {one.source}",
-            gb_per_s=BOTH_WAYS_SHARE * both,
-            # Two GPUs of one uplink reach in both ways together no more than in one.
+            source=f"{BIDIRECTIONAL_SHARE:.0%} of both directions: {one.source}",
+            gb_per_s=BIDIRECTIONAL_SHARE * both,
+            # Two GPUs of one uplink reach in both directions together no more than in one.
             low_gb_per_s=None,
         )
 
@@ -225,27 +225,27 @@ class _Judge:
             return None
         both = sample.kind == "bidirectional"
         whole = count * row.link_gb_per_s * (2 if both else 1)
-        share = row.both_ways_share if both else row.copy_share
+        share = row.bidirectional_share if both else row.copy_share
         return Expected(
             source=f"{share:.0%} of {count} NVLinks of version {row.version} at {row.link_gb_per_s:g} GB/s"
-            f"{' both ways' if both else ''} ({row.confidence}: nvlinks.csv)",
+            f"{' both directions' if both else ''} ({row.confidence}: nvlinks.csv)",
             gb_per_s=share * whole,
             low_gb_per_s=min(row.copy_low_share, share) * whole,
         )
 
     def _over_pcie(self, sample: Sample, source: int, destination: int) -> Expected | None:
-        """Expect the slower of the way out of one card and the way into the other."""
-        ways = [way for way in self._ways(sample, source, destination) if way is not None]
-        if len(ways) < 2:
+        """Expect the slower of the path out of one GPU and the path into the other."""
+        ends = [end for end in self._ends(sample, source, destination) if end is not None]
+        if len(ends) < 2:
             return None
-        slower, words = min(ways)
+        slower, words = min(ends)
         return Expected(
             source=f"the slower of its two links: {words}",
             gb_per_s=slower,
             low_gb_per_s=PAIR_LOW_SHARE * slower,
         )
 
-    def _ways(self, sample: Sample, source: int, destination: int) -> Iterator[tuple[float, str] | None]:
+    def _ends(self, sample: Sample, source: int, destination: int) -> Iterator[tuple[float, str] | None]:
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
         shared = self._shared_bridges(source, destination)
         for index, measured, word in (
@@ -257,7 +257,7 @@ class _Judge:
             if index in measured and not near:
                 yield measured[index], f"{word}, measured alone"
                 continue
-            seen = seen_link(gpu, sample, self.machine, without_bridges=near) if gpu else None
+            seen = observed_link(gpu, sample, self.machine, without_bridges=near) if gpu else None
             link = expected_link(seen.generation, seen.width) if seen else None
             if seen is None or link is None:
                 yield None
@@ -270,8 +270,8 @@ class _Judge:
         """Return the bridges that stand above both: a direct copy turns round at the first of them."""
         tree = {node.address: node for node in self.machine.pci}
         places = [gpu.pci_address or "" for gpu in self._gpus(a, b)]
-        ways = [set(bridges_above(tree, place)[0]) for place in places if place in tree]
-        return ways[0] & ways[1] if len(ways) == 2 else set()
+        ends = [set(bridges_above(tree, place)[0]) for place in places if place in tree]
+        return ends[0] & ends[1] if len(ends) == 2 else set()
 
     def _gpus(self, *indices: int) -> list[Gpu]:
         return [self.gpus[index] for index in indices if index in self.gpus]

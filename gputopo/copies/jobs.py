@@ -1,7 +1,7 @@
 """What a measuring session copies, as an ordered list of jobs: the most important first. Pure.
 
 What has no time is left out from the end of the list, and an interrupted session has the beginning of it.
-Every direction of every pair is a job of its own, so that a link that is bad in one direction only is not
+Every direction of every pair is a separate job, so that a link that is bad in one direction only is not
 hidden behind its good direction.
 """
 
@@ -64,10 +64,10 @@ def jobs(setting: Setting) -> tuple[Job, ...]:
         *_staged(setting),
         *_direct(setting, ("copy_engine",)),
         *_inside(setting),
-        *_both_ways_with_host(setting),
+        *_both_directions_with_host(setting),
         *_pageable(setting),
         *_latencies(setting),
-        *_pairs_both_ways(setting),
+        *_pairs_both_directions(setting),
         *_direct(setting, ("kernel_read", "kernel_write")),
         *(_far(setting) if setting.level == "full" else ()),
         *(_sweep(setting) if setting.level == "full" else ()),
@@ -154,7 +154,7 @@ def gpus_of(copy: Copy) -> tuple[int, ...]:
 
 
 def describe(job: Job) -> str:
-    """Say in words what a job copies: `h2d host -> gpu:0`, `h2d gpus:0,1`."""
+    """Return what a job copies: `h2d host -> gpu:0`, `h2d gpus:0,1`."""
     if job.group is not None:
         return job.group
     copy = job.copies[0]
@@ -245,7 +245,7 @@ def _inside(setting: Setting) -> Iterator[Job]:
         yield _job(Copy(kind="d2d_local", source=gpu_place(gpu), destination=gpu_place(gpu)))
 
 
-def _both_ways_with_host(setting: Setting) -> Iterator[Job]:
+def _both_directions_with_host(setting: Setting) -> Iterator[Job]:
     for gpu in setting.gpus:
         yield Job(kind="bidirectional", copies=tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN))
 
@@ -266,7 +266,7 @@ def _latencies(setting: Setting) -> Iterator[Job]:
         yield latency(_pair_copy("p2p_staged", a, b, setting))
 
 
-def _pairs_both_ways(setting: Setting) -> Iterator[Job]:
+def _pairs_both_directions(setting: Setting) -> Iterator[Job]:
     for a, b in combinations(setting.gpus, 2):
         kinds: tuple[CopyKind, ...] = ("p2p_staged",)
         if (a, b) in setting.peers and (b, a) in setting.peers:

@@ -1,4 +1,4 @@
-"""The samples of a session that can be judged: large copies, one number a way, with its noise."""
+"""The samples of a session that can be judged: large copies, one number a path, with its noise."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median

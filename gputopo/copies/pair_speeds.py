@@ -28,7 +28,7 @@ Pair = tuple[int, int]
 
 
 class PairSpeed(NamedTuple):
-    """What a pair does in its worse direction by the better way; `direct` and `staged` in that direction."""
+    """What a pair does in its worse direction by the faster path; `direct` and `staged` in that direction."""
 
     gb_per_s: float
     path: Path
@@ -37,7 +37,7 @@ class PairSpeed(NamedTuple):
 
     @property
     def says(self) -> str:
-        """Return `measured 11.3 GB/s, direct`, or what the direct way does where it is clearly slower."""
+        """Return `measured 11.3 GB/s, direct`, or what direct copies do where it is clearly slower."""
         words = f"measured {gb(self.gb_per_s)} GB/s, {self.path}"
         if self.path == "staged" and self.direct is not None and self.direct_is_slower:
             return f"{words}; direct is slower: {gb(self.direct)} GB/s"
@@ -57,18 +57,18 @@ def gb(value: float) -> str:
 
 
 def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
-    """Return the speed of every pair that was measured both ways, low index first.
+    """Return the speed of every pair that was measured in both directions, low index first.
 
     Of each direction the better of direct and staged, of the two directions the worse. Only copies that ran
     alone count, of several the fastest large one, of several methods the driver's copies before kernels.
     """
-    ways: dict[tuple[int, int, Path], float] = {}
-    for source, destination, path, speed in single_ways(bandwidth.samples if bandwidth else ()):
-        ways[source, destination, path] = speed
-    pairs = {(min(a, b), max(a, b)) for a, b, _ in ways}
+    paths: dict[tuple[int, int, Path], float] = {}
+    for source, destination, path, speed in single_paths(bandwidth.samples if bandwidth else ()):
+        paths[source, destination, path] = speed
+    pairs = {(min(a, b), max(a, b)) for a, b, _ in paths}
     found: dict[Pair, PairSpeed] = {}
     for a, b in sorted(pairs):
-        both = [_direction(ways, a, b), _direction(ways, b, a)]
+        both = [_direction(paths, a, b), _direction(paths, b, a)]
         if None not in both:
             found[a, b] = min(speed for speed in both if speed is not None)
     return found
@@ -88,7 +88,7 @@ def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pa
     return [pair for pair in combinations(sorted(gpus), 2) if pair not in speeds]
 
 
-def single_ways(samples: Sequence[Sample]) -> list[tuple[int, int, Path, float]]:
+def single_paths(samples: Sequence[Sample]) -> list[tuple[int, int, Path, float]]:
     """Return (source.
 
     Destination, path, GB/s) of each direction and path, of the sample that stands for it.
@@ -121,10 +121,10 @@ def _rank(sample: Sample) -> tuple[int, bool, float]:
 
 
 def _direction(
-    ways: Mapping[tuple[int, int, Path], float], source: int, destination: int
+    paths: Mapping[tuple[int, int, Path], float], source: int, destination: int
 ) -> PairSpeed | None:
-    direct = ways.get((source, destination, "direct"))
-    staged = ways.get((source, destination, "staged"))
+    direct = paths.get((source, destination, "direct"))
+    staged = paths.get((source, destination, "staged"))
     if direct is None and staged is None:
         return None
     if staged is None or (direct is not None and direct >= staged):

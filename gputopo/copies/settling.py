@@ -22,13 +22,13 @@ DEVIATIONS = 4.5
 # One high value among low ones may be a slip of the clock; two that agree are not.
 FEWEST_LATER = 2
 # Published GPUs reach 0.43 to 0.88 of their rate during ramp-up; after it they repeat within 2 %.
-WAKING_SHARE = 0.90
-# A waking card without anything awake to compare with must be far below its memory's rate: the least
-# that a card awake was seen to copy is 0.73 of it (GTX 1080 Ti).
-WAKING_OF_PUBLISHED = 0.60
+RAMP_UP_SHARE = 0.90
+# With nothing measured at full clocks to compare with, a number must be far below the memory's published
+# rate: the lowest observed at full clocks is 0.73 of it (GTX 1080 Ti).
+RAMP_UP_OF_PUBLISHED = 0.60
 # bandwidthTest and p2pBandwidthLatencyTest have one size each; more sizes of one card are a sweep.
 FEWEST_SWEPT = 3
-# These start to measure at once, and their numbers may be of cards that wake up.
+# These measure without warm-up, so that their numbers may be from clock ramp-up.
 TOOLS_WITHOUT_WARM_UP = ("bandwidthTest", "p2pBandwidthLatencyTest")
 
 
@@ -44,42 +44,43 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     settled: bool = False
 
 
-class Waking(msgspec.Struct, frozen=True, kw_only=True):
+class RampUp(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU whose low numbers were taken during clock ramp-up.
 
-    `sure`: the same GPU reached `awake_gb_per_s`; else only GPUs of the same model did, or should.
-    `awake_from`: whose number that is, in words.
+    `sure`: the same GPU reached `full_gb_per_s`; else only GPUs of the same model did, or should.
+    `full_from`: whose number that is, in words.
     """
 
     gpu: int
     low_gb_per_s: tuple[float, ...]
-    awake_gb_per_s: float
-    awake_from: str
+    full_gb_per_s: float
+    full_from: str
     sure: bool
 
 
-def settle(values: Sequence[float], wanted: int = 5, most: int = 15) -> Settled:
+def settle(values: Sequence[float], wanted: int = 5, max_repeats: int = 15) -> Settled:
     """Judge the repeats of one number, in the order they were taken; higher is faster.
 
     The leading values that lie well below all that the later ones agree on are discarded. More are needed
-    while fewer than `wanted` of the rest are within `AGREE_SHARE` of their median, up to `most` in all.
-    Raises ValueError if `wanted` is not positive or above `most`.
+    while fewer than `wanted` of the rest are within `AGREE_SHARE` of their median, up to
+    `max_repeats` in all.
+    Raises ValueError if `wanted` is not positive or above `max_repeats`.
     """
-    if not 1 <= wanted <= most:
-        raise ValueError(f"{wanted} repeats are wanted of at most {most}")
-    first = _first_awake(values)
+    if not 1 <= wanted <= max_repeats:
+        raise ValueError(f"{wanted} repeats are wanted of at most {max_repeats}")
+    first = _first_counted(values)
     counted = tuple(values[first:])
     middle = median(counted) if counted else 0.0
     agreeing = sum(abs(value - middle) <= AGREE_SHARE * middle for value in counted)
     return Settled(
         counted=counted,
         discarded=tuple(values[:first]),
-        more=agreeing < wanted and len(values) < most,
+        more=agreeing < wanted and len(values) < max_repeats,
         settled=agreeing >= wanted,
     )
 
 
-def waking(bandwidth: Bandwidth, machine: Machine) -> tuple[Waking, ...]:
+def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
     """Return the GPUs whose copies within their own memory were measured during clock ramp-up.
 
     Only tools that do not warm up are judged: gputopo's own numbers are settled, and a low one means it.
@@ -88,13 +89,13 @@ def waking(bandwidth: Bandwidth, machine: Machine) -> tuple[Waking, ...]:
         return ()
     rates = _local_rates(bandwidth.samples)
     names = {gpu.index: gpu.name for gpu in machine.gpus}
-    found = (_waking(gpu, rates, names) for gpu in sorted(rates))
+    found = (_ramp_up(gpu, rates, names) for gpu in sorted(rates))
     return tuple(one for one in found if one is not None)
 
 
-def waking_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
-    """Return the positions of those samples that `waking` recognises: they do not describe the GPU."""
-    low = {one.gpu: one.low_gb_per_s for one in waking(bandwidth, machine)}
+def ramp_up_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
+    """Return the positions of those samples that `ramp_ups` recognises: they do not describe the GPU."""
+    low = {one.gpu: one.low_gb_per_s for one in ramp_ups(bandwidth, machine)}
     return frozenset(
         place
         for place, sample in enumerate(bandwidth.samples)
@@ -105,8 +106,8 @@ def waking_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
     )
 
 
-def _first_awake(values: Sequence[float]) -> int:
-    """Return how many leading values were taken during clock ramp-up: the most for which the rule holds."""
+def _first_counted(values: Sequence[float]) -> int:
+    """Return how many leading values were taken during clock ramp-up: as many as the rule allows."""
     for first in range(len(values) - FEWEST_LATER, 0, -1):
         later = values[first:]
         middle = median(later)
@@ -127,29 +128,29 @@ def _local_rates(samples: Iterable[Sample]) -> dict[int, list[float]]:
 
 
 def _of_one_size(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Of a sweep over sizes give the largest only: its smaller copies are slower by their size."""
+    """Return only the largest size of a sweep: its smaller copies are slower by their size."""
     sizes = {sample.bytes for sample in samples if sample.bytes is not None}
     if len(sizes) < FEWEST_SWEPT:
         return samples
     return [sample for sample in samples if sample.bytes == max(sizes)]
 
 
-def _waking(gpu: int, rates: Mapping[int, Sequence[float]], names: Mapping[int, str | None]) -> Waking | None:
+def _ramp_up(
+    gpu: int, rates: Mapping[int, Sequence[float]], names: Mapping[int, str | None]
+) -> RampUp | None:
     own, name = rates[gpu], names.get(gpu)
     top = max(own)
     peers = [max(rates[other]) for other in rates if other != gpu and name and names.get(other) == name]
     reached = max(peers, default=0.0)
     row = expected_gpu(name)
     published = (row.memory_gb_per_s if row else None) or 0.0
-    sure = top >= WAKING_SHARE * reached and top >= WAKING_OF_PUBLISHED * published
+    sure = top >= RAMP_UP_SHARE * reached and top >= RAMP_UP_OF_PUBLISHED * published
     if sure:
-        awake, whose = top, "the same GPU"
-    elif reached > top and reached >= WAKING_OF_PUBLISHED * published:
-        awake, whose = reached, "a GPU of the same model"
+        full, whose = top, "the same GPU"
+    elif reached > top and reached >= RAMP_UP_OF_PUBLISHED * published:
+        full, whose = reached, "a GPU of the same model"
     else:
-        awake, whose = published, "the published rate of its memory, read and written"
-    limit = WAKING_OF_PUBLISHED if awake == published else WAKING_SHARE
-    low = tuple(one for one in own if one < limit * awake)
-    return (
-        Waking(gpu=gpu, low_gb_per_s=low, awake_gb_per_s=awake, awake_from=whose, sure=sure) if low else None
-    )
+        full, whose = published, "the published rate of its memory, read and written"
+    limit = RAMP_UP_OF_PUBLISHED if full == published else RAMP_UP_SHARE
+    low = tuple(one for one in own if one < limit * full)
+    return RampUp(gpu=gpu, low_gb_per_s=low, full_gb_per_s=full, full_from=whose, sure=sure) if low else None

@@ -4,7 +4,7 @@ Where pairs were measured, a pair that slows down shares something; pairs that l
 nearer together, so groups may lie within groups. Where one GPU at a time was left out of the whole, those
 that then rise shared with it. What all at once leaves beyond the groups known so far is a wider group.
 Where only copies between GPUs are known, a pair that is no faster in both directions at once than in one,
-while other pairs of the same GPUs are, shares its way to the host.
+while other pairs of the same GPUs are, shares its path to the host.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,9 +31,9 @@ from gputopo.values.machine import Machine
 CHANGED_SHARE = 0.06
 # Two groups are one within the other only if the outer carries clearly more; else they are one group. Ours.
 LEVEL_SHARE = 0.15
-# Both ways over one way: 1.0 for two halves of one board (az-4x-m60: 1.04), 1.6 to 2.0 for all other pairs of
-# the published boxes. Sharing is claimed below this share of what other pairs of the two reach.
-BOTH_WAYS_SHARE = 0.75
+# Both directions over one: 1.0 for two halves of one board (az-4x-m60: 1.04), 1.6 to 2.0 for all other pairs
+# of the published boxes. Sharing is claimed below this share of what other pairs of the two reach.
+BIDIRECTIONAL_SHARE = 0.75
 
 Gpus = frozenset[int]
 HOST_KINDS: tuple[Kind, ...] = ("h2d", "d2h")
@@ -62,11 +62,11 @@ def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGr
         for group in shared(alone, together):
             found.setdefault(group.gpus, _uplink(group, alone, kind, machine))
     if not concurrent:
-        for pair, one_way, both in _slow_both_ways(samples):
+        for pair, one_direction, both in _slow_bidirectional(samples):
             uplink = UplinkGroup(
                 gpus=tuple(sorted(pair)),
                 from_kind="bidirectional",
-                alone_gb_per_s=one_way,
+                alone_gb_per_s=one_direction,
                 together_gb_per_s=both,
             )
             found.setdefault(pair, _with_tree(uplink, machine, None))
@@ -224,22 +224,22 @@ def _components(sets: Iterable[Gpus]) -> list[Gpus]:
     return joined
 
 
-def _slow_both_ways(samples: Sequence[Sample]) -> list[tuple[Gpus, float, float]]:
-    """Return pairs that gain too little from copying both ways: the sums of one way each, and of both."""
-    one_way, both = pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged")
+def _slow_bidirectional(samples: Sequence[Sample]) -> list[tuple[Gpus, float, float]]:
+    """Return pairs that gain too little from bidirectional copies: the sum alone, and at once."""
+    one_direction, both = pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged")
     gains: dict[Gpus, float] = {}
     sums: dict[Gpus, tuple[float, float]] = {}
-    for a, b in combinations(sorted({gpu for pair in one_way for gpu in pair}), 2):
-        ways = [rate(one_way[pair]) for pair in ((a, b), (b, a)) if pair in one_way]
+    for a, b in combinations(sorted({gpu for pair in one_direction for gpu in pair}), 2):
+        paths = [rate(one_direction[pair]) for pair in ((a, b), (b, a)) if pair in one_direction]
         at_once = [rate(both[pair]) for pair in ((a, b), (b, a)) if pair in both]
-        if ways and at_once:
+        if paths and at_once:
             pair = frozenset((a, b))
-            gains[pair] = median(at_once) / median(ways)
-            sums[pair] = (2 * median(ways), median(at_once))
+            gains[pair] = median(at_once) / median(paths)
+            sums[pair] = (2 * median(paths), median(at_once))
     found = []
     for pair, gain in gains.items():
         others = [other for known, other in gains.items() if known != pair and known & pair]
-        if others and gain < BOTH_WAYS_SHARE * median(others):
+        if others and gain < BIDIRECTIONAL_SHARE * median(others):
             found.append((pair, *sums[pair]))
     return found
 
@@ -255,20 +255,20 @@ def _uplink(group: _Shared, alone: Mapping[int, float], kind: Kind, machine: Mac
 
 
 def _with_tree(group: UplinkGroup, machine: Machine, measured: set[int] | None) -> UplinkGroup:
-    """Say where the ways of the GPUs meet, and whether these and no others are behind that bridge.
+    """Return where the paths of the GPUs meet, and whether these and no others are behind that bridge.
 
     A GPU that was not `measured` (None: all were) may be behind it as well: nothing is known of it.
     """
     tree = {node.address: node for node in machine.pci}
-    ways: dict[int, list[str]] = {}
+    paths: dict[int, list[str]] = {}
     for gpu in machine.gpus:
         if gpu.pci_address in tree and gpu.pci_address is not None:
             bridges, whole = bridges_above(tree, gpu.pci_address)
             if whole:
-                ways[gpu.index] = bridges
-    if any(gpu not in ways for gpu in group.gpus):
+                paths[gpu.index] = bridges
+    if any(gpu not in paths for gpu in group.gpus):
         return group
-    first = ways[group.gpus[0]]
-    common = next((bridge for bridge in first if all(bridge in ways[gpu] for gpu in group.gpus)), None)
-    behind = {gpu for gpu, bridges in ways.items() if common in bridges and gpu in (measured or ways)}
+    first = paths[group.gpus[0]]
+    common = next((bridge for bridge in first if all(bridge in paths[gpu] for gpu in group.gpus)), None)
+    behind = {gpu for gpu, bridges in paths.items() if common in bridges and gpu in (measured or paths)}
     return msgspec.structs.replace(group, bridge=common, agrees=behind == set(group.gpus))

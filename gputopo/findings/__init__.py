@@ -2,7 +2,7 @@
 
 A new rule: a `Rule` and a check in the module of its theme, the check in `CHECKS` (over a Machine),
 `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCH_CHECKS` (over its samples in time). A fact
-that is None makes no finding: it is no fault and no pass.
+that is None makes no finding: neither a fault nor a pass.
 """
 
 from gputopo.findings import (
@@ -47,7 +47,7 @@ __all__ = [
 
 CHECKS = (
     driver.status,
-    driver.held_gpus,
+    driver.gpus_with_other_driver,
     driver.no_device,
     driver.lost_gpus,
     driver.recovery_actions,

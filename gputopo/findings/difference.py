@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gputopo.findings.load import at_work
+from gputopo.findings.load import under_load
 from gputopo.values.fact_path import GROUPS, FactPath, at_gpu, at_link, at_nic, at_pci, single_facts, within
 from gputopo.values.fields import Field, field_at, path_in_words
 from gputopo.values.gpu import same_address
@@ -95,25 +95,25 @@ class _Comparing:
         if old.gpus and (new.gpus or new.driver.status in ("ok", "no_device")):
             for gpu in old.gpus:
                 if gpu.index not in was_seen:
-                    self._say(at_gpu(gpu.index), _named(gpu), None, f"{_named(gpu)} is gone")
+                    self._report(at_gpu(gpu.index), _named(gpu), None, f"{_named(gpu)} is gone")
         if new.gpus and (old.gpus or old.driver.status in ("ok", "no_device")):
             for gpu in new.gpus:
                 if gpu.index not in is_seen:
-                    self._say(at_gpu(gpu.index), None, _named(gpu), f"{_named(gpu)} is new")
+                    self._report(at_gpu(gpu.index), None, _named(gpu), f"{_named(gpu)} is new")
         for was, now in pairs:
             self._gpu(was, now)
 
     def _gpu(self, was: Gpu, now: Gpu) -> None:
         path, subject = at_gpu(now.index), f"GPU {now.index}"
         if was.index != now.index:
-            says = f"{subject} was GPU {was.index}: the GPUs are numbered anew"
-            self._say(within(path, "index"), was.index, now.index, says)
+            says = f"{subject} was GPU {was.index}: the GPUs were renumbered"
+            self._report(within(path, "index"), was.index, now.index, says)
         if was.uuid and now.uuid and was.uuid != now.uuid:
-            self._say(within(path, "uuid"), None, None, f"{subject} is another card than before")
+            self._report(within(path, "uuid"), None, None, f"{subject} is another card than before")
         if was.lost != now.lost:
             state = "is lost: it was counted and did not answer" if now.lost else "answers again"
-            self._say(within(path, "lost"), was.lost, now.lost, f"{subject} {state}")
-        if not (at_work(was) and at_work(now)):
+            self._report(within(path, "lost"), was.lost, now.lost, f"{subject} {state}")
+        if not (under_load(was) and under_load(now)):
             # An idle GPU lowers its link: only two readings under load can be compared.
             was, now = _without_generation(was), _without_generation(now)
         self.structs(path, subject, was, now)
@@ -131,7 +131,7 @@ class _Comparing:
                 self.structs(at_link(link.a, link.b), f"GPUs {link.a} and {link.b}", was, link)
 
     def nics(self, old: tuple[Nic, ...], new: tuple[Nic, ...]) -> None:
-        if not old or not new:  # most captures say nothing of network cards
+        if not old or not new:  # most captures do not show network cards
             return
         pairs = _paired(old, new, (_same_nic, _same_nic_slot, _same_nic_name))
         for was, now in pairs:
@@ -139,11 +139,11 @@ class _Comparing:
         for nic in old:
             if not any(nic is was for was, _ in pairs):
                 name = _nic_name(nic)
-                self._say(at_nic(nic.index), name, None, f"network card {name} is gone")
+                self._report(at_nic(nic.index), name, None, f"network card {name} is gone")
         for nic in new:
             if not any(nic is now for _, now in pairs):
                 name = _nic_name(nic)
-                self._say(at_nic(nic.index), None, name, f"network card {name} is new")
+                self._report(at_nic(nic.index), None, name, f"network card {name} is new")
 
     def bridges(self, old: tuple[PciNode, ...], new: tuple[PciNode, ...]) -> None:
         before = {node.address: node for node in old}
@@ -168,9 +168,9 @@ class _Comparing:
             return
         self.compared += 1
         if now > was if field.counter else not field.same(was, now):
-            self._say(path, was, now, f"{subject}: {_in_words(path, was, now)}")
+            self._report(path, was, now, f"{subject}: {_in_words(path, was, now)}")
 
-    def _say(self, fact: str, was: Any, now: Any, says: str) -> None:
+    def _report(self, fact: str, was: Any, now: Any, says: str) -> None:
         self.changes.append(Change(fact=fact, was=was, is_=now, says=says))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named, present
-from gputopo.reference.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, held_by_others
+from gputopo.reference.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, gpus_of_other_drivers
 from gputopo.values.fact_path import at_gpu
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
@@ -165,7 +165,8 @@ def status(machine: Machine) -> Iterator[Finding]:
     """
     driver = machine.driver
     differ = _versions_differ(driver)
-    name = "version_mismatch" if differ else "other_driver" if _all_held(machine) else driver.status
+    elsewhere = _all_have_other_driver(machine)
+    name = "version_mismatch" if differ else "other_driver" if elsewhere else driver.status
     rule = DRIVER_STATUS.get(name)
     if rule is None:
         return
@@ -181,18 +182,18 @@ def status(machine: Machine) -> Iterator[Finding]:
 
 
 @check(DRIVER_STATUS["other_driver"])
-def held_gpus(machine: Machine) -> Iterator[Finding]:
+def gpus_with_other_driver(machine: Machine) -> Iterator[Finding]:
     """Find GPUs with another kernel driver beside others: NVIDIA's driver does not list them.
 
     A warning, unless they are reserved for a virtual machine. Where every GPU has another driver, `status`
     reports that.
     """
-    held = held_by_others([machine])
+    bound = gpus_of_other_drivers([machine])
     nodes = {node.address: node for node in gpu_nodes(machine)}
-    if len(held) == len(nodes) or machine.driver.status not in ("ok", "not_read"):
+    if len(bound) == len(nodes) or machine.driver.status not in ("ok", "not_read"):
         return
-    for holder in sorted(set(held.values())):
-        those = [node for address, node in nodes.items() if held.get(address) == holder]
+    for holder in sorted(set(bound.values())):
+        those = [node for address, node in nodes.items() if bound.get(address) == holder]
         words = (f"{node.address} ({node.name})" if node.name else node.address for node in those)
         yield DRIVER_STATUS["other_driver"].finding(
             MACHINE,
@@ -251,7 +252,7 @@ def _driver_evidence(machine: Machine) -> dict[str, Any]:
     return known | ({"pci_devices": devices} if devices else {})
 
 
-def _all_held(machine: Machine) -> bool:
+def _all_have_other_driver(machine: Machine) -> bool:
     """Return whether a capture without a driver status shows another kernel driver for every GPU.
 
     Only NVIDIA's driver reports a GPU's name: where one is known, it worked.

@@ -16,7 +16,7 @@ BUSY_PERCENT = Threshold(
 )
 
 
-def at_work(gpu: Gpu) -> bool:
+def under_load(gpu: Gpu) -> bool:
     """Return whether the GPU was under load: in P0 to P2 and running kernels, not reported as idle.
 
     False where that is unknown, so an idle reading is never a fault.
@@ -33,13 +33,13 @@ def busy(gpu: Gpu) -> bool:
     """Return whether the GPU was under load for at least half of the time, so that its clocks should be "
     "up."""
     used = gpu.utilization_percent.gpu
-    return at_work(gpu) and used is not None and used >= BUSY_PERCENT.value
+    return under_load(gpu) and used is not None and used >= BUSY_PERCENT.value
 
 
 def idle(gpu: Gpu) -> bool:
     """Return whether the GPU is known to have been idle, or little used in a power-saving P-state.
 
-    Not the opposite of `at_work`: where nothing is known, both are False. A GPU that is used and stays in
+    Not the opposite of `under_load`: where nothing is known, both are False. A GPU that is used and stays in
     such a state is throttled, and not idle.
     """
     used = gpu.utilization_percent.gpu

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.findings.load import BUSY_PERCENT, at_work
+from gputopo.findings.load import BUSY_PERCENT, under_load
 from gputopo.findings.rule import (
     Case,
     Fault,
@@ -36,7 +36,7 @@ REPLAYS_BAD = Threshold(
     "many packet replays",
     8 * 60 * 24,
     "replays",
-    "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes): those of a day",
+    "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes): 11520 a day",
 )
 REPLAYS_FEW = Threshold(
     "few packet replays, if similar on all SXM modules of a model",
@@ -68,7 +68,7 @@ SHARED_TIMES = Threshold(
     "oversubscribed uplink",
     4,
     "times the uplink's rate",
-    "Two GPUs on one uplink are usual (NVIDIA's DGX), four happen; from five on each is left less than a "
+    "Two GPUs on one uplink are usual (NVIDIA's DGX), four occur; with five, each gets less than a "
     "quarter of its link when all copy at once. Ours",
 )
 
@@ -224,7 +224,7 @@ def widths(machine: Machine) -> Iterator[Fault]:
 @check(GENERATION_DEGRADED)
 def generations(machine: Machine) -> Iterator[Fault]:
     """Find slow links of GPUs under load. An idle GPU lowers its link: then nothing is known."""
-    for gpu in filter(at_work, present(machine)):
+    for gpu in filter(under_load, present(machine)):
         evidence = {"pstate": gpu.pstate, "utilization_percent": gpu.utilization_percent.gpu}
         fault = generation_fault(gpu, gpu.pcie.gen_now, "under load", _link_evidence(gpu) | evidence)
         if fault is not None:
@@ -327,7 +327,7 @@ def _link_evidence(gpu: Gpu) -> dict[str, object]:
 
 
 def _card_width(gpu: Gpu, nodes: Nodes) -> tuple[int | None, str]:
-    """Return the lanes of the card itself, or the most that its link reports, and the source."""
+    """Return the lanes of the card itself, or the maximum that its link reports, and the source."""
     node = nodes.get(gpu.pci_address or "")
     if node is not None and node.max_width is not None:
         return node.max_width, "sysfs"

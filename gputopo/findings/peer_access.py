@@ -76,7 +76,7 @@ def acs(machine: Machine) -> Iterator[Finding]:
         return
     bridges = acs_bridges(machine)
     in_tree = any(node.acs is not None for node in machine.pci)
-    if (not bridges and (in_tree or machine.host.acs != "on")) or not _in_the_way(machine):
+    if (not bridges and (in_tree or machine.host.acs != "on")) or not _is_relevant(machine):
         return
     where = "ACS is on between GPUs" if bridges else "ACS is on (where is not reported)"
     yield P2P_ACS_ON.finding(
@@ -90,7 +90,7 @@ def acs(machine: Machine) -> Iterator[Finding]:
     )
 
 
-def _in_the_way(machine: Machine) -> bool:
+def _is_relevant(machine: Machine) -> bool:
     """Return whether any two GPUs may be peers below one host bridge: ACS redirects only such copies."""
     links = links_by_pair(machine)
     for a, b in combinations(sorted(gpu.index for gpu in present(machine)), 2):

@@ -55,7 +55,7 @@ class Threshold(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One cause or code under a rule that has a message, remedy and severity of its own."""
+    """One cause or code under a rule that has its own message, remedy and severity."""
 
     says: str
     remedy: str

@@ -20,9 +20,7 @@ LIMIT_SHARE = Threshold(
     "below the other limit",
     "Limits are set in whole watts and reported in milliwatts; less than this is rounding. Ours",
 )
-NEAR_C = Threshold(
-    "near slowdown", 5, "°C", "GeForce cards target 83 or 84 °C of 95 and keep clear of it. Ours"
-)
+NEAR_C = Threshold("near slowdown", 5, "°C", "GeForce cards target 83 or 84 °C and slow down at 95. Ours")
 MAX_THRESHOLD_C = Threshold(
     "highest valid temperature threshold",
     120,
@@ -150,7 +148,7 @@ def throttle_message(reason: str) -> str:
 
 
 def explained(reasons: Iterable[str]) -> bool:
-    """Return whether a known throttle reason is among these: then a low clock is no finding of its own."""
+    """Return whether a known throttle reason is among these: then a low clock is no further finding."""
     return any(reason in THROTTLE for reason in reasons)
 
 

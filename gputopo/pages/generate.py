@@ -16,7 +16,7 @@ def findings() -> str:
     rows = [(f"`{rule.id}`", ", ".join(rule.severities), rule.title) for rule in rules]
     return f"""# findings: what can be wrong, with remedies and thresholds
 
-An id keeps its meaning from version to version. A missing fact makes no finding: it is no fault and no pass.
+An id keeps its meaning from version to version. A missing fact makes no finding: neither a fault nor a pass.
 
 {_table(("finding", "severity", "meaning"), rows)}
 """ + "\n".join(map(_finding, rules))
@@ -39,10 +39,15 @@ def options() -> str:
     """Return the page of the options of every command."""
     commands = []
     for command, of_command in groupby(list_options(), key=lambda one: one.command):
-        themes = []
-        for theme, listed in groupby(of_command, key=lambda one: one.theme):
-            heading = f"### {theme}\n\n" if theme else ""
-            themes.append(heading + _table(("option", "value", "meaning"), map(_option, listed)))
+        by_theme: dict[str, list[OptionInfo]] = {"": []}
+        for one in of_command:
+            by_theme.setdefault(one.theme, []).append(one)
+        header = ("option", "value", "meaning")
+        themes = [
+            (f"### {theme}\n\n" if theme else "") + _table(header, map(_option, listed))
+            for theme, listed in by_theme.items()
+            if listed
+        ]
         commands.append(f"## {command}\n\n{COMMANDS[command].summary}\n\n" + "\n".join(themes))
     return "# options: of every command\n\n" + "\n".join(commands)
 
@@ -79,7 +84,7 @@ stored for the backward pass): of one example, forward. Batch: per GPU, the defa
 
 def reductions() -> str:
     """Return the page of the reductions."""
-    rows = [(f"`{name}`", meaning) for name, meaning in all_reduce.SAYS.items()]
+    rows = [(f"`{name}`", meaning) for name, meaning in all_reduce.MEANINGS.items()]
     return "# reductions: how --all-reduce adds gradients\n\n" + _table(("method", "gradients are"), rows)
 
 

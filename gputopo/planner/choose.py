@@ -265,7 +265,7 @@ class _Choice:
             short = farthest_words(self.links, found.gpus)
         if found.alike == 1:
             return [short]
-        return [f"{short}; stands for {found.alike} sets that differ only in GPUs that are alike"]
+        return [f"{short}; represents {found.alike} equivalent sets"]
 
 
 def _reduction(request: Request, size: int) -> str | None:

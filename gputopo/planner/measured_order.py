@@ -45,7 +45,7 @@ class MeasuredOrder(NamedTuple):
         if not pairs:
             return []
         slowest = self._slowest(gpus)
-        said = [self._speeds_said(pairs, slowest)]
+        said = [self._speed_reason(pairs, slowest)]
         fastest = min(pairs_of(others), key=self._speed_key)
         if self.classes[fastest] < self.classes[slowest]:
             said.append(
@@ -66,7 +66,7 @@ class MeasuredOrder(NamedTuple):
     def _speed_key(self, pair: Pair) -> tuple[int, float]:
         return self.classes[pair], -self.speeds[pair].gb_per_s
 
-    def _speeds_said(self, pairs: Sequence[Pair], slowest: Pair) -> str:
+    def _speed_reason(self, pairs: Sequence[Pair], slowest: Pair) -> str:
         name = class_name(self.links.get(slowest))
         where = "" if name == "unknown" else f" ({name})"
         if len(pairs) == 1:
@@ -97,5 +97,5 @@ def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
     when = "" if bandwidth.measured_at is None else f" of {date_in_words(bandwidth.measured_at)}"
     return (
         f"the measured bandwidth{when} was not used: "
-        f"no rate for both directions of {pairs_in_words(missing, most=_PAIRS_NAMED)}"
+        f"no rate for both directions of {pairs_in_words(missing, max_named=_PAIRS_NAMED)}"
     )

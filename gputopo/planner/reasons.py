@@ -144,7 +144,7 @@ def trouble_reasons(
 ) -> list[str]:
     """Return the findings against chosen GPUs, and against those for which others were chosen."""
     reasons: list[str] = []
-    for what, gpus in (("chosen all the same", chosen), ("avoided, as others are as close", avoided)):
+    for what, gpus in (("chosen nevertheless", chosen), ("avoided, as others are as close", avoided)):
         by_words: dict[str, list[int]] = {}
         for index in sorted(gpus):
             for finding in against.get(index, ()):

@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo.findings import CHECKS, Finding
 from gputopo.findings.configuration import GPU_BUSY
-from gputopo.reference.kernel_drivers import held_by_others
+from gputopo.reference.kernel_drivers import gpus_of_other_drivers
 from gputopo.values import all_reduce
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
@@ -87,9 +87,9 @@ def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[R
 
     The request was checked. Raises NoPlanError where a GPU of an exact set cannot be used.
     """
-    held = held_by_others([machine])
+    bound = gpus_of_other_drivers([machine])
     whys = {
-        gpu.index: _bound_to(held.pop(gpu.pci_address or "", None)) or _unusable(gpu) for gpu in machine.gpus
+        gpu.index: _bound_to(bound.pop(gpu.pci_address or "", None)) or _unusable(gpu) for gpu in machine.gpus
     }
     whys |= dict.fromkeys(request.exclude, "excluded by --exclude")
     left_out = {index for index, why in whys.items() if why}
@@ -103,7 +103,7 @@ def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[R
             )
     return tuple(index for index in pool if index not in left_out), (
         *_refusals(whys),
-        *(Refusal(reason=f"{address} left out: {_bound_to(driver)}") for address, driver in held.items()),
+        *(Refusal(reason=f"{address} left out: {_bound_to(driver)}") for address, driver in bound.items()),
     )
 
 
@@ -156,7 +156,7 @@ def _check_all_reduce(request: Request) -> None:
     all_reduce.parse(request.all_reduce)
     if request.variable_update in ("parameter_server", "independent"):
         raise UsageError(
-            f"--all-reduce {request.all_reduce} does not go with "
+            f"--all-reduce {request.all_reduce} cannot be combined with "
             f"--variable-update {request.variable_update}: nothing is reduced between replicas",
             "leave --all-reduce out, or use --variable-update replicated",
         )

@@ -98,7 +98,7 @@ class _Search:
         self.steps = 0
 
     def look(self, start: int, chosen: list[int], cost: int) -> None:
-        """Complete `chosen` (positions) in all ways with positions from `start` on."""
+        """Complete `chosen` (positions) in all combinations with positions from `start` on."""
         missing = self.size - len(chosen)
         if missing == 0:
             self._take(chosen, cost)

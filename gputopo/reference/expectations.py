@@ -79,7 +79,7 @@ class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """Rate of one NVLink of a version in one direction, in 10^9 bytes a second.
 
     The shares of all links between two GPUs that large copies reach: `copy_share` in one direction,
-    `copy_low_share` the minimum without a fault, `both_ways_share` of twice that rate in both directions.
+    `copy_low_share` the minimum without a fault, `bidirectional_share` of twice that rate in both directions.
     `links_per_gpu`: only for models with that many links; None: for all others.
     """
 
@@ -87,7 +87,7 @@ class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     link_gb_per_s: float
     copy_low_share: float
     copy_share: float
-    both_ways_share: float
+    bidirectional_share: float
     confidence: str
     source: str
     links_per_gpu: int | None = None

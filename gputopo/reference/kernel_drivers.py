@@ -17,7 +17,7 @@ def gpu_nodes(machine: Machine) -> list[PciNode]:
     return [node for node in machine.pci if node.kind == "gpu"]
 
 
-def held_by_others(machines: Sequence[Machine]) -> dict[str, str]:
+def gpus_of_other_drivers(machines: Sequence[Machine]) -> dict[str, str]:
     """Return the other kernel driver of each GPU that has one, by PCI address; of several readings the first.
 
     Not of a GPU with a name: only NVIDIA's driver reports it. Where there are more names than GPUs without
@@ -29,9 +29,9 @@ def held_by_others(machines: Sequence[Machine]) -> dict[str, str]:
         drivers[node.address] = drivers.get(node.address) or node.driver
     named = [[gpu for gpu in machine.gpus if gpu.name is not None] for machine in machines]
     worked = {gpu.pci_address for gpus in named for gpu in gpus}
-    held = {
+    bound = {
         address: driver
         for address, driver in drivers.items()
         if driver not in (None, NVIDIA_DRIVER) and address not in worked
     }
-    return held if max(map(len, named), default=0) <= len(drivers) - len(held) else {}
+    return bound if max(map(len, named), default=0) <= len(drivers) - len(bound) else {}

@@ -76,10 +76,10 @@ def _is_fabric_of(path: str, gpus: Collection[str]) -> bool:
 def missing_view(machine: Machine, width: int) -> list[Line]:
     """Return what could not be read: every reason once for each set of GPUs or pairs, then the facts."""
     groups = grouped_missing(not_read(machine))
-    room = body_width((subject for subject, _ in groups), width)
+    free_width = body_width((subject for subject, _ in groups), width)
     return labelled(
         (
-            (subject, _reason_and_facts(f"{reason_in_words(reason)}:", facts, room))
+            (subject, _reason_and_facts(f"{reason_in_words(reason)}:", facts, free_width))
             for (subject, reason), facts in groups.items()
         ),
         width,

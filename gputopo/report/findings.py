@@ -112,7 +112,7 @@ def _block(group: Sequence[Finding], width: int) -> list[Line]:
     if first.remedy:
         body += paragraph(f"To do: {plain(first.remedy)}", space)
     marks = [severity, *[(" " * len(severity[0]), "")] * (len(head) + len(body))]
-    return [(mark, *pieces) for mark, pieces in zip(marks, [*head, *body], strict=False)]
+    return [(mark, *spans) for mark, spans in zip(marks, [*head, *body], strict=False)]
 
 
 def _doubts(machine: Machine, width: int) -> list[Line]:

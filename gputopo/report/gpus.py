@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.load import at_work
+from gputopo.findings.load import under_load
 from gputopo.report.facts import reason_for
 from gputopo.report.layout import (
     LOST,
@@ -166,7 +166,7 @@ def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
 def link_is_slow_while_idle(gpu: Gpu) -> bool:
     """Return whether the PCIe generation is below its maximum on a GPU that was not seen under load."""
     now, top = gpu.pcie.gen_now, gpu.pcie.gen_max
-    return now is not None and top is not None and now < top and not at_work(gpu)
+    return now is not None and top is not None and now < top and not under_load(gpu)
 
 
 def index_rows(machine: Machine) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """The text renderer of all reports: headings, aligned columns, labelled paragraphs.
 
-A report is lines, a line is pieces of text with a style of rich ("bold", "dim", "yellow", or ""). Plain text
+A report is lines, a line is spans of text with a style of rich ("bold", "dim", "yellow", or ""). Plain text
 for a pipe is made without importing rich, which costs 36 ms.
 """
 
@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-Piece = tuple[str, str]  # text, style
-Line = tuple[Piece, ...]
+Span = tuple[str, str]  # text, style
+Line = tuple[Span, ...]
 Side = Literal["left", "right"]
 
 INDENT = 2
@@ -65,7 +65,7 @@ def line(text: str = "", style: str = "") -> Line:
 
 def text_of(lines: Iterable[Line]) -> str:
     """Return lines as plain text, each with a newline and without trailing spaces."""
-    return "".join("".join(text for text, _ in pieces).rstrip() + "\n" for pieces in lines)
+    return "".join("".join(text for text, _ in spans).rstrip() + "\n" for spans in lines)
 
 
 def section(title: str, body: Iterable[Line]) -> list[Line]:
@@ -75,7 +75,7 @@ def section(title: str, body: Iterable[Line]) -> list[Line]:
 
 def indented(lines: Iterable[Line], by: int) -> list[Line]:
     """Return lines with spaces before them."""
-    return [((" " * by, ""), *pieces) for pieces in lines]
+    return [((" " * by, ""), *spans) for spans in lines]
 
 
 def paragraph(text: str, width: int, style: str = "") -> list[Line]:
@@ -91,7 +91,7 @@ def labelled(rows: Iterable[tuple[str, Sequence[Line] | str]], width: int) -> li
     for label, body in rows:
         ready = paragraph(body, width - space - GAP) if isinstance(body, str) else body
         heads = [label.ljust(space + GAP), *[" " * (space + GAP)] * len(ready)]
-        lines += [((head, QUIET), *pieces) for head, pieces in zip(heads, ready, strict=False)]
+        lines += [((head, QUIET), *spans) for head, spans in zip(heads, ready, strict=False)]
     return lines
 
 
@@ -139,16 +139,16 @@ def plain(text: str) -> str:
 
 
 def printable(lines: Iterable[Line]) -> list[Line]:
-    """Return lines without control characters in any piece, whatever a capture contained."""
-    return [tuple((plain(text), style) for text, style in pieces) for pieces in lines]
+    """Return lines without control characters in any span, whatever a capture contained."""
+    return [tuple((plain(text), style) for text, style in spans) for spans in lines]
 
 
 def _row(cells: Iterable[str], columns: Iterable[Column], styles: Iterable[str], gap: int) -> Line:
-    pieces = []
+    spans = []
     for cell, column, style in zip(cells, columns, styles, strict=True):
         padded = cell.ljust(column.width) if column.side == "left" else cell.rjust(column.width)
-        pieces.append((padded + " " * gap, style))
-    return tuple(pieces)
+        spans.append((padded + " " * gap, style))
+    return tuple(spans)
 
 
 def _folded(text: str, width: int) -> list[str]:

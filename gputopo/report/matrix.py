@@ -137,7 +137,7 @@ def peer_rows(machine: Machine) -> list[tuple[str, str]]:
             states.setdefault((state, link.p2p_reason or ""), []).append(pair)
     rows: list[tuple[str, str]] = []
     for (state, reason), pairs in states.items():
-        of = "all pairs" if len(pairs) == len(links) > 1 else pairs_in_words(pairs, most=_PAIRS_SHOWN)
+        of = "all pairs" if len(pairs) == len(links) > 1 else pairs_in_words(pairs, max_named=_PAIRS_SHOWN)
         words = f"{state}: {of}{f' ({reason})' if reason else ''}"
         rows.append(("" if rows else "Peer access", plain(words)))
     return rows

@@ -11,7 +11,7 @@ import msgspec
 
 from gputopo.reference.pcie import generation_of
 from gputopo.report.gpus import link_is_slow_while_idle
-from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Piece, plain
+from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Span, plain
 from gputopo.topology.hops import links_by_pair
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, Nic, PciNode
@@ -27,7 +27,7 @@ class Branch(msgspec.Struct):
     """A line of the tree: its name, details that may fold to further lines, and the branches below it."""
 
     name: str
-    details: list[Piece] = []
+    details: list[Span] = []
     children: list["Branch"] = []
 
 
@@ -129,11 +129,11 @@ class _Tree:
         inside = {gpu.index for gpu in self.gpus.values()}
         return [gpu.index for gpu in self.machine.gpus if gpu.index not in inside]
 
-    def _words(self, address: str, ports: Sequence[str]) -> tuple[str, list[Piece]]:
+    def _words(self, address: str, ports: Sequence[str]) -> tuple[str, list[Span]]:
         """Return the name of a node and its details: link, slower bridges above it, NVLinks."""
         node = self.nodes[address]
         gpu, nic = self.gpus.get(address), self.nics.get(address)
-        details: list[Piece] = [(address, QUIET)]
+        details: list[Span] = [(address, QUIET)]
         if gpu is not None and gpu.lost:
             details.insert(0, (LOST, SEVERITY_STYLES["error"]))
         if link := _link(node, idle=gpu is not None and link_is_slow_while_idle(gpu)):
@@ -155,7 +155,7 @@ class _Tree:
             return f"{kind} {name}".rstrip(), details
         return f"{kinds.get(node.kind, 'device')} {name}".rstrip(), details
 
-    def _limit(self, address: str, below: str) -> Piece:
+    def _limit(self, address: str, below: str) -> Span:
         """Return the words for a bridge slower than the GPUs below it; `below`: the node of the line."""
         gpus = self.limits[address]
         link = _link(self.nodes[address], at_max=True)
@@ -206,10 +206,10 @@ def _lines(branch: Branch, before: str, under: str, width: int) -> list[Line]:
     name, space = branch.name, max(width - len(before), _MIN_NAME)
     if len(name) > space:  # lspci's names may be long
         name = f"{name[: space - 3]}..."
-    current: list[Piece] = [(before, QUIET), (name, "")]
+    current: list[Span] = [(before, QUIET), (name, "")]
     lines: list[Line] = []
     for text, style in branch.details:
-        space = width - sum(len(piece) for piece, _ in current)
+        space = width - sum(len(span) for span, _ in current)
         if len(text) + 2 > space and branch.name:
             lines.append(tuple(current))
             current = [(under + ("│    " if branch.children else "     "), QUIET), (text, style)]

@@ -55,7 +55,7 @@ def judge(input_rate: float, training_rate: float, how: str = "") -> InputVerdic
         lost = 100 * (1 - headroom)
         return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f} % less.")
     if headroom < ENOUGH:
-        shared = "training needs the same cores, so it may not keep up beside it"
+        shared = "training uses the same cores and may slow it down"
         return _verdict("close", headroom, f"The input barely keeps up: {rates}; {shared}.")
     return _verdict("enough", headroom, f"The input is fast enough: {rates}.")
 
@@ -72,13 +72,13 @@ def judge_waiting(share: float, training_rate: float, input_rate: float | None =
         shared = ""
         if headroom is not None and headroom >= ENOUGH:
             shared = (
-                f"; alone it gave {input_rate:.1f} images/sec, beside training {training_rate:.1f}: "
+                f"; alone it reached {input_rate:.1f} images/sec, during training {training_rate:.1f}: "
                 "they share the cores"
             )
         return _verdict("input", headroom, f"The input is the bottleneck: {waited}{shared}.")
     if headroom is None:
         return _verdict("enough", None, f"The input is fast enough: {waited}.")
-    rates = f"alone it gave {input_rate:.1f} images/sec, training needs {training_rate:.1f}"
+    rates = f"alone it reached {input_rate:.1f} images/sec, training needs {training_rate:.1f}"
     if headroom < ENOUGH:
         return _verdict("close", headroom, f"The input barely keeps up: {waited}; {rates}.")
     return _verdict("enough", headroom, f"The input is fast enough: {waited}; {rates}.")

@@ -6,7 +6,7 @@ A spec in a file is free-form JSON here, of this version or of an older one: wha
 from collections.abc import Mapping
 from typing import Any
 
-from gputopo.values.all_reduce import SAYS
+from gputopo.values.all_reduce import MEANINGS
 
 _NOTHING = "nothing: there is one device"
 
@@ -29,7 +29,7 @@ def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
     if reduction := spec.get("all_reduce"):
         found["all_reduce"] = reduction
         alone = len(spec.get("devices") or ()) == 1
-        found["all_reduce_by"] = _NOTHING if alone else SAYS.get(str(reduction).partition("#")[0])
+        found["all_reduce_by"] = _NOTHING if alone else MEANINGS.get(str(reduction).partition("#")[0])
     if reduction or spec.get("strategy") or spec.get("variable_update") == "parameter_server":
         found["grad_reduce"] = spec.get("grad_reduce")
     found["exchange"] = exchange_words(spec) or None

@@ -57,7 +57,7 @@ def steady_from(seconds: Sequence[float]) -> int | None:
 def steady(seconds: Sequence[float]) -> Steady:
     """Return where a run became steady, with the time until then, in words too."""
     if len(seconds) < MIN_STEPS:
-        return Steady(says=f"not looked for: it takes {MIN_STEPS} steps, there are {len(seconds)}")
+        return Steady(says=f"not determined: needs {MIN_STEPS} steps, has {len(seconds)}")
     found = steady_from(seconds)
     if found is None:
         looked_at = min(len(seconds), MAX_STEPS)

@@ -32,8 +32,8 @@ def hop_between(nodes: Sequence[PciNode], a: str, b: str) -> Hop | None:
     above_b, whole_b = bridges_above(tree, b)
     meeting = next((bridge for bridge in above_a if bridge in above_b), None)
     if meeting is not None:
-        most_below = max(above_a.index(meeting), above_b.index(meeting))
-        return Hop.PIX if most_below <= 1 else Hop.PXB
+        max_below = max(above_a.index(meeting), above_b.index(meeting))
+        return Hop.PIX if max_below <= 1 else Hop.PXB
     if tree[a].root == tree[b].root:
         return Hop.PHB if whole_a and whole_b else None
     return _hop_between_roots(_numa_node(tree, a, above_a), _numa_node(tree, b, above_b), nodes)
@@ -80,7 +80,7 @@ def links_by_pair(machine: Machine) -> dict[tuple[int, int], Link]:
 def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:
     """Return the largest groups of GPUs of which every pair is within `farthest` (see `is_within`).
 
-    A GPU that is near no other is an island of its own, so every GPU is in one. On PCIe alone no GPU is in
+    A GPU that is near no other is an island by itself, so every GPU is in one. On PCIe alone no GPU is in
     two. NVLinks are no tree (in a DGX-1 GPU 0 reaches 1 and 4, but 1 does not reach 4), so there islands
     may overlap; no island is part of another. Indices rise within an island and from island to island.
     """

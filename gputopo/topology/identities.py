@@ -50,8 +50,8 @@ def names_identity(fact: str) -> bool:
     return _LABEL.search(fact) is not None
 
 
-def _bare_bandwidth(told: Bandwidth) -> Bandwidth:
-    return msgspec.convert(scrubbed_value(msgspec.to_builtins(told)), Bandwidth)
+def _bare_bandwidth(bandwidth: Bandwidth) -> Bandwidth:
+    return msgspec.convert(scrubbed_value(msgspec.to_builtins(bandwidth)), Bandwidth)
 
 
 def scrubbed_value(value: Any) -> Any:
@@ -104,7 +104,7 @@ def without_identities(machine: Machine) -> Machine:
         missing={path: scrubbed(reason) for path, reason in machine.missing.items()}
         if machine.source != "live"  # where every reason is NVML's or our own
         else machine.missing,
-        contradictions=tuple(replace(one, said=_said(one)) for one in machine.contradictions),
+        contradictions=tuple(replace(one, said=_scrubbed_values(one)) for one in machine.contradictions),
         unread=tuple(
             replace(one, source=scrubbed(one.source), text=scrubbed_line(one.text)) for one in machine.unread
         ),
@@ -126,7 +126,7 @@ def _bare(gpu: Gpu) -> Gpu:
     return replace(gpu, uuid=None, processes=processes)
 
 
-def _said(one: Contradiction) -> dict[str, str]:
+def _scrubbed_values(one: Contradiction) -> dict[str, str]:
     return {
         scrubbed(source): LEFT_OUT if names_identity(one.fact) else scrubbed(words)
         for source, words in one.said.items()

@@ -63,8 +63,8 @@ def aligned(
 
 def cuda_order(first: Machine, machines: Iterable[Machine]) -> dict[int, int]:
     """Return the first's index of each of CUDA's numbers that any capture has."""
-    told = [machine if machine is first else aligned(first, machine)[0] for machine in machines]
-    gpus = [gpu for machine in told for gpu in machine.gpus]
+    renumbered = [machine if machine is first else aligned(first, machine)[0] for machine in machines]
+    gpus = [gpu for machine in renumbered for gpu in machine.gpus]
     return {gpu.cuda_index: gpu.index for gpu in reversed(gpus) if gpu.cuda_index is not None}
 
 

@@ -43,42 +43,42 @@ class Off(msgspec.Struct, frozen=True, kw_only=True):
     fix: str | None
 
 
-class Words(NamedTuple):
+class CauseText(NamedTuple):
     """The message for a cause, and its fix; None where no fix exists."""
 
     says: str
     fix: str | None
 
 
-CAUSES: dict[Cause, Words] = {
-    "registry_key": Words(
+CAUSES: dict[Cause, CauseText] = {
+    "registry_key": CauseText(
         "disabled by a registry key of the NVIDIA kernel module",
         "Remove NVreg_RegistryDwords in /etc/modprobe.d (see /proc/driver/nvidia/params) and reboot.",
     ),
-    "different_chips": Words("different chips are never peers", None),
-    "geforce_policy": Words("NVIDIA's driver allows no P2P over PCIe between GeForce RTX GPUs", None),
-    "across_sockets": Words("the driver does not allow P2P across these CPU sockets", None),
-    "chipset": Words(
+    "different_chips": CauseText("different chips are never peers", None),
+    "geforce_policy": CauseText("NVIDIA's driver allows no P2P over PCIe between GeForce RTX GPUs", None),
+    "across_sockets": CauseText("the driver does not allow P2P across these CPU sockets", None),
+    "chipset": CauseText(
         "chipset or CPU between the GPUs not supported by the driver",
         "Move both cards under one PCIe switch if the board has one. A newer driver may support the CPU.",
     ),
-    "acs": Words(
+    "acs": CauseText(
         "P2P traffic is redirected through the root complex (ACS)",
         "Turn ACS off in the BIOS, or by setpci on the bridges at start-up.",
     ),
-    "iommu": Words(
+    "iommu": CauseText(
         "the IOMMU translates the GPUs' addresses",
         "Boot with iommu=pt, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS.",
     ),
-    "bar1": Words(
+    "bar1": CauseText(
         "BAR1 maps too little GPU memory",
         "Turn on Above 4G Decoding and Resizable BAR in the BIOS. The card's VBIOS may need an update.",
     ),
-    "virtual_machine": Words(
+    "virtual_machine": CauseText(
         "virtual machine: its host decides which devices are peers",
         "Ask the provider for an instance with P2P. Inside the machine there is no fix.",
     ),
-    "container": Words(
+    "container": CauseText(
         "container: may hide the devices and memory that P2P needs",
         "Compare with nvidia-smi topo -p2p r outside of it. Start it with --ipc=host and all GPUs.",
     ),

@@ -1,4 +1,4 @@
-"""The ways to reduce gradients over towers, by name: `name` or `name#K`. Pure; who builds them: launch.
+"""Reductions of gradients over towers, by name: `name` or `name#K`. Pure; built in launch.
 
 `copy` adds each variable on one of the towers, which alternate by variable (`copy-roundrobin` says so and is
 the same). What tf_cnn_benchmarks does without a specification, adding all on the CPU, is `pscpu` here; with
@@ -14,9 +14,9 @@ from gputopo.values.errors import UsageError
 
 Backend = Literal["cpu", "gpu"]
 
-MOST_PARTS = 64  # every part adds ops for each variable; more is likely a typing mistake
+MAX_PARTS = 64  # every part adds ops for each variable; more is likely a typing mistake
 
-SAYS = {
+MEANINGS = {
     "copy": "added on one tower's device, copied back; towers alternate by variable",
     "ring": "a ring of copies: each device adds a share of every tensor and passes it on; K rings at once",
     "hierarchical": "added within groups of close devices, then between the groups' leaders",
@@ -28,29 +28,29 @@ SAYS = {
     "tf_hierarchical": "tf.distribute.HierarchicalCopyAllReduce, gradients packed as it does by default",
     "one_device": "tf.distribute.ReductionToOneDevice",
 }
-NAMES = tuple(SAYS)
+NAMES = tuple(MEANINGS)
 _IN_PARTS = ("ring", "pscpu", "psgpu")
 _GPUS_ONLY = ("nccl", "nccl_op")
 _ALIASES = {"copy-roundrobin": "copy", "xring": "ring"}
 
 PATTERN = rf"^(({'|'.join(NAMES)})|({'|'.join(_IN_PARTS)})#[1-9][0-9]?)$"
-"""What a reduction looks like in a plan and a spec: as `Reduction.written` gives it."""
+"""What a reduction looks like in a plan and a spec: the form of `Reduction.written`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A way to reduce, and into how many parts it cuts a tensor (1 where it cuts none)."""
+    """A reduction, and the number of parts it cuts a tensor into (1: not cut)."""
 
     name: str
     parts: int = 1
 
     @property
     def written(self) -> str:
-        """The one way to write it: `ring`, `ring#2`."""
+        """How it is written: `ring`, `ring#2`."""
         return self.name if self.parts == 1 else f"{self.name}#{self.parts}"
 
     def why_not(self, backend: Backend, towers: int) -> tuple[str, str] | None:
-        """Say why it cannot be used there and the nearest that can, None if it can be used."""
+        """Return why it cannot be used there and the nearest that can, None if it can be used."""
         if self.name in _GPUS_ONLY and backend != "gpu":
             # Seen on TensorFlow 2.21: the collective takes the hint on CPUs and quietly uses its ring.
             return "NCCL reduces between GPUs only", "collective"
@@ -71,7 +71,7 @@ def parse(text: str) -> Reduction:
     assert matched is not None  # every line matches
     given, parts = matched.groups()
     name = _ALIASES.get(given, given)
-    if name not in SAYS:
+    if name not in MEANINGS:
         if "/" in name or ":" in name:
             raise UsageError(
                 f"the reduction '{text}' joins several: gputopo takes one for all gradients",
@@ -87,9 +87,9 @@ def parse(text: str) -> Reduction:
             f"{name} takes no number of parts: '{text}'",
             f"leave #{parts} out; a number goes with {', '.join(_IN_PARTS)}",
         )
-    if not (parts.isascii() and parts.isdigit() and 1 <= int(parts) <= MOST_PARTS):
+    if not (parts.isascii() and parts.isdigit() and 1 <= int(parts) <= MAX_PARTS):
         raise UsageError(
-            f"'{text}' has no number of parts after the #", f"give a number from 1 to {MOST_PARTS}: {name}#2"
+            f"'{text}' has no number of parts after the #", f"give a number from 1 to {MAX_PARTS}: {name}#2"
         )
     return Reduction(name, int(parts))
 

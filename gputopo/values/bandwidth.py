@@ -2,11 +2,11 @@
 
 Gigabytes are 10^9 bytes. A place is written `gpu:3` (its index in the machine), `node:1` (the memory, or the
 cores, of one NUMA node), `host` (host memory of an unknown node) or `gpus` (all the others together,
-where a tool gives one number for them).
+where a tool reports one number for them).
 
 What a number counts, per kind:
 
-- h2d, d2h, p2p_direct, p2p_staged: every byte once, one way;
+- h2d, d2h, p2p_direct, p2p_staged: every byte once, one direction;
 - bidirectional: the bytes of both directions together;
 - d2d_local and host_memory: every byte twice, since it is read and written in the same memory, as
   NVIDIA's bandwidthTest and STREAM do; of host_memory the source is the memory's node, the destination the
@@ -34,7 +34,7 @@ Kind = Literal[
 ]
 
 # How the bytes were moved: by a copy engine, by a kernel that reads or writes the other side, by the cores of
-# the host, or by the driver's own choice where a tool did not say.
+# the host, or by the driver's choice where a tool did not report it.
 Method = Literal["copy_engine", "kernel_read", "kernel_write", "cpu", "driver"]
 
 Path = Literal["direct", "staged"]
@@ -67,8 +67,8 @@ class Sample(Value, frozen=True):
     """One measured number with everything that it rests on.
 
     `group` names a set of copies that ran at the same time; None: it ran alone. `median_*` is over
-    `repeats_*`, which holds every repeat that counts; `discarded_gb_per_s` those taken while a card was still
-    waking up. `spread_percent`: (largest - smallest) / median. `path`: for GPU pairs in `bidirectional` and
+    `repeats_*`, which holds every repeat that counts; `discarded_gb_per_s` those taken during clock
+    ramp-up. `spread_percent`: (largest - smallest) / median. `path`: for GPU pairs in `bidirectional` and
     `latency`. `numa_node`: where the host memory was, None if not bound.
     """
 
@@ -125,7 +125,7 @@ class NotMeasured(Value, frozen=True):
 class UplinkGroup(Value, frozen=True):
     """GPUs that slow one another down when they copy to or from the host at once.
 
-    `alone_gb_per_s` and `together_gb_per_s` are sums over the group. `bridge`: where their ways meet in the
+    `alone_gb_per_s` and `together_gb_per_s` are sums over the group. `bridge`: where their paths meet in the
     PCI tree, None where the tree shows no such place. `agrees`: whether the tree has these GPUs behind one
     uplink; None: no tree to compare with. `from_kind`: the copies that showed it.
     """
@@ -142,7 +142,7 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     """All that was measured in one session, or read from another tool's output.
 
     `measured_at`: seconds since the epoch. `complete` is False where it was interrupted, or the capture ends
-    early. `notes`: what must be said with the numbers.
+    early. `notes`: to be shown with the numbers.
     """
 
     source: str  # live, bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, ...; several are joined by " + "

@@ -1,6 +1,6 @@
-"""What a run tells as it goes: one JSON object a line (`gputopo.events/1`), from which the result is derived.
+"""Events of a run: one JSON object a line (`gputopo.events/1`), from which the result is derived.
 
-Times: `time_s` is seconds since the Unix epoch; durations say so in their names.
+Times: `time_s` is seconds since the Unix epoch; durations have their unit in their names.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trace says of one device, in seconds over all traced steps.
+    """What a trace shows of one device, in seconds over all traced steps.
 
     `compute_s`, `to_device_s`, `to_host_s`, `peer_s`: times in which the device computed, or copied from the
     host, to the host, from or to another device; what overlaps within one kind is counted once. `busy_s`: in
@@ -104,14 +104,14 @@ class RunStarted(_Event, frozen=True, tag="run_started"):
     backend: str  # "cpu" or "gpu"
     rehearsal_of: str | None = None
     versions: dict[str, str] = {}
-    says: tuple[str, ...] = ()  # what must be said with every output of this run
+    says: tuple[str, ...] = ()  # to be shown with every output of this run
 
 
 class ModelBuilt(_Event, frozen=True, tag="model_built"):
     """The model stands: its size, and how long import, building and tracing took.
 
     `says`: what was assumed of it, and what runs where that is not just what was asked. `input`: how the
-    examples come, as the input itself tells it: where they are made and held, files, threads, batches ahead.
+    examples come, as the input reports it: where they are made and held, files, threads, batches ahead.
     """
 
     parameters: int
@@ -169,7 +169,7 @@ class Step(_Event, frozen=True, tag="step"):
 
 
 class Sample(_Event, frozen=True, tag="sample"):
-    """The GPUs' clocks, power and heat at one moment of the run."""
+    """The GPUs' clocks, power and heat in one sample of the run."""
 
     gpus: tuple[GpuSample, ...]
 
@@ -191,7 +191,7 @@ class PhaseBegun(_Event, frozen=True, tag="phase"):
 
 
 class Noticed(_Event, frozen=True, tag="noticed"):
-    """Something that the reader of the result must know, told by the worker, such as a damaged checkpoint."""
+    """A remark for the reader of the result, reported by the worker, such as a damaged checkpoint."""
 
     says: str
 
@@ -204,7 +204,7 @@ class Resumed(_Event, frozen=True, tag="resumed"):
 
 
 class CheckpointSaved(_Event, frozen=True, tag="checkpoint_saved"):
-    """A checkpoint is on the disk, whole. `removed`: older ones that made room for it."""
+    """A checkpoint is on the disk, whole. `removed`: older ones that it replaced."""
 
     path: str
     steps: int  # trained so far: Step.global_step
@@ -252,7 +252,7 @@ class Traced(_Event, frozen=True, tag="traced"):
 
 
 class LossNotFinite(_Event, frozen=True, tag="loss_not_finite"):
-    """The first loss that is NaN or infinite: told once, and training goes on. `towers`: that had it."""
+    """The first loss that is NaN or infinite: reported once, and training goes on. `towers`: that had it."""
 
     step: int
     value: str  # "nan", "inf", "-inf"
@@ -260,7 +260,7 @@ class LossNotFinite(_Event, frozen=True, tag="loss_not_finite"):
 
 
 class MemoryPeak(_Event, frozen=True, tag="memory_peak"):
-    """The most memory that the worker has held: of the host (resident), and on devices where it is known."""
+    """Peak memory of the worker: of the host (resident), and on devices where it is known."""
 
     host_bytes: int
     devices: dict[str, int] = {}

@@ -89,7 +89,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     metric: Metric | None = None
     labels: Mapping[str, str] = {}
     default: Any = None
-    leaf: bool = True  # no value with fields of its own, nor several
+    leaf: bool = True  # neither a struct nor several values
 
     def same(self, a: Any, b: Any) -> bool:
         """Return whether two sources report the same value."""
@@ -126,7 +126,7 @@ def fields_of(kind: type[msgspec.Struct]) -> dict[str, Field]:
 def field_at(kind: type[msgspec.Struct], path: str) -> Field:
     """Return the field at a path within a value, `nvlinks[2].active`; of a dictionary's key, the dictionary.
 
-    A path that the class does not have is a field of its own name.
+    A path that the class does not have is a field with that name.
     """
     fields = fields_of(kind)
     known = _INDEX.sub("[]", path)

@@ -92,7 +92,7 @@ class Throttle(Value, frozen=True):
     reasons: tuple[str, ...] | None = None
 
 
-_CEILING = "gpu_power_readings/gpu_ceiling_power_limit"  # a section of its own since driver 610
+_CEILING = "gpu_power_readings/gpu_ceiling_power_limit"  # a separate section since driver 610
 _CEILING_TEXT = "GPU Power Readings/GPU Ceiling Power Limit"
 
 

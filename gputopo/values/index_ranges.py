@@ -50,8 +50,8 @@ def same_cpus(a: str, b: str) -> bool:
     return a == b if cpus is None else cpus == parse_cpus(b)
 
 
-def pairs_in_words(pairs: Iterable[Pair], *, most: int = _PAIRS_NAMED) -> str:
-    """Return pairs of GPUs, in either order, as what they are together, else one by one, `most` of them.
+def pairs_in_words(pairs: Iterable[Pair], *, max_named: int = _PAIRS_NAMED) -> str:
+    """Return pairs of GPUs, in either order, as what they are together, else one by one, `max_named` of them.
 
     `GPUs 0 and 3`; `any two of GPUs 0-3`; `each of GPUs 0-2 with each of 3-6`; `pairs 0<->3, 1<->4 and 2
     more`.
@@ -68,8 +68,8 @@ def pairs_in_words(pairs: Iterable[Pair], *, most: int = _PAIRS_NAMED) -> str:
             for side in sides
         )
         return f"{one[0]}{one[1]} with {'each of ' if other[2] else ''}{other[1]}"
-    named = ", ".join(f"{a}<->{b}" for a, b in found[:most])
-    return f"pairs {named}" + (f" and {len(found) - most} more" if len(found) > most else "")
+    named = ", ".join(f"{a}<->{b}" for a, b in found[:max_named])
+    return f"pairs {named}" + (f" and {len(found) - max_named} more" if len(found) > max_named else "")
 
 
 def _two_sides(found: list[Pair], gpus: list[int]) -> tuple[list[int], list[int]] | None:

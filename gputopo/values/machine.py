@@ -290,10 +290,10 @@ class PciNode(Value, frozen=True):
 
 
 class Contradiction(Value, frozen=True):
-    """Two sources that say different things of one fact; the first one given stands in the machine."""
+    """Two sources that disagree on a fact; the first one given stands in the machine."""
 
     fact: str  # "links[0-1].hop"
-    said: dict[str, str]  # source: what it said
+    said: dict[str, str]  # source: its value
 
 
 class Unread(Value, frozen=True):

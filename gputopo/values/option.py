@@ -33,7 +33,7 @@ class Option:
     `value`: placeholder of the value, by default that of the type. `theme`: heading in the help.
     `default`: the default in words, where it is not that of the field. `min`, `max`, `above`, `below`: range
     of a number. `const`: value of the field where this option, a flag, is given.
-    `read`: returns the value for (flag, text) where the type alone does not tell; raises UsageError or
+    `read`: returns the value for (flag, text) where the type alone is not enough; raises UsageError or
     InputError. With `sets_fields` it returns values of several fields by name, or of none. `repeated`: it may
     be given several times; the value is a tuple, `read` gets all texts.
     """
@@ -117,7 +117,7 @@ class Declared:
 
     @property
     def default_text(self) -> str:
-        """The default in words; empty where there is none to tell."""
+        """The default in words; empty where there is none."""
         shown = self.default
         if self.option.default or self.is_flag or self.is_required:
             return self.option.default

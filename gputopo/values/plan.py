@@ -12,7 +12,7 @@ AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of GPUs with a place for the variables and a way to reduce the gradients.
+    """A set of GPUs with a place for the variables and a method to reduce the gradients.
 
     `gpus` are indices of the machine (PCI order), in the order of the towers. `ps_device` is `cpu`, `gpu:N`
     (N an index of the machine), `gpu:spread` (over all chosen, by bytes) or None where every tower has its
@@ -33,7 +33,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate or a wish that could not be, and why."""
+    """A candidate or a request that was refused, and why."""
 
     reason: str
     gpus: tuple[int, ...] | None = None

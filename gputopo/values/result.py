@@ -23,7 +23,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
 
     `images_per_sec` is the device's own pace: its batch divided by the time it waited for weights and
     computed. In synchronous training all devices end a step together, so only their paces differ.
-    `other_ms` is the rest of the step: its turn, the slower devices, the reduction, the update.
+    `other_ms` is the rest of the step: waiting for its turn, the slower devices, the reduction, the update.
     `graphics_percent` and `memory_percent` compare the clocks under load with the card's maximum.
     """
 
@@ -76,7 +76,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     `asked`: the options as they were typed; `ran`: what the run did, see `gputopo.runs.ran`. `batch_size`
     is per device, `global_batch_size` of all together. `warmup_steps` and `warmup_s` are those that were
     not counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
-    (`gputopo.runs.steadiness`), None where `steady` says why not. Times apart: `import_s`, `build_s`,
+    (`gputopo.runs.steadiness`), None where `steady` has the reason. Times apart: `import_s`, `build_s`,
     `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run.
     `checkpoints`: those that are there. `input`: how the examples came, as the input reports;
     `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited for examples.
@@ -116,7 +116,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     global_batch_size: int | None = None
     steady_steps: int | None = None
     steady_s: float | None = None
-    steady: str = "not looked for"
+    steady: str = "not determined"
     last_top1: float | None = None
     last_top5: float | None = None
     resumed: Resumed | None = None

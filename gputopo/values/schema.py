@@ -1,4 +1,4 @@
-"""JSON in and out: every document says which kind it is (`"schema": "gputopo.<kind>/<major>"`).
+"""JSON in and out: every document names its kind (`"schema": "gputopo.<kind>/<major>"`).
 
 Unknown extra fields are ignored, so a file from a later minor version can be read; an unknown kind or a
 newer major version is refused in words.
@@ -58,15 +58,15 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
         return msgspec.json.decode(data, type=kind, dec_hook=_from_text)
     except msgspec.ValidationError as error:
         raise InputError(
-            f"{origin} is not a valid {wanted}: {error}", "make the file anew with gputopo"
+            f"{origin} is not a valid {wanted}: {error}", "write the file again with gputopo"
         ) from error
     except RecursionError as error:
         raise InputError(
-            f"{origin} is JSON that is nested too deep", "make it anew with gputopo inspect --record"
+            f"{origin} is JSON that is nested too deep", "write it again with gputopo inspect --record"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{origin} is not complete JSON: {error}", "copy the file again, or make it anew with gputopo"
+            f"{origin} is not complete JSON: {error}", "copy the file again, or write it again with gputopo"
         ) from error
 
 

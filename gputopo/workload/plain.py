@@ -1,4 +1,4 @@
-"""Networks without branches: each layer takes what the one before it gives."""
+"""Networks without branches: each layer takes the output of the one before it."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

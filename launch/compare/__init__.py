@@ -1,1 +1,1 @@
-"""Other ways to train the same model, to compare with: tf.distribute and three Keras programs."""
+"""Other trainers of the same model, to compare with: tf.distribute and three Keras programs."""

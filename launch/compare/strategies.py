@@ -51,8 +51,8 @@ def strategy_of(asked: StrategyName, devices: Sequence[str], server: str) -> tf.
 class StrategyStep:
     """Takes the steps of `--strategy`. Moving statistics are the first replica's, as in our own towers.
 
-    Raises UsageError for what does not go with the strategy, HardwareError if a device is not there or the
-    strategy's reduction adds up wrongly.
+    Raises UsageError for what cannot be combined with the strategy, HardwareError if a device is not there
+    or the strategy's reduction adds up wrongly.
     """
 
     def __init__(self, model: Model, spec: RunSpec) -> None:

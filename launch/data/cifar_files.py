@@ -67,7 +67,7 @@ def write_binary(path: Path, images: Bytes, labels: Bytes) -> None:
 
 def read_python(path: Path) -> CifarFile:
     """Read a pickle of the Python version. Raises InputError for anything else, or if it is damaged."""
-    hint = "get CIFAR-10 anew, or write a small one with gputopo make-data"
+    hint = "download CIFAR-10 again, or write a small one with gputopo make-data"
     try:
         batch = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         images, labels = _array(_part(batch, "data")), np.array(_part(batch, "labels"))
@@ -93,7 +93,7 @@ def to_pixels(planes: Bytes) -> Bytes:
 
 
 class _Array:
-    """In place of a numpy array in a pickle: stores the state that the pickle gives it."""
+    """In place of a numpy array in a pickle: stores the state from the pickle."""
 
     def __init__(self, *_: object) -> None:
         self.state: Any = None

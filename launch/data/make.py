@@ -88,7 +88,7 @@ def make(folder: Path, request: Request) -> Written:
     except OSError as error:
         raise DiskError(
             f"{folder} cannot be written: {error.strerror or error}; nothing was left behind",
-            "choose a folder on a disk with room for it that you may write to",
+            "choose a writable folder on a disk with enough space",
         ) from error
     return Written(folder, train, validation, size)
 

@@ -106,9 +106,9 @@ def try_batch(
 def remedy(spec: RunSpec, found: int | None, failed: int | None) -> str:
     """What to do. `found`: the largest batch seen to fit; `failed`: the smallest seen not to, or None."""
     if found is not None and found == (failed or spec.batch_size) // 2:
-        return f"use --batch-size {found}: the largest, by halving, that takes a step here"
+        return f"use --batch-size {found}: the largest that fits, by halving"
     if found is not None:
-        return f"use --batch-size {found}, which takes a step here; larger ones were not all tried"
+        return f"use --batch-size {found}, which fits; not all larger ones were tried"
     if failed is None:
         return failure.less_memory(spec)
     if failed > 1:

@@ -26,7 +26,7 @@ def check_program(command: Sequence[str], environment: Mapping[str, str]) -> Non
         return
     if Path(name).is_file():
         raise UsageError(f"{name} is not executable", f"name what runs it first: -- python {name}")
-    raise UsageError(f"there is no program {name}", "after -- goes what you would type without gputopo")
+    raise UsageError(f"there is no program {name}", "after --, write the command as without gputopo")
 
 
 def run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:

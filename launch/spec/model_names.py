@@ -101,7 +101,7 @@ def model_for(name: str, data_name: str | None) -> str:
     of_data = [other for other in workload.names() if workload.require(other).data_name == data_name]
     near = difflib.get_close_matches(name, of_data, n=1, cutoff=0.0)
     raise UsageError(
-        f"--data-name {data_name} does not go with --model {name}: "
+        f"--data-name {data_name} cannot be combined with --model {name}: "
         f"its data set is {workload.require(name).data_name}",
         f"leave --data-name out, or use --model {near[0]}",
     )

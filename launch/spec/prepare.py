@@ -60,25 +60,25 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     backend, machine, choice = target.backend, target.machine, target.plan.choice
     count = len(choice.gpus) or target.cpu_devices
     fields = {"batch_size": 1, **given}
-    wanted = RunSpec(model=model, devices=(), backend=backend, asked=dict(asked or {}), **fields)
-    model = model_for(model, wanted.data.name)
-    _check_added_work(wanted.extra_forward, count)
+    requested = RunSpec(model=model, devices=(), backend=backend, asked=dict(asked or {}), **fields)
+    model = model_for(model, requested.data.name)
+    _check_added_work(requested.extra_forward, count)
     spec = msgspec.structs.replace(
-        wanted,
+        requested,
         model=model,
         devices=tuple(tower_device(tower, choice, machine, backend) for tower in range(count)),
         variable_update=choice.variable_update,
         ps_device=ps_device(choice, backend),
         all_reduce=choice.all_reduce,
         data_format=given.get("data_format", _DEFAULT_FORMAT[backend]),
-        exchange=_exchange(target, wanted.exchange),
-        data=_data(wanted.data, model),
-        precision=_precision(wanted),
+        exchange=_exchange(target, requested.exchange),
+        data=_data(requested.data, model),
+        precision=_precision(requested),
         max_clocks_mhz={} if backend == "cpu" else _max_clocks(machine, choice.gpus),
         rehearsal_of=target.rehearsal_of,
         versions=_driver_versions(target),
-        says=_notes(target, wanted, count),
-        **_steps(wanted, given, model, count),
+        says=_notes(target, requested, count),
+        **_steps(requested, given, model, count),
     )
     recipe = _recipe(spec, given, count)
     spec = msgspec.structs.replace(
@@ -90,9 +90,9 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     return spec
 
 
-def _notes(target: Target, wanted: RunSpec, count: int) -> tuple[str, ...]:
+def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
     """Return what every output shows: where it trains, and what makes its steps unlike others."""
-    does, gpus = _DOES[wanted.task], target.plan.choice.gpus
+    does, gpus = _DOES[requested.task], target.plan.choice.gpus
     if target.rehearsal_of is not None:
         listed = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(map(str, gpus))}"
         on = f"{count} CPU device{'s' if count > 1 else ''}"
@@ -101,25 +101,25 @@ def _notes(target: Target, wanted: RunSpec, count: int) -> tuple[str, ...]:
         where = f"{target.why_cpu}: {does} on {counted_devices(count)}."
     else:
         where = f"{does.capitalize()} on {count} GPU{'s' if count > 1 else ''}: {', '.join(map(str, gpus))}."
-    stale = ("Weights and gradients are one step old: --staged-vars.",) if wanted.exchange.staged else ()
-    old = ("Gradients are applied one step late: relaxed consistency.",) if wanted.exchange.relaxed else ()
-    work = (_work_said(tower, passes) for tower, passes in sorted(wanted.extra_forward.items()))
+    stale = ("Weights and gradients are one step old: --staged-vars.",) if requested.exchange.staged else ()
+    old = ("Gradients are applied one step late: relaxed consistency.",) if requested.exchange.relaxed else ()
+    work = (_work_note(tower, passes) for tower, passes in sorted(requested.extra_forward.items()))
     return (where, *work, *stale, *old)
 
 
-def _work_said(tower: int, passes: int) -> str:
+def _work_note(tower: int, passes: int) -> str:
     return (
         f"Tower {tower} makes {passes} forward pass{'' if passes == 1 else 'es'} more in each step, as asked."
     )
 
 
-def _steps(wanted: RunSpec, given: Mapping[str, Any], model: str, count: int) -> dict[str, Any]:
+def _steps(requested: RunSpec, given: Mapping[str, Any], model: str, count: int) -> dict[str, Any]:
     """Return the batch of a device and the number of steps: by count, by time, or all examples."""
     known = model_names.defaults(model)
-    on_cpu = wanted.backend == "cpu"
-    fixed = not on_cpu or wanted.num_batches is not None
-    batches = GPU_BATCHES if wanted.num_batches is None else wanted.num_batches
-    if wanted.task == "eval" and wanted.data.folder is not None and wanted.num_batches is None:
+    on_cpu = requested.backend == "cpu"
+    fixed = not on_cpu or requested.num_batches is not None
+    batches = GPU_BATCHES if requested.num_batches is None else requested.num_batches
+    if requested.task == "eval" and requested.data.folder is not None and requested.num_batches is None:
         counted: dict[str, Any] = {"num_batches": None, "time_budget_s": None, "max_batches": None}
     else:
         counted = {
@@ -149,10 +149,10 @@ def _recipe(spec: RunSpec, given: Mapping[str, Any], count: int) -> Recipe:
     return Recipe(rate * count if spec.asked.get("scale_learning_rate") else rate, schedule)
 
 
-def _precision(wanted: RunSpec) -> Precision:
+def _precision(requested: RunSpec) -> Precision:
     """Return the precision with the usual loss scale of fp16, where none is asked for."""
-    precision = wanted.precision
-    asked = "loss_scale" in wanted.asked or precision.loss_scale != Precision().loss_scale
+    precision = requested.precision
+    asked = "loss_scale" in requested.asked or precision.loss_scale != Precision().loss_scale
     if precision.compute != "fp16" or asked:
         return precision
     return msgspec.structs.replace(precision, loss_scale=FP16_LOSS_SCALE)

@@ -1,4 +1,4 @@
-"""Values of options that the type alone does not tell: folders, steps, schedules, and words beside numbers.
+"""Values of options that need more than a type: folders, steps, schedules, and words beside numbers.
 
 Each takes the option's flag and what was typed, and raises UsageError or InputError.
 """

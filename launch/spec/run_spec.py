@@ -53,7 +53,7 @@ def _no_field(_flag: str, _text: str) -> dict[str, Any]:
     return {}
 
 
-def _share(flag: str, help: str) -> Option:
+def _fraction(flag: str, help: str) -> Option:
     """Option of a share: from 0 to below 1."""
     return Option(flag, help, min=0, below=1)
 
@@ -99,15 +99,17 @@ class Optimization(_Part, frozen=True):
     THEME: ClassVar[str] = OPTIMIZER
 
     optimizer: Annotated[OptimizerName, Option("--optimizer", "Optimizer")] = "sgd"
-    momentum: Annotated[float, _share("--momentum", "Momentum coefficient")] = 0.9
+    momentum: Annotated[float, _fraction("--momentum", "Momentum coefficient")] = 0.9
     nesterov: Annotated[bool, Option("--nesterov", "Nesterov momentum, as tf_cnn_benchmarks uses it")] = False
-    rmsprop_decay: Annotated[float, _share("--rmsprop-decay", "Decay of the squared gradients (RMSProp)")] = (
+    rmsprop_decay: Annotated[
+        float, _fraction("--rmsprop-decay", "Decay of the squared gradients (RMSProp)")
+    ] = 0.9
+    rmsprop_momentum: Annotated[float, _fraction("--rmsprop-momentum", "Momentum coefficient of RMSProp")] = (
         0.9
     )
-    rmsprop_momentum: Annotated[float, _share("--rmsprop-momentum", "Momentum coefficient of RMSProp")] = 0.9
     rmsprop_epsilon: Annotated[float, Option("--rmsprop-epsilon", "Epsilon of RMSProp", above=0)] = 1.0
-    adam_beta1: Annotated[float, _share("--adam-beta1", "Decay of the first moment (Adam)")] = 0.9
-    adam_beta2: Annotated[float, _share("--adam-beta2", "Decay of the second moment (Adam)")] = 0.999
+    adam_beta1: Annotated[float, _fraction("--adam-beta1", "Decay of the first moment (Adam)")] = 0.9
+    adam_beta2: Annotated[float, _fraction("--adam-beta2", "Decay of the second moment (Adam)")] = 0.999
     adam_epsilon: Annotated[float, Option("--adam-epsilon", "Epsilon of Adam", above=0)] = 1e-8
     weight_decay: Annotated[float, Option("--weight-decay", "L2 coefficient λ: gradient += λw", min=0)] = 0.0
     gradient_clip: Annotated[
@@ -181,7 +183,7 @@ class Exchange(_Part, frozen=True):
         int,
         Option(
             "--gradient-repacking",
-            "Reduce all gradients as K equal chunks; 0: each by itself",
+            "Reduce all gradients as K equal chunks; 0: each separately",
             value="K",
             min=0,
         ),
@@ -231,7 +233,7 @@ class Data(_Part, frozen=True):
     ] = None
     name: Annotated[
         Literal["imagenet", "cifar10"] | None,
-        Option("--data-name", "Data set, which gives the shape of the examples", default="by model"),
+        Option("--data-name", "Data set, which sets the shape of the examples", default="by model"),
     ] = None
     distortions: Annotated[
         bool, Option("--distortions", "Distort real images: colours of ImageNet, crop and flip of CIFAR-10")
@@ -249,7 +251,9 @@ class Data(_Part, frozen=True):
         int,
         Option("--prefetch", "Batches ready on the devices ahead of their step; 0: one, on the host", min=0),
     ] = 1
-    bad_records: Annotated[Literal["stop", "skip"], Option("--bad-records", "At a damaged record")] = "stop"
+    bad_records: Annotated[
+        Literal["stop", "skip"], Option("--bad-records", "Stop at a damaged record, or skip it")
+    ] = "stop"
 
 
 class Lifecycle(_Part, frozen=True):
@@ -349,7 +353,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
         ),
     ] = "train"
     method: Annotated[
-        Method | None, Option("--method", "Train as this multi-GPU Keras program did", theme=STEPS)
+        Method | None, Option("--method", "Train as this multi-GPU Keras program does", theme=STEPS)
     ] = None
     strategy: Annotated[
         str | None,
@@ -435,6 +439,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     says: tuple[str, ...] = ()
 
     @property
-    def most_batches(self) -> int | None:
+    def batch_limit(self) -> int | None:
         """Maximum number of counted steps; None: to the end of the data."""
         return self.num_batches or self.max_batches

@@ -135,7 +135,7 @@ def cpu_plan(
     `ps` is auto (the same as cpu), cpu, gpu:N, which stands for the device of tower N, or gpu:spread over all
     of them. `variable_update` is auto (parameter_server, or replicated where `all_reduce` is given) or a
     VariableUpdate; both were checked before.
-    Raises UsageError for a tower that does not exist, or what does not go with the variable update.
+    Raises UsageError for a tower that does not exist, or what cannot be combined with the variable update.
     """
     if not 1 <= devices <= MAX_CPU_DEVICES:
         raise UsageError(
@@ -151,14 +151,14 @@ def cpu_plan(
     else:
         if ps != "auto":
             raise UsageError(
-                f"--ps {ps} does not go with --variable-update {update}: every device has its own copy",
+                f"--ps {ps} cannot be combined with --variable-update {update}: each device has its own copy",
                 "leave --ps out, or use --variable-update parameter_server",
             )
         reduction = parse(all_reduce or "copy").written if update == "replicated" else None
         choice = Candidate(gpus=(), variable_update=update, all_reduce=reduction, reasons=reasons)
     if all_reduce is not None and choice.all_reduce is None:
         raise UsageError(
-            f"--all-reduce {all_reduce} does not go with --variable-update {update}: "
+            f"--all-reduce {all_reduce} cannot be combined with --variable-update {update}: "
             "nothing is reduced between replicas",
             "leave --all-reduce out, or use --variable-update replicated",
         )

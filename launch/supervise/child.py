@@ -63,7 +63,7 @@ class Child:
             os.kill(self.pid, signum)
 
     def signal_group(self, signum: int) -> None:
-        """Send a signal to the worker and all that it started in its group; nobody left is fine."""
+        """Send a signal to the worker and all that it started in its group; an empty group is fine."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signum)
 

@@ -52,7 +52,7 @@ def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
         time_s=time_s,
         kind="interrupted" if by_hand else "terminated",
         cause="stopped by Ctrl-C (SIGINT)" if by_hand else f"stopped by {name}",
-        remedy="start it again with --resume: it goes on from the latest checkpoint, if there is one"
+        remedy="start it again with --resume: it continues from the latest checkpoint, if there is one"
         if saves
         else "start it again; fewer --num-batches make a shorter run",
         exit_code=128 + signum,
@@ -72,7 +72,7 @@ def of_exit(
 ) -> RankFailed:
     """The failure of a worker that ended without reporting one.
 
-    `returncode` as subprocess gives it: -n for signal n. `oom_kills`: how often the kernel killed for lack
+    `returncode` as in subprocess: -n for signal n. `oom_kills`: how often the kernel killed for lack
     of memory during the run. `peak_bytes`: the worker's peak memory, of the host's `memory_bytes` (None: of
     this machine).
     """

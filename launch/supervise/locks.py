@@ -1,6 +1,6 @@
 """Locks (flock) that keep runs at the same time out of each other's folders.
 
-A lock ends with the process, however it ends, and nothing is left in the way.
+A lock ends with the process, however it ends, and nothing is left behind.
 """
 
 import contextlib

@@ -36,7 +36,7 @@ _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.lo
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
 # Errors of the disk, not of the name that the user gave.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-MAX_PAST_RUNS = 50  # that are read: older ones say little, and reading takes some ms
+MAX_PAST_RUNS = 50  # that are read: older ones matter little, and reading takes some ms
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def check_output(output: Path | None) -> None:
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is not a folder", "name a new folder with --output")
     try:
-        found = next((name for name in _WRITTEN if _is_in_the_way(output / name)), None)
+        found = next((name for name in _WRITTEN if _is_taken(output / name)), None)
     except OSError as error:
         raise InputError(f"cannot look into {output}: {error.strerror}", "name another --output") from error
     if found is not None:
@@ -226,7 +226,7 @@ def _made(path: Path, made: list[Path]) -> Path:
     return path
 
 
-def _is_in_the_way(file: Path) -> bool:
+def _is_taken(file: Path) -> bool:
     """Whether a file of this name is another run's. Raises OSError."""
     return file.exists() and not (file.name == "spec.json" and is_left_over(file))
 
@@ -243,7 +243,7 @@ def _taken(output: Path, file: str) -> InputError:
 
 
 def _remove_files(written: list[Path]) -> None:
-    """Remove what was written in a folder, last that which claims it: then it may be another run's."""
+    """Remove what was written in a folder, last the file that locks it: then another run may use it."""
     for file in reversed(written):
         with contextlib.suppress(OSError):
             file.unlink()

@@ -24,7 +24,7 @@ class Samples:
     """The queue of samples; `ready` is a pipe that is readable when there are some."""
 
     def __init__(self) -> None:
-        self.ready, self._wake = os.pipe()
+        self.ready, self._notify_fd = os.pipe()
         os.set_blocking(self.ready, False)
         self._waiting: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         self._over = threading.Event()
@@ -39,11 +39,11 @@ class Samples:
 
     def fill(self, sampler: Sampler, every_s: float) -> None:
         """Sample until the end: the work of the thread. It alone closes its end of the pipe."""
-        with os.fdopen(self._wake, "wb", buffering=0) as wake:
+        with os.fdopen(self._notify_fd, "wb", buffering=0) as notify:
             while not self._over.is_set():
                 self._waiting.put(Sample(time_s=time.time(), gpus=sampler.sample()))
                 with contextlib.suppress(BrokenPipeError):  # the run ended while the driver answered
-                    wake.write(b"s")
+                    notify.write(b"s")
                 self._over.wait(every_s)
 
     def end(self) -> None:

@@ -12,7 +12,7 @@ from statistics import median
 from gputopo.values.events import Event, ModelBuilt, PhaseBegun, Step
 
 # A step that takes this many times the median step is not just slow: throttled GPUs take up to 10 times as
-# long, and TensorFlow autotunes and compiles anew for a last, smaller batch. Ours.
+# long, and TensorFlow autotunes and compiles again for a last, smaller batch. Ours.
 HANG_FACTOR = 50.0
 # A stalled disk or a busy machine may delay any step this long. Seconds. Ours; the stall inspector of
 # Horovod warns after 60 s and continues.
@@ -51,14 +51,14 @@ class Watchdog:
     def __init__(self, patience: Patience, now_s: float) -> None:
         self._patience = patience
         self._seconds: deque[float] = deque(maxlen=MEDIAN_STEPS)
-        self._heard_s = now_s
+        self._last_event_s = now_s
         self._allowed_s = patience.start_s
         self._look_s = now_s
         self._during = "starting TensorFlow and building the model"
 
-    def heard(self, event: Event, now_s: float) -> None:
+    def record_event(self, event: Event, now_s: float) -> None:
         """Note an event that came now."""
-        self._heard_s = now_s
+        self._last_event_s = now_s
         if isinstance(event, Step):
             self._seconds.append(event.seconds)
         if isinstance(event, PhaseBegun):
@@ -73,7 +73,7 @@ class Watchdog:
 
     def deadline_s(self) -> float:
         """Time of the clock by which the next event must come."""
-        return self._heard_s + self._allowed_s
+        return self._last_event_s + self._allowed_s
 
     def wait_s(self, now_s: float) -> float:
         """Seconds to wait at most for the worker's next event, from now on."""
@@ -81,7 +81,7 @@ class Watchdog:
         self._look_s = now_s + wait
         return wait
 
-    def woke(self, now_s: float) -> None:
+    def end_wait(self, now_s: float) -> None:
         """Note that the wait is over now.
 
         If it took longer than planned, the launcher was stopped, and the worker with it: batch systems
@@ -89,14 +89,14 @@ class Watchdog:
         """
         late = now_s - self._look_s
         if late > LATE_S:
-            self._heard_s += late
+            self._last_event_s += late
 
     def verdict(self, now_s: float) -> str | None:
         """The reason if the worker hangs, else None."""
         if now_s < self.deadline_s():
             return None
         usual = f"; a step usually takes {self._median_s():.3g} s" if self._seconds else ""
-        return f"the worker hangs: nothing for {now_s - self._heard_s:.0f} s in {self._during}{usual}"
+        return f"the worker hangs: nothing for {now_s - self._last_event_s:.0f} s in {self._during}{usual}"
 
     def _median_s(self) -> float:
         return median(self._seconds)

@@ -118,7 +118,7 @@ class WorkerLife:
     def _wait(self) -> list[tuple[selectors.SelectorKey, int]]:
         if self._is_watched:
             came = self._selector.select(self._watchdog.wait_s(time.monotonic()))
-            self._watchdog.woke(time.monotonic())
+            self._watchdog.end_wait(time.monotonic())
             return came
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         return self._selector.select(left)
@@ -148,7 +148,7 @@ class WorkerLife:
     def _decode_events(self, data: bytes) -> None:
         try:
             for event in self._lines.take(data):
-                self._watchdog.heard(event, time.monotonic())
+                self._watchdog.record_event(event, time.monotonic())
                 self._has_begun = self._has_begun or isinstance(event, PlacementChecked)
                 if isinstance(event, RankFailed):
                     _empty(self._child.output, self._output.take)

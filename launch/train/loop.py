@@ -218,7 +218,7 @@ class Loop:
         `already`: how many of them belong to the warm-up. Return True if the data ended first.
         """
         spec = self._spec
-        limit = math.inf if spec.most_batches is None else spec.most_batches - already
+        limit = math.inf if spec.batch_limit is None else spec.batch_limit - already
         budget_s = spec.time_budget_s if spec.num_batches is None else None
         began = time.perf_counter() - sum(self._counted_seconds)
         while (done := len(self._counted_seconds)) < limit and not self._stopped():
@@ -273,8 +273,8 @@ class Loop:
 
 def longest_warmup(spec: RunSpec) -> int:
     """Return the maximum number of warm-up steps; a detected warm-up may end earlier."""
-    least = spec.num_warmup_batches
-    return max(least, MAX_STEPS) if spec.detect_warmup else least
+    min_steps = spec.num_warmup_batches
+    return max(min_steps, MAX_STEPS) if spec.detect_warmup else min_steps
 
 
 def is_warm(spec: RunSpec, seconds: Sequence[float]) -> bool:

@@ -1,6 +1,6 @@
 """A training run from top to bottom: settings, data, model, placement, loop; then comparison and export.
 
-`worker` starts it in a process of its own. One step is `step.TrainingStep`, one tower's share of it
+`worker` starts it in its own process. One step is `step.TrainingStep`, one tower's share of it
 `towers.TowerMath`; `stepper_of` lists who else can take the steps.
 """
 
@@ -79,7 +79,7 @@ NO_START = Start()  # of a run in a process whose start was not measured, as in 
 def train(
     model: Model, spec: RunSpec, emit: Emit, *, start: Start = NO_START, stopped: Stopped = never
 ) -> VariableSets:
-    """Train as the spec says and return the trained variables; each event goes to `emit`.
+    """Train by the spec and return the trained variables; each event goes to `emit`.
 
     Once `stopped` returns True, training ends after the current step: a checkpoint is saved where
     checkpoints are, and nothing else is done.

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
         if failure is None:
             return ExitCode.OK
         emit(failure)
-    except BrokenPipeError:  # the parent is gone: nobody wants the rest
+    except BrokenPipeError:  # the parent is gone: the rest is not needed
         return ExitCode.HARDWARE
     return failure.exit_code
 

@@ -17,8 +17,8 @@ TIMED_OUT = "TIMED_OUT"
 
 _CANNOT = {"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_NOT_FOUND", ABSENT}
 _WORD_BYTES = 4096
-# Giving a window's work to the streams takes milliseconds. A driver whose queue is full lets the call that
-# adds more wait for the work before it, which waits for the release: after so long the streams are let go.
+# Enqueueing a window's work on the streams takes milliseconds. A driver whose queue is full blocks the call
+# that adds more until earlier work is done, which waits for the release: after so long it is released anyway.
 PATIENCE_S = 5.0  # also what a window may take beside its bytes: clock ramp-up, a busy machine
 # A host function that waits gives up by itself, so that no thread of the driver waits for ever.
 _LONGEST_S = 120.0
@@ -51,8 +51,8 @@ class StreamBlocker:
     def begin(self) -> None:
         """Begin a window: what is blocked from now on waits for the next release.
 
-        Where that does not come in time, since a call of the driver does not come back, the streams are let
-        go all the same: `gave_up`.
+        Where that does not come in time, since a call of the driver does not return, the streams are
+        released nevertheless: `gave_up`.
         """
         self._window = self._window % 0x40000000 + 1
         if self._window == 1 and self._address is not None:
@@ -80,10 +80,10 @@ class StreamBlocker:
 
     def release(self) -> None:
         """Release all streams."""
-        self._let_go()
+        self._release_all()
         if self._timer is not None:
             self._timer.cancel()
-            self._timer.join()  # so that it cannot let go of the next window's streams
+            self._timer.join()  # so that it cannot release the next window's streams
             self._timer = None
 
     def close(self) -> None:
@@ -100,14 +100,14 @@ class StreamBlocker:
         self._gates.clear()
         self._address = None
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         if self._address is not None:
             ctypes.c_uint32.from_address(self._address).value = self._window
         self._open.set()
 
     def _give_up(self) -> None:
         self.gave_up = True
-        self._let_go()
+        self._release_all()
 
     def _word(self) -> int:
         if self._address is None:
@@ -144,7 +144,7 @@ class Waiter:
     def each(
         self, events: Mapping[Key, Event], size: int, while_running: Callable[[], None] | None = None
     ) -> dict[Key, CudaError]:
-        """Wait for all events; give by their keys those that went wrong: CudaError, or TIMED_OUT."""
+        """Wait for all events; return by their keys those that went wrong: CudaError, or TIMED_OUT."""
         pending, wrong = dict(events), dict[Key, CudaError]()
         end = time.monotonic() + self.seconds_for(size)
         while pending:

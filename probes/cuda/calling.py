@@ -16,7 +16,7 @@ _NOT_READY = "CUDA_ERROR_NOT_READY"
 _PORTABLE_MAPPED = 0x01 | 0x02  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP (cuda.h)
 _PORTABLE = 0x01
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: not ordered with the default stream
-_WAIT_UNTIL_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ
+_WAIT_VALUE_GEQ = 0  # CU_STREAM_WAIT_VALUE_GEQ
 
 
 class NoCudaError(HardwareError):
@@ -169,11 +169,11 @@ class StreamCalls(CudaCalls):
 
     def wait_for_word(self, stream: Stream, address: int, value: int) -> None:
         """Have a stream wait until a 32-bit word of mapped memory is at least `value`."""
-        self.ask("cuStreamWaitValue32", stream, address, value, _WAIT_UNTIL_AT_LEAST)
+        self.ask("cuStreamWaitValue32", stream, address, value, _WAIT_VALUE_GEQ)
 
     def call_host(self, stream: Stream, function: int) -> None:
         """Have a function without arguments that count (its C address) called when the stream reaches it.
 
-        cuda.bindings takes Python's lock for the call: it must be one that gives the lock up while it waits.
+        cuda.bindings needs the GIL for the call: it must be one that releases it while it waits.
         """
         self.ask("cuLaunchHostFunc", stream, self._binding.CUhostFn(function), 0)

@@ -14,10 +14,10 @@ MAX_CHUNKS = 256
 # each long enough that the gap between two of them (1 to 2 us) is below 1 % at 25 GB/s and above.
 _CHUNKS_AT_ONCE = 16
 _MIN_AT_ONCE = 4 * BLOCK_BYTES
-# Staged: the first chunk's way to the host is overlapped with nothing, and each chunk costs two hand-overs.
+# Staged: the first chunk's copy to the host is overlapped with nothing, and each chunk costs two hand-overs.
 _CHUNKS_STAGED = 32
 _MIN_STAGED = 2 * BLOCK_BYTES
-# From so many chunks on, the rate of a staged way is that between the arrivals of the first and the last.
+# From so many chunks on, the rate of a staged path is that between the arrivals of the first and the last.
 _STEADY_FROM = 8
 _ARRIVALS_WITHIN = 3  # and within a common window, of which the first was then no large part
 # The last end of a chunk within the common window counts if it covers this share of it; else the time of
@@ -73,7 +73,7 @@ def messages(size: int, capacity: int, count: int) -> tuple[Chunk, ...]:
 
 
 def chunk_at_once(size: int) -> int:
-    """Return the bytes of a chunk where several ways run at once."""
+    """Return the bytes of a chunk where several paths run at once."""
     return _whole_blocks(max(size // _CHUNKS_AT_ONCE, _MIN_AT_ONCE))
 
 
@@ -83,23 +83,23 @@ def chunk_staged(size: int, capacity: int) -> int:
 
 
 def rate_alone(sizes: Sequence[int], ends: Sequence[float], *, staged: bool = False) -> float:
-    """Return bytes per second of one way; `ends`: seconds from the release to the end of each chunk."""
+    """Return bytes per second of one path; `ends`: seconds from the release to the end of each chunk."""
     if staged and len(sizes) >= _STEADY_FROM and ends[-1] > ends[0]:
         return sum(sizes[1:]) / (ends[-1] - ends[0])
     return sum(sizes) / ends[-1] if ends[-1] > 0 else 0.0
 
 
 def common_window(ends: Sequence[Sequence[float]]) -> float:
-    """Return the seconds from the release until the first of the ways was through."""
-    return min(way[-1] for way in ends)
+    """Return the seconds from the release until the first of the paths was through."""
+    return min(path[-1] for path in ends)
 
 
 def rate_within(sizes: Sequence[int], ends: Sequence[float], window: float, *, staged: bool = False) -> float:
-    """Return bytes per second of one way from the release until `window` seconds after it.
+    """Return bytes per second of one path from the release until `window` seconds after it.
 
-    Up to the last chunk that was through by then, so that nothing counts that came when another way had
+    Up to the last chunk that was through by then, so that nothing counts that came when another path had
     ended already; if that is too early, up to the window's end, the chunk then under way taken as even.
-    A staged way is counted from its first arrival where that is not later than half the window.
+    A staged path is counted from its first arrival where that is not later than half the window.
     """
     if window <= 0:
         return 0.0

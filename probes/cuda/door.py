@@ -79,12 +79,12 @@ def read_device(calls: CudaCalls, binding_attributes: object, ordinal: int) -> C
     )
 
 
-def text_of(told: bytes) -> str:
+def text_of(buffer: bytes) -> str:
     """Return the text before the first NUL.
 
-    Cuda.bindings gives the whole buffer, with what lies behind it.
+    cuda.bindings returns the whole buffer, with what follows the text.
     """
-    return bytes(told).split(b"\0")[0].decode(errors="replace").strip()
+    return bytes(buffer).split(b"\0")[0].decode(errors="replace").strip()
 
 
 __all__ = ["Cuda", "CudaDevice", "CudaError", "NoCudaError", "open_cuda"]
@@ -173,7 +173,7 @@ def open_cuda() -> Iterator[Cuda]:
 # launch, as is usual since CUDA 12, may wait for all streams of its device, the blocked ones too (CUDA C++
 # Programming Guide, Lazy Loading, Concurrent Execution). Where every launch waits for its end, as people set
 # to find errors, one in a blocked stream never comes back. With one hardware queue for all streams, as people
-# set for their training, copies both ways at once come one after the other.
+# set for their training, copies in both directions at once run one after the other.
 _SETTINGS = {
     "CUDA_MODULE_LOADING": "EAGER",
     "CUDA_LAUNCH_BLOCKING": "0",

@@ -79,7 +79,7 @@ class Engine:
     def peer_access(self, a: int, b: int) -> bool:
         """Return whether GPU `a` can be let to the memory of GPU `b`.
 
-        Not where the driver gives no answer.
+        Not where the driver does not answer.
         """
         if a not in self._gpus.of or b not in self._gpus.of or a == b:
             return False
@@ -231,7 +231,7 @@ class Engine:
                 self._gpus.blame(gpus_of(one.copy), error)
 
     def _settle(self, job: Job) -> None:
-        """After an interruption: let go, and wait until nothing is in progress in memory to be given back.
+        """After an interruption: release the streams, and wait until no copy uses memory to be freed.
 
         What does not come back is in `unreturned`; interrupted again, that is all of it.
         """

@@ -15,7 +15,7 @@ _REFUSED_PEER = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
 
 
 class NotUsedError(CudaError):
-    """The copy was not tried: one of its GPUs is not used any more, and the other is not to blame."""
+    """The copy was not tried: one of its GPUs is no longer used, and the other is not to blame."""
 
 
 class EngineGpus:
@@ -47,7 +47,7 @@ class EngineGpus:
             if card is None:
                 raise CudaError("CUDA_ERROR_NO_DEVICE", f"CUDA does not see GPU {gpu}")
             if card.unusable is not None:
-                says = f"GPU {gpu} is not used any more since: {card.unusable.says}"
+                says = f"GPU {gpu} is no longer used: {card.unusable.says}"
                 raise NotUsedError(card.unusable.reason, says)
 
     def blame(self, gpus: Iterable[int], error: CudaError) -> None:

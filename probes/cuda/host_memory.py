@@ -106,18 +106,18 @@ class PageableArea:
 
 
 class HostMemory:
-    """The areas that are taken, by NUMA node (None: wherever the memory comes to lie).
+    """The allocated areas, by NUMA node (None: wherever the memory comes to lie).
 
-    `most_bytes`: page-locked memory in all, that of GPUs that hang included. `nodes`: how many the machine
-    has: areas on two of them are kept at once, so that copies that take turns do not take memory anew.
+    `max_bytes`: limit of page-locked memory, with that of GPUs that hang. `nodes`: how many the machine
+    has: areas on two of them are cached at once, so that alternating copies do not allocate again.
     """
 
-    def __init__(self, cuda: Cuda, most_bytes: int = PINNED_BYTES, nodes: int = 1) -> None:
+    def __init__(self, cuda: Cuda, max_bytes: int = PINNED_BYTES, nodes: int = 1) -> None:
         self._cuda = cuda
-        self._most = most_bytes
-        self._kept = min(max(nodes, 1), 2)
+        self._max_bytes = max_bytes
+        self._cached_nodes = min(max(nodes, 1), 2)
         self._pinned: dict[int | None, PinnedArea] = {}
-        self._owners: dict[int | None, int] = {}  # in whose context an area was taken
+        self._owners: dict[int | None, int] = {}  # in whose context an area was allocated
         self._asked: dict[int | None, int] = {}  # its share; the system may have given less
         self._pageable: dict[int | None, PageableArea] = {}
         self._abandoned: list[object] = []
@@ -125,40 +125,40 @@ class HostMemory:
 
     @property
     def pinned_bytes(self) -> int:
-        """Bytes of page-locked memory that are taken."""
+        """Bytes of page-locked memory that are allocated."""
         return sum(map(_size, self._pinned.values())) + self._abandoned_bytes
 
     def free_areas(self, pinned: Set[int | None], pageable: Set[int | None]) -> None:
         """Release what copies on these nodes do not need, where all would be too much. Raises CudaError.
 
-        Giving page-locked memory back waits for every GPU, so not where one hangs.
+        Freeing page-locked memory waits for every GPU, so not where one hangs.
         """
         for node in set(self._pageable) - pageable:
             self._pageable.pop(node).close()
         if self._abandoned:
             return
-        each = self._most // max(len(pinned), self._kept)
-        # What was taken for more nodes at once is too little for few.
+        each = self._max_bytes // max(len(pinned), self._cached_nodes)
+        # What was allocated for more nodes at once is too little for few.
         self._close_pinned({node for node in pinned & set(self._pinned) if self._asked[node] < each})
         missing = pinned - set(self._pinned)
         if not missing:
             return
-        if self.pinned_bytes + len(missing) * each > self._most:
+        if self.pinned_bytes + len(missing) * each > self._max_bytes:
             self._close_pinned(set(self._pinned) - pinned)
-        if self.pinned_bytes + len(missing) * each > self._most:
+        if self.pinned_bytes + len(missing) * each > self._max_bytes:
             self._close_pinned(set(self._pinned))
 
     def pinned(
         self, ordinal: int, node: int | None, cpus: Sequence[int] | None, at_once: int = 1
     ) -> PinnedArea:
-        """Return the page-locked memory on a node, taken by a device if it is not there. Raises CudaError.
+        """Return the page-locked memory on a node; a device allocates it if needed. Raises CudaError.
 
         `at_once`: on how many nodes the copies of this window are.
         """
         self._cuda.use(ordinal)
         if node not in self._pinned:
-            share = self._most // max(at_once, self._kept)
-            capacity = max(min(share, self._most - self.pinned_bytes), MIN_AREA_BYTES)
+            share = self._max_bytes // max(at_once, self._cached_nodes)
+            capacity = max(min(share, self._max_bytes - self.pinned_bytes), MIN_AREA_BYTES)
             send = min(SEND_BYTES, capacity // 4)
             with bound_to(cpus):
                 self._pinned[node] = PinnedArea(self._cuda, send, min(capacity - send, RECEIVE_BYTES))

@@ -135,7 +135,7 @@ class Transfer:
 
 
 class StagedTransfer(Transfer):
-    """From one GPU to another through two chunks of page-locked host memory, by two streams in turn.
+    """From one GPU to another through two chunks of page-locked host memory, by two streams alternately.
 
     The time is the destination's own, between its events. `overlap`: a chunk leaves the source while the one
     before it arrives; without, each waits for the other.

@@ -28,7 +28,7 @@ MIN_PART_BYTES = 8 * 2**20
 
 
 class Span(NamedTuple):
-    """Memory that one way uses: on a GPU, or of the host (`card` is then the GPU it is used with)."""
+    """Memory that one path uses: on a GPU, or of the host (`card` is then the GPU it is used with)."""
 
     card: EngineGpu
     address: int
@@ -117,7 +117,7 @@ def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> Non
                 raise CudaError(
                     WRONG_DATA,
                     f"{part} bytes from byte {offset + start} of {whole} on were wrong and then right: they"
-                    " came after the copy was said to be done",
+                    " arrived after the copy was reported complete",
                 )
             raise CudaError(
                 WRONG_DATA,
@@ -138,14 +138,14 @@ def _write_blocks(address: int, size: int, seed: int) -> None:
 
 
 def _address_of_block(seed: int) -> int:
-    """Return where the pattern lies; the table that it is part of is kept for good."""
+    """Return where the pattern lies; the table that it is part of stays cached."""
     return ctypes.addressof(ctypes.c_char.from_buffer(block(seed)))
 
 
 def in_parts(size: int, work: Callable[[int, int], None]) -> None:
     """Call `work(offset, bytes)` for parts of `size` bytes, whole blocks but the last, each in a thread.
 
-    What it calls must give Python's lock up (ctypes does). The threads have the CPUs of the calling one, and
+    What it calls must release the GIL (ctypes does). The threads have the CPUs of the calling one, and
     have ended when this comes back, however it does. Raises what the first part in order raised.
     """
     count = min(MAX_THREADS, len(os.sched_getaffinity(0)), size // MIN_PART_BYTES)

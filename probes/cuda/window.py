@@ -59,7 +59,7 @@ def times(
 
 
 def failure(job: Job, copy: Copy, error: CudaError) -> Failure:
-    """Say of which copy a failure is."""
+    """Return the failure with the copy it belongs to."""
     between = job.kind in ("bidirectional", "latency")
     return Failure(
         kind=job.kind,

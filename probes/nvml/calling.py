@@ -15,7 +15,7 @@ _UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal"
 
 
 class NotReadError(Exception):
-    """A fact that NVML did not give. `reason` is NVML's name for why: NOT_SUPPORTED, GPU_IS_LOST, ..."""
+    """A fact that NVML did not return. `reason` is NVML's name for why: NOT_SUPPORTED, GPU_IS_LOST, ..."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -80,12 +80,12 @@ class NvmlDoor:
         return str(self._errors.get(code, f"ERROR_{code}"))
 
 
-def first(*ways: Callable[[], T]) -> T:
+def first(*calls: Callable[[], T]) -> T:
     """Return the first answer. If there is none, raise the most specific reason; a lost GPU at once."""
     reasons: list[NotReadError] = []
-    for way in ways:
+    for call in calls:
         try:
-            return way()
+            return call()
         except NotReadError as error:
             if error.reason == LOST:
                 raise
@@ -94,7 +94,7 @@ def first(*ways: Callable[[], T]) -> T:
 
 
 def signed(number: int) -> int:
-    """Read a number as signed 32 bits: some drivers give negative margins as unsigned ones."""
+    """Read a number as signed 32 bits: some drivers return negative margins as unsigned ones."""
     return number - (1 << 32) if 1 << 31 <= number < 1 << 32 else number
 
 

@@ -39,7 +39,7 @@ class EventQuestions(NvmlDoor):
     def xids(self, events: Any) -> tuple[tuple[int, int], ...]:
         """Return (handle number, Xid) of the errors since the last call; does not wait.
 
-        A lost GPU lets the call fail with GPU_IS_LOST; what was reported before it is returned all the same.
+        A lost GPU lets the call fail with GPU_IS_LOST; what was reported before it is still returned.
         """
         xids: list[tuple[int, int]] = []
         while len(xids) < _EVENTS_AT_ONCE:

@@ -26,7 +26,7 @@ _ACS_CONTROL = 6  # offset of the control register in it, 16 bits
 # Request redirect, completion redirect, egress control: what sends peer traffic up to the root. The same bits
 # are cleared by the kernel option disable_acs_redir (linux: drivers/pci/pci.c).
 _REDIRECT = 0x4 | 0x8 | 0x20
-_CAPABILITIES_AT_MOST = (4096 - _EXTENDED) // 8
+_MAX_CAPABILITIES = (4096 - _EXTENDED) // 8
 
 
 def read_aer(folder: str) -> dict[str, int] | None:
@@ -69,11 +69,11 @@ def read_acs(folder: str) -> bool | str:
 
 
 def _acs_of(file: int) -> bool | str:
-    if not os.pread(file, 4, 64):  # the kernel gives a caller without rights 64 bytes and then the end
+    if not os.pread(file, 4, 64):  # the kernel returns 64 bytes to a caller without rights
         return NOT_PERMITTED
     offset = _EXTENDED
     seen: set[int] = set()
-    while offset >= _EXTENDED and offset not in seen and len(seen) < _CAPABILITIES_AT_MOST:
+    while offset >= _EXTENDED and offset not in seen and len(seen) < _MAX_CAPABILITIES:
         seen.add(offset)
         words = os.pread(file, 4, offset)
         if len(words) < 4:
@@ -104,5 +104,5 @@ def host_acs(nodes: Sequence[PciNode], root: Path) -> tuple[str | None, str]:
         return "off", ""
     if not above:
         return None, "NO_BRIDGE_ABOVE_A_GPU"
-    told = read_acs(f"{root}/sys/bus/pci/devices/{unread[0].address}")
-    return None, told if isinstance(told, str) else _NOT_IN_SYS
+    read = read_acs(f"{root}/sys/bus/pci/devices/{unread[0].address}")
+    return None, read if isinstance(read, str) else _NOT_IN_SYS

@@ -46,7 +46,7 @@ def read_pci(root: Path) -> tuple[PciNode, ...]:
     """Return the GPUs, NICs and the bridges above them, ordered by address. Nothing where there is no /sys.
 
     A device's parents are taken from where its link under bus/pci/devices points to, so a bridge that has no
-    link of its own is found too. Where the tree does not show what a device is attached to, its `root` is
+    separate link is found too. Where the tree does not show what a device is attached to, its `root` is
     empty. Virtual functions of a NIC (SR-IOV) are left out: they are the same card once more.
     """
     devices = root / "sys/bus/pci/devices"
@@ -55,11 +55,11 @@ def read_pci(root: Path) -> tuple[PciNode, ...]:
         kind = _kind(folder)
         if kind == "other":
             continue
-        way, above = _way(folder)
-        nodes[address] = _node(folder, address, kind, way, above[-1][0] if above else None)
+        root_name, above = _path_to(folder)
+        nodes[address] = _node(folder, address, kind, root_name, above[-1][0] if above else None)
         for place, (bridge, bridge_folder) in enumerate(above):
             parent = above[place - 1][0] if place else None
-            nodes.setdefault(bridge, _node(bridge_folder, bridge, "bridge", way, parent))
+            nodes.setdefault(bridge, _node(bridge_folder, bridge, "bridge", root_name, parent))
     return tuple(nodes[address] for address in sorted(nodes, key=address_order))
 
 
@@ -72,12 +72,12 @@ def limit_above(nodes: Sequence[PciNode], address: str) -> Limit:
     device = tree.get(address)
     if device is None:
         return Limit(None, None)
-    own = _most(device)
+    own = _max_rate(device)
     slot = tree.get(device.parent) if device.parent else None
     slower = (
         bridge.address
         for bridge in _ancestors(tree, device)
-        if own is not None and (most := _most(bridge)) is not None and most < own
+        if own is not None and (rate := _max_rate(bridge)) is not None and rate < own
     )
     return Limit(generation_of(slot.max_speed_gt_per_s) if slot else None, next(slower, None))
 
@@ -142,7 +142,7 @@ def _kind(folder: Path) -> Literal["gpu", "nic", "other"]:
     return "other"
 
 
-def _way(folder: Path) -> tuple[str, list[tuple[str, Path]]]:
+def _path_to(folder: Path) -> tuple[str, list[tuple[str, Path]]]:
     """Return the root complex above a device and the bridges between, from the root down.
 
     A path may hold two roots, as behind an Intel VMD: the nearer one counts.
@@ -188,11 +188,11 @@ def _hex_id(path: str, digits: int) -> str | None:
 
 
 def _numa_node(text: str | None) -> int | None:
-    """Read a node number; the kernel writes -1 where the firmware did not say."""
+    """Read a node number; the kernel writes -1 where the firmware did not report it."""
     return int(text) if text and text.isascii() and text.isdigit() else None
 
 
-def _most(node: PciNode) -> float | None:
+def _max_rate(node: PciNode) -> float | None:
     if node.max_speed_gt_per_s is None or node.max_width is None:
         return None
     return node.max_speed_gt_per_s * node.max_width

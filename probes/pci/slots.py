@@ -31,7 +31,7 @@ def with_addresses(gpus: Sequence[Gpu], on_bus: Sequence[PciNode], missing: Miss
 
 
 def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
-    """Add a GPU's slot and what NVML did not give of its link and NUMA node; `missing` follows."""
+    """Add a GPU's slot and what NVML did not report of its link and NUMA node; `missing` follows."""
     path = at_gpu(gpu.index)
     pcie_path = within(path, "pcie")
     node = next((node for node in nodes if node.address == gpu.pci_address), None)

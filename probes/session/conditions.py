@@ -61,7 +61,7 @@ class Meter:
         self.now = now
         self._open = contextlib.ExitStack()
         self._samplers: dict[int, Sampler] = {}
-        self._awake: dict[int, GpuSample] = {}  # the reading of each GPU at its highest clocks
+        self._full: dict[int, GpuSample] = {}  # the reading of each GPU at its highest clocks
         self._asked_s: dict[int, float] = {}
         self.reason: str | None = None
         for gpu in gpus:
@@ -84,28 +84,28 @@ class Meter:
         self._asked_s |= dict.fromkeys(gpus, self.now())
         return Window({gpu: self._samplers[gpu] for gpu in gpus if gpu in self._samplers}, self.now)
 
-    def rested(self, gpus: Sequence[int]) -> bool:
+    def was_idle(self, gpus: Sequence[int]) -> bool:
         """Return whether one of the GPUs was idle so long that it may have lowered its clocks."""
         now = self.now()
-        return any(gpu in self._awake and now - self._asked_s.get(gpu, now) > _RESTS_S for gpu in gpus)
+        return any(gpu in self._full and now - self._asked_s.get(gpu, now) > _RESTS_S for gpu in gpus)
 
     def learn(self, readings: "WindowReadings") -> None:
         """Store the clocks of the GPUs at the end of a window, where they are the highest so far."""
         for gpu, taken in readings.by_gpu.items():
-            if taken and (gpu not in self._awake or not _asleep(taken[-1], self._awake[gpu])):
-                self._awake[gpu] = taken[-1]
+            if taken and (gpu not in self._full or not _is_slower(taken[-1], self._full[gpu])):
+                self._full[gpu] = taken[-1]
 
-    def asleep(self, readings: "WindowReadings") -> bool:
+    def in_ramp_up(self, readings: "WindowReadings") -> bool:
         """Return whether a GPU was slower at the end of a window than it was seen before."""
         return any(
-            gpu in self._awake and _asleep(taken[-1], self._awake[gpu])
+            gpu in self._full and _is_slower(taken[-1], self._full[gpu])
             for gpu, taken in readings.by_gpu.items()
             if taken
         )
 
     def accept(self, readings: "WindowReadings") -> None:
         """Accept the clocks of a window as the highest there are: something else throttles the GPUs."""
-        self._awake |= {gpu: taken[-1] for gpu, taken in readings.by_gpu.items() if taken}
+        self._full |= {gpu: taken[-1] for gpu, taken in readings.by_gpu.items() if taken}
 
 
 class Window:
@@ -147,26 +147,26 @@ def still_rising(windows: Sequence[WindowReadings]) -> int:
     generation than it has in the last window. Only the beginning is looked at: clocks that fall later on are
     part of the result.
     """
-    told = [window for window in windows if any(window.by_gpu.values())]
-    if not told:
+    sampled = [window for window in windows if any(window.by_gpu.values())]
+    if not sampled:
         return 0
-    awake = told[-1]
+    full = sampled[-1]
     rising = 0
     for window in windows[:-1]:
-        if not any(_below(window.of(gpu)[:1], awake.of(gpu)) for gpu in awake.by_gpu):
+        if not any(_below(window.of(gpu)[:1], full.of(gpu)) for gpu in full.by_gpu):
             break
         rising += 1
     return rising
 
 
-def _below(first: Sequence[GpuSample], awake: Sequence[GpuSample]) -> bool:
-    if not first or not awake:
+def _below(first: Sequence[GpuSample], full: Sequence[GpuSample]) -> bool:
+    if not first or not full:
         return False
-    then, now = first[0], awake[-1]
-    return _under(then.graphics_mhz, now.graphics_mhz) or _asleep(then, now)
+    then, now = first[0], full[-1]
+    return _under(then.graphics_mhz, now.graphics_mhz) or _is_slower(then, now)
 
 
-def _asleep(then: GpuSample, now: GpuSample) -> bool:
+def _is_slower(then: GpuSample, now: GpuSample) -> bool:
     """Return whether memory or link was slower, which copies need. Core clocks follow the load."""
     return (
         _under(then.memory_mhz, now.memory_mhz)

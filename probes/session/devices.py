@@ -29,7 +29,7 @@ class Matched(NamedTuple):
     not_measured: tuple[NotMeasured, ...]
 
 
-def wanted_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ...]:
+def selected_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ...]:
     """Return the indices to measure. Raises UsageError for one that the machine does not have."""
     known = [gpu.index for gpu in machine.gpus]
     if gpus is None:
@@ -79,10 +79,10 @@ def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[
     if numa is not None:
         return dict.fromkeys(gpus, numa)
     nodes = [node.index for node in machine.host.numa_nodes or ()]
-    told = {gpu.index: gpu.numa_node for gpu in machine.gpus}
+    reported = {gpu.index: gpu.numa_node for gpu in machine.gpus}
     found: dict[int, int] = {}
     for gpu in gpus:
-        node = told.get(gpu)
+        node = reported.get(gpu)
         if node is not None and node >= 0:
             found[gpu] = node
         elif len(nodes) == 1:

@@ -30,7 +30,7 @@ class CopyTime(Protocol):
 
     @property
     def failure(self) -> Failure | None:
-        """What went wrong; the numbers say nothing then."""
+        """What went wrong; the numbers are void then."""
         ...
 
 

@@ -25,13 +25,13 @@ from gputopo.values.machine import Host
 
 MIB = 2**20
 # Source and destination together. The session is to stay well under 1.5 GiB.
-MOST_BYTES = 512 * MIB
-LEAST_BYTES = 32 * MIB
+MAX_BYTES = 512 * MIB
+MIN_BYTES = 32 * MIB
 # STREAM's rule: each array at least four times the last-level cache (www.cs.virginia.edu/stream/ref.html).
 _CACHE_TIMES = 4
 _SHARE_OF_AVAILABLE = 0.25
-# Two to four cores draw what one memory channel gives; sixteen draw eight channels.
-MOST_THREADS = 16
+# Two to four cores draw what one memory channel delivers; sixteen draw eight channels.
+MAX_THREADS = 16
 REPEATS = 5
 _PATTERN_BYTES = 4096
 
@@ -46,7 +46,7 @@ class Placing(NamedTuple):
 
 
 class HostMemory(NamedTuple):
-    """What came out: one sample a pair of nodes, what went wrong, what was not measured, what to say."""
+    """The results: one sample a pair of nodes, failures, what was not measured, notes."""
 
     samples: tuple[Sample, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -59,7 +59,7 @@ def measure_host_memory(
     *,
     root: Path = Path("/"),
     repeats: int = REPEATS,
-    most_bytes: int = MOST_BYTES,
+    max_bytes: int = MAX_BYTES,
     now: Callable[[], float] = time.perf_counter,
 ) -> HostMemory:
     """Measure each node's memory from its own cores, and from those of the node farthest from it.
@@ -70,7 +70,7 @@ def measure_host_memory(
     measured.
     """
     placings, not_measured = placings_of(host, os.sched_getaffinity(0))
-    size, notes = buffer_bytes(root, most_bytes)
+    size, notes = buffer_bytes(root, max_bytes)
     samples: list[Sample] = []
     failures: list[Failure] = []
     for placing in placings:
@@ -116,12 +116,12 @@ def placings_of(
     return tuple(placings), tuple(without)
 
 
-def buffer_bytes(root: Path, most_bytes: int = MOST_BYTES) -> tuple[int, tuple[str, ...]]:
-    """Return the size of one buffer, and what must be said of it: four caches, if there is room for that."""
+def buffer_bytes(root: Path, max_bytes: int = MAX_BYTES) -> tuple[int, tuple[str, ...]]:
+    """Return the size of one buffer, and a note on it: four caches, if memory allows."""
     cache = last_level_cache_bytes(root)
     available = available_bytes(root)
-    limit = most_bytes if available is None else min(most_bytes, int(available * _SHARE_OF_AVAILABLE))
-    size = max(limit // 2, LEAST_BYTES // 2)
+    limit = max_bytes if available is None else min(max_bytes, int(available * _SHARE_OF_AVAILABLE))
+    size = max(limit // 2, MIN_BYTES // 2)
     if cache:
         size = min(size, max(_CACHE_TIMES * cache, 64 * MIB))
     notes: list[str] = []
@@ -157,8 +157,8 @@ class _WrongDataError(Exception):
 def _farthest(host: Host, node: int, others: Sequence[int]) -> int | None:
     if not others:
         return None
-    told = next((one.distances for one in host.numa_nodes or () if one.index == node), None) or ()
-    return max(others, key=lambda other: (told[other] if other < len(told) else 0, -other))
+    distances = next((one.distances for one in host.numa_nodes or () if one.index == node), None) or ()
+    return max(others, key=lambda other: (distances[other] if other < len(distances) else 0, -other))
 
 
 def _size(text: str | None) -> int | None:
@@ -179,15 +179,15 @@ def available_bytes(root: Path = Path("/")) -> int | None:
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        most, now = read_text(group / limit), read_text(group / used)
-        if most and now and most.isdecimal() and now.isdecimal():
-            found.append(max(int(most) - int(now), 0))
+        maximum, now = read_text(group / limit), read_text(group / used)
+        if maximum and now and maximum.isdecimal() and now.isdecimal():
+            found.append(max(int(maximum) - int(now), 0))
     return min(found) if found else None
 
 
 def _copy_seconds(placing: Placing, size: int, repeats: int, now: Callable[[], float]) -> tuple[float, ...]:
     """Return the seconds of each repeat, the first one, which is not counted, left out. Raises OSError."""
-    threads = max(min(len(placing.cores_cpus), MOST_THREADS), 1)
+    threads = max(min(len(placing.cores_cpus), MAX_THREADS), 1)
     share = size // threads // mmap.PAGESIZE * mmap.PAGESIZE
     with _mapped(share * threads) as source, _mapped(share * threads) as destination:
         places = [(source + i * share, destination + i * share) for i in range(threads)]
@@ -216,7 +216,7 @@ def _mapped(size: int) -> Iterator[int]:
 def _together(
     tasks: Sequence[Callable[[], tuple[float, float]]], cpus: frozenset[int]
 ) -> list[tuple[float, float]]:
-    """Run tasks at once, each in a thread bound to `cpus`, and give what they gave. Raises their OSError."""
+    """Run tasks at once, each in a thread bound to `cpus`, and return their results. Raises their OSError."""
     errors: list[OSError] = []
     start = threading.Barrier(len(tasks))
 

@@ -15,7 +15,7 @@ from gputopo.copies.sharing import uplink_groups
 from gputopo.probes.cuda.calling import NoCudaError
 from gputopo.probes.sampler import Monitor
 from gputopo.probes.session.conditions import Meter, Sampler
-from gputopo.probes.session.devices import Matched, far_nodes, match, near_nodes, wanted_gpus
+from gputopo.probes.session.devices import Matched, far_nodes, match, near_nodes, selected_gpus
 from gputopo.probes.session.engine import Engine
 from gputopo.probes.session.host_memory import (
     MIB,
@@ -24,8 +24,8 @@ from gputopo.probes.session.host_memory import (
     available_bytes,
     measure_host_memory,
 )
-from gputopo.probes.session.ramp_up import wake
-from gputopo.probes.session.session import INTERRUPTED, Progress, Results, Session, Tell
+from gputopo.probes.session.ramp_up import ramp_up
+from gputopo.probes.session.session import INTERRUPTED, OnProgress, Progress, Results, Session
 from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.index_ranges import parse_cpus
@@ -89,7 +89,7 @@ class Doors:
 
 
 def measure(
-    machine: Machine, request: Request, progress: Tell | None = None, *, doors: Doors | None = None
+    machine: Machine, request: Request, progress: OnProgress | None = None, *, doors: Doors | None = None
 ) -> Bandwidth:
     """Measure this machine's links; `machine` is what was read of it, and is not changed.
 
@@ -100,17 +100,17 @@ def measure(
     or CUDA cannot be used; UsageError for a GPU or a NUMA node that the machine does not have.
     """
     doors = doors or Doors()
-    gpus = wanted_gpus(machine, request.gpus)
+    gpus = selected_gpus(machine, request.gpus)
     _check_node(machine, request.numa)
     begun, measured_at = doors.now(), doors.epoch()
     results = Results()
     refusal: tuple[str, str] | None = None
-    tell = progress or (lambda _: None)
+    on_progress = progress or (lambda _: None)
     try:
-        tell(Progress(done=0, total=1, seconds_left=None, now="host memory"))
-        _take_host_memory(results, doors.host_memory(machine, request))
-        tell(Progress(done=0, total=1, seconds_left=None, now="starting CUDA"))
-        refusal = _measure_gpus(machine, request, gpus, tell, doors, begun, results)
+        on_progress(Progress(done=0, total=1, seconds_left=None, now="host memory"))
+        _add_host_memory(results, doors.host_memory(machine, request))
+        on_progress(Progress(done=0, total=1, seconds_left=None, now="starting CUDA"))
+        refusal = _measure_gpus(machine, request, gpus, on_progress, doors, begun, results)
     except KeyboardInterrupt:
         results.complete = False
         results.not_measured.append(NotMeasured(what="all copies of the GPUs", reason=INTERRUPTED))
@@ -138,7 +138,7 @@ def _measure_gpus(
     machine: Machine,
     request: Request,
     gpus: Sequence[int],
-    tell: Tell,
+    on_progress: OnProgress,
     doors: Doors,
     begun: float,
     results: Results,
@@ -163,7 +163,7 @@ def _measure_gpus(
                 ) as engine,
                 Meter(matched.ordinals, open_sampler=doors.open_sampler, now=doors.now) as meter,
             ):
-                return _run(machine, request, matched, engine, meter, tell, doors, begun, results)
+                return _run(machine, request, matched, engine, meter, on_progress, doors, begun, results)
     except NoCudaError as error:
         results.not_measured.append(NotMeasured(what="all copies of the GPUs", reason=error.says))
         return error.says, error.remedy
@@ -175,7 +175,7 @@ def _run(
     matched: Matched,
     engine: Engine,
     meter: Meter,
-    tell: Tell,
+    on_progress: OnProgress,
     doors: Doors,
     begun: float,
     results: Results,
@@ -190,10 +190,18 @@ def _run(
     if not setting.gpus:
         return "CUDA can use none of the GPUs that were to be measured", "; ".join(given_up.values())
     deadline = begun + QUICK_SECONDS if request.level == "quick" else None
-    session = Session(engine, meter, setting, deadline_s=deadline, tell=tell, now=doors.now, results=results)
-    tell(Progress(done=0, total=1, seconds_left=None, now="clock ramp-up of the GPUs"))
+    session = Session(
+        engine,
+        meter,
+        setting,
+        deadline_s=deadline,
+        on_progress=on_progress,
+        now=doors.now,
+        results=results,
+    )
+    on_progress(Progress(done=0, total=1, seconds_left=None, now="clock ramp-up of the GPUs"))
     try:
-        said = wake(engine, meter, setting, doors.now)
+        said = ramp_up(engine, meter, setting, doors.now)
         if said:
             results.notes.append(said)
         session.run()
@@ -208,8 +216,8 @@ def _pinned_bytes(level: Level) -> int:
     No large part of what is free, here or in a container.
     """
     available = available_bytes()
-    most = _QUICK_PINNED_BYTES if level == "quick" else _FULL_PINNED_BYTES
-    return most if available is None else min(most, int(available * _SHARE_OF_AVAILABLE))
+    limit = _QUICK_PINNED_BYTES if level == "quick" else _FULL_PINNED_BYTES
+    return limit if available is None else min(limit, int(available * _SHARE_OF_AVAILABLE))
 
 
 def _unusable(machine: Machine, gpus: Mapping[int, int], engine: Engine, results: Results) -> dict[int, str]:
@@ -260,11 +268,11 @@ def _check_node(machine: Machine, numa: int | None) -> None:
 
 def _host_memory(machine: Machine, request: Request) -> HostMemory:
     if request.level == "quick":
-        return measure_host_memory(machine.host, repeats=_QUICK_HOST_REPEATS, most_bytes=_QUICK_HOST_BYTES)
+        return measure_host_memory(machine.host, repeats=_QUICK_HOST_REPEATS, max_bytes=_QUICK_HOST_BYTES)
     return measure_host_memory(machine.host, repeats=REPEATS)
 
 
-def _take_host_memory(results: Results, found: HostMemory) -> None:
+def _add_host_memory(results: Results, found: HostMemory) -> None:
     results.samples += found.samples
     results.failures += found.failures
     results.not_measured += found.not_measured

@@ -12,13 +12,13 @@ from gputopo.probes.session.engine import Engine
 
 # Work goes on for at least this long, since a card takes some tenths of a second from P8 to its full clocks,
 # and early windows agree on being slow; and for no longer than this, however much they differ.
-LEAST_S = 0.25
-MOST_S = 1.5
+MIN_S = 0.25
+MAX_S = 1.5
 _AGREEING = 4  # windows in a row whose rates agree
-_MOST_WINDOWS = 400
+_MAX_WINDOWS = 400
 
 
-def wake(
+def ramp_up(
     engine: Engine,
     meter: Meter,
     setting: Setting,
@@ -54,7 +54,7 @@ def _windows(
     counts = sizes(job, Speeds(), QUICK_EFFORTS[0])
     copies = tuple(zip(job.copies, counts, strict=True))
     gpus = tuple(gpu for copy in job.copies for gpu in gpus_of(copy))
-    while copies and len(values) < _MOST_WINDOWS:
+    while copies and len(values) < _MAX_WINDOWS:
         window_readings = meter.window(gpus)
         trial = Job(kind=job.kind, copies=tuple(copy for copy, _ in copies), group=job.group)
         window = engine.measure(trial, [size for _, size in copies], window_readings.take)
@@ -65,7 +65,7 @@ def _windows(
             meter.learn(window_readings.readings)
         copies = tuple(copy for copy, works in zip(copies, working, strict=True) if works)
         passed = now() - begun
-        if passed > MOST_S or (passed > LEAST_S and _stays(values)):
+        if passed > MAX_S or (passed > MIN_S and _stays(values)):
             break
     return values, readings
 

@@ -17,7 +17,7 @@ from gputopo.values.bandwidth import Failure, Sample
 # Windows beyond those wanted, for repeats that do not count or do not agree.
 EXTRA_REPEATS = 4
 # Limit of clock ramp-up in the middle of a session (`ramp_up.MAX_S` is for the start).
-WAKING_S = 1.5
+MAX_RAMP_UP_S = 1.5
 ROSE = "clock ramp-up: P-state, clocks or link were lower than in the repeats that count"
 LOW_FIRST = "clock ramp-up: the first repeats were far below all later ones"
 
@@ -59,7 +59,7 @@ def measure_job(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: 
 def samples_of(job: Job, windows: Sequence[Window], readings: Sequence[WindowReadings]) -> tuple[Sample, ...]:
     """Make the samples of a job from its windows in the order they were taken. Pure.
 
-    A group gives one sample a copy, any other job one in all.
+    A group has one sample a copy, any other job one in all.
     """
     if job.group is not None:
         places = [[place] for place in range(len(job.copies))]
@@ -100,15 +100,15 @@ def _repeats(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: Eff
 def _apart(job: Job, engine: Engine, meter: Meter, speeds: Speeds, gpus: Sequence[int]) -> Window:
     """Run the window that does not count; after a pause, as many as the clocks need to ramp up."""
     counts = sizes(job, speeds, Effort(0.0, 1))
-    if not meter.rested(gpus):
+    if not meter.was_idle(gpus):
         return engine.measure(job, counts, None)
     begun = meter.now()
     while True:
         readings = meter.window(gpus)
         window = engine.measure(job, counts, readings.take)
-        if _failed_copies(job, window) or not meter.asleep(readings.readings):
+        if _failed_copies(job, window) or not meter.in_ramp_up(readings.readings):
             return window
-        if meter.now() - begun > WAKING_S:
+        if meter.now() - begun > MAX_RAMP_UP_S:
             meter.accept(readings.readings)
             return window
 
@@ -117,10 +117,10 @@ def _more(job: Job, taken: _Taken, wanted: int) -> bool:
     """Return whether enough windows were taken of which all numbers agree."""
     if len(taken.windows) < wanted:
         return True
-    awake = taken.windows[still_rising(taken.readings) :]
+    counted = taken.windows[still_rising(taken.readings) :]
     parts = [[place] for place in range(len(job.copies))] if job.group else [list(range(len(job.copies)))]
-    most = len(taken.windows) + 1  # where to stop is for the caller to say
-    return any(settle(values_of(job, part, awake), wanted, most).more for part in parts)
+    limit = len(taken.windows) + 1  # the caller decides where to stop
+    return any(settle(values_of(job, part, counted), wanted, limit).more for part in parts)
 
 
 def _learn(job: Job, window: Window, speeds: Speeds) -> None:

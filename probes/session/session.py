@@ -22,7 +22,7 @@ from gputopo.probes.session.engine import Engine
 from gputopo.probes.session.repeats import measure_job
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 
-# After so many jobs the effort is chosen anew; in between the estimate runs down with the clock.
+# After so many jobs the effort is chosen again; in between the estimate runs down with the clock.
 _CHOOSE_EVERY = 16
 NO_TIME = "time"
 INTERRUPTED = "interrupted"
@@ -40,7 +40,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     now: str
 
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 class Results:
@@ -70,13 +70,13 @@ class Session:
         *,
         deadline_s: float | None = None,
         given_up: Mapping[int, str] | None = None,
-        tell: Tell | None = None,
+        on_progress: OnProgress | None = None,
         now: Callable[[], float] = time.perf_counter,
         results: Results | None = None,
     ) -> None:
         self._engine, self._meter, self._setting = engine, meter, setting
         self._deadline_s, self._now = deadline_s, now
-        self._tell = tell or (lambda progress: None)
+        self._on_progress = on_progress or (lambda progress: None)
         self._given_up = dict(given_up or {})
         self._speeds, self._pace = Speeds(), Pace()
         self._distrusted: set[str] = set()  # places where wrong data arrived
@@ -116,7 +116,7 @@ class Session:
             self._effort = None
 
     def _possible(self, job: Job) -> Job | None:
-        """Return what can be measured of a job; where that is nothing, say why."""
+        """Return what can be measured of a job; where that is nothing, note why."""
         left = without(job, {gpu_place(gpu) for gpu in self._given_up})
         if left is None:
             gone = [gpu for copy in job.copies for gpu in gpus_of(copy) if gpu in self._given_up]
@@ -150,7 +150,7 @@ class Session:
         for gpu in gpus:
             unusable = self._engine.supports(gpu, "copy_engine")
             if unusable is not None:
-                self._given_up[gpu] = f"{gpu_place(gpu)} is not used any more: {unusable}"
+                self._given_up[gpu] = f"{gpu_place(gpu)} is no longer used: {unusable}"
             elif alone and failure.reason == _REFUSED_MEMORY:
                 self._given_up[gpu] = f"{gpu_place(gpu)} refused the memory ({failure.reason})"
 
@@ -172,7 +172,7 @@ class Session:
     def _report(self, what: str) -> None:
         left = max(0.0, min(self._estimate_s - (self._now() - self._estimated_at), self._left_s()))
         total = self._done + len(self._queue)
-        self._tell(Progress(done=self._done, total=total, seconds_left=left, now=what))
+        self._on_progress(Progress(done=self._done, total=total, seconds_left=left, now=what))
 
     def _leave_out(self, left_out: list[Job], reason: str) -> None:
         self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]

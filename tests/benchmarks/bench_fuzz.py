@@ -152,7 +152,7 @@ def cases(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
 
 
 def impossible(machine: Machine) -> str | None:
-    """Tell what cannot be in a machine, or None: pairs of GPUs it lacks, numbers that no such thing has."""
+    """Return what cannot be in a machine, or None: pairs of GPUs it lacks, numbers that no such thing has."""
     gpus = [gpu.index for gpu in machine.gpus]
     if len(set(gpus)) != len(gpus):
         return "two GPUs with one index"

@@ -27,7 +27,7 @@ def numbers_of(value: object, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def made_up(machine: Machine, text: str) -> list[tuple[str, float]]:
-    """Numbers of the GPUs that the text does not have; what is counted, summed or converted is told apart."""
+    """Numbers of the GPUs that the text does not have; counted, summed or converted ones apart."""
     there = numbers_in(text)
     found = []
     for gpu in machine.gpus:

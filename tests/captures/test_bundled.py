@@ -64,7 +64,7 @@ def test_a_bundled_machine_has_the_matrix_of_its_capture(name: str, start: str) 
     capture = topo_matrix.parse(path.read_text(encoding="utf-8"), origin=path.name)
     machine = recording.read_bundled(name)
     assert [(k.a, k.b, k.hop) for k in machine.links] == [(k.a, k.b, k.hop) for k in capture.links]
-    # The text of one, whose cards have none, does not tell whether NVLinks would be shown.
+    # The text of one, whose cards have none, does not show whether NVLinks would be shown.
     assert [k.nvlinks for k in machine.links] == [k.nvlinks or 0 for k in capture.links]
     assert [(nic.name, nic.hops) for nic in machine.nics] == [(nic.name, nic.hops) for nic in capture.nics]
 

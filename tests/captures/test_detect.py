@@ -111,7 +111,7 @@ def test_a_file_without_end_is_not_read_to_its_end() -> None:
     assert "larger than 64 MiB" in refused("/dev/zero").what
 
 
-def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_read_reports_it(tmp_path: Path) -> None:
     path = put(tmp_path, MATRIX)
     os.chmod(path, 0)
     if os.access(path, os.R_OK):
@@ -147,7 +147,7 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
         ("the quick brown fox", "is in no format that gputopo reads"),
     ],
 )
-def test_a_text_that_is_no_capture_says_what_it_is(tmp_path: Path, text: str, what: str) -> None:
+def test_a_text_that_is_no_capture_is_named_as_what_it_is(tmp_path: Path, text: str, what: str) -> None:
     assert what in refused(put(tmp_path, text)).what
 
 

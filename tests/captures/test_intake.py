@@ -124,7 +124,7 @@ def test_what_may_be_the_text_itself_is_no_mark(text: str) -> None:
     assert intake.clean(text, origin="x") == text
 
 
-def test_lines_of_several_machines_are_refused_and_it_is_said_how_to_part_them() -> None:
+def test_lines_of_several_machines_are_refused_with_how_to_part_them() -> None:
     mixed = "".join(f"node{1 + at % 2}: {line}\n" for line in ALL["topo"].splitlines() for at in range(2))
     with pytest.raises(InputError, match="mixes the lines of several hosts: node1, node2") as error:
         detect.read_text(mixed, origin="log")

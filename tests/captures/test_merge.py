@@ -74,7 +74,7 @@ def test_the_first_wins_and_the_second_fills(first: Machine, second: Machine) ->
 
 
 @given(machines(), machines(), machines())
-def test_merging_never_loses_what_the_first_told(first: Machine, second: Machine, third: Machine) -> None:
+def test_merging_never_loses_what_the_first_reported(first: Machine, second: Machine, third: Machine) -> None:
     merged = merge([first, second, third])
     for link in first.links:
         got = merged.link(link.a, link.b)
@@ -82,7 +82,7 @@ def test_merging_never_loses_what_the_first_told(first: Machine, second: Machine
         assert link.hop in (None, got.hop)
 
 
-def test_a_contradiction_names_the_fact_and_what_each_source_said() -> None:
+def test_a_contradiction_names_the_fact_and_what_each_source_reported() -> None:
     one = box("live", Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, hop=Hop.PIX, nvlinks=0),))
     two = box("nvidia-smi topo", Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, hop=Hop.SYS, nvlinks=0),))
     merged = merge([one, two])
@@ -135,7 +135,7 @@ def test_gpus_are_matched_by_their_address_and_renumbered() -> None:
 
 
 @pytest.mark.parametrize("source", ["bandwidthTest", "nvbandwidth", "p2pBandwidthLatencyTest"])
-def test_numbers_of_a_cuda_program_are_turned_where_any_capture_tells_cudas_order(source: str) -> None:
+def test_numbers_of_a_cuda_program_are_turned_where_any_capture_reports_cudas_order(source: str) -> None:
     first = box("a", Gpu(index=0, pci_address="0000:05:00.0"), Gpu(index=1, pci_address="0000:c1:00.0"))
     log = box(
         "tensorflow log",
@@ -163,7 +163,7 @@ def test_gpus_are_matched_by_uuid_even_where_addresses_moved() -> None:
     assert any(c.fact.startswith("gpus[0].") for c in merged.contradictions)
 
 
-def test_captures_of_another_box_add_nothing_and_say_so() -> None:
+def test_captures_of_another_box_add_nothing_and_report_it() -> None:
     one = box("a", Gpu(index=0, pci_address="0000:05:00.0"))
     two = box("b", Gpu(index=0, pci_address="0000:41:00.0", name="stranger"))
     merged = merge([one, two])
@@ -215,7 +215,7 @@ def test_the_same_fact_in_other_words_does_not_contradict() -> None:
     assert merge([one, two]).contradictions == ()
 
 
-def test_two_sources_of_one_kind_are_told_apart() -> None:
+def test_two_sources_of_one_kind_are_distinguished() -> None:
     one, two = box("nvidia-smi topo", Gpu(index=0, name="A")), box("nvidia-smi topo", Gpu(index=0, name="B"))
     merged = merge([one, two])
     assert merged.source == "nvidia-smi topo + nvidia-smi topo (2)"
@@ -268,25 +268,25 @@ PART = "only a part of the reasons is reported"
 
 
 def held_down(source: str, *reasons: str, note: str | None = None, **throttle: Any) -> Machine:
-    """A machine whose GPU 0 has these reasons; `note`: what its source says beside them."""
-    told = Throttle(reasons=reasons, **throttle)
+    """A machine whose GPU 0 has these reasons; `note`: what its source reports beside them."""
+    reported = Throttle(reasons=reasons, **throttle)
     missing = {} if note is None else {"gpus[0].throttle.reasons": note}
-    return box(source, Gpu(index=0, throttle=told), missing=missing)
+    return box(source, Gpu(index=0, throttle=reported), missing=missing)
 
 
-def test_what_is_told_of_a_part_only_is_said_so_beside_any_other_capture() -> None:
+def test_what_is_of_a_part_only_is_noted_beside_any_other_capture() -> None:
     part, other = held_down("a", "sw_power_cap", note=PART), box("b", Gpu(index=0, name="A100"))
-    for told in ([part, other], [other, part], [part, other, held_down("c", "gpu_idle", note=PART)]):
-        merged = merge(told)
+    for reported in ([part, other], [other, part], [part, other, held_down("c", "gpu_idle", note=PART)]):
+        merged = merge(reported)
         assert merged.gpus[0].throttle.reasons == ("sw_power_cap",)
         assert merged.missing == part.missing
 
 
 @pytest.mark.parametrize("reasons", [("sw_power_cap", "hw_slowdown"), ()])
-def test_what_is_told_of_a_part_only_gives_way_to_the_whole(reasons: tuple[str, ...]) -> None:
+def test_what_is_reported_of_a_part_only_yields_to_the_whole(reasons: tuple[str, ...]) -> None:
     part, whole = held_down("a", "sw_power_cap", note=PART), held_down("b", *reasons)
-    for told in ([part, whole], [whole, part]):
-        merged = merge(told)
+    for reported in ([part, whole], [whole, part]):
+        merged = merge(reported)
         assert (merged.gpus[0].throttle.reasons, merged.missing) == (reasons, {})
 
 
@@ -296,7 +296,7 @@ def test_mask_and_reasons_are_of_one_reading() -> None:
     assert merge([capped, calm]).gpus[0].throttle == capped.gpus[0].throttle
 
 
-def test_a_fact_that_sources_tell_together_is_not_missing() -> None:
+def test_a_fact_that_sources_show_together_is_not_missing() -> None:
     one = box("a", Gpu(index=0, name="A"), Gpu(index=1), missing={"gpus[*].name": "not reported"})
     two = box("b", Gpu(index=0), Gpu(index=1, name="B"), missing={"gpus[*].name": "not reported"})
     assert merge([one, two]).missing == {}
@@ -305,8 +305,8 @@ def test_a_fact_that_sources_tell_together_is_not_missing() -> None:
 def test_why_a_gpu_is_lost_is_kept_beside_a_capture_from_before() -> None:
     lost = box("a", Gpu(index=0), Gpu(index=1, lost=True), missing={"gpus[1]": "GPU is lost"})
     before = box("b", Gpu(index=0), Gpu(index=1))
-    for told in ([lost, before], [before, lost]):
-        assert merge(told).missing == {"gpus[1]": "GPU is lost"}
+    for reported in ([lost, before], [before, lost]):
+        assert merge(reported).missing == {"gpus[1]": "GPU is lost"}
 
 
 def test_nothing_cannot_be_merged() -> None:

@@ -46,7 +46,7 @@ def test_a_refusal_of_nvml_is_the_reason() -> None:
         assert public.missing["gpus[6].nvlinks"] == REFUSED
 
 
-def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_equals() -> None:
+def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_peers() -> None:
     machine = read()
     assert machine.gpus[2].nvlinks is not None
     assert [(link.link, link.active) for link in machine.gpus[2].nvlinks] == [(0, False), (1, False)]
@@ -59,7 +59,7 @@ def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_equals() -> None:
     assert "0 NVLinks up, expected 12" in found.says
 
 
-def test_a_text_cut_behind_a_gpu_does_not_say_that_it_has_no_links() -> None:
+def test_a_text_cut_behind_a_gpu_does_not_state_that_it_has_no_links() -> None:
     machine = read(samples.NVLINK[: samples.NVLINK.index("NVML")])
     assert machine.gpus[2].nvlinks is None
     assert machine.missing["gpus[2].nvlinks"] == "no line about its links follows"
@@ -77,7 +77,7 @@ def test_an_indented_text_is_read_and_talk_below_it_is_passed_over() -> None:
     assert read(page + "user@box:~$ exit\nThat is all.\n") == read()
 
 
-def test_lines_that_say_something_else_are_listed() -> None:
+def test_lines_that_state_something_else_are_listed() -> None:
     machine = read(samples.NVLINK + "\t Link 2: P2P is supported: true\n")
     assert [(unread.line, unread.text) for unread in machine.unread] == [
         (9, "Link 2: P2P is supported: true")
@@ -103,8 +103,8 @@ def test_what_was_printed_is_what_is_read(cards: list[list[float | None]]) -> No
         for link, speed in enumerate(speeds):
             text += f"\t Link {link}: {'<inactive>' if speed is None else f'{speed:.3f} GB/s'}\n"
     machine = read(text)
-    told = [[link.gb_per_s for link in gpu.nvlinks or ()] for gpu in machine.gpus]
-    assert told == cards
+    reported = [[link.gb_per_s for link in gpu.nvlinks or ()] for gpu in machine.gpus]
+    assert reported == cards
     assert [[link.active for link in gpu.nvlinks or ()] for gpu in machine.gpus] == [
         [speed is not None for speed in speeds] for speeds in cards
     ]

@@ -73,7 +73,7 @@ def test_the_gpus_that_a_measurement_names_are_found() -> None:
     assert places.gpus_named(MEASURED) == {0, 1, 2}
 
 
-def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_told_twice() -> None:
+def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_reported_twice() -> None:
     for second in (None, "0:9:0.0"):
         gpus, index_of = places.gpus_in_pci_order({0: Device("A", "0:9:0.0"), 1: Device("B", second)})
         assert index_of == {0: 0, 1: 1}

@@ -118,8 +118,8 @@ def test_fields_of_a_later_minor_version_are_ignored() -> None:
             "box.json holds gputopo.plan/1, which is no machine",
             "inspect --record",
         ),
-        ('{"schema": "gputopo.machine/1"}', "source", "make the file anew"),
-        ('{"schema": "gputopo.machine/1", "source": 7}', "source", "make the file anew"),
+        ('{"schema": "gputopo.machine/1"}', "source", "write the file again"),
+        ('{"schema": "gputopo.machine/1", "source": 7}', "source", "write the file again"),
         (
             '{"schema": "gputopo.machine/1", "source": "x", "gpus": [{"index": 0}],'
             ' "links": [{"a": 0, "b": 3}]}',
@@ -129,7 +129,7 @@ def test_fields_of_a_later_minor_version_are_ignored() -> None:
         (
             '{"schema": "gputopo.machine/1", "source": "x", "links": [{"a": 3, "b": 0}]}',
             "low index first",
-            "make the file anew",
+            "write the file again",
         ),
         (
             '{"schema": "gputopo.machine/1", "source": "x", "gpus": [{"index": 0}, {"index": 0}]}',

@@ -1,4 +1,4 @@
-"""Captures of one machine in several formats: recognised by content, merged into one, differences told."""
+"""Captures of one machine in several formats: recognised by content, merged, differences reported."""
 
 import re
 import time
@@ -48,7 +48,7 @@ def read(name: str) -> Machine:
 
 
 @pytest.mark.parametrize("name", samples.ALL)
-def test_the_content_tells_the_format(name: str) -> None:
+def test_the_content_shows_the_format(name: str) -> None:
     assert read(name).source == SOURCES[name]
     windows = detect.read_bytes(AGREEING[name].replace("\n", "\r\n").encode("utf-16"), origin=name)
     assert _facts(windows) == _facts(read(name))
@@ -82,7 +82,7 @@ def test_one_machine_gathers_what_each_capture_knows() -> None:
     assert merged.host.acs == "on"
 
 
-def test_a_difference_is_told_with_both_sources() -> None:
+def test_a_difference_is_reported_with_both_sources() -> None:
     far = detect.read_text(samples.TOPO.replace("PIX", "PHB"), origin="x")
     reads = detect.read_text(samples.P2P.replace("\tOK\t", "\tNS\t"), origin="x")
     merged = merge.merge([far, read("lspci -vvv"), read("TensorFlow 2"), reads])
@@ -117,7 +117,7 @@ def test_nccl_does_not_overrule_what_others_know_better() -> None:
 
 
 @given(st.sampled_from(sorted(samples.ALL)), st.floats(0, 1))
-def test_a_capture_cut_behind_a_line_tells_nothing_that_the_whole_does_not(name: str, share: float) -> None:
+def test_a_capture_cut_behind_a_line_shows_nothing_that_the_whole_does_not(name: str, share: float) -> None:
     lines = AGREEING[name].splitlines(keepends=True)
     cut = "".join(lines[: round(share * len(lines))])
     try:
@@ -126,8 +126,8 @@ def test_a_capture_cut_behind_a_line_tells_nothing_that_the_whole_does_not(name:
         return  # that its words are right, the damaged captures below show
     merged = merge.merge([read(name), machine])
     # That fewer GPUs are listed, and so counted otherwise, is the cut itself.
-    told = [c for c in merged.contradictions if c.fact not in ("gpus", "nics") and "p2p" not in c.fact]
-    assert told == []
+    reported = [c for c in merged.contradictions if c.fact not in ("gpus", "nics") and "p2p" not in c.fact]
+    assert reported == []
 
 
 def test_damaged_captures_are_read_or_refused_in_words() -> None:

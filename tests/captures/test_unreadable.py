@@ -1,4 +1,4 @@
-"""A text that no format fits says of which tool it is, and what to give instead."""
+"""The error for a text that no format fits names its tool, and what to give instead."""
 
 import pytest
 

@@ -17,7 +17,7 @@ UNKNOWN_GPU = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \nGPU7\tPHB\tPHB\n"
 
 
 def refusal(done: Called) -> str:
-    """Gives the two lines of a refusal; anything else fails the test."""
+    """Return the two lines of a refusal; anything else fails the test."""
     lines = done.err.splitlines()
     assert (done.code, done.out, len(lines)) == (2, "", 2), done
     assert lines[0].startswith("gputopo: ")
@@ -27,7 +27,7 @@ def refusal(done: Called) -> str:
 
 
 def lacks(text: str, words: tuple[str, ...]) -> list[str]:
-    """Gives the words that are not in the text."""
+    """Return the words that are not in the text."""
     return [word for word in words if word not in text]
 
 

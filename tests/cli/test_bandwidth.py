@@ -191,7 +191,7 @@ def test_a_copy_that_did_not_come_back_ends_the_process_after_the_report(
     assert len(ended) == 1
 
 
-def test_what_was_saved_decides_the_plan_of_this_machine_and_its_date_is_said(
+def test_what_was_saved_decides_the_plan_of_this_machine_and_its_date_is_reported(
     call: Call, on_scenario: OnScenario, measured: Measure
 ) -> None:
     on_scenario("four")
@@ -222,7 +222,7 @@ def test_a_capture_is_planned_without_what_was_saved_of_this_machine(
     assert "measured" not in done.out + done.err
 
 
-def test_a_damaged_history_is_told_and_the_plan_is_made(
+def test_a_damaged_history_is_reported_and_the_plan_is_made(
     call: Call, on_scenario: OnScenario, own_home: Path
 ) -> None:
     on_scenario("four")
@@ -245,7 +245,7 @@ def test_the_baseline_is_asked_for_before_anything_is_measured(
     assert "--save" in refused(call, "--baseline")
 
 
-def test_only_changes_are_told_and_a_loss_makes_exit_code_1(
+def test_only_changes_are_reported_and_a_loss_makes_exit_code_1(
     call: Call, on_scenario: OnScenario, measured: Measure
 ) -> None:
     on_scenario("four")
@@ -298,18 +298,18 @@ def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_p
     done = call("bandwidth", "--from", fewer, "--baseline", "--fail-on", "error")
     assert done.code == 1
     assert "missing: GPU 1 (NVIDIA Test 1, 0000:02:00.0)" in done.err
-    told = " ".join(done.out.split())
-    assert "p2p_direct gpu:1 to gpu:2: 6.00 GB/s, was 12.0" in told
-    assert "GPU 1 (NVIDIA Test 1, 0000:02:00.0) is gone" in told
-    assert "2 numbers compared" in told
-    assert "Left out: 1 number of GPUs that only one of the two could measure." in told
+    reported = " ".join(done.out.split())
+    assert "p2p_direct gpu:1 to gpu:2: 6.00 GB/s, was 12.0" in reported
+    assert "GPU 1 (NVIDIA Test 1, 0000:02:00.0) is gone" in reported
+    assert "2 numbers compared" in reported
+    assert "Left out: 1 number of GPUs that only one of the two could measure." in reported
     assert call("bandwidth", "--from", fewer, "--save").code == 0
     assert call("bandwidth", "--from", fewer, "--baseline").err == ""
     again = call("bandwidth", "--from", whole, "--baseline", "--fail-on", "error")
     assert (again.code, again.err) == (0, "")
 
 
-def test_what_a_capture_tells_is_filed_under_its_machine(call: Call, recorded: Path, own_home: Path) -> None:
+def test_a_capture_is_filed_under_its_machine(call: Call, recorded: Path, own_home: Path) -> None:
     assert call("bandwidth", "--from", recorded, "--save").code == 0
     found = history.latest(own_home / "history.sqlite", machine_with(4))
     assert found is not None

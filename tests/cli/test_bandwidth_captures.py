@@ -45,7 +45,7 @@ def test_a_program_that_cuda_failed_is_a_finding_whichever_it_is(
 
 
 @pytest.mark.parametrize("program", WHOLE)
-def test_a_capture_that_stops_half_way_is_no_baseline(program: str, call: Call, tmp_path: Path) -> None:
+def test_a_capture_that_stops_early_is_no_baseline(program: str, call: Call, tmp_path: Path) -> None:
     text, lost = WHOLE[program]
     (tmp_path / "half.txt").write_text(text.rpartition(lost)[0])
     done = call("bandwidth", "--from", tmp_path / "half.txt", "--save")

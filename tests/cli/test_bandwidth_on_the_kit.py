@@ -1,4 +1,4 @@
-"""The whole command against the doubles of NVML, the PCI tree and CUDA, in a process of its own."""
+"""The whole command against the doubles of NVML, the PCI tree and CUDA, in its own process."""
 
 import json
 import os
@@ -47,19 +47,19 @@ def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) ->
     assert (own_home / "history.sqlite").exists()
     again = run("desktop", ("rate@h2d:0=3",), "bandwidth", "--baseline", "--fail-on", "warning")
     assert again.returncode == 1, again.stderr
-    told = " ".join(again.stdout.split())
-    assert "Worse than on" in told
-    assert "h2d host to gpu:0 (pinned" in told
-    assert "d2h gpu:0 to host (pinned" not in told
+    reported = " ".join(again.stdout.split())
+    assert "Worse than on" in reported
+    assert "h2d host to gpu:0 (pinned" in reported
+    assert "d2h gpu:0 to host (pinned" not in reported
 
 
 def test_wrong_data_is_named_on_its_gpu_and_nothing_else_is_lost() -> None:
     done = run("four", ("wrong@h2d:1",), "bandwidth", "--gpus", "0,1", "--fail-on", "error")
     assert done.returncode == 1, done.stderr
-    told = " ".join(done.stdout.split())
-    assert "h2d host to gpu:1 (copy_engine, pinned) WRONG_DATA" in told
-    assert "FAIL" in told
-    assert "h2d host to gpu:0 (copy_engine" not in told
+    reported = " ".join(done.stdout.split())
+    assert "h2d host to gpu:1 (copy_engine, pinned) WRONG_DATA" in reported
+    assert "FAIL" in reported
+    assert "h2d host to gpu:0 (copy_engine" not in reported
     row = next(row for row in done.stdout.splitlines() if row.startswith("  GPU0"))
     assert "12.3" in row
 
@@ -87,12 +87,12 @@ def test_ctrl_c_shows_what_was_measured_until_then(own_home: Path) -> None:
             if " of 1:" not in line:  # a quarter of the jobs is done
                 break
         os.kill(program.pid, signal.SIGINT)
-        told = err.read()
-        assert program.wait(60) == 130, told
+        reported = err.read()
+        assert program.wait(60) == 130, reported
         out.seek(0)
         document = json.loads(out.read())
     assert document["complete"] is False
     assert {"h2d", "d2h"} <= {one["kind"] for one in document["samples"]}
     assert "interrupted" in {one["reason"] for one in document["not_measured"]}
-    assert "interrupted" in told
+    assert "interrupted" in reported
     assert not (own_home / "history.sqlite").exists()

@@ -65,7 +65,7 @@ def test_lost_and_hidden_gpus_are_left_out_and_refused_by_name(
 
 
 @pytest.mark.usefixtures("without_gpu")
-def test_without_a_gpu_cpu_devices_reduce_and_that_is_said(call: Call, asked: Asked) -> None:
+def test_without_a_gpu_cpu_devices_reduce_and_that_is_reported(call: Call, asked: Asked) -> None:
     done = call("bench-reduction", "--model", "alexnet", "--json")
     assert asked == [("alexnet", None, None)]
     assert done.code == 0

@@ -104,7 +104,7 @@ def test_identities_keeps_uuids_in_the_json_and_in_the_recording(
     assert all(gpu.uuid and gpu.uuid.startswith("GPU-") for gpu in kept.gpus)
 
 
-def test_a_machine_without_an_nvidia_device_says_so_and_is_fine(call: Call, without_gpu: None) -> None:
+def test_a_machine_without_an_nvidia_device_reports_it_and_is_fine(call: Call, without_gpu: None) -> None:
     done = call("inspect")
     assert done.code == 0
     assert "No NVIDIA device is on the PCI bus of this machine." in done.out
@@ -114,7 +114,7 @@ def test_a_broken_driver_is_reported_in_full_and_ends_with_3(call: Call, with_br
     done = call("inspect", "--fail-on", "error")
     assert done.code == 3
     assert "driver.not_loaded" in done.out
-    assert "0000:44:00.0" in done.out  # what the bus tells is shown all the same
+    assert "0000:44:00.0" in done.out  # what the bus shows is printed nevertheless
 
 
 def test_a_lost_gpu_is_reported_and_the_rest_is_shown(call: Call, on_scenario: Callable[[str], None]) -> None:
@@ -127,7 +127,7 @@ def test_a_lost_gpu_is_reported_and_the_rest_is_shown(call: Call, on_scenario: C
 
 
 @pytest.mark.parametrize(("severity", "code"), [("error", 0), ("warning", 1)])
-def test_fail_on_looks_at_findings_as_severe_as_it_says(
+def test_fail_on_looks_at_findings_as_severe_as_requested(
     severity: str, code: int, call: Call, tmp_path: Path
 ) -> None:
     said = (Contradiction(fact="links[0-1].hop", said={"a": "PIX", "b": "SYS"}),)
@@ -180,7 +180,7 @@ def test_a_reader_that_stops_early_gets_no_complaint() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_output_that_cannot_be_written_is_said_in_two_lines() -> None:
+def test_output_that_cannot_be_written_is_reported_in_two_lines() -> None:
     with Path("/dev/full").open("w") as full:
         done = commands.run("-m", "gputopo", "inspect", "--from", "7gforce", out=full.fileno())
     assert done.returncode == 2

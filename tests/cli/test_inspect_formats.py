@@ -91,7 +91,7 @@ def write(folder: Path, name: str, machine: Machine) -> Path:
 
 @pytest.fixture
 def two_readings(tmp_path: Path) -> tuple[Path, Path]:
-    """Gives a recording from before and one of now: of the second GPU the limit fell, and its link."""
+    """Return a recording from before and one of now: of the second GPU the limit fell, and its link."""
     old = Machine(
         source="live",
         gpus=tuple(
@@ -104,7 +104,7 @@ def two_readings(tmp_path: Path) -> tuple[Path, Path]:
     return write(tmp_path, "old.json", old), write(tmp_path, "new.json", new)
 
 
-def test_diff_says_in_a_line_each_what_changed(call: Call, two_readings: tuple[Path, Path]) -> None:
+def test_diff_states_in_a_line_each_what_changed(call: Call, two_readings: tuple[Path, Path]) -> None:
     old, new = two_readings
     done = call("inspect", "--from", new, "--diff", old)
     assert done.code == 0
@@ -122,7 +122,7 @@ def test_diff_in_json_is_a_document_of_its_own(call: Call, two_readings: tuple[P
     assert [change.fact for change in found.changes] == ["gpus[1].power_w.limit", "gpus[1].pcie.width_now"]
 
 
-def test_diff_with_itself_says_that_nothing_changed(call: Call, two_readings: tuple[Path, Path]) -> None:
+def test_diff_with_itself_states_that_nothing_changed(call: Call, two_readings: tuple[Path, Path]) -> None:
     old, _ = two_readings
     assert call("inspect", "--from", old, "--diff", old).out.startswith("Nothing changed.")
     assert "Nothing changed." in call("inspect", "--from", old, "--diff", old, "--format", "markdown").out

@@ -22,7 +22,7 @@ OnScenario = Callable[[str], None]
 
 
 class Clock:
-    """A clock that goes on only while somebody sleeps, and by what the work between costs."""
+    """A clock that advances only in sleep(), and by what the work between costs."""
 
     def __init__(self, work_s: float = 0.0) -> None:
         self.at = 100.0
@@ -43,28 +43,28 @@ class Clock:
 
 
 class Scripted:
-    """A source of given moments; after them Ctrl-C is pressed."""
+    """A source of given samples; after them Ctrl-C is pressed."""
 
     xid_reason: str | None = None
 
-    def __init__(self, *moments: MachineSample) -> None:
-        self.moments = list(moments)
+    def __init__(self, *samples: MachineSample) -> None:
+        self.samples = list(samples)
 
-    def moment(self) -> MachineSample:
-        if not self.moments:
+    def observe(self) -> MachineSample:
+        if not self.samples:
             raise KeyboardInterrupt
-        return self.moments.pop(0)
+        return self.samples.pop(0)
 
 
-def moment(time_s: float, **facts: Any) -> MachineSample:
+def sample(time_s: float, **facts: Any) -> MachineSample:
     return MachineSample(time_s=time_s, gpus=(GpuSample(gpu=0, **facts),))
 
 
-def test_moments_come_at_the_interval_whatever_they_cost() -> None:
+def test_samples_come_at_the_interval_whatever_they_cost() -> None:
     assert list(Clock(work_s=0.3).run(1.0, 3.0)) == pytest.approx([0.0, 1.0, 2.0, 3.0])
 
 
-def test_moments_that_were_missed_are_left_out() -> None:
+def test_samples_that_were_missed_are_left_out() -> None:
     clock = Clock(work_s=2.5)
     assert list(clock.run(1.0, 5.0)) == pytest.approx([0.0, 2.5, 5.0])
     assert clock.slept == [0.0, 0.0]
@@ -75,7 +75,7 @@ def test_a_watch_without_an_end_goes_on() -> None:
     assert [next(times) for _ in range(1000)][-1] == pytest.approx(999.0)
 
 
-def test_a_duration_of_nothing_is_one_moment() -> None:
+def test_a_duration_of_nothing_is_one_sample() -> None:
     assert list(Clock().run(1.0, 0.0)) == [0.0]
 
 
@@ -88,16 +88,16 @@ def test_a_short_watch_is_read_at_its_end_too(long_s: float | None, every_s: flo
         assert len(list(Clock().run(every_s, long_s))) > 1
 
 
-def test_a_watch_that_ends_before_its_second_reading_says_so(call: Call, on_scenario: OnScenario) -> None:
+def test_a_watch_that_ends_before_its_second_reading_reports_it(call: Call, on_scenario: OnScenario) -> None:
     on_scenario("desktop")
     done = call("inspect", "--watch", "--duration", "0.5", "--interval", "1")
     assert done.code == 0
     assert done.err == "gputopo: one reading: the next would come after 1 s, and --duration is 0.5 s\n"
 
 
-def test_json_is_a_moment_a_line_and_ctrl_c_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_a_sample_a_line_and_ctrl_c_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     history = History()
-    source = Scripted(moment(1.0, graphics_mhz=1771), moment(2.0, graphics_mhz=1700))
+    source = Scripted(sample(1.0, graphics_mhz=1771), sample(2.0, graphics_mhz=1700))
     watch_source(MACHINE, source, history, "json", iter([None] * 9), 1.0)
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["schema"] == "gputopo.moment/1"
@@ -108,7 +108,7 @@ def test_json_is_a_moment_a_line_and_ctrl_c_is_no_error(capsys: pytest.CaptureFi
 def test_a_pipe_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     xid = MachineSample(time_s=3.0, gpus=(GpuSample(gpu=0),), xids=(Xid(code=79, gpu=0),))
     watch_source(
-        MACHINE, Scripted(moment(1.0, temperature_c=70), xid), History(), "table", iter([None] * 9), 1
+        MACHINE, Scripted(sample(1.0, temperature_c=70), xid), History(), "table", iter([None] * 9), 1
     )
     out = capsys.readouterr().out
     assert "\x1b" not in out
@@ -120,7 +120,7 @@ def test_a_pipe_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu", "lost_handle"])
-def test_a_box_is_watched_and_what_was_found_is_told(
+def test_a_box_is_watched_and_what_was_found_is_reported(
     scenario: str, call: Call, on_scenario: OnScenario
 ) -> None:
     on_scenario(scenario)

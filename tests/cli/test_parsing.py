@@ -12,7 +12,7 @@ from gputopo.values.option import Option
 
 
 def texts_of(*words: str) -> dict[str, Any]:
-    """Runs a command with some options, and gives its arguments."""
+    """Runs a command with some options, and returns its arguments."""
     taken: dict[str, Any] = {}
 
     def tried(

@@ -12,7 +12,7 @@ from tests.cli.conftest import Call
 CAPTURES = Path(__file__).parents[3] / "shared/captures/topo"
 
 
-def test_two_gpus_of_7gforce_are_0_and_1_and_the_plan_says_why(call: Call) -> None:
+def test_two_gpus_of_7gforce_are_0_and_1_and_the_plan_states_why(call: Call) -> None:
     done = call("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix")
     assert (done.code, done.err) == (0, "")
     assert "Plan for alexnet" in done.out
@@ -77,7 +77,7 @@ def test_the_options_reach_the_planner(call: Call) -> None:
     assert (choice.variable_update, choice.all_reduce) == ("replicated", "ring#2")
 
 
-def test_a_wish_that_cannot_be_met_is_refused_in_words_and_a_plan_is_given(call: Call) -> None:
+def test_a_request_that_cannot_be_met_is_refused_in_words_and_a_plan_is_given(call: Call) -> None:
     done = call("plan", "--from", "az-2x-m60", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix")
     assert done.code == 0
     refused = done.out.partition("\nRefused\n")[2]

@@ -45,7 +45,7 @@ def test_a_place_for_the_variables_is_given_in_its_plain_form(text: str, plain: 
 
 
 @pytest.mark.parametrize(("text", "hint"), [("GPU:1", "gpu:1"), ("/device:gpu:2", "gpu:2"), ("gpu", "gpu:0")])
-def test_a_place_written_otherwise_brings_the_right_way(text: str, hint: str) -> None:
+def test_a_place_written_otherwise_gets_the_right_form_as_a_hint(text: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_ps("--ps", text)
     assert hint in caught.value.hint

@@ -29,7 +29,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture(params=["a full disk", "a pipe that nobody reads"])
 def place(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Gives the descriptor of a place that takes nothing."""
+    """Return the descriptor of a place that takes nothing."""
     if request.param == "a full disk":
         if not Path("/dev/full").exists():
             pytest.skip("this system has no /dev/full")
@@ -57,13 +57,13 @@ def test_data_that_is_not_taken_ends_a_command_without_a_traceback(
 
 
 @pytest.mark.parametrize("arguments", FAILING, ids=" ".join)
-def test_an_error_that_cannot_be_told_keeps_its_exit_code(
+def test_an_error_that_cannot_be_printed_keeps_its_exit_code(
     arguments: tuple[str, ...], place: int, tmp_path: Path
 ) -> None:
     assert run(tmp_path, *arguments, err=place) == (CODES[arguments], "", "")
 
 
-def test_an_error_is_told_where_data_could_not_be_written(place: int, tmp_path: Path) -> None:
+def test_an_error_is_reported_where_data_could_not_be_written(place: int, tmp_path: Path) -> None:
     assert run(tmp_path, "plan", "--bad", out=place) == (2, "", NO_OPTION)
 
 

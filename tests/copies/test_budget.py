@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from gputopo.copies.budget import (
     FEWEST_REPEATS,
+    MAX_BYTES,
     MIN_BYTES,
-    MOST_BYTES,
     QUICK_EFFORTS,
     QUICK_SECONDS,
     Effort,
@@ -35,7 +35,7 @@ def speeds(**gb_per_s: float) -> Speeds:
     return known
 
 
-def test_a_window_lasts_as_long_as_the_effort_says() -> None:
+def test_a_window_lasts_as_long_as_the_effort_requires() -> None:
     assert copy_seconds(ALONE, speeds(up=25.0), Effort(0.02, 5)) == pytest.approx(0.02, rel=0.01)
 
 
@@ -45,20 +45,20 @@ def test_a_slow_link_still_copies_what_a_judged_number_needs() -> None:
 
 
 @given(st.floats(0.05, 60), st.floats(0.05, 60), st.sampled_from(QUICK_EFFORTS))
-def test_ways_that_run_at_once_take_equally_long(a: float, b: float, effort: Effort) -> None:
+def test_paths_that_run_at_once_take_equally_long(a: float, b: float, effort: Effort) -> None:
     first, second = sizes(BOTH, speeds(up=a, other=b), effort)
     # Sizes are whole MiB, so a small one may be off by up to that.
     assert abs(first / a - second / b) <= 2**20 / min(a, b)
-    assert max(first, second) <= MOST_BYTES
-    assert min(first, second) >= MIN_BYTES or max(first, second) > MOST_BYTES - 2**20
+    assert max(first, second) <= MAX_BYTES
+    assert min(first, second) >= MIN_BYTES or max(first, second) > MAX_BYTES - 2**20
 
 
-def test_a_size_that_is_told_is_kept() -> None:
+def test_a_given_size_is_used() -> None:
     sweep = Job(kind="h2d", copies=(UP,), bytes=4096)
     assert sizes(sweep, speeds(up=25.0), Effort(0.04, 9)) == (4096,)
 
 
-def test_a_way_between_gpus_is_guessed_from_its_parts() -> None:
+def test_a_path_between_gpus_is_guessed_from_its_parts() -> None:
     known = Speeds()
     known.see(UP, 0.8)
     staged = Copy(kind="p2p_staged", source="gpu:3", destination="gpu:0")

@@ -26,7 +26,7 @@ def compared(old: Sample, new: Sample) -> BandwidthDifference:
     return bandwidth_difference(session(old), session(new))
 
 
-def test_a_loss_is_told_with_the_number_it_was_and_what_noise_would_be() -> None:
+def test_a_loss_is_reported_with_the_number_it_was_and_what_noise_would_be() -> None:
     (change,) = compared(h2d(12.2), h2d(6.1)).changes
     assert (change.was, change.is_, change.percent, change.better) == (12.2, 6.1, -50.0, False)
     assert change.noise_percent == 3.0
@@ -78,7 +78,7 @@ def test_quick_and_full_sessions_are_compared_by_their_large_copies() -> None:
     assert compared(h2d(12.2, bytes=4096), h2d(6.1, bytes=8192)).compared == 0
 
 
-def test_failures_that_came_and_went_are_told() -> None:
+def test_failures_that_came_and_went_are_reported() -> None:
     failure = Failure(kind="p2p_direct", source="gpu:0", destination="gpu:1", reason="WRONG_DATA", says="")
     good, bad = session(), session(failures=(failure,))
     assert "WRONG_DATA" in bandwidth_difference(good, bad).failing[0]
@@ -87,7 +87,7 @@ def test_failures_that_came_and_went_are_told() -> None:
     assert (same.failing, same.working) == ((), ())
 
 
-def test_what_else_changed_in_the_machine_is_told() -> None:
+def test_what_else_changed_in_the_machine_is_reported() -> None:
     found = bandwidth_difference(session(), session(), sound(), driver(version="580.1")(sound()))
     assert found.machine is not None
     assert any(change.fact == "driver.version" for change in found.machine.changes)

@@ -1,4 +1,4 @@
-"""What is expected beside each number, and where it says that from."""
+"""What is expected beside each number, and its source."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def test_the_link_seen_under_load_counts_and_is_named() -> None:
     assert found.expected_gb_per_s == row(2, 8).copy_to_device_gb_per_s
     assert found.expected_low_gb_per_s == row(2, 8).copy_low_gb_per_s
     assert found.expected_source is not None
-    assert "Gen2 x8 seen under load" in found.expected_source
+    assert "Gen2 x8 observed under load" in found.expected_source
 
 
 def test_without_a_reading_under_load_the_card_and_its_slot_count_and_never_the_idle_link() -> None:
@@ -53,7 +53,7 @@ def test_a_slower_bridge_above_the_slot_limits() -> None:
     assert UP in (found.expected_source or "")
 
 
-def test_copies_to_the_host_have_their_own_figure_and_both_ways_their_sum() -> None:
+def test_copies_to_the_host_have_their_own_figure_and_both_directions_their_sum() -> None:
     to_host = one(sound(), "d2h", "gpu:1", "host", pinned=True)
     assert to_host.expected_gb_per_s == row(3, 16).copy_to_host_gb_per_s
     both = one(sound(), "bidirectional", "host", "gpu:1", pinned=True)
@@ -72,7 +72,7 @@ def test_copies_to_the_host_have_their_own_figure_and_both_ways_their_sum() -> N
         {"numa_node": 1},
     ],
 )
-def test_what_no_source_tells_has_no_expectation(more: dict[str, Any]) -> None:
+def test_what_no_source_reports_has_no_expectation(more: dict[str, Any]) -> None:
     assert h2d(sound(), **more).expected_gb_per_s is None
 
 
@@ -106,7 +106,7 @@ def test_an_untold_link_is_inferred_from_the_number_and_marked_so(name: str, rat
     assert f"what {first} carries" in found.expected_source
 
 
-def test_the_other_links_that_fit_are_told_and_none_that_the_card_cannot_have() -> None:
+def test_the_other_links_that_fit_are_reported_and_none_that_the_card_cannot_have() -> None:
     names = [link_name(link) for link in links_for(0.7635, Gpu(index=0, name="GeForce GTX 1070"))]
     assert names == ["Gen3 x1", "Gen2 x2", "Gen1 x4"]
     assert link_name(links_for(3.3, None)[0]) == "Gen5 x1"
@@ -130,10 +130,10 @@ def test_where_error_correction_may_take_some_of_gddr_less_is_no_fault(
     machine = Machine(source="a test", gpus=(Gpu(index=0, name=name, ecc=Ecc(mode=ecc)),))
     (found,) = expected(machine, sample("d2d_local", "gpu:0", "gpu:0", 100.0))
     assert found.expected_low_gb_per_s == pytest.approx(share * rate, rel=0.01)
-    assert ("error correction" in (found.expected_source or "")) == (share < 0.7)
+    assert ("for ECC" in (found.expected_source or "")) == (share < 0.7)
 
 
-def test_local_copies_are_held_against_the_memory_of_the_model() -> None:
+def test_local_copies_are_compared_with_the_memory_of_the_model() -> None:
     (found,) = expected(capture("GeForce GTX 1080 Ti"), sample("d2d_local", "gpu:0", "gpu:0", 353.5))
     assert found.expected_gb_per_s == pytest.approx(0.8 * 484, rel=0.01)
     assert found.expected_low_gb_per_s is not None
@@ -142,7 +142,7 @@ def test_local_copies_are_held_against_the_memory_of_the_model() -> None:
     assert unknown.expected_gb_per_s is None
 
 
-def test_an_instance_of_a_card_is_not_held_against_the_whole_card() -> None:
+def test_an_instance_of_a_card_is_not_compared_with_the_whole_card() -> None:
     whole = capture("GeForce GTX 1080 Ti")
     split = replace(whole, gpus=tuple(replace(gpu, mig=Mig(mode=True)) for gpu in whole.gpus))
     (found,) = expected(split, sample("d2d_local", "gpu:0", "gpu:0", 50.0))

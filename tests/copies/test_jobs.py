@@ -99,7 +99,7 @@ def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() ->
     assert "1->0" in not_possible(Setting(gpus=(0, 1), peers=frozenset({(0, 1)})))[0].what
 
 
-def test_both_ways_of_a_pair_are_one_job_with_its_path() -> None:
+def test_both_directions_of_a_pair_are_one_job_with_its_path() -> None:
     found = [job for job in jobs(EIGHT) if job.kind == "bidirectional" and path_of(job) == "direct"]
     assert [gpus_of(job.copies[0]) for job in found] == list(combinations(range(8), 2))
     assert all(gpus_of(job.copies[1]) == gpus_of(job.copies[0])[::-1] for job in found)

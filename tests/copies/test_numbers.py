@@ -30,7 +30,7 @@ def test_the_node_in_a_place_counts_as_the_memorys_node() -> None:
     assert host_gpu(far) == 0
 
 
-def test_both_ways_of_different_paths_are_not_mixed() -> None:
+def test_both_directions_of_different_paths_are_not_mixed() -> None:
     direct = sample("bidirectional", "gpu:0", "gpu:1", 20.0, path="direct")
     staged = sample("bidirectional", "gpu:0", "gpu:1", 15.0, path="staged")
     assert pair_copies([direct, staged], "bidirectional", "staged") == {(0, 1): staged}
@@ -42,7 +42,7 @@ def test_copies_by_kernels_do_not_stand_for_those_of_the_copy_engine() -> None:
     assert pair_copies([kernel], "p2p_direct") == {}
 
 
-def test_one_odd_repeat_is_no_noise_and_two_repeats_tell_none() -> None:
+def test_one_odd_repeat_is_no_noise_and_two_repeats_show_none() -> None:
     assert noise_share((12.0, 12.0, 12.0, 5.0)) == 0.0
     assert noise_share((12.0, 6.0)) == 0.0
     assert noise_share((11.0, 12.0, 13.0)) == pytest.approx(1.4826 / 12)

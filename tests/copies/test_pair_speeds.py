@@ -12,7 +12,7 @@ def speeds(*samples: Sample) -> dict[tuple[int, int], PairSpeed]:
     return pair_speeds(Bandwidth(source="test", samples=samples))
 
 
-def test_the_better_way_of_the_worse_direction_counts() -> None:
+def test_the_faster_path_of_the_worse_direction_counts() -> None:
     found = speeds(
         pair(0, 1, 11.0), pair(0, 1, 5.0, staged=True), pair(1, 0, 0.73), pair(1, 0, 0.77, staged=True)
     )
@@ -71,7 +71,7 @@ def test_a_long_row_of_small_steps_is_cut_before_its_ends_are_called_equal() -> 
 
 
 @given(st.lists(st.floats(0.01, 1000.0), min_size=1, max_size=30))
-def test_classes_follow_the_speeds_and_equals_share_one(rates: list[float]) -> None:
+def test_classes_follow_the_speeds_and_equal_ones_share_one(rates: list[float]) -> None:
     found = classes(*rates)
     for one, its_class in zip(rates, found, strict=True):
         for other, other_class in zip(rates, found, strict=True):
@@ -91,12 +91,12 @@ def test_speeds_are_written_with_three_figures(value: float, words: str) -> None
     assert gb(value) == words
 
 
-def test_a_difference_within_noise_does_not_make_direct_the_slower_way() -> None:
+def test_a_difference_within_noise_does_not_make_direct_the_slower_path() -> None:
     assert not PairSpeed(0.78, "staged", 0.77, 0.78).direct_is_slower
     assert not PairSpeed(0.78, "staged", None, 0.78).direct_is_slower
     assert SAME_SPEED > 1.0
 
 
-def test_a_way_that_is_slower_by_noise_only_is_not_called_slower() -> None:
+def test_a_path_that_is_slower_by_noise_only_is_not_called_slower() -> None:
     assert PairSpeed(0.82, "staged", 0.815, 0.82).says == "measured 0.82 GB/s, staged"
     assert PairSpeed(0.82, "staged", 0.73, 0.82).says.endswith("direct is slower: 0.73 GB/s")

@@ -1,36 +1,36 @@
-"""The wake-up rule, on repeats as a waking card gives them, and on numbers that people published."""
+"""Clock ramp-up, on repeats of a card that ramps up, and on published numbers."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.settling import Waking, settle, waking, waking_samples
+from gputopo.copies.settling import RampUp, ramp_up_samples, ramp_ups, settle
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.machine import Gpu, Machine
 
 NOISE = st.floats(0.99, 1.01)
 
 
-def test_the_repeats_of_a_card_that_is_awake_all_count() -> None:
+def test_the_repeats_of_a_card_at_full_clocks_all_count() -> None:
     found = settle([12.1, 12.0, 12.2, 12.1, 12.15])
     assert found.counted == (12.1, 12.0, 12.2, 12.1, 12.15)
     assert (found.discarded, found.more, found.settled) == ((), False, True)
 
 
-def test_the_first_repeats_of_a_waking_card_are_discarded_and_replaced() -> None:
+def test_the_first_repeats_of_a_card_in_ramp_up_are_discarded_and_replaced() -> None:
     found = settle([85.0, 87.0, 194.0, 195.0, 194.5])
     assert found.discarded == (85.0, 87.0)
     assert found.counted == (194.0, 195.0, 194.5)
     assert (found.more, found.settled) == (True, False)
 
 
-def test_a_card_that_wakes_step_by_step_is_awake_at_its_last_step() -> None:
+def test_a_card_that_ramps_up_in_steps_counts_from_its_last_step() -> None:
     found = settle([85.0, 120.0, 160.0, 194.0, 195.0, 194.5, 194.0, 195.0])
     assert found.discarded == (85.0, 120.0, 160.0)
     assert found.settled
 
 
-def test_a_card_that_wakes_with_the_last_repeat_is_measured_again() -> None:
+def test_a_card_that_ramps_up_with_the_last_repeat_is_measured_again() -> None:
     assert settle([85.0, 85.0, 85.0, 85.0, 195.0]).more
     found = settle([85.0, 85.0, 85.0, 85.0, 195.0, 194.0])
     assert (found.discarded, found.counted) == ((85.0,) * 4, (195.0, 194.0))
@@ -49,11 +49,11 @@ def test_one_slow_slip_in_the_middle_counts_and_needs_one_repeat_more() -> None:
     assert (found.more, found.settled) == (False, True)
 
 
-def test_a_card_that_slows_down_is_not_waking_up() -> None:
+def test_a_card_that_slows_down_is_not_in_ramp_up() -> None:
     assert settle([12.0, 12.0, 9.0, 8.0, 8.0]).discarded == ()
 
 
-def test_repeats_end_at_the_most_and_the_number_is_called_unsettled() -> None:
+def test_repeats_end_at_the_maximum_and_the_number_is_called_unsettled() -> None:
     swinging = [10.0, 14.0, 7.0, 12.0, 5.0] * 3
     found = settle(swinging)
     assert (found.more, found.settled) == (False, False)
@@ -93,7 +93,7 @@ def test_every_repeat_either_counts_or_is_discarded_in_order(values: list[float]
 
 
 def local(rates: dict[int, list[float]], source: str = "p2pBandwidthLatencyTest") -> Bandwidth:
-    """Local copies, matrix after matrix, as the tools give them."""
+    """Local copies, matrix after matrix, as the tools print them."""
     samples = tuple(
         Sample(kind="d2d_local", source=f"gpu:{gpu}", destination=f"gpu:{gpu}", median_gb_per_s=rate)
         for gpu, values in rates.items()
@@ -117,44 +117,40 @@ SEVEN_RATES = {
 }
 
 
-def test_low_copies_of_a_gpu_that_later_reaches_its_equals_were_of_a_waking_card() -> None:
-    found = waking(local(SEVEN_RATES), SEVEN)
+def test_low_copies_of_a_gpu_that_later_reaches_its_peers_were_during_ramp_up() -> None:
+    found = ramp_ups(local(SEVEN_RATES), SEVEN)
     assert found == (
-        Waking(
-            gpu=0, low_gb_per_s=(84.88, 86.46), awake_gb_per_s=193.04, awake_from="the same GPU", sure=True
-        ),
-        Waking(
-            gpu=2, low_gb_per_s=(87.19, 86.92), awake_gb_per_s=194.15, awake_from="the same GPU", sure=True
-        ),
+        RampUp(gpu=0, low_gb_per_s=(84.88, 86.46), full_gb_per_s=193.04, full_from="the same GPU", sure=True),
+        RampUp(gpu=2, low_gb_per_s=(87.19, 86.92), full_gb_per_s=194.15, full_from="the same GPU", sure=True),
     )
 
 
 def test_their_samples_are_known_by_place() -> None:
-    assert waking_samples(local(SEVEN_RATES), SEVEN) == {0, 1, 8, 9}
+    assert ramp_up_samples(local(SEVEN_RATES), SEVEN) == {0, 1, 8, 9}
 
 
-def test_a_gpu_that_never_reaches_its_equals_may_have_been_waking_up() -> None:
-    (found,) = waking(local({0: [84.98], 1: [189.78]}, "bandwidthTest"), SEVEN)
-    assert (found.gpu, found.sure, found.awake_gb_per_s) == (0, False, 189.78)
+def test_a_gpu_that_never_reaches_its_peers_may_have_been_in_ramp_up() -> None:
+    (found,) = ramp_ups(local({0: [84.98], 1: [189.78]}, "bandwidthTest"), SEVEN)
+    assert (found.gpu, found.sure, found.full_gb_per_s) == (0, False, 189.78)
 
 
-def test_a_single_low_number_is_told_from_the_memory_of_the_model() -> None:
-    (found,) = waking(local({0: [170.44]}, "bandwidthTest"), box("GeForce GTX 1080 Ti"))
+def test_a_single_low_number_is_judged_by_the_memory_of_the_model() -> None:
+    (found,) = ramp_ups(local({0: [170.44]}, "bandwidthTest"), box("GeForce GTX 1080 Ti"))
     assert not found.sure
-    assert waking(local({0: [353.5]}, "bandwidthTest"), box("GeForce GTX 1080 Ti")) == ()
+    assert ramp_ups(local({0: [353.5]}, "bandwidthTest"), box("GeForce GTX 1080 Ti")) == ()
 
 
-def test_where_all_equals_are_low_the_model_tells_it() -> None:
+def test_where_all_peers_are_low_the_model_shows_it() -> None:
     rates = {0: [170.44, 168.0], 1: [168.33], 2: [214.95]}
-    found = waking(local(rates, "bandwidthTest"), box(*["GeForce GTX 1080 Ti"] * 3))
+    found = ramp_ups(local(rates, "bandwidthTest"), box(*["GeForce GTX 1080 Ti"] * 3))
     assert [(one.gpu, one.sure) for one in found] == [(0, False), (1, False), (2, False)]
 
 
-def test_a_card_without_name_numbers_or_equals_is_not_judged() -> None:
-    assert waking(local({0: [85.0]}), box(None)) == ()
-    assert waking(local({0: [85.0], 1: [195.0]}), box("Unheard Of 1", "Unheard Of 2")) == ()
+def test_a_card_without_name_numbers_or_peers_is_not_judged() -> None:
+    assert ramp_ups(local({0: [85.0]}), box(None)) == ()
+    assert ramp_ups(local({0: [85.0], 1: [195.0]}), box("Unheard Of 1", "Unheard Of 2")) == ()
 
 
-def test_numbers_that_were_taken_after_a_warm_up_mean_what_they_say() -> None:
-    assert waking(local(SEVEN_RATES, "live"), SEVEN) == ()
-    assert waking(local(SEVEN_RATES, "nvbandwidth"), SEVEN) == ()
+def test_numbers_that_were_taken_after_a_warm_up_are_not_judged_as_ramp_up() -> None:
+    assert ramp_ups(local(SEVEN_RATES, "live"), SEVEN) == ()
+    assert ramp_ups(local(SEVEN_RATES, "nvbandwidth"), SEVEN) == ()

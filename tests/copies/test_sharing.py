@@ -37,7 +37,7 @@ LAYOUTS: dict[str, tuple[int, Uplinks]] = {
 
 
 def filled(gpus: Iterable[int], alone: Mapping[int, float], uplinks: Uplinks) -> dict[int, float]:
-    """Max-min fair shares by the tightest link first: another way than the one in the program."""
+    """Max-min fair shares by the tightest link first: another method than the program's."""
     links = [(group, gb_per_s) for group, gb_per_s in uplinks.items()]
     links += [(frozenset((gpu,)), alone[gpu]) for gpu in gpus]
     fixed: dict[int, float] = {}
@@ -161,7 +161,7 @@ def test_a_group_has_the_sums_of_alone_and_together() -> None:
     assert second.gpus == (4, 5, 6, 7)
 
 
-def test_all_at_once_alone_tells_groups_apart_by_what_they_leave() -> None:
+def test_all_at_once_alone_separates_groups_by_what_they_leave() -> None:
     # Eight cards of a published case: 44 GB/s for four of them and 25 for the others, 56 alone.
     uplinks: Uplinks = {frozenset(range(4)): 4 * 44.0, frozenset(range(4, 8)): 4 * 25.4}
     samples = session(8, uplinks, whole(8), alone=dict.fromkeys(range(8), 56.1), noise=0.01)
@@ -174,7 +174,7 @@ def test_a_narrow_card_and_wide_ones_behind_one_uplink_are_one_group() -> None:
     assert found(samples) == {(0, 1, 2)}
 
 
-def test_both_directions_of_one_group_are_told_once() -> None:
+def test_both_directions_of_one_group_are_reported_once() -> None:
     sets = [*pairs(3), *whole(3)]
     samples = [*session(3, CHIPSET, sets), *session(3, CHIPSET, sets, kind="d2h")]
     (group,) = uplink_groups(samples, bare(3))
@@ -214,12 +214,12 @@ def with_tree(count: int, samples: Iterable[Sample]) -> UplinkGroup:
 
 
 def test_a_group_is_compared_with_the_pci_tree() -> None:
-    # All four cards of this box hang on one switch.
+    # All four cards of this box are attached to one switch.
     group = with_tree(4, session(4, {frozenset(range(4)): 12.0}, [*pairs(4), *whole(4)]))
     assert (group.bridge, group.agrees) == ("0000:03:00.0", True)
 
 
-def test_a_group_that_the_tree_does_not_show_is_told_as_such() -> None:
+def test_a_group_that_the_tree_does_not_show_is_reported_as_such() -> None:
     group = with_tree(4, session(4, {frozenset((0, 1)): 12.0}, [*pairs(4), *whole(4)]))
     assert (group.gpus, group.agrees) == ((0, 1), False)
 
@@ -263,7 +263,7 @@ def test_matrices_whose_pairs_all_gain_alike_show_no_group() -> None:
         assert uplink_groups(matrices(one_way, both), bare(5)) == ()
 
 
-def test_a_gpu_that_was_not_measured_is_not_held_against_the_tree() -> None:
+def test_a_gpu_that_was_not_measured_is_not_compared_with_the_tree() -> None:
     tree = [PciNode(address="0000:03:00.0", root="pci0000:00", kind="bridge")]
     gpus = []
     for index in range(3):

@@ -48,7 +48,7 @@ def down(index: int) -> str:
 
 
 def sound(count: int = 4, name: str = "Tesla V100-SXM2-16GB") -> Machine:
-    """Equal cards at work on one switch of one socket, all facts told, nothing wrong."""
+    """GPUs of one model under load on one switch of one socket, all facts known, nothing wrong."""
     return Machine(
         source="a test",
         host=Host(

@@ -1,4 +1,4 @@
-"""Faults by name: what is changed in a sound machine, and the ids that this, and only this, must give."""
+"""Faults by name: what is changed in a sound machine, and the ids that must be found, and no others."""
 
 from typing import Any
 
@@ -183,7 +183,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         all_of(two_nodes, gpu(1, cpu_affinity="0-39")),
         {"numa.binding"},
     ),
-    "node not told": (
+    "node not reported": (
         all_of(two_nodes, gpu(1, numa_node=None, cpu_affinity=None)),
         {"numa.unknown"},
     ),

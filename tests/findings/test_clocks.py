@@ -14,7 +14,7 @@ def card(
     memory: tuple[int | None, int],
     application: int | None = None,
 ) -> Machine:
-    """Give one card at work with its clocks, now and at most, in MHz."""
+    """Return one GPU under load with its clocks, current and max, in MHz."""
     domain = {"now": core[0], "max": core[1], "application": application}
     return every_gpu(
         **GEFORCE,
@@ -41,7 +41,7 @@ def ids(machine: Machine) -> list[str]:
         ("NVIDIA GeForce RTX 2080 Ti", (1500, 2100), (6800, 7000)),  # NVML's maximum is never reached
     ],
 )
-def test_working_cards_as_they_were_seen_are_fine(
+def test_loaded_cards_as_published_are_fine(
     name: str, core: tuple[int, int], memory: tuple[int, int]
 ) -> None:
     assert ids(card(name, core, memory)) == []
@@ -53,11 +53,11 @@ def test_a_card_that_runs_at_its_set_application_clock_is_fine() -> None:
 
 
 @pytest.mark.parametrize(("now", "expected"), [(1377, []), (1376, ["clocks.core_below_maximum"])])
-def test_a_tenth_under_what_is_due_is_still_fine(now: int, expected: list[str]) -> None:
+def test_a_tenth_under_what_is_expected_is_still_fine(now: int, expected: list[str]) -> None:
     assert ids(gpu(0, clocks_mhz={"sm": {"now": now}})(sound(1))) == expected  # 0.9 x 1530 = 1377
 
 
-def test_of_an_unknown_card_only_a_large_gap_is_told() -> None:
+def test_of_an_unknown_card_only_a_large_gap_is_reported() -> None:
     # Rated boost clocks are 0.68 and more of NVML's maximum.
     fine = card("NVIDIA Future 9000", (1400, 2100), (7000, 7000))
     low = card("NVIDIA Future 9000", (1360, 2100), (7000, 7000))
@@ -66,7 +66,7 @@ def test_of_an_unknown_card_only_a_large_gap_is_told() -> None:
 
 
 @pytest.mark.parametrize("mask", [0x4, 0x8, 0x20, 0x40, 0x80, 0x200])
-def test_a_low_clock_with_a_reason_is_told_by_the_reason_alone(mask: int) -> None:
+def test_a_low_clock_with_a_reason_is_reported_by_the_reason_alone(mask: int) -> None:
     found = ids(gpu(1, clocks_mhz={"sm": {"now": 600}}, throttle={"mask": mask})(sound()))
     assert len(found) == 1
     assert found[0].startswith("throttle.")
@@ -82,7 +82,7 @@ def test_a_low_clock_with_a_reason_is_told_by_the_reason_alone(mask: int) -> Non
         {"pstate": None},
     ],
 )
-def test_low_clocks_of_a_card_that_hardly_works_say_nothing(quiet: dict[str, object]) -> None:
+def test_low_clocks_of_a_card_that_is_hardly_loaded_are_no_finding(quiet: dict[str, object]) -> None:
     low = {"sm": {"now": 300}, "graphics": {"now": 300}, "memory": {"now": 405}}
     assert ids(gpu(1, **(quiet | {"clocks_mhz": low}))(sound())) == []
 
@@ -121,13 +121,13 @@ def test_cards_without_names_are_not_compared() -> None:
     assert find(machine) == ()
 
 
-def test_graphics_clocks_stand_in_where_no_sm_clock_is_told() -> None:
+def test_graphics_clocks_are_used_where_no_sm_clock_is_reported() -> None:
     graphics_only = every_gpu(clocks_mhz={"sm": {"now": None, "max": None, "application": None}})
     assert find(graphics_only(sound())) == ()
     low = all_of(graphics_only, gpu(1, clocks_mhz={"graphics": {"now": 700}}))
     assert only(low(sound())).id == "clocks.core_below_maximum"
 
 
-def test_a_cause_that_all_share_is_said_once() -> None:
+def test_a_cause_that_all_share_is_reported_once() -> None:
     found = only(every_gpu(clocks_mhz={"sm": {"now": 900}})(sound()))
     assert found.subject.text == "gpus:0-3"

@@ -13,8 +13,11 @@ from tests.findings.faults import IDLE, process, two_nodes
 def test_a_program_that_takes_a_tenth_of_the_card_is_a_warning(
     memory_mib: int | None, utilization: int, severity: str
 ) -> None:
-    told = IDLE | {"utilization_percent": {"gpu": utilization}, "processes": process("compute", memory_mib)}
-    (found,) = find(gpu(1, **told)(sound()))  # 16160 MiB in all
+    reported = IDLE | {
+        "utilization_percent": {"gpu": utilization},
+        "processes": process("compute", memory_mib),
+    }
+    (found,) = find(gpu(1, **reported)(sound()))  # 16160 MiB in all
     assert (found.id, found.severity) == ("gpu.busy", severity)
     assert "python (pid 4321)" in found.says
 
@@ -61,8 +64,8 @@ def test_a_container_with_fewer_cpus_is_fine() -> None:
     assert find(all_of(two_nodes, gpu(1, cpu_affinity="0-3"))(sound())) == ()
 
 
-def test_without_any_node_told_there_is_nothing_to_say() -> None:
-    # Virtual machines and many boards give -1 for all: no fault.
+def test_without_any_known_node_there_is_no_finding() -> None:
+    # Virtual machines and many boards report -1 for all: no fault.
     machine = all_of(two_nodes, every_gpu(numa_node=None, cpu_affinity=None))(sound())
     assert find(machine) == ()
 
@@ -72,7 +75,7 @@ def test_other_compute_modes_are_fine(mode: str | None) -> None:
     assert find(every_gpu(compute_mode=mode)(sound())) == ()
 
 
-def test_persistence_that_is_not_told_is_not_off() -> None:
+def test_persistence_that_is_not_reported_is_not_off() -> None:
     assert find(every_gpu(persistence_mode=None)(sound())) == ()
 
 
@@ -94,13 +97,13 @@ def test_memory_that_error_correction_takes_is_no_other_size() -> None:
     assert (found.id, found.subject.text) == ("machine.mixed_memory", "gpu:1")
 
 
-def test_an_unknown_card_is_told_as_not_compared() -> None:
+def test_an_unknown_card_is_reported_as_not_compared() -> None:
     (found,) = find(every_gpu(name="NVIDIA Future 9000")(sound()))
     assert (found.id, found.severity, found.subject.text) == ("card.no_expectation", "info", "gpus:0-3")
     assert "no reference data" in found.says
 
 
-def test_two_unknown_models_are_told_one_by_one() -> None:
+def test_two_unknown_models_are_reported_one_by_one() -> None:
     machine = all_of(*(gpu(n, name=f"NVIDIA Future {n // 2}") for n in range(4)))(sound())
     assert [(finding.id, finding.subject.text) for finding in find(machine)] == [
         ("machine.mixed_models", "machine"),

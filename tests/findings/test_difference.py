@@ -99,13 +99,13 @@ def test_a_fact_that_is_not_what_it_was_is_one_line(was: Any, now: Any, says: st
         ({"violation_ns": {"power": 1}}, {"violation_ns": {"power": 9}}),
     ],
 )  # fmt: skip
-def test_a_reading_of_the_moment_is_no_change(was: Any, now: Any) -> None:
+def test_a_passing_reading_is_no_change(was: Any, now: Any) -> None:
     assert said(machine(gpu(**was)), machine(gpu(**now))) == []
 
 
 def test_the_generation_of_an_idle_link_is_no_change() -> None:
-    asleep = gpu(pcie=Pcie(gen_now=1), pstate="P8")
-    assert said(machine(gpu(pcie=Pcie(gen_now=3), **BUSY)), machine(asleep)) == []
+    idle = gpu(pcie=Pcie(gen_now=1), pstate="P8")
+    assert said(machine(gpu(pcie=Pcie(gen_now=3), **BUSY)), machine(idle)) == []
 
 
 def test_a_counter_that_began_anew_is_no_change() -> None:
@@ -114,7 +114,7 @@ def test_a_counter_that_began_anew_is_no_change() -> None:
 
 
 @pytest.mark.parametrize(("was", "now"), [(None, 3), (3, None)])
-def test_a_fact_that_only_one_of_them_tells_is_no_change_and_is_counted(was: Any, now: Any) -> None:
+def test_a_fact_that_only_one_of_them_shows_is_no_change_and_is_counted(was: Any, now: Any) -> None:
     found = difference(machine(gpu(numa_node=was)), machine(gpu(numa_node=now)))
     assert found.changes == ()
     assert found.one_sided == 1
@@ -141,7 +141,7 @@ def test_gpus_that_came_and_went_are_named() -> None:
     lines = said(old, new)
     assert "GPU 1 (card, 0000:02:00.0) is gone" in lines
     assert "GPU 2 (card, 0000:09:00.0) is new" in lines
-    assert "GPU 1 was GPU 2: the GPUs are numbered anew" in lines
+    assert "GPU 1 was GPU 2: the GPUs were renumbered" in lines
     assert len(lines) == 3
 
 
@@ -151,14 +151,14 @@ def test_a_card_that_moved_to_another_slot_is_known_by_its_uuid() -> None:
     assert said(was, now) == ["GPU 0: PCI address is 0000:41:00.0, was 0000:01:00.0"]
 
 
-def test_another_card_in_the_same_slot_is_told_without_its_uuid() -> None:
+def test_another_card_in_the_same_slot_is_reported_without_its_uuid() -> None:
     found = difference(machine(gpu(0, uuid="GPU-a")), machine(gpu(0, uuid="GPU-b")))
     assert [change.says for change in found.changes] == ["GPU 0 is another card than before"]
     assert b"GPU-a" not in schema.encode(found)
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_gpu_that_got_lost_or_came_back_is_said_once(lost: bool) -> None:
+def test_a_gpu_that_got_lost_or_came_back_is_reported_once(lost: bool) -> None:
     whole = gpu(pcie=Pcie(gen_max=3), power_w=PowerW(limit=150.0))
     gone = Gpu(index=0, pci_address="0000:01:00.0", lost=True)
     lines = said(machine(whole if lost else gone), machine(gone if lost else whole))
@@ -220,7 +220,7 @@ def test_two_ports_in_one_slot_are_two_network_cards() -> None:
     assert said(machine(nics=ports), machine(nics=renamed)) == ["network card ib0: name is ib0, was mlx5_0"]
 
 
-def test_the_json_form_says_was_and_is() -> None:
+def test_the_json_form_states_was_and_is() -> None:
     found = difference(machine(gpu(numa_node=0)), machine(gpu(numa_node=1)))
     document = schema.to_builtins(found)
     assert document["schema"] == "gputopo.diff/1"

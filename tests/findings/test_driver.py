@@ -1,4 +1,4 @@
-"""What the driver asks for before a GPU works again."""
+"""What the driver requests before a GPU can be used again."""
 
 import pytest
 
@@ -40,11 +40,11 @@ def test_a_recommended_reset_is_a_warning_for_what_runs_may_end() -> None:
 
 
 @pytest.mark.parametrize("action", ["none", None])
-def test_no_action_and_an_action_that_is_not_told_are_no_fault(action: str | None) -> None:
+def test_no_action_and_an_action_that_is_not_reported_are_no_fault(action: str | None) -> None:
     assert find(gpu(2, recovery_action=action)(sound())) == ()
 
 
-def test_gpus_that_ask_for_the_same_are_told_together_and_others_apart() -> None:
+def test_gpus_that_ask_for_the_same_are_reported_together_and_others_apart() -> None:
     box = all_of(*(gpu(n, recovery_action="reset") for n in (0, 1)), gpu(3, recovery_action="reboot"))
     assert [finding.subject.text for finding in find(box(sound()))] == ["gpus:0-1", "gpu:3"]
 

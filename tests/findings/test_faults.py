@@ -1,4 +1,4 @@
-"""Simulated boxes with exactly one fault, or two: what is said is that, and nothing else."""
+"""Simulated boxes with exactly one fault, or two: these are found, and nothing else."""
 
 from itertools import combinations
 
@@ -14,7 +14,7 @@ def ids(fault: str) -> set[str]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_a_sound_box_at_work_or_idle_has_no_findings(count: int) -> None:
+def test_a_sound_box_under_load_or_idle_has_no_findings(count: int) -> None:
     assert find(sound(count)) == ()
     assert find(every_gpu(**IDLE)(sound(count))) == ()
 
@@ -62,7 +62,7 @@ def test_every_finding_has_a_remedy_evidence_and_one_line_of_words() -> None:
             assert "\n" not in finding.says, fault
 
 
-def test_a_fault_of_one_gpu_names_it_and_a_fault_of_all_is_said_once() -> None:
+def test_a_fault_of_one_gpu_names_it_and_a_fault_of_all_is_reported_once() -> None:
     (one,) = find(FAULTS["persistence"][0](sound()))
     assert one.subject.text == "gpu:1"
     assert "GPU 1" in one.says
@@ -71,7 +71,7 @@ def test_a_fault_of_one_gpu_names_it_and_a_fault_of_all_is_said_once() -> None:
     assert set(all_.evidence["gpus"]) == {"0", "1", "2", "3"}
 
 
-def test_a_fault_of_all_with_different_numbers_is_said_once_too() -> None:
+def test_a_fault_of_all_with_different_numbers_is_reported_once_too() -> None:
     machine = sound()
     for index, fault in enumerate((82, 83, 84, 85)):
         machine = gpu(index, temperature_c={"gpu": fault})(machine)
@@ -85,7 +85,7 @@ def test_the_same_fault_with_other_numbers_on_two_of_four_is_two_findings() -> N
     assert {finding.subject.text for finding in find(machine)} == {"gpu:0", "gpu:3"}
 
 
-def test_many_cards_in_few_words_are_told_in_groups() -> None:
+def test_many_cards_in_few_words_are_reported_in_groups() -> None:
     machine = sound()
     for index, lanes in enumerate((8, 8, 4, 8)):
         machine = gpu(index, pcie={"width_now": lanes})(machine)

@@ -27,12 +27,12 @@ def only(machine: Machine) -> Finding:
 def test_a_sound_machine_has_no_findings() -> None:
     machine = msgspec.structs.replace(machine_of(SEVEN), driver=Driver(status="ok", version="580.65.06"))
     assert find(machine) == ()
-    assert find(machine_of(SEVEN)) == ()  # a capture that says nothing of the driver
+    assert find(machine_of(SEVEN)) == ()  # a capture without driver status
 
 
 @pytest.mark.parametrize("status", get_args(DriverStatus))
 def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverStatus) -> None:
-    machine = with_driver(status, detail="its own words")
+    machine = with_driver(status, detail="driver message")
     broken = driver_broken(machine)
     assert (broken is not None) is (status in BROKEN)
     if broken is None:
@@ -40,7 +40,7 @@ def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverS
     else:
         assert find(machine) == (broken,)
         assert (broken.id, broken.severity, broken.subject.text) == (f"driver.{status}", "error", "driver")
-        assert broken.evidence["detail"] == "its own words"
+        assert broken.evidence["detail"] == "driver message"
         assert broken.remedy
 
 
@@ -75,7 +75,7 @@ def test_a_capture_that_names_another_driver_for_every_gpu_is_a_warning() -> Non
     ("holder", "severity", "remedy"),
     [("vfio-pci", "info", "virtual machine"), ("nouveau", "warning", "blacklist")],
 )
-def test_a_gpu_that_another_driver_holds_beside_others_is_told(
+def test_a_gpu_bound_to_another_driver_beside_others_is_reported(
     holder: str, severity: str, remedy: str, other: str | None
 ) -> None:
     nodes = tuple(
@@ -94,7 +94,7 @@ def test_a_gpu_that_another_driver_holds_beside_others_is_told(
     assert remedy in found.remedy
 
 
-def test_a_bus_that_was_read_before_the_cards_worked_tells_nothing_of_their_driver() -> None:
+def test_a_bus_that_was_read_before_the_cards_worked_shows_nothing_of_their_driver() -> None:
     nodes = tuple(
         PciNode(address=f"0000:0{n}:00.0", root="pci0000:00", kind="gpu", driver=driver)
         for n, driver in ((5, "nouveau"), (6, "nvidia"))
@@ -105,13 +105,13 @@ def test_a_bus_that_was_read_before_the_cards_worked_tells_nothing_of_their_driv
     assert "driver.other_driver" not in {finding.id for finding in find(machine)}
 
 
-def test_another_driver_is_not_told_beside_a_capture_of_cards_that_worked() -> None:
+def test_another_driver_is_not_reported_beside_a_capture_of_cards_that_worked() -> None:
     node = PciNode(address="0000:05:00.0", root="pci0000:00", kind="gpu", driver="nouveau")
     machine = changed(msgspec.structs.replace(machine_of(SEVEN), pci=(node,)), 0, name="NVIDIA Test-100")
     assert "driver.other_driver" not in {finding.id for finding in find(machine)}
 
 
-def test_no_nvidia_device_is_told_and_is_no_fault() -> None:
+def test_no_nvidia_device_is_reported_and_is_no_fault() -> None:
     machine = with_driver("no_device")
     found = only(machine)
     assert (found.id, found.severity, found.subject.text) == ("machine.no_nvidia_device", "info", "machine")
@@ -219,7 +219,7 @@ def test_errors_come_before_warnings_and_warnings_before_the_rest() -> None:
     ]
 
 
-def test_every_id_is_in_the_table_and_says_something() -> None:
+def test_every_id_is_in_the_table_and_states_something() -> None:
     machines = [everything_wrong(), *(with_driver(status) for status in get_args(DriverStatus))]
     machines += [change(sound()) for change, _ in FAULTS.values()]
     machines += [change(measured()) for change, _ in MEASURED.values()]

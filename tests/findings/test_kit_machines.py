@@ -1,4 +1,4 @@
-"""The machines of the test kit, read as the real ones are: what is told of them is true, and no more."""
+"""The machines of the test kit, read as the real ones are: what is reported of them is true, and no more."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_a_sound_scenario_of_the_kit_has_nothing_to_warn_of(name: str) -> None:
     assert [finding for finding in find(machine) if finding.severity != "info"] == []
 
 
-def test_the_risers_of_the_seven_card_box_are_found_and_the_card_in_the_slot_is_told_apart() -> None:
+def test_the_risers_of_the_seven_card_box_are_found_and_the_card_in_the_slot_is_distinguished() -> None:
     machine = machine_of("7gforce")
     narrow = [finding for finding in find(machine) if finding.id == "pcie.slot_narrow"]
     assert {finding.subject.text: finding.severity for finding in narrow} == {

@@ -1,8 +1,8 @@
-"""When a reading counts as taken at work."""
+"""When a reading counts as taken under load."""
 
 import pytest
 
-from gputopo.findings.load import at_work, idle
+from gputopo.findings.load import idle, under_load
 from gputopo.values.machine import Gpu, Throttle, UtilizationPercent
 
 HELD = Throttle(reasons=("hw_slowdown",))
@@ -12,16 +12,16 @@ HELD = Throttle(reasons=("hw_slowdown",))
     ("throttle", "expected"),
     [(Throttle(mask=8), True), (Throttle(reasons=()), True), (HELD, False), (Throttle(), False)],
 )
-def test_words_that_may_be_a_part_of_the_reasons_do_not_say_that_a_card_is_not_idle(
+def test_words_that_may_be_a_part_of_the_reasons_do_not_state_that_a_card_is_not_idle(
     throttle: Throttle, expected: bool
 ) -> None:
-    assert at_work(Gpu(index=0, pstate="P0", throttle=throttle)) is expected
+    assert under_load(Gpu(index=0, pstate="P0", throttle=throttle)) is expected
 
 
 @pytest.mark.parametrize("percent", [0, 90])
-def test_beside_such_words_the_use_of_the_card_says_whether_it_works(percent: int) -> None:
+def test_beside_such_words_the_use_of_the_card_shows_whether_it_is_under_load(percent: int) -> None:
     used = UtilizationPercent(gpu=percent)
-    assert at_work(Gpu(index=0, pstate="P0", throttle=HELD, utilization_percent=used)) is (percent > 0)
+    assert under_load(Gpu(index=0, pstate="P0", throttle=HELD, utilization_percent=used)) is (percent > 0)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_beside_such_words_the_use_of_the_card_says_whether_it_works(percent: in
         (None, None, False),
     ],
 )
-def test_a_card_is_idle_where_that_is_told_and_not_where_it_is_used_in_a_low_state(
+def test_a_card_is_idle_where_that_is_reported_and_not_where_it_is_used_in_a_low_state(
     pstate: str | None, percent: int | None, expected: bool
 ) -> None:
     used = UtilizationPercent(gpu=percent)
     assert idle(Gpu(index=0, pstate=pstate, utilization_percent=used)) is expected
 
 
-def test_a_card_that_says_that_it_is_idle_is() -> None:
+def test_a_card_that_reports_idle_is_idle() -> None:
     assert idle(Gpu(index=0, pstate="P0", throttle=Throttle(mask=1)))

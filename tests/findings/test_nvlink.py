@@ -23,14 +23,14 @@ BRIDGED = every_gpu(
 )
 
 
-def test_fewer_links_than_the_equals_have_are_an_error_on_that_card() -> None:
+def test_fewer_links_than_the_peers_have_are_an_error_on_that_card() -> None:
     (found,) = find(gpu(2, nvlinks=ports(4, 2))(sound()))
     assert (found.id, found.subject.text, found.severity) == ("nvlink.down", "gpu:2", "error")
     assert found.evidence["down"] == [4, 5]
     assert (found.evidence["up"], found.evidence["due"]) == (4, 6)
 
 
-def test_a_server_board_with_every_link_down_is_told_once() -> None:
+def test_a_server_board_with_every_link_down_is_reported_once() -> None:
     (found,) = find(every_gpu(nvlinks=ports(0, 6))(sound()))
     assert (found.id, found.subject.text) == ("nvlink.down", "gpus:0-3")
 
@@ -63,19 +63,19 @@ def test_a_half_lit_bridge_is_a_fault() -> None:
     assert [(finding.id, finding.subject.text) for finding in find(machine)] == [("nvlink.down", "gpu:1")]
 
 
-def test_a_card_whose_peer_says_that_they_are_bridged_must_have_links_up() -> None:
+def test_a_card_whose_peer_states_that_they_are_bridged_must_have_links_up() -> None:
     lit = tuple(replace(link, remote_pci_address=address(1)) for link in ports(4))
     machine = all_of(BRIDGED, gpu(0, nvlinks=lit), gpu(1, nvlinks=ports(0, 4)))(sound(2))
     assert [(finding.id, finding.subject.text) for finding in find(machine)] == [("nvlink.down", "gpu:1")]
 
 
-def test_links_that_are_not_told_are_not_down() -> None:
+def test_links_that_are_not_reported_are_not_down() -> None:
     # that the matrix has none on such a board is another matter
     for nvlinks in (None, ()):
         assert [one.id for one in find(every_gpu(nvlinks=nvlinks)(sound()))] == ["topology.doubtful"]
 
 
-def test_mig_turns_links_off_and_is_told_itself() -> None:
+def test_mig_turns_links_off_and_is_reported_itself() -> None:
     machine = all_of(every_gpu(nvlinks=ports(0, 6)), every_gpu(mig={"mode": True}))(sound())
     assert [finding.id for finding in find(machine)] == ["configuration.mig_on"]
 
@@ -110,7 +110,7 @@ def matrix(**nvlinks: int) -> Machine:
     return Machine(source="a test", gpus=tuple(Gpu(index=index) for index in range(4)), links=links)
 
 
-def test_a_bridge_with_fewer_links_than_the_other_is_told_of_its_pair() -> None:
+def test_a_bridge_with_fewer_links_than_the_other_is_reported_of_its_pair() -> None:
     (found,) = [finding for finding in find(matrix(p01=12, p23=10)) if finding.severity != "info"]
     assert (found.id, found.subject.text) == ("nvlink.thin_bridge", "link:2-3")
     assert found.evidence == {"nvlinks": 10, "widest": 12}
@@ -122,7 +122,7 @@ def test_equal_bridges_and_meshes_of_uneven_pairs_are_sound() -> None:
 
 
 def switched(*apart: int, count: int = 5, **card: object) -> Machine:
-    """Cards that are all joined by 18 NVLinks, but for some; `card`: what is told of each."""
+    """Cards that are all joined by 18 NVLinks, but for some; `card`: what is reported of each."""
     links = tuple(
         Link(a=a, b=b, hop=Hop.NODE if alone else None, nvlinks=0 if alone else 18)
         for a, b in combinations(range(count), 2)
@@ -132,7 +132,7 @@ def switched(*apart: int, count: int = 5, **card: object) -> Machine:
     return Machine(source="a test", gpus=cards, links=links)
 
 
-def test_a_card_that_hangs_on_none_of_the_switches_is_told() -> None:
+def test_a_card_that_is_attached_to_none_of_the_switches_is_reported() -> None:
     for name, severity in ((None, "warning"), ("NVIDIA B200", "error")):
         (found,) = [one for one in find(switched(2, name=name)) if one.id.startswith("nvlink")]
         assert (found.id, found.subject.text, found.severity) == ("nvlink.down", "gpu:2", severity)
@@ -146,7 +146,7 @@ def test_a_card_of_another_model_or_split_by_mig_needs_no_nvlinks() -> None:
         assert not [one for one in find(replace(machine, gpus=cards)) if one.id.startswith("nvlink")]
 
 
-def test_two_cards_with_a_bridge_say_nothing_of_a_third() -> None:
+def test_two_cards_with_a_bridge_report_nothing_of_a_third() -> None:
     assert not [one for one in find(switched(0, count=3)) if one.id.startswith("nvlink")]
 
 
@@ -160,7 +160,7 @@ def only(machine: Machine) -> Finding:
 
 
 @pytest.mark.parametrize("state", ["not started", "in progress"])
-def test_a_board_whose_gpus_have_not_joined_is_told_once(state: str) -> None:
+def test_a_board_whose_gpus_have_not_joined_is_reported_once(state: str) -> None:
     found = only(every_gpu(fabric=fabric(state))(sound()))
     assert (found.id, found.subject.text, found.severity) == ("nvlink.fabric_not_ready", "gpus:0-3", "error")
     assert state in found.says
@@ -168,7 +168,7 @@ def test_a_board_whose_gpus_have_not_joined_is_told_once(state: str) -> None:
     assert "nvidia-fabricmanager" in (found.remedy or "")
 
 
-def test_a_gpu_that_was_refused_is_told_with_the_drivers_words() -> None:
+def test_a_gpu_that_was_refused_is_reported_with_the_drivers_words() -> None:
     found = only(gpu(2, fabric=fabric("completed", "insufficient resources"))(sound()))
     assert (found.id, found.subject.text, found.severity) == ("nvlink.fabric_not_ready", "gpu:2", "error")
     assert "insufficient resources" in found.says
@@ -201,13 +201,13 @@ def test_gpus_that_have_joined_or_have_no_fabric_are_sound() -> None:
         ("incorrect_configuration", "insufficient nvlinks", "error"),
     ],
 )
-def test_trouble_since_then_is_told_in_the_drivers_words(name: str, word: str, severity: str) -> None:
+def test_trouble_since_then_is_reported_in_the_drivers_words(name: str, word: str, severity: str) -> None:
     found = only(gpu(1, fabric=fabric("completed", "success", **{name: word}))(sound()))
     assert (found.id, found.subject.text, found.severity) == ("nvlink.fabric_unhealthy", "gpu:1", severity)
     assert f"{name.replace('_', ' ')} {word}" in found.says
 
 
-def test_health_is_not_told_of_a_gpu_that_has_not_joined() -> None:
+def test_health_is_not_reported_of_a_gpu_that_has_not_joined() -> None:
     found = only(gpu(1, fabric=fabric("in progress", route_recovery_in_progress="true"))(sound()))
     assert found.id == "nvlink.fabric_not_ready"
 

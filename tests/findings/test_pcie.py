@@ -10,23 +10,23 @@ from tests.findings.boxes import PORT, UP, all_of, down, every_gpu, gpu, node, s
 from tests.findings.faults import IDLE, chipset_slot
 
 
-def told(machine: Machine) -> list[tuple[str, str, str]]:
+def reported(machine: Machine) -> list[tuple[str, str, str]]:
     return [(finding.id, finding.subject.text, finding.severity) for finding in find(machine)]
 
 
 def test_lanes_are_judged_of_an_idle_card_too() -> None:
     machine = all_of(every_gpu(**IDLE), gpu(2, pcie={"width_now": 4}))(sound())
-    assert told(machine) == [("pcie.width_degraded", "gpu:2", "warning")]
+    assert reported(machine) == [("pcie.width_degraded", "gpu:2", "warning")]
 
 
-def test_lanes_that_a_board_splits_between_all_slots_are_told_once_and_mildly() -> None:
+def test_lanes_that_a_board_splits_between_all_slots_are_reported_once_and_mildly() -> None:
     machine = every_gpu(pcie={"width_now": 8})(sound(2))
-    assert told(machine) == [("pcie.width_degraded", "gpus:0-1", "info")]
+    assert reported(machine) == [("pcie.width_degraded", "gpus:0-1", "info")]
 
 
 def test_half_the_lanes_of_one_card_are_a_warning() -> None:
-    assert told(gpu(0, pcie={"width_now": 8})(sound(2))) == [("pcie.width_degraded", "gpu:0", "warning")]
-    assert told(gpu(0, pcie={"width_now": 8})(sound(1))) == [("pcie.width_degraded", "gpu:0", "warning")]
+    assert reported(gpu(0, pcie={"width_now": 8})(sound(2))) == [("pcie.width_degraded", "gpu:0", "warning")]
+    assert reported(gpu(0, pcie={"width_now": 8})(sound(1))) == [("pcie.width_degraded", "gpu:0", "warning")]
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 3060 Laptop GPU", "GeForce RTX 2080 with Max-Q Design"])
@@ -42,15 +42,15 @@ def test_a_card_called_max_q_sits_in_a_slot() -> None:
     assert "pcie.width_degraded" in [one.id for one in find(every_gpu(pcie={"width_now": 8})(card))]
 
 
-def test_eight_lanes_of_a_card_that_gets_no_more_in_clouds_are_told_mildly() -> None:
+def test_eight_lanes_of_a_card_that_gets_no_more_in_clouds_are_reported_mildly() -> None:
     t4 = every_gpu(name="Tesla T4", clocks_mhz={"memory": {"max": 5001, "now": 5001, "application": 5001}})
     eight = all_of(t4, every_gpu(pcie={"width_now": 8}))(sound(1))
-    assert told(eight) == [("pcie.width_degraded", "gpu:0", "info")]
+    assert reported(eight) == [("pcie.width_degraded", "gpu:0", "info")]
     (usual,) = [one for one in find(eight) if one.id == "pcie.width_degraded"]
     assert "8 of 16 lanes, usual for this model" in usual.says
     assert "contacts" not in (usual.remedy or "")
     four = all_of(t4, every_gpu(pcie={"width_now": 4}))(sound(1))
-    assert told(four) == [("pcie.width_degraded", "gpu:0", "warning")]
+    assert reported(four) == [("pcie.width_degraded", "gpu:0", "warning")]
     (few,) = [one for one in find(four) if one.id == "pcie.width_degraded"]
     assert "usual" not in few.says
     assert "contacts" in (few.remedy or "")
@@ -69,40 +69,40 @@ def test_eight_lanes_are_usual_for_models_of_clouds(name: str) -> None:
 
 
 @pytest.mark.parametrize("idle", [IDLE, {"pstate": "P8"}, {"throttle": {"mask": 1}}, {"pstate": None}])
-def test_the_generation_of_an_idle_link_cannot_be_told(idle: dict[str, object]) -> None:
+def test_the_generation_of_an_idle_link_is_unknown(idle: dict[str, object]) -> None:
     machine = gpu(1, **(idle | {"pcie": {"gen_now": 1}}))(sound())
-    assert told(machine) == []
+    assert reported(machine) == []
 
 
 def test_a_slow_link_under_load_is_a_fault() -> None:
     machine = gpu(1, pstate="P2", pcie={"gen_now": 2})(sound())
-    assert told(machine) == [("pcie.generation_degraded", "gpu:1", "warning")]
+    assert reported(machine) == [("pcie.generation_degraded", "gpu:1", "warning")]
 
 
 def test_a_slow_link_because_the_slot_is_older_is_not_degraded() -> None:
     pcie = {"gen_now": 3, "gen_max": 3, "gen_max_device": 4, "gen_max_host": 3, "limiting_hop": down(1)}
-    assert told(gpu(1, pcie=pcie)(sound())) == [("pcie.slot_slower", "gpu:1", "info")]
+    assert reported(gpu(1, pcie=pcie)(sound())) == [("pcie.slot_slower", "gpu:1", "info")]
 
 
 def test_a_host_generation_below_what_runs_is_not_believed() -> None:
     # A GB300 reports 4 for the host while the link runs at 6.
     pcie = {"gen_now": 6, "gen_max": 6, "gen_max_device": 6, "gen_max_host": 4}
-    assert told(gpu(1, pcie=pcie)(sound())) == []
+    assert reported(gpu(1, pcie=pcie)(sound())) == []
 
 
 @pytest.mark.parametrize(("lanes", "severity"), [(1, "warning"), (4, "warning"), (8, "info")])
 def test_a_narrow_slot_is_named_as_such_and_not_as_a_fault_of_the_card(lanes: int, severity: str) -> None:
     pcie = {"width_now": lanes, "width_max": lanes, "limiting_hop": down(1)}
     machine = all_of(gpu(1, pcie=pcie), node(down(1), max_width=lanes))(sound())
-    assert told(machine) == [("pcie.slot_narrow", "gpu:1", severity)]
+    assert reported(machine) == [("pcie.slot_narrow", "gpu:1", severity)]
     (found,) = find(machine)
     assert found.evidence["card_width"] == 16
     assert found.evidence["copy_gb_per_s_at_this_width"] == pytest.approx(0.77 * lanes, rel=0.02)
 
 
-def test_without_the_pci_tree_the_table_tells_the_lanes_of_the_card() -> None:
+def test_without_the_pci_tree_the_table_shows_the_lanes_of_the_card() -> None:
     machine = replace(gpu(1, pcie={"width_now": 1, "width_max": 1})(sound()), pci=())
-    assert told(machine) == [("pcie.slot_narrow", "gpu:1", "warning")]
+    assert reported(machine) == [("pcie.slot_narrow", "gpu:1", "warning")]
 
 
 def test_a_slow_bridge_above_a_good_slot_is_named() -> None:
@@ -157,7 +157,7 @@ def test_replays_of_an_sxm_module_are_not_blamed_on_a_riser() -> None:
         ({"fatal": 1}, "error"),
     ],
 )
-def test_errors_that_the_kernel_counted_are_told_by_their_kind(
+def test_errors_that_the_kernel_counted_are_reported_by_their_kind(
     counts: dict[str, int], severity: str | None
 ) -> None:
     by_card = find(gpu(1, pcie={"aer": counts})(sound()))
@@ -168,21 +168,21 @@ def test_errors_that_the_kernel_counted_are_told_by_their_kind(
 
 
 @pytest.mark.parametrize(("lanes", "severity"), [(1, "warning"), (4, "warning"), (8, "info")])
-def test_where_the_slot_is_not_told_the_link_is_held_against_the_card(lanes: int, severity: str) -> None:
+def test_where_the_slot_is_not_reported_the_link_is_compared_with_the_card(lanes: int, severity: str) -> None:
     machine = all_of(every_gpu(pcie={"width_max": None}), gpu(1, pcie={"width_now": lanes}))(sound())
-    assert told(machine) == [("pcie.slot_narrow", "gpu:1", severity)]
+    assert reported(machine) == [("pcie.slot_narrow", "gpu:1", severity)]
     (finding,) = find(machine)
     assert "slot width not reported" in finding.says
 
 
-def test_a_link_as_wide_as_its_card_or_not_told_is_no_fault_there() -> None:
-    assert told(every_gpu(pcie={"width_max": None})(sound())) == []
-    assert told(every_gpu(pcie={"width_max": None, "width_now": None})(sound())) == []
+def test_a_link_as_wide_as_its_card_or_not_reported_is_no_fault_there() -> None:
+    assert reported(every_gpu(pcie={"width_max": None})(sound())) == []
+    assert reported(every_gpu(pcie={"width_max": None, "width_now": None})(sound())) == []
 
 
 def test_lanes_that_a_model_has_in_sound_servers_are_usual_there_too() -> None:
     machine = every_gpu(pcie={"width_max": None, "width_now": 8})(sound(2, "Tesla T4"))
-    assert "pcie.slot_narrow" not in [id for id, _, _ in told(machine)]
+    assert "pcie.slot_narrow" not in [id for id, _, _ in reported(machine)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -190,7 +190,7 @@ def test_a_few_gpus_on_one_switch_are_usual(count: int) -> None:
     assert find(sound(count)) == ()
 
 
-def test_eight_gpus_on_one_uplink_are_told_with_their_bridge() -> None:
+def test_eight_gpus_on_one_uplink_are_reported_with_their_bridge() -> None:
     (found,) = find(sound(8))
     assert (found.id, found.severity, found.subject.text) == ("pcie.shared_uplink", "info", "machine")
     assert found.evidence["uplinks"] == {

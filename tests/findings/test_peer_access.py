@@ -21,7 +21,7 @@ GEFORCE: dict[str, Any] = {
 OFF: dict[str, Any] = {"p2p_read": "CHIPSET_NOT_SUPPORTED", "p2p_write": "CHIPSET_NOT_SUPPORTED"}
 
 
-def test_pairs_that_one_cause_keeps_apart_are_told_once() -> None:
+def test_pairs_that_one_cause_keeps_apart_are_reported_once() -> None:
     across = [pair(a, b, hop=Hop.PHB, **OFF) for a in (0, 1) for b in (2, 3)]
     (found,) = find(all_of(*across)(sound()))
     assert (found.id, found.subject.text, found.severity) == ("p2p.off", "machine", "info")
@@ -60,7 +60,7 @@ def test_two_causes_are_two_findings() -> None:
     ]
 
 
-def test_pairs_with_a_lost_gpu_are_not_told() -> None:
+def test_pairs_with_a_lost_gpu_are_not_reported() -> None:
     machine = all_of(pair(0, 1, **OFF), gpu(1, lost=True))(sound())
     assert [finding.id for finding in find(machine)] == ["gpu.lost"]
 
@@ -74,7 +74,7 @@ def test_pairs_with_a_lost_gpu_are_not_told() -> None:
         host(iommu="translated"),
     ],
 )
-def test_acs_and_iommu_that_stand_in_no_ones_way_are_no_findings(quiet: Any) -> None:
+def test_acs_and_iommu_that_stand_in_no_path_are_no_findings(quiet: Any) -> None:
     assert find(quiet(sound())) == ()
 
 
@@ -100,7 +100,7 @@ def test_acs_between_cards_that_are_never_peers_is_no_finding() -> None:
     assert "p2p.acs_on" in [finding.id for finding in find(one(sound()))]
 
 
-def test_acs_that_nobody_places_is_told_as_that() -> None:
+def test_acs_that_nobody_places_is_reported_as_that() -> None:
     (found,) = find(replace(host(acs="on")(sound()), pci=()))
     assert "ACS is on (where is not reported): P2P traffic is redirected" in found.says
 

@@ -14,7 +14,7 @@ def test_a_container_that_shows_the_bus_hides_nothing() -> None:
     assert find(host(container="docker")(sound())) == ()
 
 
-def test_a_container_without_the_bus_is_told() -> None:
+def test_a_container_without_the_bus_is_reported() -> None:
     (found,) = find(replace(host(container="docker")(sound()), pci=()))
     assert (found.id, found.severity) == ("topology.hidden", "info")
     assert "docker" in found.says
@@ -80,9 +80,9 @@ def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
         ("driver.version", "machine.contradiction", "driver", "sources disagree on the driver version"),
     ],
 )
-def test_a_contradiction_says_of_what_it_is(fact: str, id: str, subject: str, words: str) -> None:
-    told = (Contradiction(fact=fact, said={"a": "x", "b": "y"}),)
-    found = next(one for one in find(replace(sound(), contradictions=told)) if one.id == id)
+def test_a_contradiction_names_its_fact(fact: str, id: str, subject: str, words: str) -> None:
+    reported = (Contradiction(fact=fact, said={"a": "x", "b": "y"}),)
+    found = next(one for one in find(replace(sound(), contradictions=reported)) if one.id == id)
     assert (found.subject.text, found.severity) == (subject, "warning")
     assert found.says.startswith(words)
     assert found.says.endswith("y (b); the first is used")

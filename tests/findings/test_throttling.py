@@ -12,7 +12,7 @@ def test_how_bad_each_reason_is_and_what_to_do_is_known() -> None:
     assert all(f"throttle.{reason}" == rule.id for reason, rule in THROTTLE.items())
 
 
-def test_a_reason_that_a_capture_tells_in_words_alone_is_a_finding() -> None:
+def test_a_reason_that_a_capture_reports_in_words_alone_is_a_finding() -> None:
     (found,) = find(gpu(1, throttle={"mask": None, "reasons": ("hw_slowdown",)})(sound()))
     assert found.id == "throttle.hw_slowdown"
 
@@ -39,7 +39,7 @@ def test_two_bits_give_two_findings_unless_one_only_repeats_the_other(mask: int,
     assert all(finding.evidence["mask"] == f"{mask:#x}" for finding in found)
 
 
-def test_bits_without_names_are_told_as_numbers() -> None:
+def test_bits_without_names_are_reported_as_numbers() -> None:
     (found,) = find(throttled(0x1800)(sound()))
     assert found.says.endswith("throttled, unknown reason bit 0x800, 0x1000")
 
@@ -66,12 +66,12 @@ def test_a_card_that_is_used_and_held_in_a_low_state_by_its_power_cap_is_a_fault
     assert (found.id, found.severity) == ("throttle.sw_power_cap", "warning")
 
 
-def test_a_cap_of_all_cards_is_said_once() -> None:
+def test_a_cap_of_all_cards_is_reported_once() -> None:
     (found,) = find(every_gpu(throttle={"mask": 4})(sound()))
     assert found.subject.text == "gpus:0-3"
 
 
-UNTOLD = {"slowdown": None, "shutdown": None, "max_operating": None}
+UNREPORTED = {"slowdown": None, "shutdown": None, "max_operating": None}
 
 
 @pytest.mark.parametrize(
@@ -94,27 +94,27 @@ def test_the_distance_to_the_slowdown_decides(degrees: int, severity: str | None
         (0, None, "error"),
     ],
 )
-def test_cards_that_tell_margins_are_judged_by_them(
+def test_cards_that_report_margins_are_judged_by_them(
     margin: int, slowdown: int | None, severity: str | None
 ) -> None:
-    told = UNTOLD | {"gpu": 80, "margin": margin, "margin_slowdown": slowdown}
-    found = find(gpu(1, temperature_c=told)(sound()))
+    reported = UNREPORTED | {"gpu": 80, "margin": margin, "margin_slowdown": slowdown}
+    found = find(gpu(1, temperature_c=reported)(sound()))
     assert [finding.severity for finding in found] == ([severity] if severity else [])
 
 
-def test_a_margin_without_a_temperature_is_taken_as_told() -> None:
-    told = UNTOLD | {"gpu": None, "margin": 2, "margin_slowdown": -2}
-    (found,) = find(gpu(1, temperature_c=told)(sound()))
+def test_a_margin_without_a_temperature_is_taken_as_reported() -> None:
+    reported = UNREPORTED | {"gpu": None, "margin": 2, "margin_slowdown": -2}
+    (found,) = find(gpu(1, temperature_c=reported)(sound()))
     assert found.evidence["degrees_left"] == 4
 
 
 def test_a_cool_card_with_no_margin_is_not_believed() -> None:
-    told = UNTOLD | {"gpu": 64, "margin": -3}
-    assert find(gpu(1, temperature_c=told)(sound())) == ()
+    reported = UNREPORTED | {"gpu": 64, "margin": -3}
+    assert find(gpu(1, temperature_c=reported)(sound())) == ()
 
 
 @pytest.mark.parametrize("slowdown", [None, 0, 127, 255])
-def test_thresholds_that_are_not_told_or_make_no_sense_give_nothing(slowdown: int | None) -> None:
+def test_thresholds_that_are_not_reported_or_make_no_sense_give_nothing(slowdown: int | None) -> None:
     machine = gpu(1, temperature_c={"gpu": 99, "slowdown": slowdown})(sound())
     assert find(machine) == ()
     assert degrees_left(machine.gpus[1]) is None
@@ -127,7 +127,7 @@ def test_a_low_operating_limit_counts_although_the_slowdown_is_far() -> None:
     assert "57" in found.says
 
 
-def test_a_card_that_slows_down_for_heat_says_it_once() -> None:
+def test_a_card_that_slows_down_for_heat_is_reported_once() -> None:
     found = find(gpu(1, temperature_c={"gpu": 88}, throttle={"mask": 0x20})(sound()))
     assert [finding.id for finding in found] == ["throttle.sw_thermal_slowdown"]
 

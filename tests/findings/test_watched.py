@@ -20,7 +20,7 @@ def test_steady_work_and_idling_have_no_findings() -> None:
     assert found([IDLING] * 100) == ()
 
 
-def test_a_history_without_moments_says_nothing() -> None:
+def test_a_history_without_samples_reports_nothing() -> None:
     assert find_watched(sound(2), History()) == ()
     assert find_watched(sound(2), watched([IDLING])) == ()
 
@@ -28,7 +28,7 @@ def test_a_history_without_moments_says_nothing() -> None:
 def test_a_link_that_changes_under_load_is_flapping_and_the_changes_are_counted() -> None:
     (finding,) = found([samples(pcie_gen=3 if number % 2 else 2) for number in range(12)])
     assert (finding.id, finding.subject.text, finding.severity) == ("pcie.link_flapping", "gpu:1", "warning")
-    assert finding.evidence["changes"] == 10  # 11 changes, the first is the waking up of the link
+    assert finding.evidence["changes"] == 10  # 11 changes, the first is from the end of power saving
     assert finding.evidence["generations"] == {"2": 6, "3": 6}
 
 
@@ -39,7 +39,7 @@ def test_changing_lanes_under_load_are_flapping_too() -> None:
 
 
 def test_power_saving_between_bursts_of_work_is_no_flapping() -> None:
-    # The link wakes up in the first working moment, or in the one after it.
+    # The link is at full speed in the first sample under load, or in the one after it.
     burst = [IDLING, samples(pcie_gen=1), samples(), samples(), samples(), IDLING]
     assert found(burst * 30) == ()
 
@@ -70,22 +70,22 @@ def test_a_link_that_reached_its_generation_once_is_not_degraded() -> None:
 
 
 @pytest.mark.parametrize("reason", THROTTLE)
-def test_every_slowdown_seen_while_watched_is_told_with_its_share(reason: str) -> None:
+def test_every_slowdown_seen_while_watched_is_reported_with_its_share(reason: str) -> None:
     (finding,) = found([samples()] * 31 + [samples(throttle_mask=BITS[reason])] * 10)
     assert finding.id == f"throttle.{reason}"
-    assert finding.evidence["share"] == pytest.approx(10 / 40)  # 41 moments, 40 seconds
+    assert finding.evidence["share"] == pytest.approx(10 / 40)  # 41 samples, 40 seconds
     assert finding.evidence["seconds"] == pytest.approx(10)
     assert finding.severity == THROTTLE[reason].severities[0]
     assert "25%" in finding.says
 
 
-def test_a_bit_without_a_name_is_told_by_its_number() -> None:
+def test_a_bit_without_a_name_is_reported_by_its_number() -> None:
     (finding,) = found([samples(throttle_mask=0x4000)] * 10)
     assert finding.id == "throttle.unknown"
     assert "0x4000" in finding.says
 
 
-def test_the_general_slowdown_is_not_told_beside_its_cause() -> None:
+def test_the_general_slowdown_is_not_reported_beside_its_cause() -> None:
     (finding,) = found([samples(throttle_mask=0x48)] * 10)
     assert finding.id == "throttle.hw_thermal_slowdown"
     both = found([*[samples(throttle_mask=0x48)] * 10, samples(throttle_mask=0x8)])
@@ -100,14 +100,14 @@ def test_time_that_was_not_watched_is_in_no_share() -> None:
     assert finding.evidence["share"] == pytest.approx(1 / 2)
 
 
-def test_a_clock_that_sinks_under_work_is_sagging() -> None:
+def test_a_clock_that_sinks_under_load_is_sagging() -> None:
     (finding,) = found([samples()] * 30 + [samples(graphics_mhz=1200)] * 50)
     assert (finding.id, finding.subject.text) == ("clocks.sagging", "gpu:1")
     assert finding.evidence["before_mhz"] == 1530
     assert finding.evidence["mhz"] == pytest.approx(1200, abs=5)
 
 
-def test_a_clock_that_sinks_for_a_told_reason_is_told_by_that_reason() -> None:
+def test_a_clock_that_sinks_for_a_reported_reason_is_reported_by_that_reason() -> None:
     sinking = [samples()] * 30 + [samples(graphics_mhz=1200, throttle_mask=0x20)] * 50
     assert {finding.id for finding in found(sinking)} == {"throttle.sw_thermal_slowdown"}
 
@@ -117,7 +117,7 @@ def test_small_drift_and_one_short_dip_are_no_sagging() -> None:
     assert found([samples()] * 40 + [samples(graphics_mhz=600)] + [samples()] * 20) == ()
 
 
-def test_a_known_xid_is_told_in_words_with_a_remedy() -> None:
+def test_a_known_xid_is_reported_in_words_with_a_remedy() -> None:
     for code, xid in XIDS.items():
         (finding,) = found([samples()] * 3, xids=[Xid(code=code, gpu=1)])
         assert (finding.id, finding.subject.text) == ("driver.xid", "gpu:1"), code
@@ -126,7 +126,7 @@ def test_a_known_xid_is_told_in_words_with_a_remedy() -> None:
         assert (finding.severity, finding.remedy) == (xid.severity, xid.remedy), code
 
 
-def test_an_unknown_xid_is_told_as_a_number_and_one_without_a_gpu_names_none() -> None:
+def test_an_unknown_xid_is_reported_as_a_number_and_one_without_a_gpu_names_none() -> None:
     (finding,) = found([samples()] * 3, xids=[Xid(code=999), Xid(code=999)])
     assert "Xid 999 reported 2 times" in finding.says
     assert (finding.subject.text, finding.severity) == ("driver", "warning")
@@ -149,7 +149,7 @@ def test_a_flood_of_xids_is_counted_without_end() -> None:
     assert any(finding.evidence == {"count": 1000 - 64} for finding in findings)
 
 
-def test_the_same_slowdown_of_all_gpus_is_said_once() -> None:
+def test_the_same_slowdown_of_all_gpus_is_reported_once() -> None:
     history = History()
     for second in range(10):
         masked = {**WORKING, "throttle_mask": 4}
@@ -161,13 +161,13 @@ def test_the_same_slowdown_of_all_gpus_is_said_once() -> None:
 
 
 def test_a_long_watch_needs_no_more_memory_than_a_short_one() -> None:
-    def size(moments: int) -> int:
+    def size(count: int) -> int:
         changing = [samples(pcie_gen=1 + number % 3, throttle_mask=number % 8) for number in range(100)]
-        history = watched(changing * (moments // 100))
+        history = watched(changing * (count // 100))
         seen = history.gpus[1]
         return sum(sys.getsizeof(value) for value in vars(seen).values()) + sys.getsizeof(history.xids)
 
-    assert size(4000) <= size(200) + 200  # numbers grow by some bytes, nothing by the moment
+    assert size(4000) <= size(200) + 200  # numbers grow by some bytes, nothing by the sample
 
 
 def test_a_gpu_that_is_lost_or_not_in_the_machine_is_left_out() -> None:
@@ -183,12 +183,12 @@ def test_a_gpu_that_stops_answering_while_it_is_watched_is_lost() -> None:
     assert finding.evidence == {"silent_moments": 4, "moments": 10}
 
 
-def test_a_gpu_that_was_lost_before_the_watch_is_told_too() -> None:
+def test_a_gpu_that_was_lost_before_the_watch_is_reported_too() -> None:
     (finding,) = found([GpuSample(gpu=1)] * 3, gpu(1, lost=True)(sound(2)))
     assert (finding.id, finding.evidence["silent_moments"]) == ("gpu.lost", 3)
 
 
-def test_a_gpu_that_tells_only_some_facts_is_not_lost() -> None:
+def test_a_gpu_that_reports_only_some_facts_is_not_lost() -> None:
     assert found([GpuSample(gpu=1, temperature_c=40)] * 3) == ()
 
 
@@ -219,10 +219,10 @@ def test_a_gpu_that_tells_only_some_facts_is_not_lost() -> None:
         max_size=30,
     )
 )
-def test_no_history_raises_and_every_id_is_in_the_table(moments: list[MachineSample]) -> None:
+def test_no_history_raises_and_every_id_is_in_the_table(samples: list[MachineSample]) -> None:
     history = History()
-    for moment in moments:
-        history.add(moment)
+    for sample in samples:
+        history.add(sample)
     for machine in (sound(4), every_gpu(pcie={"gen_max": None})(sound(2))):
         for finding in find_watched(machine, history):
             assert finding.id in IDS

@@ -1,4 +1,4 @@
-"""Moments of a watch, made by hand: one GPU that works beside others that do."""
+"""Samples of a watch, made by hand: one GPU under load beside others."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -33,15 +33,15 @@ def samples(**changes: Any) -> GpuSample:
 
 
 def watched(of_one: Iterable[GpuSample], xids: Sequence[Xid] = (), step_s: float = 1.0) -> History:
-    """Watch two GPUs: GPU 0 works as it should, GPU 1 as told. The Xid events come with the last moment."""
+    """Watch two GPUs: GPU 0 as it should be, GPU 1 as given. The Xid events come with the last sample."""
     history = History()
-    told = list(of_one)
-    for number, sample in enumerate(told):
+    reported = list(of_one)
+    for number, sample in enumerate(reported):
         history.add(
             MachineSample(
                 time_s=1000.0 + number * step_s,
                 gpus=(GpuSample(gpu=0, **WORKING), sample),
-                xids=tuple(xids) if number == len(told) - 1 else (),
+                xids=tuple(xids) if number == len(reported) - 1 else (),
             )
         )
     return history
@@ -54,7 +54,7 @@ def found(
 
 
 def all_watched() -> list[Finding]:
-    """Give a finding of every kind that only a watch gives."""
+    """Return a finding of every kind that only a watch finds."""
     flapping = [samples(pcie_gen=1 + 2 * (number % 2)) for number in range(20)]
     sagging = [samples(graphics_mhz=1530 if number < 30 else 1100) for number in range(80)]
     return [

@@ -2,8 +2,8 @@
 
 - `specs`: what a machine is made of: GPUs, bridges, NICs, NUMA nodes, NVLinks, as frozen values; the hops
   between GPUs are derived from the bridges. `changed(scenario, gpus={2: {...}})` makes variants.
-- `scenarios`: the machines, `SCENARIOS["7gforce"]`, healthy and idle. `telling`: one whose numbers differ.
-- `faults`: named faults for any of them, combinable: `broken("four", "power_cap_low@2", "acs_on")`.
+- `scenarios`: the machines, `SCENARIOS["7gforce"]`, healthy and idle. `distinct`: one whose numbers all
+differ. - `faults`: named faults for any of them, combinable: `broken("four", "power_cap_low@2", "acs_on")`.
 - `nvml`: `FakeNvml(scenario)` stands in the place of `pynvml.nvmlLib`, so pynvml's own marshalling, struct
   versions and exceptions run. It refuses chosen calls with chosen codes (`GpuSpec.refuses` or
   `fake.refuse("nvmlDeviceGetClockInfo[2]", 3)`: the numbers in brackets are the call's plain arguments),
@@ -15,7 +15,7 @@
 - `machines`: `read(scenario, folder)` does both and gives the Machine that gputopo reads, `machine_of(name)`
   once for all tests.
 - `command`: `python -m tests.kit.command 7gforce+lost@3 -- inspect --json` runs the command line on such a
-  machine, with faults if wanted, in a process of its own; `--tree FOLDER` keeps the tree for the next time.
+  machine, with faults if wanted, in its own process; `--tree FOLDER` keeps the tree for the next time.
 - `cuda`: a double of libcuda.so.1 in C for the same machines, with faults of its own in words;
   `python -m tests.kit.command 8switch --cuda wrong@h2d:3 -- bandwidth` runs on both doubles.
 

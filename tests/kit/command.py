@@ -1,7 +1,7 @@
 """gputopo on a machine of the kit: `python -m tests.kit.command SCENARIO[+FAULT...] -- inspect --json`.
 
 `four+power_cap_low@2+acs_on` is the machine `four` with two faults (`tests.kit.faults`), one of them GPU 2's.
-The double and the tree are in place before gputopo starts, in a process of its own. The tree's folder goes
+The double and the tree are in place before gputopo starts, in its own process. The tree's folder goes
 to gputopo in the environment variable GPUTOPO_ROOT. With `--tree` the folder is written once and then kept
 for the next time, so that benchmarks do not measure the writing; without, it is a temporary one.
 
@@ -25,7 +25,7 @@ _ANEW = "--with-cuda"  # in place of --cuda: the double is there
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line after `--` on the scenario and give its exit code."""
+    """Run the command line after `--` on the scenario and return its exit code."""
     own, command = _split(arguments)
     try:
         name, tree, words = _options(own)

@@ -4,7 +4,7 @@
 after @ is the GPU that a fault is about; without one it is GPU 1 (GPU 0 where there is no other, and for
 `order_swapped`).
 `FAULTS` is the table. The states `busy` and `idle_link` in it are no faults: nothing should be found on them.
-A fault that the cards of a scenario cannot tell of (ECC on a GeForce) raises ValueError.
+A fault that the cards of a scenario cannot report (ECC on a GeForce) raises ValueError.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ _G, _H = gpu_faults, host_faults
 FAULTS: dict[str, Fault] = {
     # No faults
     "busy": _gpu("at work: full clocks, full load, no process to be seen", _G.busy),
-    "idle_link": _box("every link sleeps at the first generation, as on idle cards", _G.idle_link),
+    "idle_link": _box("every link idles at the first generation, as on idle cards", _G.idle_link),
     # Links
     "x1_riser": _gpu("in a slot of one lane", _G.x1_riser),
     "width_degraded": _gpu("eight of sixteen lanes, in a slot that has all", _G.width_degraded),

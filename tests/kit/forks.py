@@ -1,4 +1,4 @@
-"""Runs Python programs, each in a process of its own, without importing what they need for each of them.
+"""Runs Python programs, each in its own process, without importing what they need for each of them.
 
 A server imports modules, and forks for each program. A fork has only the thread that forked, so a server that
 has more than one after its imports (`threads`) must not be used: another thread may have held a lock.
@@ -104,19 +104,19 @@ class Server:
 
         Raises TimeoutExpired.
         """
-        with TemporaryFile() as source, TemporaryFile() as printed, TemporaryFile() as told:
+        with TemporaryFile() as source, TemporaryFile() as printed, TemporaryFile() as reported:
             source.write(given)
             source.seek(0)
             streams = [
                 source.fileno(),
                 printed.fileno() if out is None else out,
-                told.fileno() if err is None else err,
+                reported.fileno() if err is None else err,
             ]
             with self.start(arguments, environment, streams) as program:
                 code = program.wait(timeout_s)
-            for stream in (printed, told):
+            for stream in (printed, reported):
                 stream.seek(0)
-            written = [stream.read().decode(errors="replace") for stream in (printed, told)]
+            written = [stream.read().decode(errors="replace") for stream in (printed, reported)]
         return Done(arguments, code, *written)
 
     def end(self) -> None:

@@ -35,7 +35,7 @@ def _linked(scenario: Scenario, gpu: int, **fields: Any) -> Scenario:
 
 
 def _answers(scenario: Scenario, gpu: int, *calls: str) -> GpuSpec:
-    """Return the GPU. Raises ValueError where it refuses a call that would tell of the fault."""
+    """Return the GPU. Raises ValueError where it refuses a call that would report the fault."""
     card = scenario.gpus[gpu]
     refused = [call for call in calls if card.refuses.get(call) == NOT_SUPPORTED]
     if refused:
@@ -44,7 +44,7 @@ def _answers(scenario: Scenario, gpu: int, *calls: str) -> GpuSpec:
 
 
 def busy(scenario: Scenario, gpu: int, *, clock: float = 1.0, reasons: int = 0, **fields: Any) -> Scenario:
-    """A GPU at work, its clocks at a share of their maximum, held down for reasons (bits)."""
+    """A GPU under load, its clocks at a share of their maximum, throttled for reasons (bits)."""
     card = scenario.gpus[gpu]
     graphics, sm, memory, video = card.max_clocks
     clocks = (int(graphics * clock), int(sm * clock), memory, int(video * clock))
@@ -63,7 +63,7 @@ def busy(scenario: Scenario, gpu: int, *, clock: float = 1.0, reasons: int = 0, 
 
 
 def idle_link(scenario: Scenario) -> Scenario:
-    """All links of the cards asleep, and the cards idle: what every tool mistakes for a fault."""
+    """All links at the lowest speed, and the cards idle: what every tool mistakes for a fault."""
     for gpu in range(len(scenario.gpus)):
         scenario = _linked(one(scenario, gpu, utilization=(0, 0), throttle=0x1), gpu, speed=_SLOWEST)
     return scenario
@@ -155,14 +155,14 @@ def power_capped(scenario: Scenario, gpu: int) -> Scenario:
 
 
 def thermal_slowdown(scenario: Scenario, gpu: int) -> Scenario:
-    """At work and as hot as it may be at work, the clocks lower for it; not yet where the hardware acts."""
+    """Under load and at its max operating temperature, clocks lowered for it; below the hardware slowdown."""
     card = scenario.gpus[gpu]
     hot = min(card.max_operating or card.slowdown, card.slowdown - 8)
     return busy(scenario, gpu, clock=0.7, reasons=_THERMAL, temperature=hot, margin=0, fan=card.fan and 100)
 
 
 def hw_slowdown(scenario: Scenario, gpu: int) -> Scenario:
-    """At work, and the power supply tells the card to slow down."""
+    """Under load, and the power supply requests the card to slow down."""
     return busy(scenario, gpu, clock=0.4, reasons=_HARDWARE | _POWER_BRAKE, power_mw=110_000)
 
 

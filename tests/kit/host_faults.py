@@ -21,7 +21,7 @@ def iommu_translated(scenario: Scenario) -> Scenario:
 
 
 def p2p_off(scenario: Scenario) -> Scenario:
-    """NVML says CHIPSET_NOT_SUPPORTED of every pair."""
+    """NVML reports CHIPSET_NOT_SUPPORTED of every pair."""
     count = len(scenario.gpus)
     pairs = ((a, b) for a in range(count) for b in range(a + 1, count))
     return replace(scenario, p2p=dict.fromkeys(pairs, _CHIPSET_NOT_SUPPORTED))

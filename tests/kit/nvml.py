@@ -64,7 +64,7 @@ class FakeNvml:
         self._link_scripts[gpu] = list(generations)
 
     def raise_xid(self, gpu: int, code: int) -> None:
-        """Let an Xid error happen: it is told to an event set that listens to the GPU, and else forgotten."""
+        """Let an Xid error happen: it is delivered to an event set for the GPU, and else dropped."""
         self._xids.append((gpu, code))
 
     def __getattr__(self, name: str) -> Callable[..., int]:
@@ -113,7 +113,7 @@ class FakeNvml:
         return _next(script) if script else self.scenario.gpus[index].clocks[kind]
 
     def _code(self, name: str, index: int | None, plain: list[int] | tuple[int, ...] = ()) -> int:
-        """Note a call and give the code that refuses it, or SUCCESS."""
+        """Note a call and return the code that refuses it, or SUCCESS."""
         full = f"{name}[{','.join(map(str, plain))}]" if plain else name
         self.calls[full, index] += 1
         codes: Mapping[str, int] = {}
@@ -132,7 +132,7 @@ class FakeNvml:
                 return codes[key]
         return SUCCESS
 
-    # Calls that are not about one GPU alone, or give more than one thing
+    # Calls that are not about one GPU alone, or return more than one thing
 
     def _call_nvmlInitWithFlags(self, _: int) -> int:  # noqa: N802
         if not self.init_code:
@@ -182,11 +182,11 @@ class FakeNvml:
         for place in range(count.value):
             value = wanted[place]
             name = f"field[{value.fieldId}]"
-            told = field_value(gpu, value.fieldId, value.scopeId)
+            reported = field_value(gpu, value.fieldId, value.scopeId)
             own = self._refused.get((name, None), gpu.refuses.get(name))
-            value.nvmlReturn = own if own is not None else NOT_SUPPORTED if told is None else SUCCESS
-            value.valueType = SIGNED_INT if told is not None and told < 0 else UNSIGNED_INT
-            value.value.siVal = told or 0
+            value.nvmlReturn = own if own is not None else NOT_SUPPORTED if reported is None else SUCCESS
+            value.valueType = SIGNED_INT if reported is not None and reported < 0 else UNSIGNED_INT
+            value.value.siVal = reported or 0
         return SUCCESS
 
     def _call_nvmlDeviceGetNvLinkRemotePciInfo_v2(self, handle: Any, link: int, info: Any) -> int:  # noqa: N802
@@ -224,9 +224,9 @@ class FakeNvml:
         return self._code("nvmlDeviceGetGpuFabricInfo", index) or self._fabric(index, info)
 
     def _fabric(self, index: int, info: Any) -> int:
-        told = self.scenario.gpus[index].fabric
+        reported = self.scenario.gpus[index].fabric
         has = {name for name, _ in info._obj._fields_}
-        return give(told and {name: value for name, value in told.items() if name in has}, [info])
+        return give(reported and {name: value for name, value in reported.items() if name in has}, [info])
 
     def _call_nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, place: Any, device: Any) -> int:  # noqa: N802
         index = _index(handle)

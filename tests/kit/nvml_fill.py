@@ -21,7 +21,7 @@ def plain_number(arg: Any) -> int | None:
 
 
 def give(answer: Answer, outputs: list[Any]) -> int:
-    """Write an answer through the call's output arguments and give the return code."""
+    """Write an answer through the call's output arguments and return the return code."""
     if answer is None:
         return NOT_SUPPORTED
     if isinstance(answer, Code):

@@ -36,7 +36,7 @@ __all__ = [
 
 
 def _switch(root: str, port: str, up: str, downs: Sequence[str], above: str | None = None) -> list[Bridge]:
-    """Return a root port (unless the switch hangs on `above`), a switch's upstream bridge and its ports."""
+    """Return a root port (unless the switch is at `above`), a switch's upstream bridge and its ports."""
     bridges = [] if above else [Bridge(port, root)]
     bridges.append(Bridge(up, root, above or port))
     return bridges + [Bridge(down, root, up) for down in downs]

@@ -89,7 +89,7 @@ class NvLinkSpec:
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """A GPU and the numbers that NVML tells of it, in NVML's units. A value None is NOT_SUPPORTED.
+    """A GPU and the numbers that NVML reports of it, in NVML's units. A value None is NOT_SUPPORTED.
 
     `refuses` maps a call, with or without its plain arguments in brackets, to the code it returns.
     `lost`: `handle` (no handle either) or `calls` (the handle is given, every call is refused).
@@ -145,7 +145,7 @@ class GpuSpec:
     virtualization: int = 0
     ecc_mode: tuple[int, int] | None = (1, 1)
     ecc_errors: tuple[int, int, int, int] = (0, 0, 0, 0)  # corrected vol., aggr., uncorrected vol., aggr.
-    # The same by nvmlMemoryLocation_t, and the struct that tells the chip's own memories apart.
+    # The same by nvmlMemoryLocation_t, and the struct that distinguishes the chip's own memories.
     ecc_at: Mapping[int, tuple[int, int, int, int]] = field(
         default_factory=lambda: {2: (0, 0, 0, 0), 7: (0, 0, 0, 0)}
     )
@@ -186,7 +186,7 @@ class Scenario:
     container: str | None = None
     iommu: str | None = None  # the type of the GPUs' IOMMU groups: identity, DMA-FQ; None: no IOMMU
     privileged: bool = True  # False: config space is readable up to its first 64 bytes only
-    xids: tuple[tuple[int, int], ...] = ()  # (GPU, code), told to whoever listens
+    xids: tuple[tuple[int, int], ...] = ()  # (GPU, code), delivered to every event set
     extra_pci: tuple[tuple[str, str | None, str, str, str], ...] = ()  # address, parent, root, vendor, class
 
     def bridges_above(self, gpu: int) -> list[str]:

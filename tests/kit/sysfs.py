@@ -10,7 +10,7 @@ _BRIDGE_CLASS = "060400"
 
 
 def write_tree(scenario: Scenario, root: Path, *, driver: bool | None = None) -> Path:
-    """Write the tree and give `root`. With `driver` False no kernel module is loaded and there is no /dev."""
+    """Write the tree; return `root`. With `driver` False no kernel module is loaded, and /dev is missing."""
     driver = scenario.driver_loaded if driver is None else driver
     if scenario.pci_shown:
         _write_pci(scenario, root, driver)
@@ -116,7 +116,7 @@ def config_space(acs: int | None, offset: int = 0x148) -> bytes:
 
 
 def write_files(folder: Path, texts: dict[str, object]) -> None:
-    """Write small files, each with a newline at the end as sysfs gives them."""
+    """Write small files, each with a newline at the end as in sysfs."""
     for name, text in texts.items():
         path = os.path.join(folder, name)
         if not os.path.isdir(os.path.dirname(path)):

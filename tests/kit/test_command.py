@@ -24,7 +24,7 @@ def test_inspect_sees_the_machine_of_the_kit_and_the_tree_is_kept(tmp_path: Path
 
 
 @pytest.mark.parametrize("arguments", [[], ["no such machine"], ["desktop", "--tree"]])
-def test_a_wrong_call_says_how_it_goes(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_states_how_it_goes(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert all(name in said for name in SCENARIOS)

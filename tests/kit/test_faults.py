@@ -113,7 +113,7 @@ def test_a_selection_that_cannot_be_is_refused(text: str) -> None:
         selected(text)
 
 
-def test_a_fault_that_the_card_does_not_tell_of_is_refused() -> None:
+def test_a_fault_that_the_card_does_not_report_is_refused() -> None:
     with pytest.raises(ValueError, match="does not answer nvmlDeviceGetTotalEccErrors"):
         broken("desktop", "ecc_uncorrected")
     with pytest.raises(ValueError, match="no NVLink"):

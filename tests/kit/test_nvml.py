@@ -1,15 +1,15 @@
 import pynvml
 import pytest
 
+from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
-from tests.kit.telling import TELLING
 
 FOUR = SCENARIOS["four"]
 
 
 def test_pynvmls_own_functions_run_on_the_double() -> None:
-    with installed(FakeNvml(TELLING)):
+    with installed(FakeNvml(DISTINCT)):
         pynvml.nvmlInit()
         gpu = pynvml.nvmlDeviceGetHandleByIndex(1)
         assert pynvml.nvmlDeviceGetCount() == 4

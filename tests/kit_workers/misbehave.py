@@ -19,7 +19,7 @@ def behaviour(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-def tell(event: str, **fields: object) -> None:
+def send(event: str, **fields: object) -> None:
     os.write(FD, json.dumps({"event": event, "time_s": 1.0, **fields}).encode() + b"\n")
 
 
@@ -33,7 +33,7 @@ def step(number: int, slow_tower: int | None = None) -> None:
         }
         for tower in (0, 1)
     ]
-    tell("step", step=number, seconds=0.2, images=8, loss=1.0, marks=marks)
+    send("step", step=number, seconds=0.2, images=8, loss=1.0, marks=marks)
 
 
 def hang() -> None:
@@ -79,7 +79,7 @@ def killed() -> None:
 
 
 @behaviour
-def tells_out_of_memory() -> None:
+def reports_out_of_memory() -> None:
     step(1)
     os.write(2, b"W bfc_allocator: ran out\n")
     failed("out_of_memory", "out of memory: OOM when allocating", "use a smaller --batch-size (it was 4)")
@@ -97,13 +97,13 @@ def needs_a_batch_of_one() -> None:
 
 
 @behaviour
-def tells_failure_and_hangs() -> None:
+def reports_failure_and_hangs() -> None:
     failed("placement", "tower 1 computes on /CPU:0", "report this")
     hang()
 
 
 @behaviour
-def tells_two_failures() -> None:
+def reports_two_failures() -> None:
     failed("out_of_memory", "the first", "a")
     failed("error", "the second", "b")
     sys.exit(1)
@@ -117,7 +117,7 @@ def hangs() -> None:
 
 def awaits_sigint() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    tell("placement", variables={}, ops={}, first_step_s=1.0)
+    send("placement", variables={}, ops={}, first_step_s=1.0)
     step(1)
     signal.sigwait({signal.SIGINT})
 
@@ -131,7 +131,7 @@ def hangs_before_all() -> None:
 def ends_as_asked() -> None:
     awaits_sigint()
     step(2)
-    tell("checkpoint_saved", path="c", steps=3, bytes=1, seconds=0.1)
+    send("checkpoint_saved", path="c", steps=3, bytes=1, seconds=0.1)
     failed("interrupted", "stopped by Ctrl-C (SIGINT)", "start it again")
     sys.exit(130)
 
@@ -146,7 +146,7 @@ def ends_as_asked_on_a_full_disk() -> None:
 @behaviour
 def does_not_end_as_asked() -> None:
     awaits_sigint()
-    tell("phase", phase="checkpoint")
+    send("phase", phase="checkpoint")
     hang()
 
 
@@ -192,7 +192,7 @@ def garbage() -> None:
 @behaviour
 def an_event_of_the_launcher() -> None:
     step(1)
-    tell("run_finished", status="complete", exit_code=0, wall_s=1.0)
+    send("run_finished", status="complete", exit_code=0, wall_s=1.0)
     hang()
 
 
@@ -219,11 +219,11 @@ def floods_stderr() -> None:
 
 @behaviour
 def leaves_a_grandchild() -> None:
-    ready, tell_ready = os.pipe()
+    ready, report_ready = os.pipe()
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.write(tell_ready, b"r")
+        os.write(report_ready, b"r")
         hang()
     os.read(ready, 1)
     print(child, flush=True)
@@ -231,7 +231,7 @@ def leaves_a_grandchild() -> None:
 
 
 @behaviour
-def tells_its_pid_to_a_fifo_and_hangs() -> None:
+def reports_its_pid_to_a_fifo_and_hangs() -> None:
     with open(os.environ["FIFO"], "w") as fifo:
         fifo.write(f"{os.getpid()}\n")
         fifo.flush()
@@ -245,7 +245,7 @@ def prints_its_environment() -> None:
 
 
 def failed(kind: str, cause: str, remedy: str) -> None:
-    tell("rank_failed", kind=kind, cause=cause, remedy=remedy, exit_code=3)
+    send("rank_failed", kind=kind, cause=cause, remedy=remedy, exit_code=3)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs Python programs on TensorFlow, each in a process of its own, without importing TensorFlow for each.
+"""Runs Python programs on TensorFlow, each in its own process, without importing TensorFlow for each.
 
 They are forks of a server that has imported TensorFlow and touched no device: no pool or runtime has started.
 A program with settings of its own in the environment gets a fresh interpreter, since TensorFlow reads some of
@@ -17,7 +17,7 @@ from tests.launch.train.worker_process import environment
 
 
 def run_program(*arguments: str, timeout_s: float = 300.0, more: Mapping[str, str] | None = None) -> Done:
-    """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS`; `more`: environment variables of its own.
+    """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS`; `more`: its environment variables.
 
     Raises TimeoutExpired if it takes longer than `timeout_s`.
     """

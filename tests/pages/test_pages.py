@@ -14,7 +14,7 @@ FOLDER = Path(pages.__file__).parent
 
 
 @pytest.mark.parametrize("name", generate.GENERATED)
-def test_a_generated_page_is_what_the_code_says_today(name: str) -> None:
+def test_a_generated_page_matches_the_code(name: str) -> None:
     assert pages.read(name) == generate.GENERATED[name](), "run python -m gputopo.pages.generate"
 
 

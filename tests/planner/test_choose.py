@@ -51,7 +51,7 @@ def test_candidates_are_listed_best_first_and_sets_that_are_alike_once() -> None
     assert [candidate.gpus for candidate in found.candidates] == [(0, 1), (3, 4), (0, 3)]
     assert found.candidates[0] == found.choice
     assert [candidate.ps_device for candidate in found.candidates] == ["gpu:0", "gpu:3", "cpu"]
-    assert any("stands for 12 sets" in reason for reason in found.candidates[2].reasons)  # 3 x 4 across
+    assert any("represents 12 equivalent sets" in reason for reason in found.candidates[2].reasons)
     assert len(plan(machine_of(SEVEN), Request(num_gpus=2), keep=1).candidates) == 1
 
 
@@ -115,7 +115,7 @@ def test_without_a_number_prefer_pix_takes_all_where_there_is_no_island() -> Non
     assert [refusal.gpus for refusal in found.refused] == [None]
 
 
-def test_a_wish_for_too_large_an_island_names_the_largest_and_gives_the_best() -> None:
+def test_a_request_for_too_large_an_island_names_the_largest_and_gives_the_best() -> None:
     found = plan(machine_of(SEVEN), Request(num_gpus=5, prefer_pix=True))
     assert found.choice.gpus == (0, 3, 4, 5, 6)
     wish = found.refused[0].reason
@@ -140,13 +140,13 @@ def test_named_gpus_are_taken_as_they_are_in_tower_order() -> None:
     assert len(found.candidates) == 1
 
 
-def test_named_gpus_that_are_apart_do_not_meet_the_wish() -> None:
+def test_named_gpus_that_are_apart_do_not_meet_the_request() -> None:
     found = plan(machine_of(SEVEN), Request(gpus=(0, 3), prefer_pix=True))
     assert found.choice.gpus == (0, 3)
     assert says(found, "the GPUs named by --gpus are not in one PIX island")
 
 
-def test_the_closer_set_that_is_told_beside_named_gpus_is_of_the_same_size() -> None:
+def test_the_closer_set_that_is_reported_beside_named_gpus_is_of_the_same_size() -> None:
     assert says(plan(machine_of(SEVEN), Request(gpus=(0, 1, 3), prefer_pix=True)), "GPUs 0, 1 and 2 would be")
 
 
@@ -154,7 +154,7 @@ def test_named_gpus_with_a_number_are_what_is_chosen_from() -> None:
     assert plan(machine_of(SEVEN), Request(gpus=(2, 5, 4), num_gpus=2)).choice.gpus == (4, 5)
 
 
-def test_excluded_gpus_are_not_chosen_and_are_told() -> None:
+def test_excluded_gpus_are_not_chosen_and_are_reported() -> None:
     found = plan(machine_of(SEVEN), Request(num_gpus=3, exclude=(1, 4, 5)))
     # Left: 0, 2 | 3, 6. No three are in one island; {0,2,3} and the others cross twice: the lowest.
     assert found.choice.gpus == (0, 2, 3)
@@ -166,7 +166,7 @@ def test_usable_gpus_with_mig_switched_off_are_usable() -> None:
     assert plan(changed(machine_of(SEVEN), 0, mig=Mig(mode=False)), Request(num_gpus=1)).choice.gpus == (0,)
 
 
-def test_a_machine_of_which_no_link_is_known_is_planned_and_told_so() -> None:
+def test_a_machine_of_which_no_link_is_known_is_planned_and_reported() -> None:
     machine = msgspec.structs.replace(machine_of(SEVEN), links=())
     found = plan(machine, Request(num_gpus=2, prefer_pix=True))
     assert found.choice.gpus == (0, 1)
@@ -188,7 +188,7 @@ def test_gpu_numbers_with_gaps_are_kept() -> None:
     assert plan(machine, Request(num_gpus=2, prefer_pix=True)).choice.gpus == (5, 7)
 
 
-def test_mixed_kinds_of_gpus_are_told() -> None:
+def test_mixed_kinds_of_gpus_are_reported() -> None:
     machine = changed(changed(machine_of(SEVEN), 0, name="GTX 1070"), 1, name="GTX 1080 Ti")
     assert says(plan(machine, Request(num_gpus=2)), "GPU 0: GTX 1070, GPU 1: GTX 1080 Ti")
 
@@ -247,7 +247,7 @@ def test_all_sets_of_eight_of_sixteen_are_counted() -> None:
     assert says(found, "6 sets are equal")
 
 
-def test_where_gradients_are_added_on_the_cpu_the_way_between_gpus_hardly_matters() -> None:
+def test_where_gradients_are_added_on_the_cpu_the_distance_between_gpus_hardly_matters() -> None:
     added = "hardly matter: gradients are added on the CPU"
     for reduction, words in (("pscpu#2", added), ("ring", "GPUs matter")):
         found = plan(machine_of(SEVEN), Request(num_gpus=2, all_reduce=reduction))
@@ -277,7 +277,7 @@ def test_one_unknown_uuid_makes_all_of_them_indices() -> None:
     )
 
 
-def test_sys_within_one_numa_node_counts_as_node_and_the_plan_says_so() -> None:
+def test_sys_within_one_numa_node_counts_as_node_and_the_plan_reports_it() -> None:
     links = {(0, 1): Hop.SYS, (0, 2): Hop.SYS, (1, 2): Hop.NODE}
     machine = Machine(
         source="a test",

@@ -14,7 +14,7 @@ from tests.matrices import FOUR_AND_FOUR, SEVEN, machine_of
 
 
 def measured(matrix: str, speed: dict[tuple[int, int], float], default: float = 10.0) -> Machine:
-    """Gives the machine of a matrix whose pairs were all measured, directly and both ways."""
+    """Return the machine of a matrix whose pairs were all measured, directly and in both directions."""
     machine = machine_of(matrix)
     samples = tuple(
         pair(a, b, speed.get((min(a, b), max(a, b)), default))
@@ -30,7 +30,7 @@ def why(found: Plan) -> str:
 
 
 def test_a_pair_that_is_fast_wins_over_one_that_only_looks_near() -> None:
-    # One pair across the host bridge is the fastest; every PIX pair hangs on a narrow riser.
+    # One pair across the host bridge is the fastest; every PIX pair is behind a narrow riser.
     machine = measured(SEVEN, {(2, 5): 11.3}, default=0.8)
     found = plan(machine, Request(num_gpus=2))
     assert found.choice.gpus == (2, 5)
@@ -42,7 +42,7 @@ def test_a_pair_that_is_fast_wins_over_one_that_only_looks_near() -> None:
     assert "2026-11-18 11:06 UTC" in why(found)
 
 
-def test_noise_does_not_decide_between_equals_topology_does() -> None:
+def test_noise_does_not_decide_between_equal_sets_topology_does() -> None:
     wobble = {pair: 10.0 + 0.03 * number for number, pair in enumerate(combinations(range(7), 2))}
     found = plan(measured(SEVEN, wobble), Request(num_gpus=2))
     assert found.choice.gpus == (0, 1)
@@ -65,7 +65,7 @@ def test_prefer_pix_still_means_one_switch_however_fast_others_are() -> None:
     assert found.refused == ()
 
 
-def test_where_one_pair_has_no_number_topology_decides_and_the_plan_says_which() -> None:
+def test_where_one_pair_has_no_number_topology_decides_and_the_plan_states_which() -> None:
     machine = measured(SEVEN, {(2, 5): 50.0})
     assert machine.bandwidth is not None
     samples = tuple(s for s in machine.bandwidth.samples if (s.source, s.destination) != ("gpu:6", "gpu:3"))
@@ -79,7 +79,7 @@ def test_where_one_pair_has_no_number_topology_decides_and_the_plan_says_which()
     assert plan(machine, Request(num_gpus=2, exclude=(6,))).choice.gpus == (2, 5)
 
 
-def test_gpus_named_by_the_user_are_told_what_would_be_faster() -> None:
+def test_beside_gpus_named_by_the_user_faster_ones_are_reported() -> None:
     found = plan(measured(SEVEN, {(0, 1): 20.0}, default=5.0), Request(gpus=(3, 4)))
     assert found.choice.gpus == (3, 4)
     assert "GPUs 0 and 1 would be faster (slowest pair measured 20.0 GB/s, direct)" in why(found)
@@ -93,11 +93,11 @@ def test_variables_leave_a_gpu_whose_direct_copies_are_slower_than_staged() -> N
     machine = msgspec.structs.replace(machine, bandwidth=slow)
     found = plan(machine, Request(num_gpus=2))
     assert (found.choice.gpus, found.choice.ps_device) == ((0, 1), "cpu")
-    told = "direct is slower than staged: 0.73 against 0.77 GB/s measured"
-    assert f"variables on the CPU: between GPUs 0 and 1 {told}" in why(found)
+    reported = "direct is slower than staged: 0.73 against 0.77 GB/s measured"
+    assert f"variables on the CPU: between GPUs 0 and 1 {reported}" in why(found)
     asked = plan(machine, Request(num_gpus=2, ps="gpu:1"))
     assert asked.choice.ps_device == "gpu:1"
-    assert f"between GPUs 0 and 1 {told}" in why(asked)
+    assert f"between GPUs 0 and 1 {reported}" in why(asked)
 
 
 def test_a_single_gpu_and_a_machine_without_numbers_are_planned_as_before() -> None:
@@ -122,7 +122,7 @@ def test_no_other_set_has_a_slowest_pair_of_a_faster_class(rates: list[float], s
 
 @pytest.mark.parametrize("request_", [Request(num_gpus=1), Request(gpus=(3,))])
 @pytest.mark.parametrize("whole", [True, False])
-def test_one_gpu_alone_says_nothing_of_pairs_measured_or_not(request_: Request, whole: bool) -> None:
+def test_one_gpu_alone_reports_nothing_of_pairs_measured_or_not(request_: Request, whole: bool) -> None:
     machine = measured(SEVEN, {})
     if not whole:
         machine = msgspec.structs.replace(machine, bandwidth=Bandwidth(source="live", measured_at=1.0))

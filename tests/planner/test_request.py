@@ -165,7 +165,7 @@ def test_spread_variables_name_no_single_gpu() -> None:
     assert any("spread over the GPUs" in reason for reason in chosen.reasons)
 
 
-def test_where_nobody_excluded_a_gpu_nobody_is_told_to_exclude_fewer() -> None:
+def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:
     split = Machine(source="x", gpus=(Gpu(index=0, mig=Mig(mode=True)),))
     error = error_of(NoPlanError, split, Request())
     assert error.what.startswith("the only GPU cannot be used; GPU 0 left out: in MIG mode")

@@ -24,7 +24,7 @@ def says(found: Plan, words: str) -> bool:
     return any(words in reason for reason in found.choice.reasons)
 
 
-def test_of_equal_sets_one_without_a_busy_gpu_is_taken_and_the_reason_told() -> None:
+def test_of_equal_sets_one_without_a_busy_gpu_is_taken_and_the_reason_reported() -> None:
     found = plan(seven((0, BUSY)), Request(num_gpus=2))
     assert found.choice.gpus == (1, 2)
     assert says(found, "9 sets are equal, of those without GPU 0 the lowest indices were chosen")
@@ -43,7 +43,7 @@ def test_every_gpu_that_was_passed_over_is_named_not_only_the_first() -> None:
     assert says(one, "of those without GPUs 0 and 1 the lowest index was chosen")
 
 
-def test_a_closer_set_than_the_named_one_is_told_without_a_busy_gpu() -> None:
+def test_a_closer_set_than_the_named_one_is_reported_without_a_busy_gpu() -> None:
     found = plan(seven((0, BUSY)), Request(gpus=(1, 3)))
     assert says(found, "GPUs 1 and 2 would be closer to one another")
 
@@ -59,7 +59,7 @@ def test_where_none_is_without_them_the_fewest_are_taken() -> None:
     assert found.choice.gpus == (3, 4, 6)
     fewest = plan(seven((0, BUSY), (3, BUSY), (4, BUSY)), Request(num_gpus=3, prefer_pix=True))
     assert fewest.choice.gpus == (0, 1, 2)
-    assert says(fewest, "GPU 0 chosen all the same")
+    assert says(fewest, "GPU 0 chosen nevertheless")
     other = plan(seven((0, BUSY), (1, BUSY), (3, BUSY)), Request(num_gpus=3, prefer_pix=True))
     assert other.choice.gpus == (4, 5, 6)
     assert says(other, "GPUs 0, 1 and 3 avoided, as others are as close")
@@ -74,7 +74,7 @@ def test_so_is_one_without_a_gpu_that_has_an_error() -> None:
 def test_a_set_that_is_farther_apart_is_not_taken_instead() -> None:
     found = plan(seven((3, BUSY)), Request(num_gpus=4))
     assert found.choice.gpus == (3, 4, 5, 6)
-    assert says(found, "GPU 3 chosen all the same: GPU 3: used by another program")
+    assert says(found, "GPU 3 chosen nevertheless: GPU 3: used by another program")
     assert not says(found, "avoided")
 
 
@@ -84,16 +84,16 @@ def test_one_gpu_alone_is_one_that_is_free() -> None:
     assert says(found, "of those without GPU 0 the lowest index was chosen")
 
 
-def test_gpus_that_were_named_are_taken_and_told() -> None:
+def test_gpus_that_were_named_are_taken_and_reported() -> None:
     found = plan(seven((0, BUSY)), Request(gpus=(0, 1)))
     assert found.choice.gpus == (0, 1)
-    assert says(found, "GPU 0 chosen all the same: GPU")
+    assert says(found, "GPU 0 chosen nevertheless: GPU")
 
 
-def test_the_gpu_that_is_to_hold_the_variables_is_taken_and_told() -> None:
+def test_the_gpu_that_is_to_hold_the_variables_is_taken_and_reported() -> None:
     found = plan(seven((0, BUSY), (1, BUSY)), Request(num_gpus=2, ps="gpu:0"))
     assert found.choice.gpus == (0, 2)
-    assert says(found, "GPU 0 chosen all the same: GPU")
+    assert says(found, "GPU 0 chosen nevertheless: GPU")
 
 
 def test_a_small_guest_on_a_gpu_and_a_warning_change_nothing() -> None:

@@ -122,12 +122,12 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on(name: str) -> None:
     assert machine.link(0, 1) == whole.link(0, 1)
 
 
-def test_a_lost_gpu_keeps_what_sysfs_says_of_its_link() -> None:
+def test_a_lost_gpu_keeps_what_sysfs_states_of_its_link() -> None:
     lost = machine_of("lost_gpu").gpus[2]
     assert (lost.pcie.gen_now, lost.pcie.width_now, lost.numa_node) == (3, 16, 0)
 
 
-def test_where_nvml_and_the_tree_differ_both_are_told(tmp_path: Path) -> None:
+def test_where_nvml_and_the_tree_differ_both_are_reported(tmp_path: Path) -> None:
     scenario = SCENARIOS["four"]
     write_tree(scenario, tmp_path)
     elsewhere = changed(scenario, gpus={0: {"parent": None}})
@@ -208,7 +208,7 @@ def test_no_process_of_this_machine_is_looked_up_for_another_root(tmp_path: Path
     assert processes[0].user is None
 
 
-def test_the_user_of_a_process_is_told_while_it_lives() -> None:
+def test_the_user_of_a_process_is_reported_while_it_lives() -> None:
     assert _user(os.getpid())
     assert _user(2**22 + 1) is None  # above the kernel's highest process number
 

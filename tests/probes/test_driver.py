@@ -42,19 +42,19 @@ def facts(**fields: object) -> DriverFacts:
         (facts(nvml_error="LIB_RM_VERSION_MISMATCH", bound=("nouveau",)), "version_mismatch"),
     ],
 )
-def test_what_is_wrong_with_the_driver_is_told_apart(seen: DriverFacts, status: DriverStatus) -> None:
+def test_faults_of_the_driver_are_distinguished(seen: DriverFacts, status: DriverStatus) -> None:
     found, detail = decide(seen)
     assert found == status
     assert (detail is None) == (status in ("ok", "no_device"))
 
 
-def test_the_detail_says_what_was_seen() -> None:
+def test_the_detail_states_what_was_seen() -> None:
     _, detail = decide(
         facts(nvml_error="DRIVER_NOT_LOADED", bound=("nouveau", "vfio-pci"), control_node="absent")
     )
     assert detail == (
         "NVML: DRIVER_NOT_LOADED; kernel module nvidia is not loaded; the kernel driver nouveau and vfio-pci "
-        "holds the device; /dev/nvidiactl is not there; /dev/nvidia0 is not there"
+        "is bound to the device; /dev/nvidiactl is not there; /dev/nvidia0 is not there"
     )
 
 

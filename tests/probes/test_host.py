@@ -25,7 +25,7 @@ def test_a_two_socket_box_is_read_in_full(tmp_path: Path) -> None:
     assert (host.iommu, host.container, host.virtual_machine) == ("off", "none", "none")
 
 
-def test_an_empty_root_says_nothing_and_never_asks_the_live_machine(tmp_path: Path) -> None:
+def test_an_empty_root_reports_nothing_and_never_asks_the_live_machine(tmp_path: Path) -> None:
     assert read_host(tmp_path) == Host()
 
 
@@ -115,7 +115,7 @@ def test_the_state_of_the_iommu_is_that_of_the_gpus_groups_or_of_the_command_lin
         ({}, None),
     ],
 )
-def test_the_kind_of_container_is_told(tmp_path: Path, files: dict[str, object], kind: str | None) -> None:
+def test_the_kind_of_container_is_shown(tmp_path: Path, files: dict[str, object], kind: str | None) -> None:
     write_files(tmp_path, files)
     assert read_host(tmp_path).container == kind
 
@@ -133,7 +133,7 @@ def test_the_kind_of_container_is_told(tmp_path: Path, files: dict[str, object],
         (" hypervisor", "", "", "unknown"),
     ],
 )
-def test_the_kind_of_virtual_machine_is_told(
+def test_the_kind_of_virtual_machine_is_reported(
     tmp_path: Path, extra: str, vendor: str, product: str, kind: str
 ) -> None:
     dmi = "sys/class/dmi/id"
@@ -142,7 +142,7 @@ def test_the_kind_of_virtual_machine_is_told(
     assert read_host(tmp_path).virtual_machine == kind
 
 
-def test_wsl_is_told_by_its_kernel(tmp_path: Path) -> None:
+def test_wsl_is_reported_by_its_kernel(tmp_path: Path) -> None:
     write_files(tmp_path, {"proc/sys/kernel/osrelease": "5.15.153.1-microsoft-standard-WSL2"})
     assert read_host(tmp_path).virtual_machine == "wsl"
 

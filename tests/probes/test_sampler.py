@@ -3,11 +3,11 @@ import pytest
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor
 from gputopo.values.events import GpuSample
+from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
-from tests.kit.telling import TELLING
 
-FOUR = TELLING
+FOUR = DISTINCT
 
 
 def test_the_chosen_gpus_are_sampled_in_their_order() -> None:
@@ -84,7 +84,7 @@ def test_a_refused_call_leaves_only_its_field_empty(call: str, field: str) -> No
     assert empty == [field]
 
 
-def test_without_nvml_there_is_no_monitor_and_the_reason_is_told() -> None:
+def test_without_nvml_there_is_no_monitor_and_the_reason_is_reported() -> None:
     with installed(FakeNvml(FOUR, init_code=9)), pytest.raises(NotReadError, match="DRIVER_NOT_LOADED"):
         Monitor([0])
 

@@ -1,4 +1,4 @@
-"""Threads at work in memory that is given back."""
+"""Threads that use memory which is freed."""
 
 import signal
 import threading
@@ -30,7 +30,7 @@ def test_the_first_error_in_order_is_raised_when_all_have_ended() -> None:
 
 
 @pytest.mark.parametrize("presses", [1, 3])
-def test_an_interruption_is_raised_when_nobody_is_at_work_any_more(presses: int) -> None:
+def test_an_interruption_is_raised_when_no_thread_runs_any_more(presses: int) -> None:
     for _ in range(20):
         going, go_on = threading.Event(), threading.Event()
         begun, ended = list[int](), list[int]()
@@ -61,11 +61,11 @@ def test_an_interruption_is_raised_when_nobody_is_at_work_any_more(presses: int)
         assert ended == begun
 
 
-def test_a_system_without_threads_is_told_when_those_that_began_have_ended(
+def test_a_system_without_threads_is_reported_when_those_that_began_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     start, begun = threading.Thread.start, list[threading.Thread]()
-    barrier, at_work = threading.Barrier(2), list[int]()
+    barrier, running = threading.Barrier(2), list[int]()
 
     def refuse(thread: threading.Thread) -> None:
         if begun:
@@ -74,14 +74,14 @@ def test_a_system_without_threads_is_told_when_those_that_began_have_ended(
         start(thread)
 
     def waits() -> None:
-        at_work.append(1)
+        running.append(1)
         try:
             barrier.wait()
         finally:
-            at_work.pop()
+            running.pop()
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(NoThreadsError, match="no more threads"):
         at_once([waits, waits], barrier.abort)
-    assert at_work == []
+    assert running == []
     assert len(begun) == 1

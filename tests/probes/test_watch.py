@@ -5,46 +5,46 @@ from gputopo.probes.sampler import Monitor
 from gputopo.probes.watch import Watcher
 from gputopo.values.events import GpuSample, MachineSample, Xid
 from tests.cost import cost_of
+from tests.kit.distinct import DISTINCT
 from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
-from tests.kit.telling import TELLING
 
 GPU_IS_LOST, NOT_SUPPORTED, NO_PERMISSION = 15, 3, 4
 
 
-def test_a_moment_is_what_the_monitor_samples_and_when() -> None:
-    with installed(FakeNvml(TELLING)):
+def test_a_sample_is_what_the_monitor_samples_and_when() -> None:
+    with installed(FakeNvml(DISTINCT)):
         with Monitor([2, 0]) as monitor:
             sampled = monitor.sample()
         with Watcher([2, 0], now=lambda: 1700000000.5) as watcher:
-            assert watcher.moment() == MachineSample(time_s=1700000000.5, gpus=sampled)
+            assert watcher.observe() == MachineSample(time_s=1700000000.5, gpus=sampled)
             assert watcher.xid_reason is None
 
 
-def test_an_xid_is_told_once_with_its_gpu() -> None:
-    fake = FakeNvml(TELLING)
+def test_an_xid_is_reported_once_with_its_gpu() -> None:
+    fake = FakeNvml(DISTINCT)
     with installed(fake), Watcher([0, 3]) as watcher:
-        assert watcher.moment().xids == ()
+        assert watcher.observe().xids == ()
         fake.raise_xid(3, 79)
         fake.raise_xid(0, 31)
-        assert watcher.moment().xids == (Xid(code=79, gpu=3), Xid(code=31, gpu=0))
-        assert watcher.moment().xids == ()
+        assert watcher.observe().xids == (Xid(code=79, gpu=3), Xid(code=31, gpu=0))
+        assert watcher.observe().xids == ()
 
 
-def test_the_errors_of_a_gpu_that_is_not_watched_are_not_told() -> None:
-    fake = FakeNvml(TELLING)
+def test_the_errors_of_a_gpu_that_is_not_watched_are_not_reported() -> None:
+    fake = FakeNvml(DISTINCT)
     with installed(fake), Watcher([0]) as watcher:
         fake.raise_xid(1, 79)
-        assert watcher.moment().xids == ()
+        assert watcher.observe().xids == ()
 
 
-def test_a_storm_of_errors_does_not_hold_up_a_moment() -> None:
-    fake = FakeNvml(TELLING)
+def test_a_storm_of_errors_does_not_hold_up_a_sample() -> None:
+    fake = FakeNvml(DISTINCT)
     with installed(fake), Watcher([0]) as watcher:
         for _ in range(200):
             fake.raise_xid(0, 13)
-        seen = [len(watcher.moment().xids) for _ in range(5)]
+        seen = [len(watcher.observe().xids) for _ in range(5)]
     assert sum(seen) == 200
     assert max(seen) < 100
 
@@ -56,81 +56,81 @@ def test_a_storm_of_errors_does_not_hold_up_a_moment() -> None:
         ("nvmlDeviceRegisterEvents", NOT_SUPPORTED, "NOT_SUPPORTED"),
     ],
 )
-def test_where_events_are_refused_the_reason_is_told_and_the_rest_goes_on(
+def test_where_events_are_refused_the_reason_is_reported_and_the_rest_goes_on(
     call: str, code: int, reason: str
 ) -> None:
-    fake = FakeNvml(TELLING)
+    fake = FakeNvml(DISTINCT)
     fake.refuse(call, code)
     with installed(fake), Watcher([0]) as watcher:
         fake.raise_xid(0, 79)
-        moment = watcher.moment()
-        assert (watcher.xid_reason, moment.xids, moment.gpus[0].power_w) == (reason, (), 61.5)
+        sample = watcher.observe()
+        assert (watcher.xid_reason, sample.xids, sample.gpus[0].power_w) == (reason, (), 61.5)
 
 
 def test_a_driver_without_events_is_watched_all_the_same() -> None:
-    fake = FakeNvml(TELLING)
+    fake = FakeNvml(DISTINCT)
     fake.without("nvmlEventSetCreate", "nvmlEventSetWait_v2")
     with installed(fake), Watcher([0]) as watcher:
-        assert watcher.moment().gpus[0].graphics_mhz == 1305
+        assert watcher.observe().gpus[0].graphics_mhz == 1305
         assert watcher.xid_reason == "FUNCTION_NOT_FOUND"
 
 
 def test_one_gpu_without_events_costs_only_its_own() -> None:
-    fake = FakeNvml(TELLING)
+    fake = FakeNvml(DISTINCT)
     fake.refuse("nvmlDeviceRegisterEvents", NOT_SUPPORTED, gpu=0)
     with installed(fake), Watcher([0, 1]) as watcher:
         fake.raise_xid(1, 48)
-        assert watcher.moment().xids == (Xid(code=48, gpu=1),)
+        assert watcher.observe().xids == (Xid(code=48, gpu=1),)
 
 
-def test_a_gpu_lost_while_it_is_watched_raises_nothing_and_its_errors_are_told_again_later() -> None:
-    fake = FakeNvml(TELLING)
+def test_a_gpu_lost_while_it_is_watched_raises_nothing_and_its_errors_are_reported_again_later() -> None:
+    fake = FakeNvml(DISTINCT)
     with installed(fake), Watcher([0, 1]) as watcher:
         fake.lose(1)
         fake.refuse("nvmlEventSetWait_v2", GPU_IS_LOST)
-        moment = watcher.moment()
-        assert moment.gpus[1] == GpuSample(gpu=1)
-        assert moment.gpus[0].power_w == 61.5
+        sample = watcher.observe()
+        assert sample.gpus[1] == GpuSample(gpu=1)
+        assert sample.gpus[0].power_w == 61.5
         assert watcher.xid_reason == "GPU_IS_LOST"
         fake.refuse("nvmlEventSetWait_v2", 0)
         fake.raise_xid(0, 94)
-        assert watcher.moment().xids == (Xid(code=94, gpu=0),)
+        assert watcher.observe().xids == (Xid(code=94, gpu=0),)
         assert watcher.xid_reason is None
 
 
-def test_with_nothing_but_lost_gpus_there_are_moments_that_say_so() -> None:
+def test_with_nothing_but_lost_gpus_there_are_samples_that_report_it() -> None:
     with installed(FakeNvml(SCENARIOS["lost_handle"])), Watcher([2]) as watcher:
-        assert watcher.moment().gpus == (GpuSample(gpu=2),)
+        assert watcher.observe().gpus == (GpuSample(gpu=2),)
         assert watcher.xid_reason == "NO_GPU_ANSWERS"
 
 
 def test_without_nvml_there_is_no_watcher() -> None:
-    with installed(FakeNvml(TELLING, init_code=9)), pytest.raises(NotReadError, match="DRIVER_NOT_LOADED"):
+    with installed(FakeNvml(DISTINCT, init_code=9)), pytest.raises(NotReadError, match="DRIVER_NOT_LOADED"):
         Watcher([0])
 
 
 def test_all_is_given_back_at_the_end_and_nothing_was_written() -> None:
-    fake = FakeNvml(TELLING)
+    fake = FakeNvml(DISTINCT)
     with installed(fake):
         with Watcher([0, 1]) as watcher:
-            watcher.moment()
+            watcher.observe()
         assert (fake.open, fake.writes) == (0, [])
         assert fake.calls["nvmlEventSetFree", None] == 1
-        assert watcher.moment().gpus == (GpuSample(gpu=0), GpuSample(gpu=1))
+        assert watcher.observe().gpus == (GpuSample(gpu=0), GpuSample(gpu=1))
         watcher.close()
 
 
-def test_a_gpu_that_falls_off_the_bus_is_told_by_its_xid() -> None:
+def test_a_gpu_that_falls_off_the_bus_is_reported_by_its_xid() -> None:
     with installed(FakeNvml(broken("four", "xid_79@2"))), Watcher(range(4)) as watcher:
-        assert watcher.moment().xids == (Xid(code=79, gpu=2),)
+        assert watcher.observe().xids == (Xid(code=79, gpu=2),)
 
 
-def test_a_link_that_flaps_is_seen_from_moment_to_moment() -> None:
+def test_a_link_that_flaps_is_seen_from_sample_to_sample() -> None:
     with installed(FakeNvml(broken("four", "link_flapping@2"))), Watcher([2]) as watcher:
-        assert [watcher.moment().gpus[0].pcie_gen for _ in range(4)] == [3, 1, 3, 1]
+        assert [watcher.observe().gpus[0].pcie_gen for _ in range(4)] == [3, 1, 3, 1]
 
 
-def test_a_moment_of_eight_gpus_is_cheap() -> None:
+def test_a_sample_of_eight_gpus_is_cheap() -> None:
     """At 1 Hz, 20 ms would be 2 % of a core; it takes about 1 ms."""
     with installed(FakeNvml(SCENARIOS["dgx1"])), Watcher(range(8)) as watcher:
-        assert cost_of(watcher.moment, rounds=20) < 0.5
+        assert cost_of(watcher.observe, rounds=20) < 0.5

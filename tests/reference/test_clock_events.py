@@ -17,7 +17,7 @@ from gputopo.values.machine import Throttle
         (0x800, ("unknown_0x800",)),
     ],
 )
-def test_throttle_bits_are_told_in_words(mask: int, words: tuple[str, ...]) -> None:
+def test_throttle_bits_are_reported_in_words(mask: int, words: tuple[str, ...]) -> None:
     assert decode(mask) == words
 
 

@@ -36,7 +36,7 @@ def test_every_card_has_a_source_and_is_the_only_row_of_its_names(row: GpuExpect
 
 
 @pytest.mark.parametrize("row", ROWS, ids=by_name)
-def test_what_a_row_tells_is_in_the_range_of_such_cards(row: GpuExpectation) -> None:
+def test_what_a_row_shows_is_in_the_range_of_such_cards(row: GpuExpectation) -> None:
     for value, low, high in (
         (row.boost_mhz, 500, 4000),
         (row.l2_mib, 0.25, 200),
@@ -235,7 +235,7 @@ def test_a_card_that_is_in_no_row_has_no_expectation(name: str | None) -> None:
     assert expected_gpu(name) is None
 
 
-def test_the_pci_id_counts_only_where_the_name_says_nothing() -> None:
+def test_the_pci_id_counts_only_where_the_name_does_not_decide() -> None:
     for nameless in (None, "", "Graphics Device", "NVIDIA Graphics Device"):
         expected = expected_gpu(nameless, "20B0")
         assert expected is not None

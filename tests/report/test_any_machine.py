@@ -1,4 +1,4 @@
-"""Every way to show a machine works on any machine, whatever is missing or odd in it."""
+"""Every format shows any machine, whatever is missing or odd in it."""
 
 import re
 from collections import Counter
@@ -77,7 +77,7 @@ def test_the_exposition_follows_the_grammar_and_no_series_is_there_twice(machine
 
 @given(machines())
 def test_nothing_differs_from_itself(machine: Machine) -> None:
-    # Several GPUs of one index or address are no machine: which is which cannot be told.
+    # Several GPUs of one index or address are no machine: which is which is unknown.
     indices = [gpu.index for gpu in machine.gpus]
     if len(set(indices)) < len(indices):
         return
@@ -103,7 +103,7 @@ def test_any_two_machines_can_be_compared_and_the_result_be_shown(one: Machine, 
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
-def test_an_empty_machine_is_shown_in_every_way(width: int) -> None:
+def test_an_empty_machine_is_shown_in_every_format(width: int) -> None:
     empty = Inspection(machine=Machine(source="nothing"))
     assert "None is known." in text_of(inspection_view(empty, width))
     assert "### Findings\n\nNone." in markdown(empty)

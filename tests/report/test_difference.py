@@ -22,7 +22,7 @@ def shown(found: Difference) -> str:
     return text_of(difference_view(found, 60))
 
 
-def test_each_change_has_a_line_and_what_gpus_share_is_said_once() -> None:
+def test_each_change_has_a_line_and_what_gpus_share_is_reported_once() -> None:
     changes = (
         *map(power_limit, (0, 1, 3)),
         change("driver: version is 2, was 1"),
@@ -38,11 +38,11 @@ def test_each_change_has_a_line_and_what_gpus_share_is_said_once() -> None:
     assert shown(difference(*changes)).startswith("* GPUs 0-1,3: power limit is 300 W, was 250 W\n* driver")
 
 
-def test_nothing_changed_is_said() -> None:
+def test_nothing_changed_is_reported() -> None:
     assert shown(difference()) == "Nothing changed.\nCompared with live: 3 facts.\n"
 
 
-def test_two_sources_that_tell_nothing_in_common_are_not_called_equal() -> None:
+def test_two_sources_that_show_nothing_in_common_are_not_called_equal() -> None:
     text = shown(difference(compared=0, one_sided=9))
     assert text.startswith("Nothing could be compared.")
     assert "Nothing changed" not in text
@@ -54,6 +54,6 @@ def test_a_long_change_is_folded() -> None:
     assert max(map(len, text.splitlines())) <= 60
 
 
-def test_markdown_has_a_list_or_says_that_nothing_changed() -> None:
+def test_markdown_has_a_list_or_states_that_nothing_changed() -> None:
     assert "\n- driver: a\\_b\n" in difference_markdown(difference(change("driver: a_b")))
     assert "\nNothing changed.\n" in difference_markdown(difference())

@@ -8,7 +8,7 @@ from gputopo.report.layout import text_of
 from gputopo.values.machine import Gpu, Machine, NvLink
 
 
-def test_the_same_reason_for_the_same_fact_on_all_gpus_is_said_once() -> None:
+def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> None:
     missing = {f"gpus[{i}].clocks_mhz.memory.now": "NOT_SUPPORTED" for i in range(8)}
     assert grouped_missing(missing) == {("GPUs 0-7", "NOT_SUPPORTED"): "memory clock (now)"}
     text = text_of(missing_view(Machine(source="live", missing=missing), 80))
@@ -49,7 +49,7 @@ def test_a_part_that_is_missing_as_a_whole_is_named_as_a_whole() -> None:
         ("gpus[0].some_new_fact", "GPU 0", "some new fact"),
     ],
 )
-def test_who_lacks_a_fact_and_which_is_said_in_words(path: str, subject: str, fact: str) -> None:
+def test_who_lacks_a_fact_and_which_is_reported_in_words(path: str, subject: str, fact: str) -> None:
     assert grouped_missing({path: "no"}) == {(subject, "no"): fact}
 
 
@@ -83,10 +83,10 @@ def test_any_path_and_reason_is_shown_without_breaking_the_page(missing: dict[st
     assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
-def test_a_whole_room_keeps_its_name() -> None:
+def test_a_whole_section_keeps_its_name() -> None:
     assert set(grouped_missing({"gpus": "none is shown"})) == {("GPUs", "none is shown")}
     assert set(grouped_missing({"nics": "none is shown"})) == {("NICs", "none is shown")}
-    assert set(grouped_missing({"host.kernel": "not told"})) == {("Host", "not told")}
+    assert set(grouped_missing({"host.kernel": "not reported"})) == {("Host", "not reported")}
 
 
 def fabric_of(*gpus: int | str, why: str) -> dict[str, str]:
@@ -100,14 +100,14 @@ def test_a_gpu_without_nvswitches_lacks_no_fabric(why: str) -> None:
     assert not_read(replace(box, missing=missing)) == {"gpus[0].fan_percent": why}
     some = fabric_of(0, why=why) | {"gpus[1].fabric.health": why}
     assert not_read(replace(box, missing=some)) == {"gpus[1].fabric.health": why}
-    text = {"gpus[0].fabric.state": why, "gpus[1].fabric.state": why, "gpus[*].fabric.health": "not told"}
+    text = {"gpus[0].fabric.state": why, "gpus[1].fabric.state": why, "gpus[*].fabric.health": "not reported"}
     assert not_read(replace(box, missing=text)) == {}
 
 
-def test_a_fabric_that_may_be_there_and_was_not_read_is_told() -> None:
+def test_a_fabric_that_may_be_there_and_was_not_read_is_reported() -> None:
     switch = Machine(source="x", gpus=(Gpu(index=0, nvlinks=(NvLink(link=0, remote_kind="switch"),)),))
     refused = replace(switch, missing=fabric_of(0, why="NOT_SUPPORTED"))
     assert not_read(refused) == refused.missing
     for why in ("FUNCTION_NOT_FOUND", "NO_PERMISSION", "the output does not mention it"):
-        told = Machine(source="x", gpus=(Gpu(index=0),), missing=fabric_of(0, why=why))
-        assert not_read(told) == told.missing
+        reported = Machine(source="x", gpus=(Gpu(index=0),), missing=fabric_of(0, why=why))
+        assert not_read(reported) == reported.missing

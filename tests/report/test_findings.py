@@ -46,7 +46,7 @@ def test_many_findings_are_counted_in_the_title() -> None:
     assert "\nFindings\n" in shown(Machine(source="live"), *found[:3])
 
 
-def test_what_was_seen_while_watching_says_what_could_not_be_seen() -> None:
+def test_what_was_seen_while_watching_states_what_could_not_be_seen() -> None:
     assert text_of(watched_view((), None, 80)) == "Seen while watching\n  None.\n"
     assert "Xid errors: NOT_SUPPORTED" in text_of(watched_view((LOST,), "NOT_SUPPORTED", 80))
 
@@ -56,24 +56,24 @@ def test_the_severity_has_its_colour() -> None:
     assert (severity.strip(), style) == ("error", SEVERITY_STYLES["error"])
 
 
-def test_a_machine_in_which_nothing_was_found_says_none() -> None:
+def test_a_machine_in_which_nothing_was_found_states_none() -> None:
     assert "\nFindings\n  None.\n" in shown(Machine(source="live"))
 
 
 def test_no_finding_is_no_pass_for_what_was_not_read() -> None:
-    machine = Machine(source="nvidia-smi topo", missing={"gpus[*].clocks_mhz": "not told"})
+    machine = Machine(source="nvidia-smi topo", missing={"gpus[*].clocks_mhz": "not reported"})
     words = "None in what was read. What was not read was not checked."
     assert f"\nFindings\n  {words}\n" in shown(machine)
     assert words in markdown(Inspection(machine=machine))
 
 
-def test_a_machine_without_an_nvidia_device_says_so_in_a_sentence() -> None:
+def test_a_machine_without_an_nvidia_device_reports_it_in_a_sentence() -> None:
     text = shown(Machine(source="live", driver=Driver(status="no_device")))
     assert "No NVIDIA device is on the PCI bus of this machine." in text
     assert "Topology" not in text
 
 
-def test_contradictions_show_what_every_source_said() -> None:
+def test_contradictions_show_what_every_source_reported() -> None:
     said = (Contradiction(fact="links[0-1].hop", said={"NVML": "PIX", "the PCI tree": "PXB"}),)
     text = shown(Machine(source="live", gpus=(Gpu(index=0),), contradictions=said))
     assert "links[0-1].hop  NVML: PIX; the PCI tree: PXB" in text

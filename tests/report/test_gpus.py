@@ -41,7 +41,7 @@ def test_tensorflow_does_not_count_a_lost_gpu() -> None:
 
 
 @pytest.mark.parametrize("silent", [machine(None, None), machine()])
-def test_a_capture_that_says_nothing_of_cuda_gets_no_line(silent: Machine) -> None:
+def test_a_capture_that_reports_nothing_of_cuda_gets_no_line(silent: Machine) -> None:
     assert list(index_rows(silent)) == []
     assert order_warning(silent) is None
 
@@ -72,11 +72,11 @@ def gpu(index: int = 0, pstate: str = "P0", mask: int = 0, load: int = 90, pcie:
         (Gpu(index=0, pcie=SLOW), True),
     ],
 )
-def test_a_low_generation_counts_only_on_a_gpu_that_was_seen_at_work(one: Gpu, sleeps: bool) -> None:
+def test_a_low_generation_counts_only_on_a_gpu_that_was_seen_under_load(one: Gpu, sleeps: bool) -> None:
     assert link_is_slow_while_idle(one) is sleeps
 
 
-def test_the_table_says_cannot_tell_of_the_idle_one_and_leaves_the_busy_one() -> None:
+def test_the_table_states_unknown_for_the_idle_one_and_leaves_the_busy_one() -> None:
     machine = Machine(source="x", gpus=(gpu(0), gpu(1, pstate="P8", load=0)))
     text = text_of(gpu_tables(machine, 78))
     assert "1/3*" in text

@@ -40,7 +40,7 @@ from gputopo.values.machine import (
         (Gpu(index=0, bar1_mib=MemoryMib(total=256), memory_mib=MemoryMib(total=8192)), "BAR1 of 256 MiB"),
     ],
 )
-def test_what_is_not_as_it_should_be_is_said(gpu: Gpu, words: str) -> None:
+def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
     said = list(health_words(gpu))
     assert len(said) == 1
     assert words in said[0]
@@ -68,12 +68,12 @@ def test_what_is_not_as_it_should_be_is_said(gpu: Gpu, words: str) -> None:
         ),
     ],
 )
-def test_a_gpu_that_is_as_it_should_be_or_tells_nothing_has_no_line(gpu: Gpu) -> None:
+def test_a_gpu_that_is_as_it_should_be_or_shows_nothing_has_no_line(gpu: Gpu) -> None:
     assert list(health_words(gpu)) == []
     assert health_view(Machine(source="x", gpus=(gpu,)), 80) == []
 
 
-def test_what_several_gpus_share_is_said_once() -> None:
+def test_what_several_gpus_share_is_reported_once() -> None:
     gpus = tuple(Gpu(index=n, persistence_mode=n == 2, compute_mode="prohibited") for n in range(4))
     assert health_rows(Machine(source="x", gpus=gpus)) == [
         ("GPU 0-3", "compute mode prohibited"),
@@ -121,7 +121,7 @@ def test_the_block_fits_the_screen(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_nvlinks_that_work_are_said_where_neither_matrix_nor_tree_shows_them() -> None:
+def test_nvlinks_that_work_are_reported_where_neither_matrix_nor_tree_shows_them() -> None:
     links = tuple(NvLink(link=number, active=True, gb_per_s=25.0) for number in range(12))
     machine = Machine(
         source="nvidia-smi nvlink", gpus=(Gpu(index=0, nvlinks=links), Gpu(index=1, nvlinks=links))

@@ -42,7 +42,7 @@ def test_a_row_with_nothing_in_it_is_left_out() -> None:
     assert "NIC0" not in text_of(aligned(Column("", ("GPU0", "NIC0")), [Column("CPUs", ("0-7", ""))]))
 
 
-def test_a_group_stays_together_if_a_block_has_room_for_it() -> None:
+def test_a_group_stays_together_if_a_block_has_space_for_it() -> None:
     a, b = Column("aaaa", ("1",)), Column("bbbb", ("2",))
     assert blocks([[a, a], [b, b]], 18) == [[a, a], [b, b]]
     assert blocks([[a, a], [b, b]], 24) == [[a, a, b, b]]

@@ -23,12 +23,12 @@ def shown(machine: Machine, width: int = 80) -> str:
 
 
 def row(machine: Machine, gpu: int, width: int = 200) -> list[str]:
-    """Gives the cells of a GPU's row in the one table of a wide screen."""
+    """Return the cells of a GPU's row in the one table of a wide screen."""
     lines = shown(machine, width).partition("\nGPUs\n")[2].splitlines()
     return next(line.split() for line in lines if line.split()[:1] == [str(gpu)])
 
 
-def test_the_host_is_told_in_a_few_lines() -> None:
+def test_the_host_is_reported_in_a_few_lines() -> None:
     host = Host(
         cpu_model="Intel Xeon",
         sockets=2,
@@ -78,12 +78,12 @@ def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:
     ]  # fmt: skip
 
 
-def test_a_fact_that_a_source_does_not_tell_is_a_dash() -> None:
+def test_a_fact_that_a_source_does_not_report_is_a_dash() -> None:
     gpus = (Gpu(index=0, name="card", pstate="P0"), Gpu(index=1, name="card"))
     assert row(Machine(source="x", gpus=gpus), 1) == ["1", "card", "-"]
 
 
-def test_a_column_of_which_nothing_is_told_is_left_out() -> None:
+def test_a_column_of_which_nothing_is_reported_is_left_out() -> None:
     text = shown(Machine(source="x", gpus=(Gpu(index=0, name="card"),), missing={"gpus[*].pstate": "no"}))
     assert "Name" in text
     assert "P-state" not in text
@@ -96,7 +96,7 @@ def test_a_lost_gpu_is_called_lost_in_its_row() -> None:
     assert row(Machine(source="live", gpus=gpus, missing=missing), 1) == ["1", "?", "LOST"]
 
 
-def test_card_and_slot_of_two_generations_are_told_apart() -> None:
+def test_card_and_slot_of_two_generations_are_distinguished() -> None:
     pcie = Pcie(gen_now=1, gen_max=3, gen_max_device=4, gen_max_host=3, limiting_hop="0000:00:01.0")
     text = shown(Machine(source="live", gpus=tuple(Gpu(index=i, pcie=pcie) for i in (0, 1, 3))))
     assert "card 4, slot 3: GPU 0-1,3" in text

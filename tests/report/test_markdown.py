@@ -20,7 +20,7 @@ def code_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def table_after(text: str, title: str) -> list[list[str]]:
-    """Gives the cells of the first table under a heading, without the line of dashes."""
+    """Return the cells of the first table under a heading, without the line of dashes."""
     body = text.partition(f"### {title}\n")[2].partition("### ")[0]
     rows = [line for line in body.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]

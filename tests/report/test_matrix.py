@@ -50,7 +50,7 @@ def test_nvlinks_stand_before_the_pcie_hop_as_in_nvidia_smi() -> None:
     assert table["GPU1", "GPU1"] == "X"
 
 
-def test_a_pair_that_nothing_is_known_of_is_a_question_mark_and_the_legend_says_so() -> None:
+def test_a_pair_that_nothing_is_known_of_is_a_question_mark_and_the_legend_reports_it() -> None:
     table = cells(machine(3, {(0, 1): Link(a=0, b=1)}))
     assert table["GPU0", "GPU1"] == table["GPU0", "GPU2"] == "?"
     assert "?     unknown" in shown(machine(2))
@@ -142,7 +142,7 @@ def peers(*links: Link) -> str:
     return text_of(peers_view(Machine(source="x", gpus=gpus, links=links), 78))
 
 
-def test_one_state_for_all_pairs_is_said_in_a_line() -> None:
+def test_one_state_for_all_pairs_is_reported_in_a_line() -> None:
     links = [Link(a=a, b=a + 1, p2p_read="OK", p2p_write="OK") for a in range(4)]
     assert peers(*links) == "Peer access  OK: all pairs\n"
 
@@ -154,19 +154,19 @@ def test_pairs_that_are_off_are_named_with_nvmls_word_and_the_reason() -> None:
         Link(a=1, b=2, p2p_read="CHIPSET_NOT_SUPPORTED", p2p_write="OK", p2p_reason="the chipset"),
     )
     assert "OK: GPUs 0 and 1" in text
-    told = " ".join(text.split())
-    assert "read CHIPSET_NOT_SUPPORTED, write OK: each of GPUs 0-1 with 2 (the" in told
+    reported = " ".join(text.split())
+    assert "read CHIPSET_NOT_SUPPORTED, write OK: each of GPUs 0-1 with 2 (the" in reported
 
 
-def test_a_direction_that_is_not_told_is_not_made_up() -> None:
+def test_a_direction_that_is_not_reported_is_not_made_up() -> None:
     assert peers(Link(a=0, b=1, p2p_read="OK")) == "Peer access  OK (read): GPUs 0 and 1\n"
 
 
-def test_nothing_is_said_where_nothing_is_told() -> None:
+def test_without_facts_no_line_is_shown() -> None:
     assert peers(Link(a=0, b=1)) == ""
 
 
-def test_very_many_pairs_are_told_in_short() -> None:
+def test_very_many_pairs_are_reported_in_short() -> None:
     links = [Link(a=a, b=b, p2p_read="NOT_SUPPORTED") for b in range(8) for a in range(b)]
     assert "NOT_SUPPORTED (read): any two of GPUs 0-7" in peers(*links, Link(a=7, b=8))
     assert re.search(r"pairs 0<->2, 0<->3, (?:.|\n)* and 15 more", peers(*links[1:], Link(a=7, b=8)))

@@ -60,7 +60,7 @@ def test_a_predicted_speed_comes_with_its_range() -> None:
         (Candidate(gpus=(0, 1), variable_update="independent"), "independent"),
     ],
 )
-def test_a_placement_is_said_in_words(candidate: Candidate, words: str) -> None:
+def test_a_placement_is_reported_in_words(candidate: Candidate, words: str) -> None:
     assert placement_in_words(candidate) == words
 
 

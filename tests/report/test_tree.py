@@ -26,7 +26,7 @@ def card(address: str, parent: str | None = None, **facts: Any) -> PciNode:
 
 
 def depth_of(text: str, words: str) -> int:
-    """Gives the column at which the words stand: deeper in the tree is farther to the right."""
+    """Return the column at which the words stand: deeper in the tree is farther to the right."""
     return next(line.index(words) for line in text.splitlines() if words in line)
 
 
@@ -97,7 +97,7 @@ def test_more_nvlinks_come_first() -> None:
 @pytest.mark.parametrize(
     ("state", "words"), [("P8", "gen 1 x16 of gen 4 under load"), ("P0", "gen 1 x16 of gen 4")]
 )
-def test_a_link_below_its_most_is_told_from_one_that_sleeps(state: str, words: str) -> None:
+def test_a_link_below_its_maximum_is_distinguished_from_an_idle_one(state: str, words: str) -> None:
     from gputopo.values.machine import Throttle, UtilizationPercent
 
     gpu = Gpu(

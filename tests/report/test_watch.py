@@ -24,33 +24,33 @@ MACHINE = Machine(
 )
 
 
-def recent(*moments: MachineSample) -> Recent:
+def recent(*samples: MachineSample) -> Recent:
     seen = Recent(MACHINE)
-    for moment in moments:
-        seen.add(moment)
+    for sample in samples:
+        seen.add(sample)
     return seen
 
 
-def shown(*moments: MachineSample, xid_reason: str | None = None, width: int = 79) -> str:
-    return text_of(watch_view(recent(*moments), xid_reason, 1.0, width))
+def shown(*samples: MachineSample, xid_reason: str | None = None, width: int = 79) -> str:
+    return text_of(watch_view(recent(*samples), xid_reason, 1.0, width))
 
 
 def row(text: str, gpu: int) -> list[str]:
     return next(line.split() for line in text.splitlines() if line.split()[:1] == [str(gpu)])
 
 
-def test_a_gpu_has_a_row_with_its_readings_and_why_it_is_held_down() -> None:
+def test_a_gpu_has_a_row_with_its_readings_and_why_it_is_throttled() -> None:
     text = shown(MachineSample(time_s=10.0, gpus=(BUSY, SILENT)))
     assert row(text, 3) == ["3", "98", "1771", "4004", "150", "71", "3", "x1", "█", "power", "limit"]
     assert row(text, 4) == ["4", "-", "-", "-", "-", "-", "-"]
 
 
-def test_the_screen_says_how_long_it_has_watched() -> None:
+def test_the_screen_states_how_long_it_has_watched() -> None:
     text = shown(MachineSample(time_s=10.0, gpus=(BUSY,)), MachineSample(time_s=22.0, gpus=(BUSY,)))
     assert text.startswith("Watching 1 GPU, every 1 s, for 12 s so far.")
 
 
-def test_sixteen_gpus_held_down_for_many_reasons_fit_80_columns() -> None:
+def test_sixteen_gpus_throttled_for_many_reasons_fit_80_columns() -> None:
     import msgspec
 
     samples = tuple(msgspec.structs.replace(BUSY, gpu=n, throttle_mask=0xFFFF) for n in range(16))
@@ -89,24 +89,24 @@ def test_a_pipe_gets_a_line_a_gpu_with_the_units() -> None:
     ("mask", "words"),
     [(None, ""), (0, ""), (1, ""), (0x45, "power limit, HOT"), (0x800, "0x800"), (-1, "")],
 )
-def test_reasons_are_told_in_a_word_or_two(mask: int | None, words: str) -> None:
+def test_reasons_are_reported_in_a_word_or_two(mask: int | None, words: str) -> None:
     assert throttle_in_short(mask) == words
 
 
-def test_the_picture_is_full_at_the_cards_maximum_and_a_gap_where_nothing_was_told() -> None:
+def test_the_picture_is_full_at_the_cards_maximum_and_a_gap_where_nothing_was_reported() -> None:
     assert sparkline([0, 885, None, 1771, 9999], 1771) == "▁▁ ▂█"
     assert sparkline([5, 10], None) == "▅█"
     assert sparkline([0, 0], 0) == "▁▁"
 
 
 @given(st.lists(st.none() | st.integers(-5, 5000)), st.none() | st.integers(0, 3000))
-def test_any_history_is_drawn_one_sign_a_moment(values: list[int | None], most: int | None) -> None:
+def test_any_history_is_drawn_one_sign_a_sample(values: list[int | None], most: int | None) -> None:
     drawn = sparkline(values, most)
     assert len(drawn) == len(values)
     assert [sign == " " for sign in drawn] == [value is None for value in values]
 
 
-def test_the_picture_keeps_the_last_moments_only() -> None:
+def test_the_picture_keeps_the_last_samples_only() -> None:
     seen = recent(*(MachineSample(time_s=n, gpus=(BUSY,)) for n in range(SHOWN + 9)))
     assert seen.sparkline(3) == "█" * SHOWN
     assert seen.sparkline(99) == ""

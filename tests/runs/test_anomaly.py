@@ -54,7 +54,7 @@ def test_a_slowed_tower_is_named_and_no_other(towers: int, lost: float) -> None:
 
 
 @pytest.mark.parametrize("towers", [2, 4, 8])
-def test_three_percent_under_is_nothing_to_tell(towers: int) -> None:
+def test_three_percent_under_is_nothing_to_report(towers: int) -> None:
     for seed in range(8):
         run = InventedRun(towers, slow={1: 0.03}, noise=Noise(own=0.03), seed=seed)
         assert named(check_run(run, count=200)) == []
@@ -122,7 +122,7 @@ def test_without_a_peer_the_check_is_not_made() -> None:
     assert not check.made
 
 
-def test_a_card_of_another_kind_is_no_peer_and_the_verdict_says_so() -> None:
+def test_a_card_of_another_kind_is_no_peer_and_the_verdict_reports_it() -> None:
     devices = (*gpu_devices(3, "GTX 1070"), Device(tower=3, device="/GPU:3", gpu=6, gpu_name="GTX 1080"))
     check = check_run(InventedRun(4, slow={0: 0.4, 1: 0.4, 2: 0.4}, noise=QUIET), devices=devices)
     assert named(check) == []
@@ -181,7 +181,7 @@ def test_a_wait_over_another_class_of_link_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize("part", ["weights", "compute"])
-def test_a_difference_that_time_marks_cannot_tell_names_nobody_and_the_verdict_says_so(part: str) -> None:
+def test_a_difference_that_time_marks_cannot_resolve_names_none_and_the_verdict_reports_it(part: str) -> None:
     alike = [msgspec.structs.replace(device, hop_to_variables=None) for device in cpu_devices(2)]
 
     def named_with(gap_s: float) -> AnomalyCheck:
@@ -195,7 +195,7 @@ def test_a_difference_that_time_marks_cannot_tell_names_nobody_and_the_verdict_s
     assert named(named_with(MARKS_RESOLUTION_S * 1.01)) == [0]
 
 
-def test_from_ten_milliseconds_on_five_percent_can_be_told() -> None:
+def test_from_ten_milliseconds_on_five_percent_can_be_detected() -> None:
     assert check_run(InventedRun(2)).verdict == "made"
     for compute_s, verdict in ((0.0099, "made, but"), (0.0101, "made")):
         steps = [step(number, [(0.0, compute_s)] * 2) for number in range(1, 41)]

@@ -155,13 +155,13 @@ def test_a_driver_that_names_the_maker_is_no_other_machine() -> None:
     assert key("GeForce GTX 1070") not in (None, key("GeForce GTX 1080"))
 
 
-def test_a_place_that_cannot_be_looked_into_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_looked_into_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read .*: File name too long") as error:
         history.latest(tmp_path / ("a" * 300) / history.FILE, MACHINE)
     assert "GPUTOPO_HOME" in error.value.hint
 
 
-def test_what_cannot_be_told_apart_is_not_filed(tmp_path: Path) -> None:
+def test_what_cannot_be_distinguished_is_not_filed(tmp_path: Path) -> None:
     for unknown in (Machine(source="p2p", gpus=(Gpu(index=0, name="A"),)), Machine(source="none")):
         assert history.fingerprint(unknown) is None
         with pytest.raises(InputError, match="cannot be identified"):
@@ -172,13 +172,13 @@ def test_what_cannot_be_told_apart_is_not_filed(tmp_path: Path) -> None:
 def test_what_identifies_is_not_filed(tmp_path: Path) -> None:
     path = tmp_path / history.FILE
     uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef"
-    told = session(1.0, notes=(f"copied on {uuid}",))
-    history.save(path, changed(MACHINE, 0, uuid=uuid), told, saved_at=0.0)
+    reported = session(1.0, notes=(f"copied on {uuid}",))
+    history.save(path, changed(MACHINE, 0, uuid=uuid), reported, saved_at=0.0)
     assert uuid.encode() not in path.read_bytes()
     assert history.latest(path, MACHINE) is not None
 
 
-def test_a_damaged_file_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / history.FILE
     path.write_bytes(b"no database at all, but long enough to look like one" * 40)
     before = path.read_bytes()
@@ -190,7 +190,7 @@ def test_a_damaged_file_is_told_and_left_as_it_is(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_file_whose_pages_were_overwritten_is_told_as_damaged(tmp_path: Path) -> None:
+def test_a_file_whose_pages_were_overwritten_is_reported_as_damaged(tmp_path: Path) -> None:
     path = tmp_path / history.FILE
     for number in range(40):
         history.save(path, MACHINE, bandwidth_of(2), saved_at=float(number))
@@ -220,7 +220,7 @@ def test_a_file_of_a_later_version_is_neither_read_nor_written(tmp_path: Path) -
         history.save(path, MACHINE, session(1.0), saved_at=0.0)
 
 
-def test_a_full_disk_is_told_in_one_line_and_what_was_there_stays(
+def test_a_full_disk_is_reported_in_one_line_and_what_was_there_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / history.FILE
@@ -243,14 +243,14 @@ def test_a_full_disk_is_told_in_one_line_and_what_was_there_stays(
     assert found.saved_at == 1.0
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write") as error:
         history.save(tmp_path / "file" / history.FILE, MACHINE, session(1.0), saved_at=0.0)
     assert "GPUTOPO_HOME" in error.value.hint
 
 
-def test_a_writer_that_waits_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_waits_too_long_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "WAIT_S", 0.0)
     path = tmp_path / history.FILE
     history.save(path, MACHINE, session(1.0), saved_at=0.0)

@@ -38,14 +38,14 @@ def test_an_input_that_is_slower_than_training_alone_is_the_bottleneck() -> None
     assert "bottleneck" in found.says
 
 
-def test_how_the_other_training_computed_is_told() -> None:
+def test_how_the_other_training_computed_is_reported() -> None:
     other = run("train", 100.0, spec={"precision": {"compute": "bf16"}, "variable_update": "replicated"})
     found = verdict(run("input", 50.0, PYTHON), [("/runs/1", other)])
     assert found is not None
     assert "100.0 of training alone (own towers, replicated, bf16)" in found.says
 
 
-def test_training_at_the_rate_of_its_input_waits_for_it_and_is_not_said_to_keep_up() -> None:
+def test_training_at_the_rate_of_its_input_waits_for_it_and_is_not_called_fast_enough() -> None:
     # A disk of 50 images/sec before devices that could do 100.
     earlier = [("/runs/2", run("input", 50.0, PYTHON)), ("/runs/1", run("train", 100.0))]
     found = verdict(run("train", 50.0, PYTHON, input_waited_share=0.5), earlier)
@@ -75,7 +75,7 @@ def test_training_is_judged_by_the_input_of_the_same_data_or_by_its_waiting_alon
     assert (alone.verdict, alone.headroom, alone.other) == ("enough", None, None)
 
 
-def test_few_steps_without_waiting_say_nothing_and_with_waiting_they_do() -> None:
+def test_few_steps_without_waiting_report_nothing_and_with_waiting_they_do() -> None:
     # Some batches were ready before the first counted step.
     assert verdict(run("train", 100.0, PYTHON, input_waited_share=0.0, steps=9), []) is None
     found = verdict(run("train", 100.0, PYTHON, input_waited_share=0.3, steps=2), [])
@@ -83,7 +83,7 @@ def test_few_steps_without_waiting_say_nothing_and_with_waiting_they_do() -> Non
     assert found.verdict == "input"
 
 
-def test_a_run_that_did_not_tell_its_waiting_is_not_judged() -> None:
+def test_a_run_that_did_not_report_its_waiting_is_not_judged() -> None:
     assert verdict(run("train", 100.0, PYTHON), [("/runs/1", run("input", 900.0, PYTHON))]) is None
 
 
@@ -164,6 +164,6 @@ def test_training_is_judged_by_its_waiting_and_not_by_its_own_rate(
     assert found.headroom == (None if alone is None else alone / 100)
 
 
-def test_an_input_that_is_fast_only_when_it_is_alone_is_said_to_share_the_cores() -> None:
-    assert "alone it gave 300.0 images/sec, beside training 100.0" in judge_waiting(0.4, 100.0, 300.0).says
+def test_an_input_that_is_fast_only_when_it_is_alone_is_reported_to_share_the_cores() -> None:
+    assert "alone it reached 300.0 images/sec, during training 100.0" in judge_waiting(0.4, 100.0, 300.0).says
     assert "share the cores" not in judge_waiting(0.4, 100.0, 110.0).says

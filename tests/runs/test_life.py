@@ -34,7 +34,7 @@ EVENTS: tuple[Event, ...] = (
 )
 
 
-def test_what_was_kept_and_noticed_is_told_once() -> None:
+def test_what_was_kept_and_noticed_is_reported_once() -> None:
     life = Life()
     for event in EVENTS:
         life.add(event)
@@ -48,8 +48,8 @@ def test_what_was_kept_and_noticed_is_told_once() -> None:
 
 
 def test_a_result_holds_them_and_its_report_shows_them() -> None:
-    told = list(stream(cpu_devices(2), InventedRun(2).steps(30)))
-    result = summarise([*told[:-1], *EVENTS, told[-1]])
+    reported = list(stream(cpu_devices(2), InventedRun(2).steps(30)))
+    result = summarise([*reported[:-1], *EVENTS, reported[-1]])
     text = " ".join("".join(piece for piece, _ in line) for line in run_report(result, 120))
     text = " ".join(text.split())
     for words in (
@@ -78,6 +78,6 @@ def test_steps_and_memory_are_no_news_and_a_failure_is() -> None:
     assert news(lost) == "killed: by SIGKILL"
 
 
-def test_a_loss_that_is_lost_in_the_warm_up_says_so() -> None:
+def test_a_loss_that_is_lost_in_the_warm_up_reports_it() -> None:
     lost = LossNotFinite(time_s=1.0, step=-3, value="inf", towers=(1,))
     assert news(lost) == "the loss is inf from the warm-up on (tower 1); training continues"

@@ -60,7 +60,7 @@ def test_values_never_weigh_more_than_they_are(values: list[float]) -> None:
     assert math.isfinite(time)
 
 
-def test_the_bound_holds_as_often_as_it_says() -> None:
+def test_the_bound_holds_as_often_as_stated() -> None:
     # 400 series of 15 values with the median 0 and long tails; at 5 % some 20 bounds may be above it.
     rng = random.Random(11)
     above = sum(lower_bound([rng.gauss(0, 1) ** 3 for _ in range(15)], 0.05) > 0 for _ in range(400))

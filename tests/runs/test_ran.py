@@ -15,7 +15,7 @@ def json_of(**changes: object) -> dict[str, Any]:
     return found
 
 
-def test_a_plain_run_is_told_in_its_parts() -> None:
+def test_a_plain_run_is_reported_in_its_parts() -> None:
     assert what_ran(json_of()) == {
         "task": "train",
         "trainer": "own towers",
@@ -30,14 +30,14 @@ def test_a_plain_run_is_told_in_its_parts() -> None:
     }
 
 
-def test_a_reduction_is_told_by_what_adds() -> None:
+def test_a_reduction_is_reported_by_what_adds() -> None:
     ran = what_ran(json_of(variable_update="replicated", ps_device=None, all_reduce="ring#2"))
     assert (ran["all_reduce"], ran["grad_reduce"]) == ("ring#2", "mean")
     assert "ring of copies" in ran["all_reduce_by"]
     assert ran["variables"] == "a copy on each device"
 
 
-def test_a_strategy_with_copies_says_how_gradients_count() -> None:
+def test_a_strategy_with_copies_states_how_gradients_count() -> None:
     ran = what_ran(json_of(strategy="mirrored", variable_update="replicated", ps_device=None))
     assert ran["grad_reduce"] == "mean"
     assert "all_reduce" not in ran
@@ -60,18 +60,18 @@ def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
         (Exchange(transfer="fp16"), "float16"),
     ],
 )
-def test_what_the_exchange_has_beside_the_plain_form_is_told(exchange: Exchange, words: str) -> None:
-    (told,) = exchange_words(json_of(exchange=exchange))
-    assert words in told
+def test_what_the_exchange_has_beside_the_plain_form_is_reported(exchange: Exchange, words: str) -> None:
+    (reported,) = exchange_words(json_of(exchange=exchange))
+    assert words in reported
 
 
-def test_groups_are_told_where_they_are_used() -> None:
+def test_groups_are_reported_where_they_are_used() -> None:
     groups = Exchange(groups=((0, 1), (2, 3)))
     assert exchange_words(json_of(exchange=groups)) == []
     assert exchange_words(json_of(exchange=groups, all_reduce="hierarchical")) == ["groups 0,1 | 2,3"]
 
 
-def test_other_tasks_and_trainers_are_told_as_what_they_are() -> None:
+def test_other_tasks_and_trainers_are_reported_as_what_they_are() -> None:
     assert what_ran(json_of(method="kuza55"))["trainer"] == "method kuza55"
     assert what_ran(json_of(strategy="mirrored"))["trainer"] == "strategy mirrored"
     assert "variables" not in what_ran(json_of(strategy="mirrored"))
@@ -81,7 +81,7 @@ def test_other_tasks_and_trainers_are_told_as_what_they_are() -> None:
     assert not {"optimizer", "grad_reduce", "trainer"} & set(forward)
 
 
-def test_the_loss_scale_belongs_to_fp16_and_data_tell_where_they_come_from() -> None:
+def test_the_loss_scale_belongs_to_fp16_and_data_show_where_they_come_from() -> None:
     scaled = json_of(precision=Precision(compute="fp16", auto_loss_scale=True))
     assert what_ran(scaled)["loss_scale"] == "auto"
     real = json_of(data=Data(folder="/d", name="imagenet", distortions=True))
@@ -94,10 +94,10 @@ def test_the_loss_scale_belongs_to_fp16_and_data_tell_where_they_come_from() -> 
 
 
 @pytest.mark.parametrize("source", get_args(DataSource))
-def test_a_keras_method_is_not_said_to_have_its_examples_on_the_device(source: DataSource) -> None:
-    told = what_ran(json_of(method="kuza55", data=Data(source=source)))["data"]
-    assert "on the device" not in told
-    assert told.endswith(", one batch on the host")
+def test_a_keras_method_is_not_reported_to_have_its_examples_on_the_device(source: DataSource) -> None:
+    reported = what_ran(json_of(method="kuza55", data=Data(source=source)))["data"]
+    assert "on the device" not in reported
+    assert reported.endswith(", one batch on the host")
 
 
 JSON = st.recursive(
@@ -111,5 +111,5 @@ NAMES = st.sampled_from(
 
 
 @given(spec=st.dictionaries(NAMES, JSON))
-def test_a_spec_of_any_shape_can_be_told(spec: dict[str, Any]) -> None:
+def test_a_spec_of_any_shape_can_be_described(spec: dict[str, Any]) -> None:
     assert isinstance(what_ran(spec), dict)

@@ -82,19 +82,19 @@ def test_noise_alone_is_steady_soon(seed: int, share: float) -> None:
 @given(times=st.lists(st.floats(0.0, 1e6), max_size=100))
 def test_any_trace_gives_a_prefix_that_leaves_enough_or_none(times: list[float]) -> None:
     found = steady_from(times)
-    told = steady(times)
-    assert told.steps == found
-    assert told.says
+    reported = steady(times)
+    assert reported.steps == found
+    assert reported.says
     if found is not None:
         assert 0 <= found <= len(times) - MIN_STEPS + 2
-        assert told.seconds == pytest.approx(sum(times[:found]))
+        assert reported.seconds == pytest.approx(sum(times[:found]))
 
 
-def test_too_few_steps_are_told_as_not_looked_at() -> None:
-    assert steady([1.0] * (MIN_STEPS - 1)).says.startswith("not looked for")
+def test_too_few_steps_are_reported_as_not_looked_at() -> None:
+    assert steady([1.0] * (MIN_STEPS - 1)).says.startswith("not determined")
 
 
-def test_a_run_that_still_changes_is_told_so() -> None:
+def test_a_run_that_still_changes_is_reported() -> None:
     assert steady([1.0 + number for number in range(50)]).says.startswith("not found")
 
 

@@ -63,7 +63,7 @@ def test_each_device_gets_its_medians_and_its_own_pace() -> None:
     assert (fast.batch_size, slow.device.gpu) == (8, 1)
 
 
-def test_what_the_events_told_is_in_the_result() -> None:
+def test_what_the_events_reported_is_in_the_result() -> None:
     result = summarise(EVENTS)
     assert (result.status, result.exit_code, result.failure) == ("complete", 0, None)
     assert (result.steps, result.warmup_steps, result.images) == (40, 2, 40 * 32)
@@ -87,17 +87,17 @@ def test_a_complete_run_has_the_anomalies_that_its_steps_show() -> None:
     assert [row.anomaly for row in result.devices] == [None, None, slow.says, None]
 
 
-def test_an_anomaly_that_was_told_keeps_its_time_and_is_not_doubled() -> None:
+def test_an_anomaly_that_was_reported_keeps_its_time_and_is_not_doubled() -> None:
     (slow,) = find_anomalies(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)]).anomalies
-    told = slow.event(BEGAN_S + 99)
-    assert summarise([*EVENTS[:-1], told, EVENTS[-1]]).anomalies == (told,)
+    reported = slow.event(BEGAN_S + 99)
+    assert summarise([*EVENTS[:-1], reported, EVENTS[-1]]).anomalies == (reported,)
 
 
-def test_a_told_anomaly_stands_where_the_steps_are_lost() -> None:
+def test_a_reported_anomaly_stands_where_the_steps_are_lost() -> None:
     (slow,) = find_anomalies(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)]).anomalies
-    told = slow.event(5.0)
-    result = summarise([EVENTS[0], told])
-    assert result.anomalies == (told,)
+    reported = slow.event(5.0)
+    result = summarise([EVENTS[0], reported])
+    assert result.anomalies == (reported,)
     assert result.anomaly_check.startswith("not made: too few steps")
 
 
@@ -170,7 +170,7 @@ def test_a_run_whose_events_just_stop_is_unfinished() -> None:
 
 
 def test_the_last_word_on_how_the_run_ended_counts() -> None:
-    # A disk that takes no more at the very end: the launcher says again how it ended.
+    # A disk that takes no more at the very end: the launcher repeats how it ended.
     full = failed("disk_full", 3)
     result = summarise([*EVENTS, full, RunFinished(time_s=9.0, status="failed", exit_code=3, wall_s=1.0)])
     assert (result.status, result.exit_code, result.failure) == ("failed", 3, full)
@@ -182,7 +182,7 @@ def test_no_events_at_all_are_a_result_too() -> None:
     assert result.anomaly_check == "not made: no devices are known"
 
 
-def test_a_lost_loss_is_told_once_with_the_step_it_began() -> None:
+def test_a_lost_loss_is_reported_once_with_the_step_it_began() -> None:
     steps = [step(n, [(0.0, 1.0)], loss=None if n >= 3 else 2.0) for n in range(1, 8)]
     result = summarise(stream(cpu_devices(1), steps))
     assert (result.first_loss, result.last_loss) == (2.0, None)
@@ -223,7 +223,7 @@ def test_events_one_by_one_give_what_they_give_together() -> None:
     assert summary.result() == summarise(EVENTS)
 
 
-def test_replicas_that_were_compared_are_told() -> None:
+def test_replicas_that_were_compared_are_reported() -> None:
     events = [event for event in EVENTS if not isinstance(event, ReplicasCompared)]
     assert summarise(events).replica_difference is None
     drifted = ReplicasCompared(time_s=1.0, largest_difference=0.25)
@@ -234,7 +234,7 @@ def test_a_model_that_was_never_built_has_no_parameters() -> None:
     assert summarise([event for event in EVENTS if not isinstance(event, ModelBuilt)]).parameters is None
 
 
-def test_the_warm_up_that_the_steps_show_is_told_beside_the_one_that_was_left_out() -> None:
+def test_the_warm_up_that_the_steps_show_is_reported_beside_the_one_that_was_left_out() -> None:
     slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
     even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
     result = summarise(stream(cpu_devices(2), [*slow, *even]))
@@ -243,13 +243,13 @@ def test_the_warm_up_that_the_steps_show_is_told_beside_the_one_that_was_left_ou
     assert result.counted_s == pytest.approx(8 * 0.3 + 40 * 0.1)
 
 
-def test_too_few_steps_tell_no_warm_up() -> None:
+def test_too_few_steps_show_no_warm_up() -> None:
     result = summarise(stream(cpu_devices(2), RUN.steps(5)))
     assert (result.steady_steps, result.steady_s) == (None, None)
-    assert result.steady.startswith("not looked for")
+    assert result.steady.startswith("not determined")
 
 
-def test_the_batch_is_told_of_a_device_and_of_all() -> None:
+def test_the_batch_is_reported_of_a_device_and_of_all() -> None:
     result = summarise(EVENTS)
     assert (result.batch_size, result.global_batch_size) == (8, 32)
 
@@ -272,17 +272,17 @@ def test_the_input_alone_has_no_slow_device() -> None:
     assert (found.anomalies, found.anomaly_check[:8]) == ((), "not made")
 
 
-def test_the_share_of_waiting_is_of_the_counted_steps_that_tell_it() -> None:
+def test_the_share_of_waiting_is_of_the_counted_steps_that_show_it() -> None:
     steps = [step(n, [(0.0, 0.1)] * 2) for n in range(5)]
-    told = [
+    reported = [
         msgspec.structs.replace(one, seconds=0.2, waited_s=waited)
         for one, waited in zip(steps, (0.2, 0.1, 0.0, None, 0.1), strict=True)
     ]
-    assert summarise(stream(cpu_devices(2), told)).input_waited_share == pytest.approx(1 / 3)
+    assert summarise(stream(cpu_devices(2), reported)).input_waited_share == pytest.approx(1 / 3)
     assert summarise(stream(cpu_devices(2), steps)).input_waited_share is None
 
 
-def test_what_the_model_assumes_is_said_with_the_result() -> None:
+def test_what_the_model_assumes_is_reported_with_the_result() -> None:
     built = [
         ModelBuilt(time_s=1.0, parameters=1, parameter_bytes=4, import_s=1.0, build_s=1.0, says=("assumed",))
         if isinstance(event, ModelBuilt)
@@ -295,5 +295,7 @@ def test_what_the_model_assumes_is_said_with_the_result() -> None:
 def test_a_loss_beyond_all_numbers_is_called_infinite() -> None:
     lost = [step(n, [(0.0, 0.1)] * 2, loss=None) for n in range(1, 9)]
     *events, end = stream(cpu_devices(2), lost)
-    told = LossNotFinite(time_s=1.0, step=1, value="inf", towers=(0,))
-    assert any("The loss is infinite from step 1 on" in said for said in summarise([*events, told, end]).says)
+    reported = LossNotFinite(time_s=1.0, step=1, value="inf", towers=(0,))
+    assert any(
+        "The loss is infinite from step 1 on" in said for said in summarise([*events, reported, end]).says
+    )

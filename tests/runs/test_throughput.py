@@ -14,15 +14,15 @@ def test_the_five_figures_of_four_steps() -> None:
     # 16 images in 1, 2, 2 and 4 s; speeds 16, 8, 8, 4. Between the steps 1 s passes in all.
     for number, seconds, time_s in [(1, 1.0, 101.0), (2, 2.0, 103.0), (3, 2.0, 106.0), (4, 4.0, 110.0)]:
         running.add(step(number, [(0, 1), (0, 1)], seconds=seconds, time_s=time_s))
-    told = running.throughput()
-    assert told is not None
-    assert told.mean == pytest.approx(16 / 2.25)
+    reported = running.throughput()
+    assert reported is not None
+    assert reported.mean == pytest.approx(16 / 2.25)
     # Speeds' mean 9, squared deviations 49 + 1 + 1 + 25 = 76; sqrt(76 / 4) / sqrt(4).
-    assert told.uncertainty == pytest.approx((76 / 4) ** 0.5 / 2)
+    assert reported.uncertainty == pytest.approx((76 / 4) ** 0.5 / 2)
     # Median 8; deviations 8, 0, 0, 4: their median is 2.
-    assert told.median == 8
-    assert told.jitter == pytest.approx(1.4826 * 2)
-    assert told.total == pytest.approx(64 / 10)
+    assert reported.median == 8
+    assert reported.jitter == pytest.approx(1.4826 * 2)
+    assert reported.total == pytest.approx(64 / 10)
     assert running.now == pytest.approx(4)
 
 

@@ -166,7 +166,7 @@ def nodes_of(number: int, place: Place) -> list[PciNode]:
 def expected_hop(a: Place, b: Place) -> Hop:
     if a[:2] != b[:2]:
         return Hop.SYS if a[0] != b[0] else Hop.NODE
-    # The first switch hangs on its root port alone, so only its number within the port tells two apart.
+    # The first switch is alone on its root port, so only its number within the port distinguishes two.
     shared = sum(1 for i in range(1, 4) if len(a[3]) >= i <= len(b[3]) and a[3][:i] == b[3][:i])
     if a[2] != b[2] or shared == 0:
         return Hop.PHB
@@ -177,10 +177,10 @@ def expected_hop(a: Place, b: Place) -> Hop:
 
 
 @given(places)
-def test_any_tree_of_switches_gives_the_class_that_the_switches_between_say(
+def test_any_tree_of_switches_gives_the_class_that_the_switches_between_determine(
     given_places: Sequence[Place],
 ) -> None:
-    # One switch below each root port: a second one cannot hang on the same port.
+    # One switch below each root port: a second one cannot be on the same port.
     fixed = [
         (numa, root, port, (0, *switches[1:]) if switches else ())
         for numa, root, port, switches in given_places

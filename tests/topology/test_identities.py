@@ -63,7 +63,7 @@ def test_the_forms_that_identities_have_are_left_out(text: str, kept: str) -> No
         "pci0000:00",
     ],
 )
-def test_what_tells_of_the_machine_stays(text: str) -> None:
+def test_what_describes_the_machine_stays(text: str) -> None:
     assert scrubbed(text) == text
 
 

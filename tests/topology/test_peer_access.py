@@ -117,13 +117,13 @@ def test_bridges_with_acs_count_between_gpus_and_not_at_the_root() -> None:
 def test_a_cause_stands_before_the_words_for_a_code_and_those_before_an_unknown_cause() -> None:
     pairs = (
         pair(0, 1, **OFF),
-        pair(0, 2, p2p_reason="told", **OFF),
-        pair(1, 3, p2p_reason="told", **CHIPSET),
+        pair(0, 2, p2p_reason="reported", **OFF),
+        pair(1, 3, p2p_reason="reported", **CHIPSET),
     )
     filled = with_reasons(all_of(*pairs)(sound(4)))
     reasons = {(link.a, link.b): link.p2p_reason for link in filled.links}
     assert reasons[0, 1] == "unknown cause"
-    assert reasons[0, 2] == "told"
+    assert reasons[0, 2] == "reported"
     assert "chipset" in (reasons[1, 3] or "")
     assert reasons[2, 3] is None
     assert with_reasons(filled) == filled

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.values.all_reduce import MOST_PARTS, NAMES, PATTERN, Reduction, parse, require
+from gputopo.values.all_reduce import MAX_PARTS, NAMES, PATTERN, Reduction, parse, require
 from gputopo.values.errors import UsageError
 
 
@@ -40,7 +40,7 @@ def test_names_parts_and_the_names_of_tf_cnn_benchmarks_are_understood(
         ("ring#-1", "no number of parts", "1 to 64"),
         ("ring#2#2", "no number of parts", "1 to 64"),
         ("ring#²", "no number of parts", "1 to 64"),
-        (f"ring#{MOST_PARTS + 1}", "no number of parts", "1 to 64"),
+        (f"ring#{MAX_PARTS + 1}", "no number of parts", "1 to 64"),
         ("nccl/xring", "joins several", "one of copy"),
         ("pscpu:2k:xring", "joins several", "one of copy"),
     ],
@@ -61,7 +61,7 @@ def test_any_text_is_a_reduction_or_refused_in_words(text: str) -> None:
     assert parse(found.written) == found
 
 
-@given(st.sampled_from(NAMES), st.integers(1, MOST_PARTS))
+@given(st.sampled_from(NAMES), st.integers(1, MAX_PARTS))
 def test_what_is_written_is_read_back_and_fits_the_pattern_of_plans(name: str, parts: int) -> None:
     one = Reduction(name, parts if name in ("ring", "pscpu", "psgpu") else 1)
     assert parse(one.written) == one

@@ -1,4 +1,4 @@
-"""Every field says what it is: its words, unit, names and whether it passes."""
+"""Every field declares what it is: its words, unit, names and whether it passes."""
 
 import msgspec
 import pytest

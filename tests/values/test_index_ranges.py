@@ -1,4 +1,4 @@
-"""Indices and pairs in few words: what is said is just what is meant, and a pair never reads as a range."""
+"""Indices and pairs in few words: the words name exactly the indices, and a pair never reads as a range."""
 
 import re
 from itertools import combinations, product
@@ -26,7 +26,7 @@ some_pairs = st.sets(st.tuples(gpus, gpus).filter(lambda pair: pair[0] < pair[1]
         ([(a, a + 1) for a in range(0, 12, 2)], "pairs 0<->1, 2<->3, 4<->5, 6<->7 and 2 more"),
     ],
 )
-def test_pairs_are_told_as_what_they_are_together(pairs: list[Pair], words: str) -> None:
+def test_pairs_are_reported_as_what_they_are_together(pairs: list[Pair], words: str) -> None:
     assert pairs_in_words(pairs) == words
 
 
@@ -46,8 +46,8 @@ def read_back(words: str) -> set[Pair]:
 
 
 @given(some_pairs)
-def test_what_is_said_is_just_what_is_meant(pairs: set[Pair]) -> None:
-    assert read_back(pairs_in_words(pairs, most=100)) == pairs
+def test_the_words_name_exactly_the_pairs(pairs: set[Pair]) -> None:
+    assert read_back(pairs_in_words(pairs, max_named=100)) == pairs
 
 
 @given(st.sets(st.integers(0, 30)))

@@ -24,7 +24,7 @@ def test_what_is_written_reads_back_the_same() -> None:
         assert schema.decode(text, Machine, origin="x") == BOX
 
 
-def test_the_kind_of_a_document_is_told_without_reading_it_whole() -> None:
+def test_the_kind_of_a_document_is_reported_without_reading_it_whole() -> None:
     assert schema.schema_of(schema.encode(BOX)) == "gputopo.machine/1"
     for other in ("[]", "7", "{}", "", '{"schema": 7}', b"\xff"):
         assert schema.schema_of(other) is None
@@ -52,11 +52,11 @@ def test_unknown_fields_are_ignored() -> None:
         ('{"source": "li', "is not complete JSON", "copy the file again"),
         ("", "is not complete JSON", "copy the file again"),
         (b"\xff\xfe", "is not", ""),
-        ('{"source": 3}', "is not a valid gputopo.machine/1", "make the file anew"),
-        ("[]", "is not a valid gputopo.machine/1", "make the file anew"),
+        ('{"source": 3}', "is not a valid gputopo.machine/1", "write the file again"),
+        ("[]", "is not a valid gputopo.machine/1", "write the file again"),
     ],
 )
-def test_a_document_that_cannot_be_read_says_why(text: str | bytes, what: str, hint: str) -> None:
+def test_a_document_that_cannot_be_read_states_why(text: str | bytes, what: str, hint: str) -> None:
     with pytest.raises(InputError) as caught:
         schema.decode(text, Machine, origin="box.json")
     assert "box.json" in caught.value.what

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from gputopo.values.machine import Machine
 
 # Far above any link or memory of one GPU (HBM4 boards stay below 25 000 GB/s): a larger number is no reading.
-MOST_GB_PER_S = 100_000.0
-MOST_US = 10_000_000.0  # ten seconds for one small copy
-MOST_DEVICES = 1024
+MAX_GB_PER_S = 100_000.0
+MAX_US = 10_000_000.0  # ten seconds for one small copy
+MAX_DEVICES = 1024
 
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _AT_END = re.compile(r"(?<!\S)\d{1,15}(?:\.(\d{0,12}))?\Z", re.ASCII)
@@ -41,12 +41,12 @@ def without_cut_number(text: str) -> str:
     return f"{text[: last.start()]}?"
 
 
-def positive(word: str, most: float = MOST_GB_PER_S) -> float | None:
-    """Read a number above zero and at most `most`; None for anything else, so also for nan and inf."""
+def positive(word: str, limit: float = MAX_GB_PER_S) -> float | None:
+    """Read a number above zero and at most `limit`; None for anything else, so also for nan and inf."""
     if _NUMBER.fullmatch(word) is None:
         return None
     value = float(word)
-    return value if 0 < value <= most else None
+    return value if 0 < value <= limit else None
 
 
 def is_empty(word: str) -> bool:
@@ -61,7 +61,7 @@ def is_zero(word: str) -> bool:
 
 def devices(words: list[str]) -> tuple[int, ...] | None:
     """Read the device numbers of a header, rising; None if the words are anything else."""
-    if not words or len(words) > MOST_DEVICES or not all(map(_is_index, words)):
+    if not words or len(words) > MAX_DEVICES or not all(map(_is_index, words)):
         return None
     numbers = tuple(int(word) for word in words)
     return numbers if all(a < b for a, b in itertools.pairwise(numbers)) else None

@@ -17,7 +17,7 @@ from typing import Literal
 
 from gputopo.captures import places
 from gputopo.captures.bandwidth import peer_links
-from gputopo.captures.bandwidth.matrix_rows import MOST_US, is_empty, is_zero, positive
+from gputopo.captures.bandwidth.matrix_rows import MAX_US, is_empty, is_zero, positive
 from gputopo.captures.places import ALL_GPUS, HOST, Device
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
 from gputopo.values.machine import Driver, Machine
@@ -86,12 +86,12 @@ def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
         return [(row, " ".join(words)) for row, words in matrix.rows.items()]
     strange: list[tuple[int, str]] = []
     absent = 0
-    most = MOST_US * _NS_PER_US if "latency" in matrix.test else 1e5
+    limit = MAX_US * _NS_PER_US if "latency" in matrix.test else 1e5
     between = matrix.test.startswith("device_to_device")
     report.columns.update(matrix.columns, matrix.rows if between else ())
     for row, words in matrix.rows.items():
         for column, word in zip(matrix.columns, words, strict=True):
-            value = positive(word, most)
+            value = positive(word, limit)
             if value is not None and not (between and row == column):
                 report.samples.append(_sample(report, matrix, row, column, value))
             elif is_empty(word) or is_zero(word):

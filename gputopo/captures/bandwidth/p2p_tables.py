@@ -21,7 +21,7 @@ SOURCE = "p2pBandwidthLatencyTest"
 
 # Two directions of a pair together: more than one PCIe 5.0 x16 link carries one way (32 GT/s x 16 lanes,
 # 128b/130b encoded).
-_ONE_WAY_MOST_GB_PER_S = 64.0
+_MAX_ONE_DIRECTION_GB_PER_S = 64.0
 
 
 _DOUBLED_NOTE = (
@@ -194,10 +194,10 @@ def _kind_without_heading(table: Table, notes: list[str]) -> Kind:
     if table.kind == "latency":
         return "latency"
     between = [value for (a, b), value in table.cells.items() if a != b]
-    both = bool(between) and min(between) > _ONE_WAY_MOST_GB_PER_S
+    both = bool(between) and min(between) > _MAX_ONE_DIRECTION_GB_PER_S
     meant = "both directions together" if both else "one direction"
     notes.append(
         f"{SOURCE}: a matrix has lost its heading; it is taken as P2P=Enabled, {meant}, "
-        f"since its pairs are {'above' if both else 'not above'} {_ONE_WAY_MOST_GB_PER_S:g} GB/s"
+        f"since its pairs are {'above' if both else 'not above'} {_MAX_ONE_DIRECTION_GB_PER_S:g} GB/s"
     )
     return "bidirectional" if both else "p2p_direct"

@@ -6,7 +6,7 @@
 import re
 
 from gputopo.captures.bandwidth import p2p_tables
-from gputopo.captures.bandwidth.matrix_rows import MOST_US, Read, devices, is_empty, plain, positive, row
+from gputopo.captures.bandwidth.matrix_rows import MAX_US, Read, devices, is_empty, plain, positive, row
 from gputopo.captures.bandwidth.p2p_tables import Found, Table, Version
 from gputopo.captures.places import Device
 from gputopo.values.bandwidth import Kind
@@ -159,7 +159,7 @@ def _add_row(table: Table, line: str, found: Found) -> bool:
     whole = True
     table.rows.add(index)
     for column, word in zip(table.columns, words, strict=True):
-        value = positive(word, MOST_US) if table.kind in ("latency", None) else positive(word)
+        value = positive(word, MAX_US) if table.kind in ("latency", None) else positive(word)
         if value is not None:
             table.cells[index, column] = value
         elif not is_empty(word):

@@ -20,8 +20,8 @@ _WORDS = re.compile(
     r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b", re.I
 )
 _HINT = "copy the whole output of the program again"
-_MOST_UNREAD = 200
-# Lines that say nothing of the machine: fences, headings, prompts, commands, where something was left out.
+_MAX_UNREAD = 200
+# Lines without information on the machine: fences, headings, prompts, commands, where something was left out.
 _NOISE = re.compile(
     r"^(?:\W*(?:text|console|bash|sh(?:ell)?)?\W*|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"
     r"|(?:\(\w+\) )?\S+@\S*[$#].*"
@@ -50,7 +50,7 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
     understood: frozenset[int] = frozenset()
     for program in _programs(whole):
         read = program.read(whole, origin=origin)
-        if _tells(read.machine):
+        if _has_results(read.machine):
             machines.append(read.machine)
             understood |= read.understood
     if not machines:
@@ -67,7 +67,7 @@ def with_unread(machine: Machine, rest: str) -> Machine:
         for number, line in enumerate(rest.splitlines(), 1)
         if plain(line) and _NOISE.match(line.strip()[:200]) is None
     ]
-    return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MOST_UNREAD]))
+    return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MAX_UNREAD]))
 
 
 def _programs(text: str) -> list[ModuleType]:
@@ -79,6 +79,6 @@ def _programs(text: str) -> list[ModuleType]:
     return [program for program in (p2p_test, bandwidth_test, nvbandwidth_text) if program.recognise(text)]
 
 
-def _tells(machine: Machine) -> bool:
+def _has_results(machine: Machine) -> bool:
     found = machine.bandwidth
     return bool(machine.links or (found and (found.samples or found.failures or found.not_measured)))

@@ -71,7 +71,7 @@ def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Mach
     if None not in named and len(set(named)) == len(single):
         new = [number for number in named if number is not None]
         how = "the number in its file's name"
-    elif len(single) < 2 or are_of_one_gpu([_told(machines[position]) for position in single]):
+    elif len(single) < 2 or are_of_one_gpu([_name_and_samples(machines[position]) for position in single]):
         return given
     else:
         new = list(range(len(single)))
@@ -90,7 +90,7 @@ def _number_in(source: str) -> int | None:
     return int(found[-1]) if found else None
 
 
-def _told(machine: Machine) -> tuple[str | None, Sequence[Sample]]:
+def _name_and_samples(machine: Machine) -> tuple[str | None, Sequence[Sample]]:
     return machine.gpus[0].name, machine.bandwidth.samples if machine.bandwidth else ()
 
 

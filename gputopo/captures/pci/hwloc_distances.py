@@ -11,7 +11,7 @@ from gputopo.values.machine import Gpu
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-_MOST_ENDS = 512
+_MAX_ENDS = 512
 # MB/s of one NVLink in one direction, by the cards that differ from 25 000 (NVLink 2 to 4).
 # NVIDIA P100 whitepaper: 20 GB/s (NVLink 1); NVIDIA Blackwell architecture brief: 50 GB/s (NVLink 5).
 _LINK_MB_PER_S = (("P100", 20_000), ("B100", 50_000), ("B200", 50_000), ("B300", 50_000))
@@ -95,7 +95,7 @@ def _matrices(root: "Element") -> list[_Matrix]:
             continue
         ends = tuple(word for part in element.findall("indexes") for word in (part.text or "").split())
         words = [word for part in element.findall("u64values") for word in (part.text or "").split()]
-        whole = len(ends) <= _MOST_ENDS and len(words) == len(ends) ** 2
+        whole = len(ends) <= _MAX_ENDS and len(words) == len(ends) ** 2
         if whole and all(re.fullmatch(r"[0-9]{1,19}", word) for word in words):
             values = tuple(int(word) for word in words)
             found.append(_Matrix(element.get("name") or "", element.get("type") or "", ends, values))

@@ -2,7 +2,7 @@
 
 Bridges show the bus behind them, which gives the tree. Link capabilities are what a function can do, link
 status what it does now. `lspci -vvv | grep ACSCtl` alone shows whether access control is on anywhere.
-Only GPUs, NICs and bridges are kept. A device may stand twice (`lspci` above `lspci -vvv`): each time adds
+Only GPUs, NICs and bridges are read. A device may stand twice (`lspci` above `lspci -vvv`): each time adds
 what the other does not show.
 """
 
@@ -79,7 +79,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _acs(text: str) -> str | None:
-    """Return whether access control redirects peer traffic anywhere, None where nothing is said of it."""
+    """Return whether access control redirects peer traffic anywhere, None where it is not reported."""
     redirects = [_redirects(match[1]) for match in _ACS.finditer(text)]
     return ("on" if any(redirects) else "off") if redirects else None
 
@@ -111,7 +111,7 @@ class _Reading:
         name = re.sub(r" ?\[[0-9a-f]{4}:[0-9a-f]{4}\]| \(rev [0-9a-f]{2}\)| \(prog-if .*", "", head[4])
         vendor = vendor.lower() if vendor else pci_names.vendor(name)
         links = {match[1]: match for match in _LINK.finditer(body)}
-        now, most = _link(links.get("LnkSta")), _link(links.get("LnkCap"))
+        now, limit = _link(links.get("LnkSta")), _link(links.get("LnkCap"))
         control = _ACS.search(body)
         node = PciNode(
             address=address,
@@ -124,8 +124,8 @@ class _Reading:
             numa_node=int(numa[1]) if (numa := _NUMA.search(body)) else None,
             speed_gt_per_s=now[0],
             width=now[1],
-            max_speed_gt_per_s=most[0],
-            max_width=most[1],
+            max_speed_gt_per_s=limit[0],
+            max_width=limit[1],
             acs=_redirects(control[1]) if control else None,
             name=name.strip() or None,
         )
@@ -167,15 +167,15 @@ class _Reading:
             self.nodes[address] = msgspec.structs.replace(
                 node, parent=self.behind.get(address.rpartition(":")[0].lower()), root=self.root(address)
             )
-        kept = {address: node for address, node in self.nodes.items() if node.kind != "other"}
-        machine = pci_tree.machine(SOURCE, kept, self.found, host=Host(acs=acs))
+        shown = {address: node for address, node in self.nodes.items() if node.kind != "other"}
+        machine = pci_tree.machine(SOURCE, shown, self.found, host=Host(acs=acs))
         missing = {at_gpu(EVERY, "name"): pci_names.NAME_IN_TREE} if machine.gpus else {}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
 
     def root(self, address: str) -> str:
-        """Name the root complex of a function, or "" where the list has no bridges or a way ends early."""
+        """Name the root complex of a function, or "" where the list has no bridges or a path ends early."""
         bus = address.rpartition(":")[0]
         seen = {bus}
         while bus in self.behind:

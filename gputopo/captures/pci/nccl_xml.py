@@ -3,10 +3,10 @@
 The content, from its src/graph/xml.cc:
 
 - `<cpu>` is a NUMA node, not a socket, and host bridges are not distinguished: two GPUs under one `<cpu>` and
-  no common switch are PHB in NCCL's own words, where `nvidia-smi topo -m` may say NODE.
+  no common switch are PHB in NCCL's terms, where `nvidia-smi topo -m` may say NODE.
 - Of each switch only the upstream bridge is written, so one `<pci>` around two GPUs is one switch.
 - `link_speed` and `link_width` are the highest that device and slot can do together, not the present ones.
-  Bridges of virtual machines say absurd speeds; they are taken as said.
+  Bridges of virtual machines report absurd speeds, which are stored as they are.
 - `dev` of a `<gpu>` is NVML's index.
 - `<nvlink>` counts links by their other end, without numbers.
 """
@@ -80,7 +80,7 @@ class _Reading:
             cpus = cpus_of_mask(cpu.get("affinity") or "")
             self.numa[number] = NumaNode(index=number, cpus=None if cpus is None else index_ranges(cpus))
             if cpus is None:
-                self.found.missing[at_numa_node(number, "cpus")] = "the file gives no affinity mask"
+                self.found.missing[at_numa_node(number, "cpus")] = "the file has no affinity mask"
         elif cpu.get("numaid") not in (None, "-1"):  # -1: the machine has no NUMA numbers
             self.note(f"<cpu numaid={cpu.get('numaid')!r}>")
         waiting: list[tuple[Element, str | None]] = [(child, None) for child in reversed(cpu)]
@@ -153,7 +153,7 @@ class _Reading:
     def machine(self) -> Machine:
         """Return the machine that the file shows."""
         if not any(node.class_code for node in self.nodes.values()) and not self.nvlinks and self.nodes:
-            self.found.missing["gpus"] = "the file gives no class codes, so it does not say which are GPUs"
+            self.found.missing["gpus"] = "the file has no class codes: which devices are GPUs is unknown"
         for where, node in self.nodes.items():
             if node.kind == "gpu":
                 pcie = Pcie(gen_max=generation_of(node.max_speed_gt_per_s), width_max=node.max_width)
@@ -210,7 +210,7 @@ def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None
 
 
 def _end(link: "Element") -> Literal["switch", "cpu", "unknown"]:
-    """Tell what the other end of NVLinks is: NCCL gives CPUs (POWER) the class 0x068001."""
+    """Return the kind of the other end of NVLinks: NCCL gives CPUs (POWER) the class 0x068001."""
     code = _hex(link.get("tclass"), 6)
     return "switch" if code == "068000" else "cpu" if code == "068001" else "unknown"
 

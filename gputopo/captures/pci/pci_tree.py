@@ -16,7 +16,7 @@ from gputopo.values.fact_path import at_gpu, at_link
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
 
 NVIDIA = "10de"
-NO_WAY = "the capture does not show enough of the way between the two"
+PATH_UNKNOWN = "the capture does not show enough of the path between the two"
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 
@@ -65,7 +65,7 @@ def machine(
     whole: Callable[[Tree], Tree] = lambda tree: tree,
 ) -> Machine:
     """Return the machine of a tree. `nvlinks` counts the NVLinks of two GPUs by address, None: not known;
-    `whole` gives the tree for the hops where the capture leaves bridges out.
+    `whole` is the tree for the hops where the capture leaves bridges out.
 
     GPUs are numbered as the capture does it where it numbers every one, else in PCI order.
     """
@@ -108,13 +108,13 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
         gen_max_device=generation_of(node.max_speed_gt_per_s),
         gen_max_host=generation_of(slot.max_speed_gt_per_s) if slot else None,
         width_now=node.width,
-        width_max=_least(node.max_width, slot.max_width if slot else None),
+        width_max=_min(node.max_width, slot.max_width if slot else None),
         limiting_hop=_slower_bridge(node, nodes),
     )
     if gpu.pcie != Pcie():
         pcie = gpu.pcie  # the capture has it in its own terms
     elif pcie.gen_max_device is not None:
-        pcie = msgspec.structs.replace(pcie, gen_max=_least(pcie.gen_max_device, pcie.gen_max_host))
+        pcie = msgspec.structs.replace(pcie, gen_max=_min(pcie.gen_max_device, pcie.gen_max_host))
     if pcie == Pcie():
         missing.setdefault(at_gpu(index, "pcie"), "not reported by the capture")
     return msgspec.structs.replace(
@@ -127,25 +127,25 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
     )
 
 
-def _least(a: int | None, b: int | None) -> int | None:
+def _min(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else min(a, b)
 
 
 def _slower_bridge(node: PciNode, nodes: Mapping[str, PciNode]) -> str | None:
     """Return the first bridge above that has less speed x width than the device at their highest."""
-    own = _most(node)
+    own = _max_rate(node)
     seen = {node.address}
     above = nodes.get(node.parent) if node.parent else None
     while own is not None and above is not None and above.address not in seen:
-        most = _most(above)
-        if most is not None and most < own:
+        rate = _max_rate(above)
+        if rate is not None and rate < own:
             return above.address
         seen.add(above.address)
         above = nodes.get(above.parent) if above.parent else None
     return None
 
 
-def _most(node: PciNode) -> float | None:
+def _max_rate(node: PciNode) -> float | None:
     if node.max_speed_gt_per_s is None or node.max_width is None:
         return None
     return node.max_speed_gt_per_s * node.max_width
@@ -174,7 +174,7 @@ def _links(
         a, b = str(first.pci_address), str(second.pci_address)
         link = Link(a=first.index, b=second.index, hop=_hop(tree, a, b), nvlinks=nvlinks(a, b))
         if link.hop is None:
-            missing[at_link(link.a, link.b, "hop")] = NO_WAY
+            missing[at_link(link.a, link.b, "hop")] = PATH_UNKNOWN
         links.append(link)
     return links
 

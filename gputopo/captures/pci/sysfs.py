@@ -43,9 +43,9 @@ _PACKED: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
     b"\xfd7zXZ\x00": _unxz,
 }
 # A gathered tree of a large server has 30 000 small files. More is no such tree, or a bomb.
-_MOST_MEMBERS = 400_000
-_MOST_BYTES = 256 * 2**20
-_KEPT = ("sys", "proc", "dev", "run")
+_MAX_MEMBERS = 400_000
+_MAX_BYTES = 256 * 2**20
+_NEEDED = ("sys", "proc", "dev", "run")
 _HINT = "pack the folder that holds sys and proc, as hwloc-gather-topology does"
 _DEEPEST = 2  # folders around sys: NAME/sys, or ./NAME/sys
 
@@ -66,7 +66,7 @@ def is_archive(data: bytes) -> bool:
 
 @contextlib.contextmanager
 def unpacked(data: bytes, *, origin: str) -> Iterator[Path]:
-    """Unpack a tar into a temporary folder and give the folder in it that holds `sys`.
+    """Unpack a tar into a temporary folder and return the folder in it that holds `sys`.
 
     Only folders, files and links that stay inside are made; links that begin with / count from the tree's
     own root. Raises InputError for names that lead outside, for too much, and for what is no such tar.
@@ -101,16 +101,16 @@ def _plain(data: bytes, origin: str) -> bytes:
     opener = next((opener for start, opener in _PACKED.items() if data.startswith(start)), None)
     try:
         with stream if opener is None else opener(stream) as unpacking:
-            plain: bytes = unpacking.read(_MOST_BYTES + 1)
+            plain: bytes = unpacking.read(_MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(f"{origin} is packed, but cannot be unpacked: {error}", "pack it again") from error
-    if len(plain) > _MOST_BYTES:
-        raise InputError(f"{origin} is larger than {_MOST_BYTES >> 20} MiB unpacked", _HINT)
+    if len(plain) > _MAX_BYTES:
+        raise InputError(f"{origin} is larger than {_MAX_BYTES >> 20} MiB unpacked", _HINT)
     return plain
 
 
 def _make_files(plain: bytes, folder: Path, origin: str) -> list[tuple[Path, str]]:
-    """Write the folders and files; give the links, which come last so that nothing is written through one."""
+    """Write the folders and files; return the links, made last so that nothing is written through one."""
     import tarfile
 
     links: list[tuple[Path, str]] = []
@@ -119,8 +119,8 @@ def _make_files(plain: bytes, folder: Path, origin: str) -> list[tuple[Path, str
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             for member in archive:
                 members += 1
-                if members > _MOST_MEMBERS:
-                    raise InputError(f"{origin} has more than {_MOST_MEMBERS} files", _HINT)
+                if members > _MAX_MEMBERS:
+                    raise InputError(f"{origin} has more than {_MAX_MEMBERS} files", _HINT)
                 place = _place(member, folder, origin)
                 if place is None:
                     continue
@@ -142,8 +142,8 @@ def _place(member: "tarfile.TarInfo", folder: Path, origin: str) -> Path | None:
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
     if member.name.startswith("/") or ".." in parts or "\0" in member.name:
         raise InputError(f"{origin} has a file that leads outside: {member.name[:80]!r}", "do not trust it")
-    wanted = any(part in _KEPT for part in parts[: _DEEPEST + 1]) or len(parts) <= _DEEPEST
-    return folder.joinpath(*parts) if parts and wanted else None
+    needed = any(part in _NEEDED for part in parts[: _DEEPEST + 1]) or len(parts) <= _DEEPEST
+    return folder.joinpath(*parts) if parts and needed else None
 
 
 def _make_links(links: list[tuple[Path, str]], folder: Path, root: Path) -> None:

@@ -12,7 +12,7 @@ _NAME = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
 # What may stand before the first element, and how it ends.
 _BEFORE = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))
 _MASK = re.compile(r"(?:(?:0x)?[0-9a-f]{0,16})(?:,(?:0x)?[0-9a-f]{0,16})*", re.IGNORECASE)
-_MOST_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
+_MAX_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
 
 
 def opening(text: str) -> str | None:
@@ -60,7 +60,7 @@ def cpus_of_mask(text: str) -> frozenset[int] | None:
     if not text or _MASK.fullmatch(text) is None:
         return None
     words = [word.lower().removeprefix("0x") for word in text.split(",")]
-    if len(words) * 32 > _MOST_CPUS or any(len(word) > 8 for word in words[1:]) or not any(words):
+    if len(words) * 32 > _MAX_CPUS or any(len(word) > 8 for word in words[1:]) or not any(words):
         return None
     mask = 0
     for word in words:

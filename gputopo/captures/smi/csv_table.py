@@ -1,6 +1,6 @@
 """`nvidia-smi --query-gpu=... --format=csv`, with units or without: text in, Machine out.
 
-The first line names the columns. Where it was left out (`noheader`) nobody knows which column is which: then
+The first line names the columns. Where it was left out (`noheader`) the columns are unknown: then
 only what is known by its form is read (a PCI address, a UUID, a performance state), one GPU a line, and
 every line is Unread. A report of a GPU without an answer is a GPU, wherever it stands. Several queries
 in one text are tables of one machine.
@@ -146,10 +146,10 @@ def _is_headless(text: Sequence[_Line]) -> bool:
     lines = [line for line in text if unanswered.read(line.text) is None]
     if not lines or len({len(line.cells) for line in lines}) > 1 or len(lines[0].cells) < 2:
         return False
-    return all(sum(1 for cell in line.cells if _tells(cell)) >= 2 for line in lines)
+    return all(sum(1 for cell in line.cells if _is_value_cell(cell)) >= 2 for line in lines)
 
 
-def _tells(cell: str) -> bool:
+def _is_value_cell(cell: str) -> bool:
     return _MEASURE.fullmatch(cell) is not None or any(form.fullmatch(cell) for form in _PROVEN.values())
 
 

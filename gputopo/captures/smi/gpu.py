@@ -74,7 +74,7 @@ class ReportedGpu:
         self.notice(entry.text)
         if named := self.names.facts.get(entry.path):
             value = values.read(named.row.kind, entry.text, bare=self.queried)
-            return self._tell(named.row.fact, named.rank, value)
+            return self._report(named.row.fact, named.rank, value)
         if entry.path in self.names.processes:
             return self._process(entry)
         if entry.path in ("processes", "compute processes"):
@@ -99,11 +99,11 @@ class ReportedGpu:
             self._processes().append({})
         return path in self.names.sections or path in self.names.facts or self.names.is_unplaced(path)
 
-    def _tell(self, fact: str, rank: int, value: Value) -> bool:
+    def _report(self, fact: str, rank: int, value: Value) -> bool:
         by_visit = self.reported.setdefault(fact, {})
         before = by_visit.setdefault((self.visit, rank), value)
         if before != value:
-            twice = f"reported twice, as {_said(before)} and as {_said(value)}"
+            twice = f"reported twice, as {_shown(before)} and as {_shown(value)}"
             by_visit[self.visit, rank] = (
                 before if before.twice else Value(None, twice, strange=True, twice=True)
             )
@@ -114,7 +114,7 @@ class ReportedGpu:
         """Read a section that has a reason in the place of its lines: `Remapped Rows : N/A`."""
         value = values.read("section", entry.text or "")
         for named in self.names.below(entry.path):
-            self._tell(named.row.fact, named.rank, value)
+            self._report(named.row.fact, named.rank, value)
         return not value.strange
 
     def _processes(self) -> list[dict[str, Any]]:
@@ -155,18 +155,18 @@ class ReportedGpu:
                 values[fact] = best.value
         if _answers_nothing(values, missing):
             self.lost = True
-            self.notes.setdefault("", "an error stands in the place of every reading")
+            self.notes.setdefault("", "an error in place of every reading")
         self._throttle(values, missing)
         _recovery(values, missing, refused=self.needs_reset)
         _totals(values, missing, may_lack=not self.queried)
         self._gather(values, missing)
         nested: dict[str, Any] = {"index": index, "lost": self.lost}
         for fact, value in values.items():
-            *rooms, last = fact.split(".")
-            room = nested
-            for name in rooms:
-                room = room.setdefault(name, {})
-            room[last] = value
+            *sections, last = fact.split(".")
+            section = nested
+            for name in sections:
+                section = section.setdefault(name, {})
+            section[last] = value
         return msgspec.convert(nested, Gpu), missing | self.notes
 
     def contradictions(self) -> dict[str, tuple[str, str]]:
@@ -234,7 +234,7 @@ def _is_identity(fact: str) -> bool:
     return "." not in fact and field_at(Gpu, fact).stability == "fixed"
 
 
-def _said(value: Value) -> str:
+def _shown(value: Value) -> str:
     return str(value.reason if value.value is None else value.value)[:60]
 
 

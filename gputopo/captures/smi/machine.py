@@ -12,13 +12,13 @@ from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
 
 _NOT_IN_CAPTURE = "not in the capture"
 _NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_hop", "pcie.aer")
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def unread(source: str, line: int, text: str) -> Unread:
     """Return a line that was not understood, shortened, with no UUID in it."""
-    return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_MOST_SHOWN])
+    return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_MAX_SHOWN])
 
 
 def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str]]:
@@ -79,7 +79,7 @@ def machine(
 def _not_in_capture(
     gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str
 ) -> dict[str, str]:
-    """Return the reason of every fact that the output does not mention; said once where no GPU has it."""
+    """Return the reason of every fact that the output does not mention; once where no GPU has it."""
     rows = (_place(row.fact) for row in table.GPU)
     facts = dict.fromkeys([*rows, "mig.instances", "processes"])
     absent = {
@@ -89,9 +89,9 @@ def _not_in_capture(
     missing = {at_gpu(EVERY, fact): f"not reported by {source}" for fact in _NEVER} if gpus else {}
     everywhere = {fact for fact, indices in absent.items() if gpus and len(indices) == len(gpus)}
     for fact in sorted(everywhere):
-        room = fact.partition(".")[0]
-        whole = all(other in everywhere for other in facts if other.partition(".")[0] == room)
-        missing[at_gpu(EVERY, room if whole else fact)] = _NOT_IN_CAPTURE
+        section = fact.partition(".")[0]
+        whole = all(other in everywhere for other in facts if other.partition(".")[0] == section)
+        missing[at_gpu(EVERY, section if whole else fact)] = _NOT_IN_CAPTURE
     for fact, indices in absent.items():
         if fact not in everywhere:
             missing |= {at_gpu(index, fact): _NOT_IN_CAPTURE for index in indices}

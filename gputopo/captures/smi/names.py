@@ -1,4 +1,4 @@
-"""Which name of `nvidia-smi` stands for which fact, and which names are known at all, by way to print."""
+"""Which name of `nvidia-smi` stands for which fact, and which names are known at all, by output format."""
 
 import functools
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class Named(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The names of one way to print."""
+    """The names of one output format."""
 
     facts: dict[str, Named]
     processes: dict[str, Row]
@@ -62,7 +62,7 @@ _UNPLACED: dict[Dialect, tuple[str, ...]] = {
 
 @functools.cache
 def names(dialect: Dialect) -> Names:
-    """Return the names of one way to print, in lower case."""
+    """Return the names of one output format, in lower case."""
     facts = _by_name(table.GPU, dialect)
     processes = (
         {name: row for row in table.PROCESS for name in row.names(dialect)} if dialect != "csv" else {}

@@ -68,7 +68,7 @@ def _has_row(line: Unanswered, rows: Mapping[int, ReportedGpu], own: bool) -> bo
 
 
 def _is(line: Unanswered, index: int, gpu: ReportedGpu, own: bool) -> bool:
-    """Return whether a line is about a GPU: by address where both have one, else by an index of its own."""
+    """Return whether a line is about a GPU: by address where both have one, else by its index."""
     if line.address is not None and gpu.address is not None:
         return line.address == gpu.address
     return own and line.number == index

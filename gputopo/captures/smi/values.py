@@ -1,6 +1,6 @@
 """The values that `nvidia-smi` prints, read by kind: a number with its unit, a switch, an address.
 
-Where there is no value, the reason is in the source's own words. A value that cannot be read as its kind is
+Where there is no value, the reason is the source's text. A value that cannot be read as its kind is
 never guessed at: it is strange, and listed.
 """
 
@@ -121,7 +121,7 @@ def _fabric(text: str) -> Value | None:
 
 
 def _action(text: str) -> Value | None:
-    """What the driver asks for, in its own words: `none`, `drain and reset`. There may be new ones."""
+    """The action that the driver requests, by its name: `none`, `drain and reset`. There may be new ones."""
     if text.lower() == "none":
         return Value("none")
     return Value(text.lower()) if re.fullmatch(r"[A-Za-z][A-Za-z0-9 ]{2,40}", text) and _words(text) else None
@@ -192,7 +192,7 @@ def _program(text: str) -> Value | None:
     if _words(text) is None or text.startswith("["):
         return None
     last = text.rpartition("\\")[2] if "\\" in text else text.split()[0].rpartition("/")[2]
-    return Value(last[:80]) if last else Value(None, "the source gives no name")
+    return Value(last[:80]) if last else Value(None, "the source has no name")
 
 
 def _section(text: str) -> Value | None:

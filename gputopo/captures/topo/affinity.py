@@ -12,12 +12,12 @@ from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import NumaNode
 
 _TITLES: dict[Column, str] = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "gpu_numa": "GPU NUMA ID"}
-_MOST_NODES = 1024  # Linux: CONFIG_NODES_SHIFT is at most 10
+_MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT is at most 10
 
 
 @dataclass(slots=True)
 class Affinities:
-    """What the columns say, by GPU index, the NUMA nodes that follow, and what could not be read."""
+    """What the columns show, by GPU index, the NUMA nodes that follow, and what could not be read."""
 
     cpus: dict[int, str | None] = field(default_factory=dict)
     numa: dict[int, int | None] = field(default_factory=dict)
@@ -92,13 +92,13 @@ def _why(found: Affinities, row: Row, column: Column, columns: Sequence[Column])
 
 
 def _number(text: str) -> int | None:
-    return int(text) if re.fullmatch("[0-9]{1,4}", text) and int(text) < _MOST_NODES else None
+    return int(text) if re.fullmatch("[0-9]{1,4}", text) and int(text) < _MAX_NODES else None
 
 
 def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, ...] | None:
     """Build the NUMA nodes that the GPUs name.
 
-    A node's CPUs are known only where its GPUs agree, or add up, and no other node claims the same ones.
+    A node's CPUs are known only where its GPUs agree, or add up, and no other node has the same ones.
     """
     lists: dict[int, list[frozenset[int]]] = {}
     for index, node in found.numa.items():

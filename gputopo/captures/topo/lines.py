@@ -24,7 +24,7 @@ _LINE_END = re.compile(r"\r*\n|\r")
 # Copies out of a terminal carry a wrapped line on after a run of spaces as wide as the screen's rest.
 _WRAP = re.compile(r"(?<=\S)( {24,})(?=\S)")
 _NARROWEST_TERMINAL = 60
-_MOST_SEAMS = 6
+_MAX_SEAMS = 6
 _LONGEST_NAME = 64  # Linux: IB_DEVICE_NAME_MAX
 _LABEL_WITHIN = 12  # words before a row's label: a log's date, level and rank
 
@@ -55,8 +55,8 @@ class Line:
         return self._joined(self.seams)
 
     def variants(self) -> Iterator[str]:
-        """Return every way in which the line can have been whole: a seam is a blank or cuts a word."""
-        if len(self.seams) > _MOST_SEAMS:
+        """Return every possible whole line: a seam is a blank or cuts a word."""
+        if len(self.seams) > _MAX_SEAMS:
             yield self.text
             return
         for glue in itertools.product(*((seam, "") for seam in self.seams)):
@@ -90,7 +90,7 @@ def header_words(text: str) -> Head | None:
 
 
 def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:
-    """Tell what stands in the first row below a header, the first of these lines; None where it is none."""
+    """Return what stands in the first row below a header, the first of these lines; None where it is none."""
     head = header_words(lines[0].translate(_BLANKS))
     if head is None:
         return None
@@ -111,7 +111,7 @@ def read_lines(text: str) -> list[Line]:
     for number, raw in enumerate(_LINE_END.split(plain), 1):
         wrapped = (
             bool(lines)
-            and len(lines[-1].seams) < _MOST_SEAMS
+            and len(lines[-1].seams) < _MAX_SEAMS
             and len(previous.expandtabs()) >= _NARROWEST_TERMINAL
         )
         if wrapped and _continues(raw, lines[-1]):
@@ -178,7 +178,7 @@ def _is_nic(word: str) -> bool:
 
 
 def best_header(line: Line) -> str:
-    """Choose how a wrapped header's parts join: the way that leaves the fewest words that are no title."""
+    """Choose how a wrapped header's parts join: the one that leaves the fewest words that are no title."""
 
     def strange(text: str) -> int:
         words = _FUSED.sub(" ", text).split()

@@ -121,8 +121,8 @@ def _check_gpus(matrix: Matrix, gpus: dict[int, Row], origin: str) -> None:
     at = {index: matrix.columns.index(f"GPU{index}") for index in gpus}
     for row in gpus.values():
         if row.more_cells or len(row.cells) <= max(at.values()):
-            most = "the header" if matrix.has_header else "there are rows, and no header names them"
-            many = f"more cells than {most}" if row.more_cells else f"only {len(row.cells)} cells"
+            source = "the header" if matrix.has_header else "there are rows, and no header names them"
+            many = f"more cells than {source}" if row.more_cells else f"only {len(row.cells)} cells"
             raise InputError(
                 f"{origin}: the row of {row.label} (line {row.line}) has {many}",
                 _HINT,
@@ -246,7 +246,7 @@ class _Builder:
         yield from ((f"nic:{index}", other) for other, index in self.nics.items() if other != label)
 
     def _nic_hops(self, nic: str, other: str) -> Iterator[tuple[str, Hop | None]]:
-        """Return what the rows of a NIC and another device say, where their cells can be placed."""
+        """Return what the rows of a NIC and another device show, where their cells can be placed."""
         rows = {row.label: row for row in self.matrix.rows}
         for label, column in ((nic, other), (other, nic)):
             row = rows.get(label)
@@ -272,7 +272,7 @@ def _placed(row: Row, matrix: Matrix, gpus: dict[int, Row]) -> bool:
     """Return whether a row's cells surely stand under their columns.
 
     A row is as long as the header, or has just the GPUs' cells (its NIC columns were cut out), and its X
-    stands at its own name. In any other row a cell is missing and nobody knows which.
+    stands at its own name. In any other row an unknown cell is missing.
     """
     if row.more_cells or len(row.cells) not in (len(matrix.columns), len(gpus)):
         return False

@@ -1,6 +1,6 @@
 """The matrix of `nvidia-smi topo -p2p r|w|rw|n|a|p`: text in, Machine out.
 
-The text does not say which capability it shows; only the command line above it does. Of `r` the cells are
+The text does not show which capability it shows; only the command line above it does. Of `r` the cells are
 p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and `missing` states
 that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place: they are Unread.
 """
@@ -33,7 +33,7 @@ _STATUS = {
 _COMMAND = re.compile(r"\btopo\s+(?:-p2p|--p2p_status)[ =]*\"?([rwnap]{1,2})\b")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
-_UNSAID = "the text does not say which capability it shows; it is taken as read and write"
+_CAPABILITY_UNKNOWN = "capability not shown in the text; taken as read and write"
 
 Direction = Literal["p2p_read", "p2p_write"]
 
@@ -41,7 +41,7 @@ Direction = Literal["p2p_read", "p2p_write"]
 @dataclass(slots=True)
 class _Table:
     columns: tuple[str, ...]
-    capability: str | None  # r, w, rw, n, a, p; None: not said
+    capability: str | None  # r, w, rw, n, a, p; None: not shown
     line: int
     rows: dict[str, tuple[int, list[str]]]
 
@@ -83,7 +83,7 @@ def parse(text: str, *, origin: str) -> Machine:
             for direction in directions:
                 _add_status(statuses, direction, label, columns, cells, line, origin)
         if table.capability is None and len(columns) > 1:
-            missing |= {at_link(EVERY, fact=fact): _UNSAID for fact in ("p2p_read", "p2p_write")}
+            missing |= {at_link(EVERY, fact=fact): _CAPABILITY_UNKNOWN for fact in ("p2p_read", "p2p_write")}
     gpus = tuple(Gpu(index=index) for index in sorted(int(label[3:]) for label in columns))
     links, contradictions = _links([gpu.index for gpu in gpus], statuses, missing)
     return Machine(
@@ -114,7 +114,7 @@ def _tables(text: str) -> list[_Table]:
         label = label_of(words[0]) if words else ""
         if tables and GPU.fullmatch(label):
             row = (number, words[1:])
-            # A second row of one name is kept under a name of its own, so that the check meets it.
+            # A second row of one name is stored under another name, so that the check meets it.
             tables[-1].rows[label if label not in tables[-1].rows else f"{label} (again)"] = row
     return tables
 
@@ -174,6 +174,6 @@ def _links(
             else:
                 said = {f"{SOURCE}, row GPU{a}": str(there), f"{SOURCE}, row GPU{b}": str(back)}
                 contradictions.append(Contradiction(fact=fact, said=said))
-                missing[fact] = f"from GPU{a} to GPU{b} it is {there}, the other way {back}"
+                missing[fact] = f"from GPU{a} to GPU{b} it is {there}, in the other direction {back}"
         links.append(Link(a=a, b=b, p2p_read=known["p2p_read"], p2p_write=known["p2p_write"]))
     return tuple(links), tuple(contradictions)

@@ -72,7 +72,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All of one text: its matrices, the names that the NIC legend gives, and lines that look like data."""
+    """All of one text: its matrices, the names of the NIC legend, and lines that look like data."""
 
     matrices: tuple[Matrix, ...]
     nic_names: dict[str, str]
@@ -91,7 +91,7 @@ class _Block:
 
 @functools.lru_cache(maxsize=1)  # a text is first recognised and then parsed
 def read(text: str) -> Reading:
-    """Find the matrices of a text. A text without one gives none; nothing is raised."""
+    """Find the matrices of a text. Returns none for a text without one; raises nothing."""
     blocks: list[_Block] = []
     names: dict[str, str] = {}
     remarks: list[tuple[int, str]] = []
@@ -144,7 +144,7 @@ def _is_pcie_only(block: _Block, rows: tuple[Row, ...]) -> bool | None:
 
 
 def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:
-    """Choose how a wrapped row's parts join: the way in which most of it can be read."""
+    """Choose how a wrapped row's parts join: the one that reads most of it."""
 
     def strange(row: Row) -> int:
         unknown = sum(1 for cell in row.cells if not CELL.fullmatch(cell))
@@ -228,7 +228,7 @@ def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column
 def _fields(
     text: str, end: int, first_cell: int, affinity: tuple[Column, ...], header: str
 ) -> dict[Column, str]:
-    """Tell by tabs, or by the titles above, in which columns the words after the last cell stand."""
+    """Find by tabs, or by the titles above, the columns of the words after the last cell."""
     rest = text[end:]
     if "\t" in rest:
         # nvidia-smi puts one tab more behind the NUMA affinity, whose title is wider than a tab stop.

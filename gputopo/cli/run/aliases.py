@@ -22,8 +22,8 @@ _YES, _NO = ("true", "1", "yes", "t"), ("false", "0", "no", "f")
 
 
 @dataclass(frozen=True)
-class _Words:
-    """Words in gputopo's spelling, and the `flag` that was typed for them; "" for a bare word.
+class _Part:
+    """Arguments in gputopo's spelling, and the `flag` that was typed for them; "" for a bare word.
 
     `denied`: options that a switch turns off, each with its value if it has one.
     """
@@ -42,31 +42,31 @@ def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
     """
     own, rest = _before_program(arguments)
     known = frozenset(flags)
-    pieces: list[_Words] = []
+    parts: list[_Part] = []
     position = 0
     while position < len(own):
         word = own[position]
         position += 1
         if not word.startswith("--"):
-            pieces.append(_Words("", (word,)))
+            parts.append(_Part("", (word,)))
             continue
-        name, equals, value = word.partition("=")
+        name, has_value, value = word.partition("=")
         name = name.replace("_", "-")
         if name in VALUES:
-            if not equals:
+            if not has_value:
                 if position == len(own):
                     raise UsageError(f"{name} needs a value", f"give one of {', '.join(VALUES[name])}")
                 value = own[position]
                 position += 1
             values = _places(own) if name == PARAMETER_DEVICE else VALUES[name]
-            pieces.append(_Words(name, _by_value(name, value, values)))
+            parts.append(_Part(name, _by_value(name, value, values)))
         else:
-            pieces = _taken(pieces, name, value if equals else None, known)
-    _require_agreement(pieces)
-    return [*(word for piece in pieces for word in piece.words), *rest]
+            parts = _taken(parts, name, value if has_value else None, known)
+    _require_agreement(parts)
+    return [*(word for part in parts for word in part.words), *rest]
 
 
-def _taken(pieces: list[_Words], name: str, value: str | None, flags: frozenset[str]) -> list[_Words]:
+def _taken(parts: list[_Part], name: str, value: str | None, flags: frozenset[str]) -> list[_Part]:
     """Return the words with one option more."""
     negated = f"--{name[4:]}" if name.startswith("--no") else ""
     refused = next((flag for flag in (name, negated) if flag in REFUSED and name not in flags), None)
@@ -75,62 +75,60 @@ def _taken(pieces: list[_Words], name: str, value: str | None, flags: frozenset[
             f"{name} is an option of tf_cnn_benchmarks that gputopo does not have", REFUSED[refused]
         )
     if (negated in SWITCHES or negated in flags) and name not in flags:
-        return _switched(pieces, negated, on=False)
+        return _switched(parts, negated, on=False)
     if name in SWITCHES or (name in flags and (value is None or value.lower() in (*_YES, *_NO))):
-        return _switched(pieces, name, on=_is_yes(name, value))
+        return _switched(parts, name, on=_is_yes(name, value))
     renamed = RENAMED.get(name, name)
-    return [*pieces, _Words(name, (renamed if value is None else f"{renamed}={value}",))]
+    return [*parts, _Part(name, (renamed if value is None else f"{renamed}={value}",))]
 
 
-def _switched(pieces: list[_Words], name: str, *, on: bool) -> list[_Words]:
+def _switched(parts: list[_Part], name: str, *, on: bool) -> list[_Part]:
     """Return the words with a switch, which replaces an earlier one of the same flag."""
     yes, no = SWITCHES.get(name, ((name,), ()))
     put, denied = (yes, no) if on else (no, yes)
     short_for = () if on else SHORT_FOR.get(name, ())
-    kept = [piece for piece in pieces if piece.flag != name]
-    return [*kept, _Words(name, put, tuple(words for words in (denied, short_for) if words))]
+    others = [part for part in parts if part.flag != name]
+    return [*others, _Part(name, put, tuple(words for words in (denied, short_for) if words))]
 
 
-def _require_agreement(pieces: Sequence[_Words]) -> None:
+def _require_agreement(parts: Sequence[_Part]) -> None:
     """Raise UsageError where two flags stand for one option here, with different values."""
     seen: dict[str, tuple[str, str]] = {}
     on: dict[tuple[str, ...], str] = {}
-    for number, piece in enumerate(pieces):
-        after = (
-            pieces[number + 1].words[0] if number + 1 < len(pieces) and not pieces[number + 1].flag else ""
-        )
-        for option, value in _settings(piece, after):
-            other, before = seen.setdefault(option, (piece.flag, value))
-            if piece.flag != other and value != before:
+    for number, part in enumerate(parts):
+        after = parts[number + 1].words[0] if number + 1 < len(parts) and not parts[number + 1].flag else ""
+        for option, value in _settings(part, after):
+            other, before = seen.setdefault(option, (part.flag, value))
+            if part.flag != other and value != before:
                 raise UsageError(
-                    f"{other} and {piece.flag} both are {option} here, with different values",
+                    f"{other} and {part.flag} both are {option} here, with different values",
                     f"leave one of them out, or write {option} alone",
                 )
-            on.setdefault((option,), _typed(piece))
-            on.setdefault((option, value), _typed(piece))
-    for piece in pieces:
-        for words in piece.denied:
+            on.setdefault((option,), _typed(part))
+            on.setdefault((option, value), _typed(part))
+    for part in parts:
+        for words in part.denied:
             if words in on:
                 asked = " ".join(words)
                 other = asked if on[words] == words[0] else f"{on[words]}, which is {asked} here"
-                raise UsageError(f"{_typed(piece)} contradicts {other}", "leave one of them out")
+                raise UsageError(f"{_typed(part)} contradicts {other}", "leave one of them out")
 
 
-def _typed(piece: _Words) -> str:
+def _typed(part: _Part) -> str:
     """Return the flag as it may be typed: with its no for a switch that is off."""
-    yes, _ = SWITCHES.get(piece.flag, ((piece.flag,), ()))
-    is_off = (piece.flag in SWITCHES or piece.denied) and piece.words != yes
-    return f"--no{piece.flag[2:]}" if is_off else piece.flag
+    yes, _ = SWITCHES.get(part.flag, ((part.flag,), ()))
+    is_off = (part.flag in SWITCHES or part.denied) and part.words != yes
+    return f"--no{part.flag[2:]}" if is_off else part.flag
 
 
-def _settings(piece: _Words, after: str) -> Iterable[tuple[str, str]]:
+def _settings(part: _Part, after: str) -> Iterable[tuple[str, str]]:
     """Return the options with their values; `after`: the bare word that follows."""
-    words = piece.words if piece.flag else ()
+    words = part.words if part.flag else ()
     for number, word in enumerate(words):
         if word.startswith("--"):
-            option, equals, value = word.partition("=")
+            option, has_value, value = word.partition("=")
             following = words[number + 1] if number + 1 < len(words) else after
-            yield option, value if equals else following
+            yield option, value if has_value else following
 
 
 def _is_yes(name: str, value: str | None) -> bool:

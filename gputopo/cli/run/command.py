@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gputopo.cli.plan_options import PlanOptions
-from gputopo.cli.printing import tell
+from gputopo.cli.printing import to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.spec.run_spec import RunSpec
@@ -62,21 +62,21 @@ def run(
     Exit codes: 0 fine; 1 an anomaly and --fail-on warning; 2 bad input; 3 the hardware, the driver, memory or
     disk cannot do it; 130, 143 ended by Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n.
     """
-    wanted = OutputOptions(**showing.fields)
+    options = OutputOptions(**showing.fields)
     asked = {**_placed(placement), **training.typed}
     if program:
-        _refuse_for_program(asked, showing.typed, wanted, has_capture=bool(sources))
+        _refuse_for_program(asked, showing.typed, options, has_capture=bool(sources))
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
-    chosen = _target_of(placement.fields, asked, model, sources, wanted)
+    chosen = _target_of(placement.fields, asked, model, sources, options)
     if program:
-        return _run_program(program, chosen, dry_run=wanted.dry_run, shape=wanted.shape)
+        return _run_program(program, chosen, dry_run=options.dry_run, shape=options.shape)
     from gputopo.cli.run import training as core
     from gputopo.launch.spec.prepare import spec_of
 
     assert model is not None
     spec = spec_of(chosen, model, asked, **training.fields)
-    return (core.show_only if wanted.dry_run else core.train)(chosen, spec, wanted)
+    return (core.show_only if options.dry_run else core.train)(chosen, spec, options)
 
 
 def _placed(placement: Given) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _target_of(
     asked: Mapping[str, Any],
     model: str | None,
     sources: tuple[str, ...],
-    wanted: OutputOptions,
+    options: OutputOptions,
 ) -> "Target":
     """Plan for the machine. Raises GputopoError."""
     from gputopo import planner
@@ -101,13 +101,13 @@ def _target_of(
     copies = strategy_has_copies(asked)
     update = "replicated" if copies else implied_update(asked)
     request = planner.Request(model=model, **{**placement, "variable_update": update})
-    runs.check_output(None if wanted.output is None else Path(wanted.output))
+    runs.check_output(None if options.output is None else Path(options.output))
     chosen = target.target_of(
         planned_machine(sources, pairs=not planner.is_of_one_gpu(request)),
         request,
         environ=os.environ,
         rehearsal_of=target.rehearsal_name(sources),
-        require_gpu=wanted.require_gpu,
+        require_gpu=options.require_gpu,
     )
     if not copies:
         return chosen
@@ -128,7 +128,7 @@ def implied_update(asked: Mapping[str, Any]) -> str:
 
 
 def strategy_has_copies(asked: Mapping[str, Any]) -> bool:
-    """Whether --strategy alone says where variables are, and that is on every device. Raises UsageError.
+    """Whether --strategy alone decides where variables are, and that is on every device. Raises UsageError.
 
     What was asked for beside it is planned as it was typed, so that the rules of the core can refuse it.
     """
@@ -140,9 +140,9 @@ def strategy_has_copies(asked: Mapping[str, Any]) -> bool:
 
 
 def _refuse_for_program(
-    asked: Mapping[str, Any], typed: Mapping[str, Any], wanted: OutputOptions, *, has_capture: bool
+    asked: Mapping[str, Any], typed: Mapping[str, Any], options: OutputOptions, *, has_capture: bool
 ) -> None:
-    """Raise UsageError for what does not go with a program of the user."""
+    """Raise UsageError for what cannot be combined with a program of the user."""
     placed = PlanOptions.__struct_fields__
     strays = [name for name in (*asked, *typed) if name not in (*placed, *_OF_A_PROGRAM)]
     strays += ["all_reduce"] if "all_reduce" in asked else []
@@ -151,12 +151,12 @@ def _refuse_for_program(
             f"--{strays[0].replace('_', '-')} is for the built-in core, not for your own program",
             "leave it out, or give it to the program: what follows -- is the program's",
         )
-    if wanted.shape == "json" and not wanted.dry_run:
+    if options.shape == "json" and not options.dry_run:
         raise UsageError(
-            "JSON is the result of the built-in core, and a program of your own prints what it will",
+            "JSON is the result of the built-in core, and your own program has its own output",
             "leave --json out, or add --dry-run for the plan as JSON",
         )
-    if has_capture and not wanted.dry_run:
+    if has_capture and not options.dry_run:
         raise UsageError(
             "--from plans for another machine, and a program runs on this one",
             "leave --from out, or add --dry-run to see the plan only",
@@ -179,5 +179,5 @@ def _run_program(program: tuple[str, ...], chosen: "Target", *, dry_run: bool, s
     message = (
         f"{program[0]} runs on GPU {gpus}" if has_gpus else f"{chosen.why_cpu}: {program[0]} runs without one"
     )
-    tell(f"gputopo: {message}.\n")
+    to_stderr(f"gputopo: {message}.\n")
     return run_program(program, environment)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.printing import talking, tell, unwritten, went_with_terminal
+from gputopo.cli.printing import is_lost_terminal, to_stderr, tolerating_stderr_errors, unwritten
 from gputopo.cli.run.options import OutputOptions, Shape
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
@@ -56,7 +56,7 @@ class RunDisplay:
         with Progress(display_every=self._every) as progress:
 
             def on_event(event: "Event") -> None:
-                with talking():
+                with tolerating_stderr_errors():
                     progress.event(event)
                 if log is not None:
                     self._print(log.lines(event))
@@ -77,29 +77,29 @@ class RunDisplay:
         except BrokenPipeError:
             raise  # the reader has closed the pipe
         except OSError as error:
-            if not went_with_terminal(error):
+            if not is_lost_terminal(error):
                 self._unwritten = unwritten(error)
 
 
-def train(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> int:
-    """Train to the end, once or repeatedly, print the result as wanted, and return the exit code."""
-    _check(target, spec, wanted)
-    display = RunDisplay(wanted.shape, wanted.display_every)
-    if wanted.repeats > 1:
-        return _train_repeatedly(target, spec, wanted, display)
+def train(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
+    """Train to the end, once or repeatedly, print the result as requested, and return the exit code."""
+    _check(target, spec, options)
+    display = RunDisplay(options.shape, options.display_every)
+    if options.repeats > 1:
+        return _train_repeatedly(target, spec, options, display)
     results: list[Result] = []
     try:
-        _train_once(target, spec, _folder(wanted), display, results)
+        _train_once(target, spec, _folder(options), display, results)
     except KeyboardInterrupt:
         if not results:
             raise
-    _print(results[0], wanted.shape)  # a Ctrl-C after the end of training changes nothing
+    _print(results[0], options.shape)  # a Ctrl-C after the end of training changes nothing
     display.require_written()
-    return _exit_code(results[0].exit_code, results, wanted)
+    return _exit_code(results[0].exit_code, results, options)
 
 
-def _folder(wanted: OutputOptions) -> Path | None:
-    return None if wanted.output is None else Path(wanted.output)
+def _folder(options: OutputOptions) -> Path | None:
+    return None if options.output is None else Path(options.output)
 
 
 def _require_repeatable(spec: "RunSpec") -> None:
@@ -113,40 +113,40 @@ def _require_repeatable(spec: "RunSpec") -> None:
     ):
         if folder is not None:
             raise UsageError(
-                f"--repeats does not go with {option}: all repeats would write to {folder}",
+                f"--repeats cannot be combined with {option}: all repeats would write to {folder}",
                 f"leave {option} out, or run once without --repeats",
             )
 
 
-def _train_repeatedly(target: "Target", spec: "RunSpec", wanted: OutputOptions, display: RunDisplay) -> int:
+def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions, display: RunDisplay) -> int:
     """Run one after the other, each with its own worker and folder, and return the exit code.
 
     They end with a run that was stopped, with a signal between two of them, or where files cannot be written;
-    completed ones are shown and saved all the same. A signal after the last one changes nothing.
+    completed ones are shown and saved nevertheless. A signal after the last one changes nothing.
     """
     from gputopo.runs.repeats import combine, ended_by
 
     results: list[Result] = []
     error: _Ending | None = None
     try:
-        _repeats(target, spec, wanted, display, results)
+        _repeats(target, spec, options, display, results)
     except (GputopoError, KeyboardInterrupt, signals.EndedError) as stopped:
-        error = None if len(results) == wanted.repeats else stopped
+        error = None if len(results) == options.repeats else stopped
     if results:
-        repeats = combine(results, wanted.repeats)
+        repeats = combine(results, options.repeats)
         if error is not None:
             repeats = ended_by(repeats, *_ending_of(error))
         with signals.deferred():
-            if wanted.output is not None and not _saved(repeats, Path(wanted.output)):
+            if options.output is not None and not _saved(repeats, Path(options.output)):
                 repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
-        _print_repeats(repeats, wanted.shape)
+        _print_repeats(repeats, options.shape)
     if isinstance(error, signals.EndedError):
-        tell(f"gputopo: stopped by {error}\n")
+        to_stderr(f"gputopo: stopped by {error}\n")
         return _ending_of(error)[1]
     if error is not None:
         raise error
     display.require_written()
-    return _exit_code(repeats.exit_code, results, wanted)
+    return _exit_code(repeats.exit_code, results, options)
 
 
 def _ending_of(error: _Ending) -> tuple[str, int]:
@@ -158,22 +158,22 @@ def _ending_of(error: _Ending) -> tuple[str, int]:
 
 
 def _repeats(
-    target: "Target", spec: "RunSpec", wanted: OutputOptions, display: RunDisplay, results: "list[Result]"
+    target: "Target", spec: "RunSpec", options: OutputOptions, display: RunDisplay, results: "list[Result]"
 ) -> None:
     """Run the repeats and add their results, up to one that was stopped.
 
     Raises what a run raises, and EndedError or KeyboardInterrupt for a signal between two of them.
     """
     with signals.raised():
-        for number in range(1, wanted.repeats + 1):
-            tell(f"repeat {number} of {wanted.repeats}\n")
-            folder = None if wanted.output is None else Path(wanted.output) / str(number)
+        for number in range(1, options.repeats + 1):
+            to_stderr(f"repeat {number} of {options.repeats}\n")
+            folder = None if options.output is None else Path(options.output) / str(number)
             if _train_once(target, spec, folder, display, results):
                 break
 
 
 def _saved(repeats: "Repeats", output: Path) -> bool:
-    """Write repeats.json; where it cannot be written say so, for the repeats themselves are worth display."""
+    """Write repeats.json; where it cannot be written, print why and go on to show the repeats."""
     from gputopo.values import schema
 
     try:
@@ -182,7 +182,7 @@ def _saved(repeats: "Repeats", output: Path) -> bool:
         hint = (
             "free some space, or name another folder with --output; each repeat's folder has its own result"
         )
-        tell(f"gputopo: {error.what}\n  {hint}\n")
+        to_stderr(f"gputopo: {error.what}\n  {hint}\n")
         return False
     return True
 
@@ -209,7 +209,7 @@ def _train_once(
     with signals.deferred():
         result = _judged(summarise(outcome.events), folder)
         results.append(runs.save_result(folder, result, time_s=time.time()))
-        tell(f"Run folder: {folder.path}\n")
+        to_stderr(f"Run folder: {folder.path}\n")
     return outcome.stopped
 
 
@@ -224,21 +224,21 @@ def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
-def _exit_code(code: int, results: "Sequence[Result]", wanted: OutputOptions) -> int:
-    if code == 0 and wanted.fail_on == "warning" and any(result.anomalies for result in results):
+def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -> int:
+    if code == 0 and options.fail_on == "warning" and any(result.anomalies for result in results):
         return ExitCode.FINDINGS
     return code
 
 
-def _check(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> None:
+def _check(target: "Target", spec: "RunSpec", options: OutputOptions) -> None:
     """Check before the worker starts what is cheap to see here. Raises GputopoError."""
     from gputopo.launch.spec.memory_check import require_memory
     from gputopo.launch.spec.rules.numerics import require_numerics
     from gputopo.launch.supervise.oom import memory_bytes
 
-    if wanted.repeats > 1:
+    if options.repeats > 1:
         _require_repeatable(spec)
-    if spec.lifecycle.trace_steps and wanted.output is None:
+    if spec.lifecycle.trace_steps and options.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
     require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
     require_memory(spec, target.machine, host_bytes=memory_bytes())
@@ -269,15 +269,15 @@ def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
     return spec
 
 
-def show_only(target: "Target", spec: "RunSpec", wanted: OutputOptions) -> int:
+def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     """Print what `train` would start, and start nothing."""
     from gputopo.cli.run.dry import show_dry_run
 
-    _check(target, spec, wanted)
+    _check(target, spec, options)
     environment = env.worker_env(os.environ, spec, target.plan.environment)
-    place = _FUTURE_SPEC if wanted.output is None else runs.RunFolder(Path(wanted.output)).spec
+    place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
     command = worker_command(place, _FUTURE_EVENTS_FD)
-    show_dry_run(target.plan, spec, env.changes(os.environ, environment), command, wanted.shape)
+    show_dry_run(target.plan, spec, env.changes(os.environ, environment), command, options.shape)
     return ExitCode.OK
 
 
@@ -301,7 +301,7 @@ def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
     try:
         monitor = Monitor([device.gpu for device in spec.devices if device.gpu is not None])
     except NotReadError as error:
-        tell(f"The GPUs' clocks cannot be sampled: {error}\n")
+        to_stderr(f"The GPUs' clocks cannot be sampled: {error}\n")
         yield None
         return
     with monitor:
@@ -320,7 +320,7 @@ def _print(result: "Result", printed: str) -> None:
     from gputopo.report.runs.report import failure_lines, run_report
 
     if printed == "tf-cnn-log":
-        tell("".join(f"{line}\n" for line in failure_lines(result)))
+        to_stderr("".join(f"{line}\n" for line in failure_lines(result)))
         return
     show(lambda width: run_report(result, width))
 
@@ -338,6 +338,6 @@ def _print_repeats(repeats: "Repeats", printed: str) -> None:
     from gputopo.report.runs.report import repeats_report
 
     if printed == "tf-cnn-log":
-        tell(text_of(repeats_report(repeats)))
+        to_stderr(text_of(repeats_report(repeats)))
         return
     show(lambda width: repeats_report(repeats))

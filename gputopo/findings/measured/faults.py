@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gputopo.copies.numbers import is_large
-from gputopo.copies.settling import waking
+from gputopo.copies.settling import ramp_ups
 from gputopo.findings.rule import SEVERITIES, Fault, Finding, Rule, Severity, Threshold, check, present
 from gputopo.findings.throttling import THROTTLE
 from gputopo.reference.clock_events import reasons_of
@@ -162,7 +162,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
         for index in {gpu_of(sample.source), gpu_of(sample.destination)} - {None}:
             if sample.discarded_gb_per_s and index is not None:
                 dropped[index] = dropped.get(index, 0) + len(sample.discarded_gb_per_s)
-    seen = {one.gpu: one for one in waking(machine.bandwidth, machine)}
+    seen = {one.gpu: one for one in ramp_ups(machine.bandwidth, machine)}
     for gpu in present(machine):
         if gpu.index in dropped:
             says = "repeats during clock ramp-up left out"
@@ -170,13 +170,13 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
         if (low := seen.get(gpu.index)) is not None:
             evidence: dict[str, object] = {
                 "low_gb_per_s": list(low.low_gb_per_s),
-                "awake_gb_per_s": low.awake_gb_per_s,
-                "awake_from": low.awake_from,
+                "awake_gb_per_s": low.full_gb_per_s,
+                "awake_from": low.full_from,
             }
             if low.sure:
                 says = "low copies in GPU memory during clock ramp-up: later at the expected rate"
             else:
-                says = f"copies in GPU memory far below {low.awake_from}: possibly clock ramp-up"
+                says = f"copies in GPU memory far below {low.full_from}: possibly clock ramp-up"
             yield RAMP_UP.fault(gpu, says, evidence, part="" if low.sure else "possible")
 
 

@@ -141,17 +141,17 @@ def memory_slow(machine: Machine) -> Iterator[Finding]:
     has = sum(near.values())
     if not near or has >= to_device + to_host or not to_device or not to_host:
         return
-    one_way = has < max(to_device, to_host)
+    one_direction = has < max(to_device, to_host)
     yield MEMORY_SLOW.finding(
         MACHINE,
         f"host memory {has:.1f} GB/s, all GPUs at once {to_device + to_host:.1f} GB/s: it limits staged "
-        f"copies and a parameter server on the CPU{', even in one direction' if one_way else ''}",
+        f"copies and a parameter server on the CPU{', even in one direction' if one_direction else ''}",
         {
             "host_memory_gb_per_s": {place: round(one, 3) for place, one in near.items()},
             "all_from_host_gb_per_s": round(to_device, 3),
             "all_to_host_gb_per_s": round(to_host, 3),
         },
-        "warning" if one_way else "info",
+        "warning" if one_direction else "info",
     )
 
 

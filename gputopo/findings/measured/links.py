@@ -5,7 +5,7 @@ from statistics import median
 
 from gputopo.copies.expected import link_name, links_for, with_expectations
 from gputopo.copies.numbers import Pair, host_copies, host_gpu, judged, pair_copies, rate
-from gputopo.copies.settling import waking_samples
+from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.pcie import (
     COPY_FLAPS,
@@ -42,8 +42,8 @@ PCIE_MAX_GB_PER_S = Threshold(
     "highest rate of a PCIe link",
     121.0,
     "GB/s",
-    "links.csv: generation 6, 16 lanes. More uses another link: a GH200 without a fault writes to its Grace "
-    "memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)",
+    "links.csv: generation 6, 16 lanes. A higher rate is of another link: a GH200 without a fault writes to "
+    "its Grace memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)",
 )
 MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs", "Ours")
 FASTER_TIMES = Threshold(
@@ -130,7 +130,7 @@ def below_expected(machine: Machine) -> Iterator[Fault]:
     """Find copies below the expected rate of the observed link, or of the GPU's memory."""
     if machine.bandwidth is None:
         return
-    ramping = waking_samples(machine.bandwidth, machine)
+    ramping = ramp_up_samples(machine.bandwidth, machine)
     steady = tuple(one for place, one in enumerate(machine.bandwidth.samples) if place not in ramping)
     samples = with_expectations(Bandwidth(source=machine.bandwidth.source, samples=steady), machine).samples
     by_kind: dict[Kind, dict[int, Sample]] = {

@@ -98,7 +98,7 @@ def pair_slower(machine: Machine) -> Iterator[Finding]:
 
     Peers: pairs of the same class and the same two models. Each pair is compared with the slower of the best
     rates from its source and to its destination, so a GPU on a narrow link makes none of its pairs a slow
-    one: its link has a finding of its own.
+    one: its link has another finding.
     """
     if machine.bandwidth is None:
         return
@@ -116,7 +116,7 @@ def pair_slower(machine: Machine) -> Iterator[Finding]:
                 _subject(group),
                 f"{word} copies are slower than those of peer pairs ({hop}: {_pairs(group)}): "
                 f"{worst.gb_per_s:.2f} GB/s for {worst.pair[0]} to {worst.pair[1]}, expected "
-                f"{worst.against_gb_per_s:.2f} by its peers",
+                f"{worst.against_gb_per_s:.2f} (its peers)",
                 {"class": hop, "path": word, "pairs": _rates(group, "gb_per_s", "as_its_equals_gb_per_s")},
             )
 

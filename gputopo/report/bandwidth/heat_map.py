@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gputopo.copies.pair_speeds import CLEARLY_SLOWER, single_ways
+from gputopo.copies.pair_speeds import CLEARLY_SLOWER, single_paths
 from gputopo.report.bandwidth.numbers import Numbers, number
 from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, QUIET, Column
@@ -48,7 +48,7 @@ def heat_part(numbers: Numbers) -> Part | None:
 def _speeds(numbers: Numbers) -> dict[_Pair, tuple[float, bool]]:
     """Return GB/s by (source, destination), and whether it goes through the host."""
     found: dict[_Pair, tuple[float, bool]] = {}
-    speeds = {(a, b, path): speed for a, b, path, speed in single_ways(numbers.bandwidth.samples)}
+    speeds = {(a, b, path): speed for a, b, path, speed in single_paths(numbers.bandwidth.samples)}
     for a, b, _ in speeds:
         direct, staged = speeds.get((a, b, "direct")), speeds.get((a, b, "staged"))
         if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):

@@ -19,7 +19,7 @@ from gputopo.report.layout import (
 )
 from gputopo.report.markdown import escaped, table
 
-_MAX_LABEL = 24  # of rows; a longer one stands on a line of its own
+_MAX_LABEL = 24  # of rows; a longer one stands on a separate line
 
 
 class Part(NamedTuple):
@@ -73,20 +73,20 @@ def _rows(rows: Iterable[tuple[str, str]], width: int) -> list[Line]:
             continue
         body = paragraph(words, width - space - GAP)
         heads = [label.ljust(space + GAP), *[" " * (space + GAP)] * len(body)]
-        lines += [((head, QUIET), *pieces) for head, pieces in zip(heads, body, strict=False)]
+        lines += [((head, QUIET), *spans) for head, spans in zip(heads, body, strict=False)]
     return lines
 
 
 def part_markdown(part: Part) -> str:
     """Return the body of a part as Markdown tables and a list of its notes."""
-    pieces = []
+    spans = []
     if part.rows:
-        pieces.append(table(("", ""), part.rows))
+        spans.append(table(("", ""), part.rows))
     if part.head is not None:
         columns = [part.head, *(column for group in part.groups for column in group)]
         heads = [column.head.replace("\n", " ") for column in columns]
         sides = ["---:" if column.side == "right" else "---" for column in columns]
-        pieces.append(table(heads, list(zip(*(column.cells for column in columns), strict=True)), sides))
+        spans.append(table(heads, list(zip(*(column.cells for column in columns), strict=True)), sides))
     if part.notes:
-        pieces.append("".join(f"- {escaped(note)}\n" for note in part.notes))
-    return "\n".join(pieces)
+        spans.append("".join(f"- {escaped(note)}\n" for note in part.notes))
+    return "\n".join(spans)

@@ -34,7 +34,7 @@ class Exposition:
         self._add("gauge", name, says, value, labels)
 
     def counter(self, name: str, says: str, value: Value, /, **labels: Label) -> None:
-        """Add a series that only rises, except when it starts anew. Its name must end in `_total`."""
+        """Add a series that only rises, except when it is reset. Its name must end in `_total`."""
         self._add("counter", name, says, value, labels)
 
     def counters(

@@ -15,7 +15,7 @@ def add_gpu(out: Exposition, gpu: Gpu) -> None:
     add_facts(out, gpu, labels)
     action = gpu.recovery_action
     needed = None if action is None else action != "none"
-    help = "whether the driver asks for a recovery of a GPU, with its own word"
+    help = "whether the driver requests a recovery of a GPU, with the action"
     out.gauge("gpu_recovery_needed", help, needed, **labels, action=action)
     for reason in reasons_of(gpu.throttle):
         out.gauge(
@@ -35,15 +35,15 @@ def add_gpu(out: Exposition, gpu: Gpu) -> None:
 
 def _fabric(out: Exposition, fabric: Fabric, labels: Labels) -> None:
     """Add the state of a GPU in the NVSwitch fabric; a GPU without NVSwitches has no such series."""
-    says = "how far a GPU has joined its NVSwitches (its fabric): 1 for the state it is in"
+    says = "state of joining the NVSwitch fabric: 1 for the current state"
     out.states("gpu_fabric_state", says, (*JOINING, JOINED), fabric.state, **labels)
-    says = "whether a GPU that was through with joining its NVSwitches was let in, with the driver's own word"
+    says = "whether a GPU has completed joining its NVSwitch fabric, with the driver's status"
     status = fabric.status
     out.gauge(
         "gpu_fabric_joined", says, None if status is None else status == SUCCESS, **labels, status=status
     )
     health = fabric.health or {}
-    says = "whether a part of a GPU's NVSwitch fabric is sound, with the driver's own word"
+    says = "whether a part of a GPU's NVSwitch fabric is healthy, with the driver's status"
     for part in (part for part in SOUND if part in health):
         out.gauge(
             "gpu_fabric_healthy", says, health[part] == SOUND[part], **labels, part=part, status=health[part]

@@ -55,7 +55,7 @@ def _link(out: Exposition, link: Link) -> None:
         if status is not None and status != "UNKNOWN":
             out.gauge(
                 "link_p2p_allowed",
-                "whether the driver allows peer access between two GPUs, with its own word",
+                "whether the driver allows peer access between two GPUs, with its status",
                 status == "OK",
                 **pair,
                 direction=direction,
@@ -94,7 +94,5 @@ def _findings(out: Exposition, inspection: Inspection) -> None:
         count = sum(finding.severity == severity for finding in inspection.findings)
         out.gauge("findings", "findings of each severity", count, severity=severity)
     out.gauge("missing_facts", "facts that were asked for and not given", len(machine.missing))
-    out.gauge(
-        "contradictions", "facts of which two sources say different things", len(machine.contradictions)
-    )
+    out.gauge("contradictions", "facts on which two sources disagree", len(machine.contradictions))
     out.gauge("unread_lines", "lines of captures that were not understood", len(machine.unread))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gputopo.report import units
-from gputopo.report.layout import Line, Piece, body_width, labelled, line, paragraph, printable
+from gputopo.report.layout import Line, Span, body_width, labelled, line, paragraph, printable
 from gputopo.report.runs.devices import device_tables
 from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
 from gputopo.runs.anomaly import THRESHOLD_PERCENT, AnomalyCheck
@@ -32,7 +32,7 @@ def run_report(result: Result, width: int = 80) -> list[Line]:
     return printable(lines)
 
 
-def _folded(texts: Iterable[Piece], width: int) -> list[Line]:
+def _folded(texts: Iterable[Span], width: int) -> list[Line]:
     return [
         one for text, style in texts for part in text.split("\n") for one in paragraph(part, width, style)
     ]
@@ -56,7 +56,7 @@ def title(result: Result, *, ended: bool = True) -> str:
     return ", ".join(parts)
 
 
-def verdict_lines(result: Result) -> list[Piece]:
+def verdict_lines(result: Result) -> list[Span]:
     """Return which devices are slow, or that none is, or that and why this could not be checked."""
     lines = [(f"! {anomaly.says}", ANOMALY_STYLE) for anomaly in result.anomalies]
     check = AnomalyCheck.from_verdict(result.anomaly_check)

@@ -70,7 +70,7 @@ class KerasUpdate:
         self.scale.settle(decisions)
 
     def _change(self, gradients: list[Tensor], state: list[Tensor], number: Tensor) -> Sequence[Any]:
-        """Take the step. Gives no ops: in a function what changes a variable runs by itself."""
+        """Take the step. Returns no ops: in a function what changes a variable runs by itself."""
         rate = learning_rate(self._spec.schedule, self._rate, number)
         with tf.device(self._server), tf.name_scope("update/"):
             self._optimizer.learning_rate = rate

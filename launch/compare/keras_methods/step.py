@@ -40,7 +40,7 @@ class MethodStep:
 
     A graph for both passes, and a function that applies the gradients: so the clock readings of the towers
     do not wait for one another, and Keras's optimizer works as it does in a program of Keras.
-    Raises UsageError for what does not go with a method, HardwareError if a device is not there.
+    Raises UsageError for what cannot be combined with a method, HardwareError if a device is not there.
     """
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
@@ -174,7 +174,7 @@ class MethodStep:
 
 
 def require_method(spec: RunSpec) -> Method:
-    """Return the method of a spec. Raises UsageError for what does not go with it, with the nearest."""
+    """Return the method of a spec. Raises UsageError for what cannot be combined with it."""
     method = spec.method
     if method is None:
         raise UsageError("no method is named", "give --method kuza55, avolkov1 or fchollet")
@@ -185,7 +185,7 @@ def require_method(spec: RunSpec) -> Method:
             f"--variable-update {spec.variable_update}",
             "leave it out: the variables of these methods are in one place",
         ),
-        (spec.exchange != Exchange(), "a way of exchange", "leave it out, or use parameter_server"),
+        (spec.exchange != Exchange(), "a method of exchange", "leave it out, or use parameter_server"),
         (spec.grad_reduce == "sum", "--grad-reduce sum", "leave it out: there is one loss, a mean"),
         (spec.task != "train", f"the task {spec.task}", "use it without --method"),
         (bool(spec.extra_forward), "--add-work", "use it without --method"),
@@ -193,7 +193,7 @@ def require_method(spec: RunSpec) -> Method:
     )
     for wrong, what, hint in refused:
         if wrong:
-            raise UsageError(f"{what} does not go with --method {method}", hint)
+            raise UsageError(f"{what} cannot be combined with --method {method}", hint)
     return method
 
 
@@ -218,10 +218,10 @@ def make_parallel(
     """Return a Keras model that cuts its batch over `devices` (`/GPU:0`) as the method does.
 
     It shares the variables of `serial`, which stay where they are; `server` is that device. `batch`: the
-    joint batch, None for any. `xla`: each tower is compiled by itself, both ways. `ending` changes a tower's
-    outputs on its device and keeps their shape. Compile the model with jit_compile=False: a cluster has one
-    device. Raises HardwareError if TensorFlow has no such device, UsageError for fewer rows than devices, or
-    a serial model that has not one input and one output of a known shape.
+    joint batch, None for any. `xla`: each tower is compiled by itself, forward and backward. `ending`
+    changes a tower's outputs on its device and keeps their shape. Compile the model with jit_compile=False:
+    a cluster has one device. Raises HardwareError if TensorFlow has no such device, UsageError for fewer
+    rows than devices, or a serial model that has not one input and one output of a known shape.
     """
     for device in {*devices, server}:
         require(device)

@@ -21,7 +21,7 @@ from gputopo.launch.train.placement.devices import HOST
 
 Tensor = Any
 # Numbers that a random layer of one tower may draw before it meets those of the next; a step of a run has
-# room for 256 towers of them (`keras_models.building.seeds`).
+# enough for 256 towers (`keras_models.building.seeds`).
 _SEEDS_PER_TOWER = 1 << 24
 _SLICES = "slices/"  # a scope beside those of the towers: cutting on the CPU belongs to the host
 
@@ -145,7 +145,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Follow the serial model, with a gradient that works on the same device.
 
-        Gives the outputs, what the rows add to the loss of the batch (None: nothing), and the new state.
+        Returns the outputs, what the rows add to the loss of the batch (None: nothing), and the new state.
         """
         marks, scope, device = self.marks, f"tower_{self._tower}/", self._devices[self._tower]
         new_state: list[Tensor] = []

@@ -45,7 +45,7 @@ from gputopo.workload import workloads as workload
 REPEATS = 10
 WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer access and memory in it
 # A process without an event for this long hangs. Loading TensorFlow from a cold disk takes up to a minute,
-# and TensorFlow itself gives a collective up after 60 s.
+# and TensorFlow itself aborts a collective after 60 s.
 SILENCE_LIMIT_S = 120.0
 _SHARED_MEMORY = (
     "CPU devices share their memory and cores: tensors are handed over without a copy, so these times compare"

@@ -9,7 +9,7 @@ import msgspec
 from gputopo.launch.spec.run_spec import Backend, RunSpec
 from gputopo.topology.reduction_groups import Groups
 from gputopo.values import all_reduce
-from gputopo.values.all_reduce import NAMES, SAYS, Reduction
+from gputopo.values.all_reduce import MEANINGS, NAMES, Reduction
 
 Options = dict[str, str | int | Groups]
 _ALSO_TIMED = ("ring#2", "psgpu#2")
@@ -47,7 +47,7 @@ def require(name: str, groups: Groups = ()) -> Method:
     """Return the method of that name (`gputopo.values.all_reduce`). UsageError names the nearest."""
     asked = all_reduce.parse(name)
     algorithm, options = options_of(asked, groups)
-    return Method(name=asked.written, algorithm=algorithm, says=SAYS[asked.name], options=options)
+    return Method(name=asked.written, algorithm=algorithm, says=MEANINGS[asked.name], options=options)
 
 
 METHODS: dict[str, Method] = {name: require(name) for name in (*NAMES, *_ALSO_TIMED)}

@@ -106,7 +106,7 @@ def require_memory(gradient_bytes: int, job: ReductionJob, *, free: int) -> None
 
 
 class WrongSumError(HardwareError):
-    """A reduction that did not give the sum."""
+    """A reduction whose result is not the sum."""
 
 
 def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:

@@ -103,7 +103,7 @@ class KerasModel:
         *,
         training: bool = True,
     ) -> Forward:
-        """Follow the model. Its random layers draw anew for each step and for each tower's rows."""
+        """Follow the model. Its random layers draw for each step and for each tower's rows."""
         trained = [
             tf.cast(one, variable.dtype)
             for one, variable in zip(weights, self.keras.trainable_variables, strict=True)

@@ -18,7 +18,7 @@ _OURS = (GputopoError, MemoryError, tf.errors.ResourceExhaustedError)  # reporte
 
 
 class Foreign:
-    """A context for foreign code: an exception in it is raised anew as a UsageError.
+    """A context for foreign code: an exception in it becomes a UsageError.
 
     `what`: what was being done, as the beginning of a line. `hint`: the remedy, where the exception has none.
     A foreign `sys.exit` counts as an exception; running out of memory does not.

@@ -39,7 +39,7 @@ class Head:
             return f"Loss: {self.compiled_name}, as the model was compiled, on {kind}."
         if self.ending == "linear":
             what = "sigmoid" if self.classes == 1 else "softmax"
-            return f"Loss: {what} cross-entropy; the model's last layer gives logits (no softmax or sigmoid)."
+            return f"Loss: {what} cross-entropy; the last layer returns logits (no softmax or sigmoid)."
         many = "" if self.classes == 1 or self.ending == "softmax" else " of every class"
         return f"Loss: {self.ending} cross-entropy{many}; the model's last activation is {self.ending}."
 

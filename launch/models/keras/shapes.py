@@ -31,7 +31,7 @@ def shapes_of(model: keras.Model, name: str) -> tuple[tuple[int, ...], int]:
         )
     if len(made) != 2 or made[1] is None:
         raise UsageError(
-            f"the model '{name}' gives {_shown(made)}, not one row of classes for each example",
+            f"the model '{name}' outputs {_shown(made)}, not one row of classes for each example",
             "end it in a layer such as Flatten or GlobalAveragePooling2D, and Dense(classes)",
         )
     return tuple(size for size in given[1:] if size is not None), made[1]
@@ -64,7 +64,7 @@ def _outputs(model: keras.Model, name: str) -> Shape:
         made = model.compute_output_spec(known[0] if known else keras.KerasTensor(_inputs(model, name)))
     if isinstance(made, Mapping):
         listed = ", ".join(map(str, made))
-        raise UsageError(f"the model '{name}' gives a dict of outputs: {listed}", _ONE_EACH)
+        raise UsageError(f"the model '{name}' returns a dict of outputs: {listed}", _ONE_EACH)
     of_outputs = made if isinstance(made, (list, tuple)) else [made]
     return _one([tuple(one.shape) for one in of_outputs], name, "outputs")
 

@@ -68,18 +68,18 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
     if isinstance(model, keras.Model):
         return model
     if model is None:
-        raise UsageError(f"{name} gives nothing (None)", "let the function return the model")
+        raise UsageError(f"{name} returns nothing (None)", "let the function return the model")
     if inspect.isclass(model):
         raise UsageError(
-            f"{name} gives the class {model.__name__}, no model", "let it return one of the class"
+            f"{name} returns the class {model.__name__}, no model", "let it return one of the class"
         )
     if hasattr(model, "fit") and hasattr(model, "trainable_variables"):
         raise UsageError(
-            f"{name} gives a model of {type(model).__module__.partition('.')[0]}, not of Keras 3",
+            f"{name} returns a model of {type(model).__module__.partition('.')[0]}, not of Keras 3",
             "build it with 'import keras', and without TF_USE_LEGACY_KERAS",
         )
     raise UsageError(
-        f"{name} gives an object of type {type(model).__name__}, no keras.Model",
+        f"{name} returns an object of type {type(model).__name__}, no keras.Model",
         "let the function return the model",
     )
 

@@ -1,4 +1,4 @@
-"""Which options of a run go together: a refusal says why, and names the nearest that works. Pure.
+"""Which options of a run go together: a refusal has the reason and the nearest that works. Pure.
 
 The rules are tables by theme, to which a new one is added as a line; the first that applies is reported.
 """

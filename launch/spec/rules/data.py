@@ -44,7 +44,8 @@ NUMBER_RULES: tuple[Rule, ...] = (
         for rule in needless(
             names,
             _of_another(optimizer),
-            f"does not go with --optimizer {{spec.optimization.optimizer}}: it is a parameter of {optimizer}",
+            f"cannot be combined with --optimizer {{spec.optimization.optimizer}}: "
+            f"a parameter of {optimizer}",
             f"use --optimizer {optimizer}, or leave it out",
         )
     ),
@@ -53,7 +54,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
             spec.precision.compute != "fp16"
             and (spec.precision.auto_loss_scale or spec.precision.loss_scale != Precision().loss_scale)
         ),
-        "--loss-scale does not go with --precision {spec.precision.compute}: "
+        "--loss-scale cannot be combined with --precision {spec.precision.compute}: "
         "only fp16 gradients can underflow",
         "leave --loss-scale out, or use --precision fp16",
         to("precision", auto_loss_scale=False, loss_scale=1.0),
@@ -63,7 +64,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
             spec.precision.auto_loss_scale
             and (spec.exchange.staged or spec.exchange.relaxed or spec.exchange.asynchronous)
         ),
-        "--loss-scale auto does not go with --staged-vars, --async or relaxed consistency: "
+        "--loss-scale auto cannot be combined with --staged-vars, --async or relaxed consistency: "
         "the gradients that are applied are not those of one step and one scale",
         "give a fixed one: --loss-scale 128",
         to("precision", auto_loss_scale=False),
@@ -87,7 +88,7 @@ SCHEDULE_RULES: tuple[Rule, ...] = (
             spec.asked.get("learning_rate_schedule") == "model"
             and spec.optimization.schedule.kind == "constant"
         ),
-        "--learning-rate-schedule model does not go with --model {spec.model}: "
+        "--learning-rate-schedule model cannot be combined with --model {spec.model}: "
         "its authors use a constant rate",
         "leave it out, or give one, such as --learning-rate-schedule cosine:5000",
         untyped("learning_rate_schedule"),
@@ -111,13 +112,13 @@ DATA_RULES: tuple[Rule, ...] = (
     *needless(
         ("data_name",),
         lambda spec: spec.data.folder is None and data_of(spec.model) is None,
-        "does not go with --model {spec.model} without --data-dir: synthetic examples have the model's shape",
+        "cannot be combined with --model {spec.model} without --data-dir: synthetic ones have its shape",
         "leave it out, or add --data-dir DIR",
     ),
     *needless(
         ("data_format",),
         lambda spec: data_of(spec.model) == "numbers",
-        "does not go with --model {spec.model}: its input is not images",
+        "cannot be combined with --model {spec.model}: its input is not images",
         "leave it out",
     ),
     Rule(
@@ -142,7 +143,7 @@ DATA_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: spec.data.folder is None and spec.data.feed != "sync" and spec.data.source != "python",
-        "--feed {spec.data.feed} does not go with --data-source {spec.data.source}: "
+        "--feed {spec.data.feed} cannot be combined with --data-source {spec.data.source}: "
         "it is for batches made in Python",
         "use --data-source python, or leave --feed out",
         to("data", source="python"),
@@ -150,25 +151,25 @@ DATA_RULES: tuple[Rule, ...] = (
     *needless(
         ("prefetch",),
         lambda spec: _made_in_python(spec.data) and spec.data.feed == "sync",
-        "does not go with --feed sync: each batch is made on demand",
+        "cannot be combined with --feed sync: each batch is made on demand",
         "use --feed queue, or leave --prefetch out",
     ),
     Rule(
         lambda spec: _made_in_python(spec.data) and spec.data.feed != "sync" and spec.data.prefetch == 0,
-        "--prefetch 0 does not go with --feed {spec.data.feed}, which makes batches ahead",
+        "--prefetch 0 cannot be combined with --feed {spec.data.feed}, which makes batches ahead",
         "use --feed sync, without --prefetch",
         lambda spec: untyped("prefetch")(replaced(spec, "data", feed="sync", prefetch=Data().prefetch)),
     ),
     *needless(
         ("resize_method", "cache"),
         lambda spec: spec.data.folder is not None and spec.data.name == "cifar10",
-        "does not go with CIFAR-10: its images keep their size, and all are in memory",
+        "cannot be combined with CIFAR-10: its images keep their size, and all are in memory",
         "leave it out",
     ),
     *needless(
         ("distortions", "cache"),
         lambda spec: spec.task == "eval",
-        "does not go with --eval: it reads every image once, undistorted",
+        "cannot be combined with --eval: it reads every image once, undistorted",
         "leave it out",
     ),
 )

@@ -9,8 +9,8 @@ from gputopo.values.errors import UsageError
 
 
 def _to_server(spec: RunSpec) -> RunSpec:
-    held = spec.exchange.ps_spread or spec.ps_device is not None
-    place = spec.ps_device if held else "/CPU:0"
+    on_ps = spec.exchange.ps_spread or spec.ps_device is not None
+    place = spec.ps_device if on_ps else "/CPU:0"
     return replaced(spec, variable_update="parameter_server", all_reduce=None, ps_device=place)
 
 
@@ -32,14 +32,14 @@ def _of_copies(spec: RunSpec) -> bool:
 EXCHANGE_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: _of_a_server(spec) and _of_copies(spec),
-        "--staged-vars and --async are modes of a parameter server: they do not go with packed or fp16 "
-        "gradients, or with relaxed consistency",
+        "--staged-vars and --async are modes of a parameter server: they cannot be combined with packed or "
+        "fp16 gradients, or with relaxed consistency",
         "leave --staged-vars and --async out, and use --variable-update replicated",
         lambda spec: replaced(_to_copies(spec), "exchange", staged=False, asynchronous=False),
     ),
     Rule(
         lambda spec: spec.exchange.staged and spec.variable_update != "parameter_server",
-        "--staged-vars does not go with --variable-update {spec.variable_update}: "
+        "--staged-vars cannot be combined with --variable-update {spec.variable_update}: "
         "it stages weights between a parameter server and the towers",
         "use --variable-update parameter_server, or --variable-update replicated and "
         "--variable-consistency relaxed without --staged-vars",
@@ -47,20 +47,20 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: spec.exchange.asynchronous and spec.variable_update != "parameter_server",
-        "--async does not go with --variable-update {spec.variable_update}: "
+        "--async cannot be combined with --variable-update {spec.variable_update}: "
         "towers apply gradients to shared variables, and here each has its own",
         "use --variable-update parameter_server, or --variable-update independent without --async",
         _to_server,
     ),
     Rule(
         lambda spec: spec.exchange.staged and spec.exchange.asynchronous,
-        "--staged-vars does not go with --async: --staged-vars needs synchronous steps",
+        "--staged-vars cannot be combined with --async: --staged-vars needs synchronous steps",
         "leave one of them out, such as --async",
         to("exchange", asynchronous=False),
     ),
     Rule(
         lambda spec: spec.exchange.relaxed and spec.variable_update != "replicated",
-        "--variable-consistency relaxed does not go with --variable-update {spec.variable_update}: "
+        "--variable-consistency relaxed cannot be combined with --variable-update {spec.variable_update}: "
         "it delays reduced gradients by one step",
         "use --variable-update replicated, or --variable-update parameter_server and --staged-vars "
         "without --variable-consistency",
@@ -68,28 +68,28 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: spec.all_reduce is not None and spec.variable_update != "replicated",
-        "--all-reduce {spec.all_reduce} does not go with --variable-update {spec.variable_update}: "
+        "--all-reduce {spec.all_reduce} cannot be combined with --variable-update {spec.variable_update}: "
         "nothing is reduced between replicas",
         "use --variable-update replicated, or leave --all-reduce out",
         to(all_reduce=None),
     ),
     Rule(
         lambda spec: bool(spec.exchange.repacking) and spec.variable_update != "replicated",
-        "--gradient-repacking does not go with --variable-update {spec.variable_update}: "
+        "--gradient-repacking cannot be combined with --variable-update {spec.variable_update}: "
         "nothing is reduced between replicas",
         "use --variable-update replicated",
         _to_copies,
     ),
     Rule(
         lambda spec: bool(spec.exchange.small_bytes) and spec.variable_update != "replicated",
-        "--agg-small-grads-max-bytes does not go with --variable-update {spec.variable_update}: "
+        "--agg-small-grads-max-bytes cannot be combined with --variable-update {spec.variable_update}: "
         "nothing is reduced between replicas",
         "use --variable-update replicated",
         _to_copies,
     ),
     Rule(
         lambda spec: spec.exchange.transfer == "fp16" and spec.variable_update != "replicated",
-        "--fp16-transfer does not go with --variable-update {spec.variable_update}: "
+        "--fp16-transfer cannot be combined with --variable-update {spec.variable_update}: "
         "nothing is reduced between replicas",
         "use --variable-update replicated",
         _to_copies,
@@ -102,21 +102,21 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: bool(spec.exchange.repacking) and bool(spec.exchange.small_bytes),
-        "--gradient-repacking does not go with --agg-small-grads-max-bytes: "
+        "--gradient-repacking cannot be combined with --agg-small-grads-max-bytes: "
         "it makes chunks of one size, so no small gradient is left",
         "leave --agg-small-grads-max-bytes out",
         to("exchange", small_bytes=0),
     ),
     Rule(
         lambda spec: spec.exchange.ps_spread and spec.variable_update != "parameter_server",
-        "--ps gpu:spread does not go with --variable-update {spec.variable_update}: "
+        "--ps gpu:spread cannot be combined with --variable-update {spec.variable_update}: "
         "every device has its own copy",
         "leave --ps out, or use --variable-update parameter_server",
         to("exchange", ps_spread=False),
     ),
     Rule(
         lambda spec: spec.grad_reduce == "sum" and spec.variable_update == "independent",
-        "--grad-reduce sum does not go with --variable-update independent: nothing is reduced",
+        "--grad-reduce sum cannot be combined with --variable-update independent: nothing is reduced",
         "leave --grad-reduce out, or use --variable-update replicated",
         to(grad_reduce="mean"),
     ),
@@ -152,8 +152,8 @@ def _refuse_reduction(spec: RunSpec) -> None:
     ):
         if given:
             raise UsageError(
-                f"{option} does not go with --variable-update {spec.variable_update}: nothing is reduced "
-                "between replicas",
+                f"{option} cannot be combined with --variable-update {spec.variable_update}: "
+                "nothing is reduced between replicas",
                 hint,
             )
 
@@ -162,7 +162,7 @@ def _require_server(spec: RunSpec) -> None:
     exchange = spec.exchange
     if exchange.staged and exchange.asynchronous:
         raise UsageError(
-            "staged weights do not go with asynchronous updates: they need synchronous steps",
+            "staged weights cannot be combined with asynchronous updates: they need synchronous steps",
             "leave one of the two out",
         )
     if exchange.ps_spread and spec.ps_device is not None:
@@ -182,7 +182,7 @@ def _require_copies(spec: RunSpec) -> None:
     ):
         if given:
             raise UsageError(
-                f"{option} does not go with --variable-update {spec.variable_update}: "
+                f"{option} cannot be combined with --variable-update {spec.variable_update}: "
                 "every tower has its own variables",
                 f"{server}, {nearest}",
             )
@@ -201,7 +201,7 @@ def _require_scale(spec: RunSpec) -> None:
     ):
         if given:
             raise UsageError(
-                f"an automatic loss scale does not go with {option}: "
+                f"an automatic loss scale cannot be combined with {option}: "
                 "the gradients that are applied are not those of one step and one scale",
                 "give a fixed loss scale",
             )
@@ -221,13 +221,13 @@ def _require_groups(spec: RunSpec, name: str) -> None:
 
 def _require_packing(spec: RunSpec) -> None:
     exchange = spec.exchange
-    for what, number, least in (
+    for what, number, minimum in (
         ("gradients cannot be repacked into", exchange.repacking, 0),
         ("small gradients cannot have bytes", exchange.small_bytes, 0),
         ("small gradients cannot be joined in groups of", exchange.small_group, 1),
     ):
-        if number < least:
-            raise UsageError(f"{what} {number}", f"give {least} or more")
+        if number < minimum:
+            raise UsageError(f"{what} {number}", f"give {minimum} or more")
     if exchange.repacking > MAX_CHUNKS:
         raise UsageError(
             f"gradients cannot be repacked into {exchange.repacking} chunks", f"give {MAX_CHUNKS} at most"

@@ -83,7 +83,7 @@ def _require_optimization(spec: RunSpec) -> None:
     asked = spec.optimization
     if asked.nesterov and asked.optimizer != "momentum":
         raise UsageError(
-            f"Nesterov's form does not go with --optimizer {asked.optimizer}: it is one of momentum",
+            f"Nesterov's form cannot be combined with --optimizer {asked.optimizer}: it is one of momentum",
             "use --optimizer momentum, or leave --nesterov out",
         )
     for option, value in (

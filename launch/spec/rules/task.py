@@ -36,9 +36,9 @@ def _keeps(files: Lifecycle) -> bool:
 
 def _last_step(spec: RunSpec) -> float:
     """Return the number of the last possible step: an evaluation counts from 0, all others from 1."""
-    if spec.most_batches is None:
+    if spec.batch_limit is None:
         return math.inf
-    return spec.most_batches - 1 if spec.task == "eval" else spec.most_batches
+    return spec.batch_limit - 1 if spec.task == "eval" else spec.batch_limit
 
 
 def _traces_beyond(spec: RunSpec) -> bool:
@@ -92,12 +92,12 @@ TASK_RULES: tuple[Rule, ...] = (
     *needless(
         _OF_A_MODEL,
         lambda spec: spec.task == "input",
-        "does not go with --input-only: it has no model",
+        "cannot be combined with --input-only: it has no model",
         "leave it out, or use --forward-only",
     ),
     Rule(
         lambda spec: spec.task != "train" and bool(spec.extra_forward),
-        "--add-work does not go with --task {spec.task}: it slows down steps of training",
+        "--add-work cannot be combined with --task {spec.task}: it slows down steps of training",
         "leave --add-work out, or use --task train",
         to(extra_forward={}),
     ),
@@ -110,19 +110,19 @@ TASK_RULES: tuple[Rule, ...] = (
     *needless(
         _OF_AN_UPDATE,
         lambda spec: spec.task != "train",
-        "does not go with --task {spec.task}: no weights are updated",
+        "cannot be combined with --task {spec.task}: no weights are updated",
         "leave it out, or use --task train",
     ),
     *needless(
         ("agg_small_grads_max_group",),
         lambda spec: spec.task != "train",
-        "does not go with --task {spec.task}: it computes no gradients",
+        "cannot be combined with --task {spec.task}: it computes no gradients",
         "leave it out",
     ),
     *needless(
         _OF_COUNTED_STEPS,
         lambda spec: spec.task == "eval",
-        "does not go with --eval: every example is evaluated, and nothing is written",
+        "cannot be combined with --eval: every example is evaluated, and nothing is written",
         "leave it out",
     ),
     Rule(
@@ -180,14 +180,14 @@ KEPT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: spec.task == "eval" and _traces_beyond(spec),
-        "--trace names a step that the evaluation does not have: of {spec.most_batches} at most the first, "
+        "--trace names a step that the evaluation does not have: of {spec.batch_limit} at most the first, "
         "which compiles, is step 0",
         "name earlier ones with --trace, or give more steps with --num-batches",
         _traced_within,
     ),
     Rule(
         lambda spec: spec.task != "eval" and _traces_beyond(spec),
-        "--trace names a step that the run does not have: it counts {spec.most_batches} at most",
+        "--trace names a step that the run does not have: it counts {spec.batch_limit} at most",
         "name earlier ones with --trace, or give more steps with --num-batches",
         _traced_within,
     ),

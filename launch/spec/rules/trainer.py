@@ -49,13 +49,13 @@ def _to_own_exchange(spec: RunSpec) -> RunSpec:
 TRAINER_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.method is not None and spec.strategy is not None,
-        "--method {spec.method} does not go with --strategy {spec.strategy}: each is another trainer",
+        "--method {spec.method} cannot be combined with --strategy {spec.strategy}: each is another trainer",
         "leave one of them out, such as --strategy",
         to(strategy=None),
     ),
     Rule(
         lambda spec: _other(spec) and spec.task != "train",
-        "--task {spec.task} does not go with a --method or --strategy: they only train",
+        "--task {spec.task} cannot be combined with a --method or --strategy: they only train",
         "leave --method and --strategy out",
         to(method=None, strategy=None),
     ),
@@ -68,13 +68,13 @@ TRAINER_RULES: tuple[Rule, ...] = (
     *needless(
         ("ps",),
         _has_copies,
-        "does not go with --strategy {spec.strategy}, which places the variables itself",
+        "cannot be combined with --strategy {spec.strategy}, which places the variables itself",
         "leave it out, or use --strategy central, whose variables are there",
     ),
     *needless(
         ("variable_update",),
         _has_copies,
-        "does not go with --strategy {spec.strategy}, which places the variables itself",
+        "cannot be combined with --strategy {spec.strategy}, which places the variables itself",
         "leave it out",
     ),
     Rule(
@@ -86,25 +86,25 @@ TRAINER_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda spec: _other(spec) and spec.exchange != Exchange(),
-        "--ps gpu:spread does not go with a --method or --strategy: their variables are in one place",
+        "--ps gpu:spread cannot be combined with a --method or --strategy: their variables are in one place",
         "use --ps cpu or --ps gpu:N",
         _to_own_exchange,
     ),
     Rule(
         lambda spec: spec.method is not None and spec.grad_reduce == "sum",
-        "--grad-reduce sum does not go with --method {spec.method}: it has one loss, a mean",
+        "--grad-reduce sum cannot be combined with --method {spec.method}: it has one loss, a mean",
         "leave --grad-reduce out",
         to(grad_reduce="mean"),
     ),
     Rule(
         lambda spec: _other(spec) and bool(spec.extra_forward),
-        "--add-work does not go with a --method or --strategy: it is for our own towers",
+        "--add-work cannot be combined with a --method or --strategy: it is for our own towers",
         "leave --add-work out",
         to(extra_forward={}),
     ),
     Rule(
         lambda spec: _other(spec) and spec.lifecycle.training_accuracy,
-        "--print-training-accuracy does not go with a --method or --strategy: our own towers count it",
+        "--print-training-accuracy cannot be combined with a --method or --strategy: our own towers count it",
         "leave --print-training-accuracy out",
         to("lifecycle", training_accuracy=False),
     ),
@@ -130,7 +130,7 @@ TRAINER_RULES: tuple[Rule, ...] = (
 
 
 def require_strategy(spec: RunSpec) -> StrategyName:
-    """Return the strategy of a spec. Raises UsageError for what does not go with it, with the nearest."""
+    """Return the strategy of a spec. Raises UsageError for what cannot be combined with it."""
     if spec.strategy is None:
         raise UsageError("no strategy is named", f"give --strategy {', '.join(STRATEGIES)}")
     asked = read(spec.strategy)
@@ -166,19 +166,23 @@ def _of_options(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
     leave = "leave it out, or train without --strategy"
     update = "parameter_server" if asked.kind == "central" else "replicated"
     return [
-        (spec.method is not None, f"does not go with --method {spec.method}", "leave one of the two out"),
-        (spec.exchange != Exchange(), "does not go with options of the exchange", leave),
+        (
+            spec.method is not None,
+            f"cannot be combined with --method {spec.method}",
+            "leave one of the two out",
+        ),
+        (spec.exchange != Exchange(), "cannot be combined with options of the exchange", leave),
         (
             spec.all_reduce is not None,
-            f"does not go with --all-reduce {spec.all_reduce}: the strategy reduces",
+            f"cannot be combined with --all-reduce {spec.all_reduce}: the strategy reduces",
             "leave --all-reduce out, or use --variable-update replicated without --strategy",
         ),
         (
             spec.variable_update == "independent",
-            "does not go with --variable-update independent: it synchronises its copies",
+            "cannot be combined with --variable-update independent: it synchronises its copies",
             f"leave --variable-update out (it is {update})",
         ),
-        (spec.task != "train", f"does not go with the task {spec.task}", leave),
-        (spec.lifecycle.training_accuracy, "does not go with --training-accuracy", leave),
-        (bool(spec.extra_forward), "does not go with --add-work", leave),
+        (spec.task != "train", f"cannot be combined with the task {spec.task}", leave),
+        (spec.lifecycle.training_accuracy, "cannot be combined with --training-accuracy", leave),
+        (bool(spec.extra_forward), "cannot be combined with --add-work", leave),
     ]

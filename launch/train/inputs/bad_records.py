@@ -52,15 +52,15 @@ class BadRecords:
         if self._policy == "stop":
             raise self._failed(
                 f"{path}, record {record}: {why}",
-                "get the file anew, or leave such records out with --bad-records skip",
+                "download the file again, or leave such records out with --bad-records skip",
             )
         self.took_places = self.took_places or in_order
         self._again += (path, record) in self._found
         self._found.setdefault((path, record), why)
         if self._again > _MAX_PASSES * self.count:
             raise self._failed(
-                f"{path.parent} gives no batch: {self.notices[0]}",
-                "get the files anew, or use a smaller --batch-size",
+                f"{path.parent} has no full batch: {self.notices[0]}",
+                "download the files again, or use a smaller --batch-size",
             )
 
     def batch_made(self) -> None:

@@ -24,7 +24,7 @@ LABELS = (1, 1000)  # in the files; 0 is the background, which no image has
 SHUFFLED_RECORDS = 10_000
 SHUFFLED_BYTES = 512 << 20
 # To start at an image, the records before it are skipped by reading them: 4 GiB take some seconds. Beyond
-# that the order begins anew, from another seed.
+# that the order starts again, from another seed.
 MAX_SKIPPED_BYTES = 4 << 30
 _SAMPLED_RECORDS = 64  # for the mean size
 _BATCHING = 4  # batches that are put together in parallel

@@ -97,7 +97,7 @@ def _run(arrival: Arrival, spec: RunSpec, emit: Emit) -> int:
     emit(WarmupDone(time_s=time.time(), steps=len(warmup), seconds=time.perf_counter() - began))
     began = time.perf_counter()
     for step in itertools.count(1):
-        if spec.most_batches is not None and step > spec.most_batches:
+        if spec.batch_limit is not None and step > spec.batch_limit:
             break
         used = time.perf_counter() - began
         budget = spec.time_budget_s if spec.num_batches is None and step > 1 else None

@@ -110,7 +110,7 @@ class PipelineMaker:
             if not self._pipeline.endless:
                 raise
             found = "".join(f": {notice}" for notice in self._pipeline.bad.notices)
-            raise InputError(f"there is not one good record{found}", "get the files anew") from None
+            raise InputError(f"there is not one good record{found}", "download the files again") from None
         self._pipeline.bad.batch_made()
         self._next = number + 1
         return batch
@@ -172,8 +172,8 @@ class PipelineMaker:
         self._began = first
         if not self._pipeline.reaches(first):
             self._restart = (
-                f"The input goes on at image {first} in another order than without the interruption: reading "
-                "up to it would take too long.",
+                f"The input continues at image {first} in another order than without the interruption: "
+                "reading up to it would take too long.",
             )
         made = plainly(self._pipeline.batches)(first, careful=self._careful)
         return iter(untuned(made.prefetch(self._towers)))

@@ -52,7 +52,7 @@ def python_source(model: Shape, spec: RunSpec) -> FedSource:
 
 
 class Pool:
-    """As many examples as the joint batch has, of which each step's batch is put together anew.
+    """As many examples as the joint batch has, of which each step's batch is drawn.
 
     Row r of the joint batch of step n is example (r + n) mod rows, however it is divided among towers.
     Drawing new numbers each step would measure numpy's generator, not the method of feeding.
@@ -106,7 +106,7 @@ class Generated:
         self._failed: Exception | None = None
 
     def take(self, number: int) -> Batch:
-        """Return the pipeline's next batch; a step out of order starts it anew."""
+        """Return the pipeline's next batch; a step out of order restarts it."""
         if self._iterator is None or number != self._next:
             self._iterator = self._started(number)
         self._next = number + 1

@@ -1,4 +1,4 @@
-"""Synthetic images and labels: made once on each tower's device, or by the host anew for each step."""
+"""Synthetic images and labels: made once on each tower's device, or by the host for each step."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

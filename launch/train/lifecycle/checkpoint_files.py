@@ -135,7 +135,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def require_writable(folder: Path, option: str = "--checkpoints", named_by: str | None = None) -> None:
     """Make the folder if need be, and try to write in it: better before training.
 
-    Raises FolderError for a place that cannot be written, DiskError for one without room.
+    Raises FolderError for a place that cannot be written, DiskError for one without free space.
 
     `option`: what asks for the files on the command line; `named_by`: what names their folder, None: it too.
     """
@@ -177,7 +177,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
 def prune(folder: Path, keep: int) -> tuple[Path, ...]:
     """Remove the oldest checkpoints but `keep`, and temporary files of writers that were killed.
 
-    What is no checkpoint, or damaged, stays where it is. Gives what was removed.
+    What is no checkpoint, or damaged, stays where it is. Returns what was removed.
     """
     found, _ = _read_headers(folder)
     ordered = sorted(found, key=lambda one: one.header.steps, reverse=True)

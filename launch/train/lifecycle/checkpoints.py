@@ -102,7 +102,7 @@ class Checkpoints:
         elif any(name.startswith(_CARRIED) and name not in carried for name in found.header.arrays):
             self._notice("Buffers of another mode in the checkpoint, such as stored gradients, are ignored.")
         if not keeps_scale:
-            self._notice("The automatic loss scale is not in the checkpoint: it starts anew.")
+            self._notice("The checkpoint has no automatic loss scale: it starts from its initial value.")
         # With another batch or other devices a step takes other images, and none is to be passed over.
         images = found.header.images
         if images is not None:
@@ -110,7 +110,7 @@ class Checkpoints:
             self._step.source.start_at(found.header.steps, images)
         if found.header.seed != self._spec.seed:
             self._notice(
-                f"The checkpoint was made with --seed {found.header.seed}, this run goes on with "
+                f"The checkpoint was made with --seed {found.header.seed}, this run continues with "
                 f"{self._spec.seed}: it is not what an uninterrupted run would be."
             )
         self._saved = found.header.steps

@@ -50,7 +50,7 @@ class ForwardStep:
                 "forward passes and evaluations are made by gputopo's own towers",
                 "leave out --method and --strategy: they differ in how gradients are taken and exchanged",
             )
-        # How gradients travel plays no part; a strategy that keeps some would only take memory.
+        # How gradients travel plays no part; a strategy that buffers some would only use memory.
         plain = msgspec.structs.replace(
             spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), all_reduce=None
         )
@@ -97,12 +97,12 @@ class ForwardStep:
             return losses, examples, right, tf.identity(begin), marks, tf.add_n(self._marks.probes)
 
     def _tower(
-        self, tower: int, number: Tensor, fed: Sequence[Tensor], turn: list[Tensor]
+        self, tower: int, number: Tensor, fed: Sequence[Tensor], after: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Build one tower: return its loss, its number of examples, its hits [2] and its marks [3]."""
         device = self._spec.devices[tower].device
         with tf.name_scope(f"tower_{tower}"):
-            start = clock(turn)
+            start = clock(after)
             with tf.control_dependencies([start]):
                 weights = self.placement.weights(tower)
                 state = read_state(self.placement, tower, device)
@@ -164,7 +164,7 @@ def evaluate(
         emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
         emit(PhaseBegun(time_s=time.time(), phase="evaluation"))
         tally = Tally()
-        passes = msgspec.structs.replace(spec, num_batches=spec.most_batches, time_budget_s=None)
+        passes = msgspec.structs.replace(spec, num_batches=spec.batch_limit, time_budget_s=None)
         with observers(spec, emit) as watching:
             ended = Loop(step, passes, emit, [*watching, tally], stopped=stopped).run_evaluation()
         if stopped():
@@ -194,7 +194,7 @@ class Tally:
         assert outcome.hits is not None
         self._examples += float(outcome.examples.sum())
         self._hits += outcome.hits.sum(axis=0)
-        # A tower without an example has the loss 0, and no say.
+        # A tower without an example has the loss 0, and does not count.
         self._loss += float((outcome.losses.astype(np.float64) * outcome.examples).sum())
         self._seconds += step.seconds
 

@@ -30,7 +30,7 @@ _NOT_COMPUTING = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval",
 _COPIES: dict[str, Kind] = {"MemcpyH2D": "to_device", "MemcpyD2H": "to_host", "MemcpyP2P": "peer"}
 _BOOKKEEPING = {"MemoryAlloc", "MemoryFree", "Overhead", "Synchronization", "Generic"}
 _DESTINATION = re.compile(r"\bdest:(\d+)")
-MOST_OPS = 10  # kinds of ops reported per device
+MAX_OPS = 10  # kinds of ops reported per device
 _LONGEST_NAME = 80  # C++ names of kernels can be thousands of characters
 
 PICOSECOND = 1e-12
@@ -204,7 +204,7 @@ def _text(plane: Any, stat: Any) -> str:
 
 
 def _longest(ops: Counter[str]) -> dict[str, float]:
-    return {name: length * PICOSECOND for name, length in ops.most_common(MOST_OPS)}
+    return {name: length * PICOSECOND for name, length in ops.most_common(MAX_OPS)}
 
 
 def _seconds(intervals: Iterable[tuple[int, int]]) -> float:

@@ -102,7 +102,7 @@ class Tracer:
             if self._spec.backend == "gpu"
             else "no op in the scope of a tower was recorded"
         )
-        return (f"The trace has nothing of {', '.join(sorted(missing))}: {why}.",)
+        return (f"The trace lacks {', '.join(sorted(missing))}: {why}.",)
 
     def _notice(self, says: str) -> None:
         self._emit(Noticed(time_s=time.time(), says=says))

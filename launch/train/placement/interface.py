@@ -9,7 +9,7 @@ Waits = Literal["all", "own_copy", "each_tower", "nothing"]
 
 
 class Placement(Protocol):
-    """One way to place variables. Each creates them, gives a tower its weights, and reduces the gradients.
+    """A placement of variables. Each creates them, gives a tower its weights, and reduces the gradients.
 
     All of them build graph ops and write every device out; none decides when it runs.
     """

@@ -65,7 +65,7 @@ def hierarchical(devices: Sequence[str], *, groups: Groups = ()) -> Reducer:
 
     `groups`: of towers, each tower in one; the two halves of the towers if empty. Leaders rotate with the
     variable's number: the group whose leader makes the total changes with every variable, the leader's rank
-    within its group each time that all groups had their turn. Moves for each variable between groups: one
+    within its group after each round of all groups. Moves for each variable between groups: one
     copy for every group but one, each way.
     """
     groups = groups or halves(len(devices))

@@ -34,11 +34,11 @@ def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
     return reduce
 
 
-def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, most: int) -> Reducer:
-    """Reduce adjacent gradients of at most `small_bytes` as one tensor, at most `most` at a time."""
+def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, max_tensors: int) -> Reducer:
+    """Reduce adjacent gradients of at most `small_bytes` as one tensor, at most `max_tensors` at a time."""
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        runs = small_runs([_bytes(values[0]) for values in gradients], small_bytes, most)
+        runs = small_runs([_bytes(values[0]) for values in gradients], small_bytes, max_tensors)
         joined = []
         for run in runs:
             of_run = [gradients[number] for number in run]

@@ -14,14 +14,14 @@ UNIT = 32
 be taken out of a tensor without a copy."""
 
 
-def chunk_sizes(size: int, count: int, least: int = 1, unit: int = 1) -> list[int]:
-    """Cut `size` numbers into at most `count` chunks of at least `least`, in order.
+def chunk_sizes(size: int, count: int, min_size: int = 1, unit: int = 1) -> list[int]:
+    """Cut `size` numbers into at most `count` chunks of at least `min_size`, in order.
 
     They are multiples of `unit` and equal but for one unit, the larger ones first; the last one has the
-    remainder as well. A tensor with fewer numbers than `least` is one chunk, and one that has no unit for
+    remainder as well. A tensor with fewer numbers than `min_size` is one chunk, and one that has no unit for
     every chunk is cut at any number.
     """
-    count = max(1, min(size // least, count))
+    count = max(1, min(size // min_size, count))
     if size < count * unit:
         unit = 1
     units, remainder = divmod(size, unit)
@@ -30,17 +30,17 @@ def chunk_sizes(size: int, count: int, least: int = 1, unit: int = 1) -> list[in
     return [*cut[:-1], cut[-1] + remainder]
 
 
-def small_runs(sizes: Sequence[int], small: int, most: int) -> list[list[int]]:
+def small_runs(sizes: Sequence[int], small: int, max_tensors: int) -> list[list[int]]:
     """Return the indices of tensors in groups that are reduced as one, in order.
 
-    `sizes` in bytes. Neighbours of at most `small` bytes share a group, `most` of them at a time; every
-    other tensor is a group by itself.
+    `sizes` in bytes. Neighbours of at most `small` bytes share a group, `max_tensors` of them at a time;
+    every other tensor is a group by itself.
     """
     groups: list[list[int]] = []
     open_ = False
     for number, size in enumerate(sizes):
         joins = size <= small
-        if joins and open_ and len(groups[-1]) < most:
+        if joins and open_ and len(groups[-1]) < max_tensors:
             groups[-1].append(number)
         else:
             groups.append([number])

@@ -1,4 +1,4 @@
-"""hwloc's XML: processors, memory, tree, NVLinks by bandwidth, and what must not be kept."""
+"""hwloc's XML: processors, memory, tree, NVLinks by bandwidth, and what must not be stored."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_every_fact_of_the_file_is_in_the_machine() -> None:
     assert [node.distances for node in host.numa_nodes] == [(10, 21), (21, 10)]
 
 
-def test_a_link_speed_of_all_lanes_is_told_as_such() -> None:
+def test_a_link_speed_of_all_lanes_is_reported_as_such() -> None:
     machine = read()
     assert "15.75 GB/s" in machine.missing[f"pci[{samples.GPUS[0]}].speed_gt_per_s"]
     assert f"pci[{samples.NIC}].speed_gt_per_s" not in machine.missing  # 0: hwloc does not know it

@@ -86,7 +86,7 @@ def test_one_root_and_numbers_in_brackets_are_read() -> None:
     assert [(gpu.pci_address, gpu.pci_device_id) for gpu in machine.gpus] == [("0000:01:00.0", "1b80")]
 
 
-def test_a_line_that_hangs_on_nothing_is_listed() -> None:
+def test_a_line_without_a_parent_is_listed() -> None:
     first, *rest = samples.LSPCI_TREE.splitlines()
     machine = read("\n".join([first, "     +-19.0  what is this", *rest]))
     assert [unread.line for unread in machine.unread] == [2]
@@ -113,7 +113,7 @@ def test_a_function_that_stands_twice_is_refused() -> None:
         ("Advanced Micro Devices, Inc. [AMD/ATI] Navi 21 [Radeon RX 6800]", "other"),
     ],
 )
-def test_a_name_tells_what_a_function_is(name: str, kind: str) -> None:
+def test_a_name_shows_what_a_function_is(name: str, kind: str) -> None:
     assert pci_names.kind(name, [name]) == kind
 
 
@@ -137,7 +137,7 @@ def test_a_drawn_tree_is_read_as_it_was_drawn(shapes: list[Shape]) -> None:
 
 
 def _draw(shapes: list[Shape]) -> tuple[str, dict[str, str | None]]:
-    """Draw a tree as lspci does, one root, and give the parents that it must be read as."""
+    """Draw a tree as lspci does, one root, and return the parents that it must be read as."""
     parents: dict[str, str | None] = {}
     buses = iter(range(1, 256))
 
@@ -168,7 +168,7 @@ def _draw(shapes: list[Shape]) -> tuple[str, dict[str, str | None]]:
     return "\n".join([head + block[0], *(" " * len(head) + line for line in block[1:])]) + "\n", parents
 
 
-def test_a_tree_without_names_does_not_say_that_there_is_no_gpu() -> None:
+def test_a_tree_without_names_does_not_state_that_there_is_no_gpu() -> None:
     machine = lspci.parse("-[0000:00]-+-00.0\n           \\-01.0-[01]----00.0\n", origin="x")
     assert machine.gpus == ()
     assert machine.missing["gpus"] == "the tree has no names (lspci -t); lspci -tv has them"

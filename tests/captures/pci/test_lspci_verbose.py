@@ -32,7 +32,7 @@ def test_every_fact_of_the_list_is_in_the_machine() -> None:
     assert machine.unread == ()
 
 
-def test_access_control_is_told_for_each_bridge_and_the_host() -> None:
+def test_access_control_is_reported_for_each_bridge_and_the_host() -> None:
     machine = read()
     assert {node.address: node.acs for node in machine.pci if node.kind == "bridge"} == {
         "0000:00:02.0": True,
@@ -45,7 +45,7 @@ def test_access_control_is_told_for_each_bridge_and_the_host() -> None:
     assert read(samples.LSPCI_VERBOSE.replace("Redir+", "Redir-")).host.acs == "off"
 
 
-def test_lines_of_access_control_alone_tell_the_host() -> None:
+def test_lines_of_access_control_alone_show_the_host() -> None:
     off = "ACSCtl: SrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
     assert read(off * 3).host.acs == "off"
     assert read(off + off.replace("ReqRedir-", "ReqRedir+")).host.acs == "on"
@@ -71,7 +71,7 @@ def test_without_root_the_links_are_missing_with_the_reason() -> None:
         "01:00.0 0300: 10de:1b81 (rev a1)",
     ],
 )
-def test_every_way_to_write_a_device_is_read(line: str) -> None:
+def test_every_form_of_a_device_is_read(line: str) -> None:
     (gpu,) = read(line + "\n").gpus
     assert (gpu.pci_address, gpu.pci_device_id) == ("0000:01:00.0", "1b81")
 

@@ -68,7 +68,7 @@ def test_links_to_switches_count_for_every_pair() -> None:
     assert [node.cpus for node in machine.host.numa_nodes] == ["0-55,112-167", "56-111,168-223"]
 
 
-def test_a_file_of_a_virtual_machine_gives_what_it_says() -> None:
+def test_a_file_of_a_virtual_machine_gives_what_it_states() -> None:
     machine = capture("azure-ndv4")
     assert [gpu.pci_address for gpu in machine.gpus][:2] == ["0001:00:00.0", "0002:00:00.0"]
     assert len(machine.nics) == 8
@@ -78,7 +78,7 @@ def test_a_file_of_a_virtual_machine_gives_what_it_says() -> None:
     assert {node.max_speed_gt_per_s for node in nccl_xml.parse(strange, origin="x").pci} == {0.3}
 
 
-def test_a_file_without_classes_names_no_gpus_and_says_why() -> None:
+def test_a_file_without_classes_names_no_gpus_and_states_why() -> None:
     machine = capture("aws-g5")
     assert machine.gpus == ()
     assert len(machine.pci) == 9

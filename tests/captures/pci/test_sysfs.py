@@ -120,14 +120,14 @@ def test_links_that_lead_outside_are_not_made(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_unfolds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sysfs, "_MOST_BYTES", 2**20)
+    monkeypatch.setattr(sysfs, "_MAX_BYTES", 2**20)
     bomb = gzip.compress(bytes(2**21))
     with pytest.raises(InputError, match="larger than"), sysfs.unpacked(bomb, origin="x"):
         pass
 
 
 def test_too_many_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sysfs, "_MOST_MEMBERS", 3)
+    monkeypatch.setattr(sysfs, "_MAX_MEMBERS", 3)
     data = tar_of([(member(f"sys/{number}"), b"") for number in range(4)])
     with pytest.raises(InputError, match="more than 3 files"), sysfs.unpacked(data, origin="x"):
         pass

@@ -1,4 +1,4 @@
-"""Where `nvidia-smi` tells of a GPU and its NVSwitches, in its three ways to print."""
+"""What `nvidia-smi` shows of a GPU and its NVSwitches, in its three output formats."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def read_text(text: str) -> Machine:
 
 @pytest.mark.parametrize("form", [str, flat])
 @pytest.mark.parametrize("state", ["Completed", "In Progress", "Not Started"])
-def test_text_tells_it_indented_or_not(form: type[str], state: str) -> None:
+def test_text_shows_it_indented_or_not(form: type[str], state: str) -> None:
     machine = read_text(form(said(TEXT, state=state, summary="Limited Capacity", bandwidth="Degraded")))
     health = {"summary": "limited capacity", "bandwidth": "degraded", **OTHERS}
     assert fabric(machine) == Fabric(state=state.lower(), status="success", health=health)
@@ -84,11 +84,11 @@ def test_text_tells_it_indented_or_not(form: type[str], state: str) -> None:
     assert machine.gpus[0].clocks_mhz.sm.now == 1980
 
 
-def test_xml_tells_the_same_as_text() -> None:
+def test_xml_shows_the_same_as_text() -> None:
     assert fabric(smi_xml.parse(said(XML), origin="box.xml")) == fabric(read_text(said(TEXT)))
 
 
-def test_csv_tells_it_by_columns() -> None:
+def test_csv_shows_it_by_columns() -> None:
     machine = smi_csv.parse(said(CSV, status="Insufficient Resources"), origin="box.csv")
     health = {"summary": "healthy", "bandwidth": "full"}
     assert fabric(machine) == Fabric(state="completed", status="insufficient resources", health=health)

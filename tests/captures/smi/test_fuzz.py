@@ -103,7 +103,7 @@ def leaves_thinned(lines: list[str], dice: random.Random) -> str:
 
 
 def leaves_shuffled(lines: list[str], dice: random.Random) -> str:
-    """Give the values of the elements to one another."""
+    """Return the values of the elements to one another."""
     values = [found[1] for line in lines if (found := _LEAF.search(line))]
     dice.shuffle(values)
     waiting = iter(values)
@@ -127,7 +127,7 @@ def read(module: Format, text: str) -> Machine | GputopoError:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_a_broken_output_gives_an_error_in_words_or_only_what_it_says(kind: str, data: st.DataObject) -> None:
+def test_a_broken_output_gives_an_error_or_only_what_it_states(kind: str, data: st.DataObject) -> None:
     module = KINDS[kind][0]
     text = data.draw(st.sampled_from(samples(kind)), label="sample")
     dice = random.Random(data.draw(st.integers(0, 2**32), label="seed"))
@@ -177,7 +177,7 @@ def test_a_text_made_to_be_slow_is_not(text: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("smi_text/*.txt")), ids=lambda path: path.name)
-def test_a_capture_that_lost_its_indentation_tells_the_same(path: Path) -> None:
+def test_a_capture_that_lost_its_indentation_shows_the_same(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     flat = smi_text.parse(unindented(text.splitlines(keepends=True), random.Random(0)), origin="x")
     assert flat.gpus == smi_text.parse(text, origin="x").gpus

@@ -1,4 +1,4 @@
-"""Where `nvidia-smi` says that a GPU needs a reset, in its three ways to print."""
+"""Where `nvidia-smi` shows that a GPU needs a reset, in its three output formats."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_the_answers_of_older_drivers_are_the_same_fact(
     assert action(text(STATUS + REQUIRED.format(required) + DRAIN.format(drain))) == expected
 
 
-def test_where_both_are_told_the_worse_stands() -> None:
+def test_where_both_are_reported_the_worse_stands() -> None:
     assert action(text(ACTION.format("None") + STATUS + REQUIRED.format("Yes"))) == "reset"
     assert action(text(ACTION.format("Reboot") + STATUS + REQUIRED.format("Yes"))) == "reboot"
     assert action(text(ACTION.format("Reset") + STATUS + REQUIRED.format(DEPRECATED))) == "reset"
@@ -67,7 +67,7 @@ def test_a_reason_stands_for_an_answer_that_is_not_given() -> None:
     assert machine.missing["gpus[0].recovery_action"] == "N/A"
 
 
-def test_the_xml_tells_the_same() -> None:
+def test_the_xml_shows_the_same() -> None:
     gpu = (
         "<gpu_reset_status><reset_required>Yes</reset_required>"
         "<drain_and_reset_recommended>N/A</drain_and_reset_recommended></gpu_reset_status>"
@@ -87,12 +87,12 @@ def test_the_xml_tells_the_same() -> None:
         ("pstate", "[N/A]", None),
     ],
 )
-def test_the_columns_tell_the_same(column: str, cell: str, expected: str | None) -> None:
+def test_the_columns_show_the_same(column: str, cell: str, expected: str | None) -> None:
     machine = smi_csv.parse(f"index, name, {column}\n0, A, {cell}\n", origin="box.csv")
     assert action(machine) == expected
 
 
-def test_a_value_that_is_refused_until_the_reset_tells_it_and_not_of_other_cards() -> None:
+def test_a_value_that_is_refused_until_the_reset_shows_it_and_not_of_other_cards() -> None:
     box = "GPU 00000000:01:00.0\n    Fan Speed : 30 %\nGPU 00000000:02:00.0\n    Fan Speed : {}\n"
     for refused in ("GPU requires reset", "[GPU requires reset]"):
         machine = smi_text.parse(box.format(refused), origin="box.txt")

@@ -358,7 +358,7 @@ def test_an_output_without_a_card_is_refused(text: str, says: str) -> None:
     assert says in refused(text).what
 
 
-def test_no_card_is_a_statement_where_the_output_says_so() -> None:
+def test_no_card_is_a_statement_where_the_output_reports_it() -> None:
     assert parse(TOP.replace(": 2\n", ": 0\n")).gpus == ()
 
 
@@ -369,7 +369,7 @@ def test_the_serial_number_and_what_identifies_a_card_stay_out_of_the_list() -> 
     assert [one.text for one in machine.unread] == ["Odd Id : GPU-..."]
 
 
-def test_it_is_told_from_other_texts() -> None:
+def test_it_is_distinguished_from_other_texts() -> None:
     assert detect.read_text(BOX, origin="x").source == smi_text.SOURCE
     assert not topo_matrix.recognise(BOX)
     for other in (

@@ -39,7 +39,7 @@ def lost(machine: Machine) -> list[tuple[int, str | None]]:
         ("GPU2", (2, None, "no answer")),
     ],
 )
-def test_a_line_tells_number_address_both_or_neither(
+def test_a_line_shows_number_address_both_or_neither(
     said: str, expected: tuple[int | None, str | None, str]
 ) -> None:
     assert read(f"  {NO_HANDLE}{said}") == Unanswered(*expected)
@@ -67,7 +67,7 @@ def test_a_number_alone_is_the_index() -> None:
     assert lost(csv("name, temperature.gpu\n", *BARE, f"{NO_HANDLE}GPU1: Unknown Error\n")) == [(1, None)]
 
 
-def test_without_number_and_place_it_is_counted_last_and_the_reason_is_told() -> None:
+def test_without_number_and_place_it_is_counted_last_and_the_reason_is_reported() -> None:
     machine = csv("name, temperature.gpu\n", *BARE, f"{NO_HANDLE}GPU0000:02:00.0: Unknown Error\n")
     assert lost(machine) == [(2, "0000:02:00.0")]
     assert "does not show its number" in machine.missing["gpus[2].index"]

@@ -58,8 +58,8 @@ def test_a_machine_has_every_line_and_no_number_that_its_capture_lacks_and_reaso
     assert machine.unread == ()
     for gpu in machine.gpus:
         for name in absent(msgspec.to_builtins(gpu)):
-            told = (f"gpus[{gpu.index}].{name}", f"gpus[*].{name}", f"gpus[*].{name.partition('.')[0]}")
-            assert any(fact in machine.missing for fact in told), name
+            reported = (f"gpus[{gpu.index}].{name}", f"gpus[*].{name}", f"gpus[*].{name.partition('.')[0]}")
+            assert any(fact in machine.missing for fact in reported), name
 
 
 def absent(value: dict[str, object], path: str = "") -> Iterator[str]:
@@ -88,9 +88,9 @@ def test_every_number_of_the_xml_that_has_a_place_is_there(path: Path) -> None:
                 assert getattr(getattr(gpu, room), part) == number(element.findtext(f"{tag}/{part}"))
         for tag, when in CLOCKS.items():
             for short, domain in DOMAINS.items():
-                told = number(element.findtext(f"{tag}/{short}_clock"))
+                reported = number(element.findtext(f"{tag}/{short}_clock"))
                 if short != "memory":
-                    assert getattr(getattr(gpu.clocks_mhz, domain), when) == told
+                    assert getattr(getattr(gpu.clocks_mhz, domain), when) == reported
         check_power_and_heat(gpu, element)
         check_counts(gpu, element)
 
@@ -152,8 +152,8 @@ def check_counts(gpu: Gpu, element: ET.Element) -> None:
         for count in element.findall(f"ecc_errors/{since}/*")
         if number(count.text) is not None
     }
-    told = gpu.ecc.counts or {}
-    assert {name: told.get(name) for name in counted} == counted
+    reported = gpu.ecc.counts or {}
+    assert {name: reported.get(name) for name in counted} == counted
     prefix = "clocks_event_reasons_counters"
     power_cap = number(element.findtext(f"{prefix}/{prefix}_sw_power_cap"))
     if power_cap is not None:
@@ -212,8 +212,8 @@ def test_every_number_of_the_query_that_has_a_place_is_there(path: Path) -> None
         (row,) = csv.DictReader(file, skipinitialspace=True)
     (gpu,) = smi_csv.parse(path.read_text(encoding="utf-8"), origin=path.name).gpus
     for domain, when in (("graphics", "now"), ("sm", "now"), ("memory", "now"), ("video", "now")):
-        told = getattr(getattr(gpu.clocks_mhz, domain), when)
-        assert told == number(row[f"clocks.current.{domain} [MHz]"])
+        reported = getattr(getattr(gpu.clocks_mhz, domain), when)
+        assert reported == number(row[f"clocks.current.{domain} [MHz]"])
     assert gpu.clocks_mhz.memory.max == number(row["clocks.max.memory [MHz]"])
     assert gpu.memory_mib.used == number(row["memory.used [MiB]"])
     assert gpu.power_w.draw == number(row["power.draw [W]"])

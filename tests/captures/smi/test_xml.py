@@ -173,7 +173,7 @@ def test_instances_of_a_split_card_are_counted_and_their_memory_is_not_the_cards
     assert machine.unread == ()
 
 
-def test_processes_are_read_without_what_tells_about_the_person() -> None:
+def test_processes_are_read_without_what_identifies_the_person() -> None:
     machine = parse(
         log(
             "<processes>"
@@ -258,13 +258,13 @@ def test_a_second_log_of_a_loop_is_named_and_not_read() -> None:
     assert [one.text for one in machine.unread] == ["a second nvidia-smi log begins; only the first is read"]
 
 
-def test_no_gpu_is_a_statement_where_the_log_says_so() -> None:
+def test_no_gpu_is_a_statement_where_the_log_reports_it() -> None:
     assert parse(log()).gpus == ()
     assert parse(log()).driver.status == "ok"
     assert "there is no <gpu>" in refused(log().replace("<attached_gpus>0", "<attached_gpus>4")).what
 
 
-def test_fewer_gpus_than_are_attached_is_said() -> None:
+def test_fewer_gpus_than_are_attached_is_reported() -> None:
     machine = parse(log("<fan_speed>1 %</fan_speed>").replace("<attached_gpus>1", "<attached_gpus>4"))
     assert machine.missing["gpus[*].index"].startswith("4 GPUs are attached and 1 ")
 

@@ -1,4 +1,4 @@
-"""Invented matrices of `nvidia-smi topo -m`, and the many ways in which people paste them."""
+"""Invented matrices of `nvidia-smi topo -m`, and the many forms in which people paste them."""
 
 from dataclasses import dataclass
 

@@ -87,7 +87,7 @@ def test_the_affinities_are_those_of_the_columns() -> None:
 
 
 @pytest.mark.parametrize("start", ["sglang", "windows_geforce-rtx-2080-super_610.62"])
-def test_empty_affinity_columns_stay_empty_and_say_so(start: str) -> None:
+def test_empty_affinity_columns_stay_empty_and_report_it(start: str) -> None:
     machine = read(start)
     assert all(gpu.cpu_affinity is None and gpu.numa_node is None for gpu in machine.gpus)
     assert machine.missing["gpus[0].cpu_affinity"] == "the CPU Affinity column is empty"
@@ -96,7 +96,7 @@ def test_empty_affinity_columns_stay_empty_and_say_so(start: str) -> None:
     assert "host.numa_nodes" in machine.missing
 
 
-def test_a_capture_without_affinity_columns_says_so_once() -> None:
+def test_a_capture_without_affinity_columns_reports_it_once() -> None:
     machine = read("4gpu-nv12-nv10")
     assert machine.missing["gpus[*].cpu_affinity"] == "the text has no CPU Affinity column"
     assert machine.missing["links[*].hop"].startswith("where the matrix shows NVLinks")
@@ -162,13 +162,13 @@ def test_captures_of_other_tools_are_not_recognised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "reported"),
     [("0-1", None), ("0", None), ("0-15", "0-15"), ("0-15\n", "0-15"), ("0-1\n", "0-1"), ("16-31", "16-31")],
 )
-def test_a_cpu_list_in_whose_middle_the_text_ends_is_not_told(end: str, told: str | None) -> None:
+def test_a_cpu_list_in_whose_middle_the_text_ends_is_not_reported(end: str, reported: str | None) -> None:
     text = f"\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-15\nGPU1\tPHB\t X \t{end}"
     machine = topo_matrix.parse(text, origin="x")
-    assert (machine.gpus[0].cpu_affinity, machine.gpus[1].cpu_affinity) == ("0-15", told)
+    assert (machine.gpus[0].cpu_affinity, machine.gpus[1].cpu_affinity) == ("0-15", reported)
     assert (machine.missing.get("gpus[1].cpu_affinity") == "the text ends in the middle of it") == (
-        told is None
+        reported is None
     )

@@ -1,4 +1,4 @@
-"""`nvidia-smi topo -p2p`: every cell, which direction it is of, and pairs whose two ways differ."""
+"""`nvidia-smi topo -p2p`: every cell, which direction it is of, and pairs whose two directions differ."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def table(cells: list[list[str]]) -> str:
     return head + "".join(f" GPU{i}\t" + "\t".join(row) + "\t\n" for i, row in enumerate(cells))
 
 
-def test_the_command_line_says_which_direction_the_cells_are_of() -> None:
+def test_the_command_line_states_which_direction_the_cells_are_of() -> None:
     refused = ["OK", "TOPOLOGY_NOT_SUPPORTED", "TOPOLOGY_NOT_SUPPORTED"]
     machine = read()
     assert [link.p2p_read for link in machine.links] == refused
@@ -51,11 +51,11 @@ def test_read_and_write_in_one_text_are_kept_apart() -> None:
     assert (link.p2p_read, link.p2p_write) == ("OK", "NOT_SUPPORTED")
 
 
-def test_a_table_that_does_not_say_what_it_shows_says_so() -> None:
+def test_a_table_that_does_not_state_what_it_shows_is_noted() -> None:
     machine = read(table([["X", "CNS"], ["CNS", "X"]]))
     (link,) = machine.links
     assert (link.p2p_read, link.p2p_write) == ("CHIPSET_NOT_SUPPORTED", "CHIPSET_NOT_SUPPORTED")
-    assert "does not say which capability" in machine.missing["links[*].p2p_read"]
+    assert "capability not shown" in machine.missing["links[*].p2p_read"]
 
 
 def test_tables_of_other_capabilities_are_listed_and_not_filed() -> None:
@@ -78,7 +78,7 @@ def test_the_public_tables_are_read(start: str, size: int, status: str) -> None:
     assert [link.p2p_read for link in machine.links] == [status] * (size * (size - 1) // 2)
 
 
-def test_two_ways_that_differ_are_a_contradiction_and_no_status() -> None:
+def test_two_directions_that_differ_are_a_contradiction_and_no_status() -> None:
     machine = read("topo -p2p r\n" + table([["X", "OK"], ["CNS", "X"]]))
     assert machine.links[0].p2p_read is None
     (found,) = machine.contradictions

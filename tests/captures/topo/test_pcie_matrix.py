@@ -23,7 +23,7 @@ def nvlinks(machine: Machine) -> list[int | None]:
 @pytest.mark.parametrize(
     "text", ["$ nvidia-smi topo -mp\n" + PCIE, "$ nvidia-smi topo --matrix_pci\n" + PCIE, PCIE + LEGEND]
 )
-def test_a_matrix_of_pcie_alone_says_nothing_of_nvlinks(text: str) -> None:
+def test_a_matrix_of_pcie_alone_reports_nothing_of_nvlinks(text: str) -> None:
     machine = read(text)
     assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
     assert nvlinks(machine) == [None, None, None]
@@ -35,11 +35,11 @@ def test_a_matrix_of_pcie_alone_says_nothing_of_nvlinks(text: str) -> None:
     ["nvidia-smi topo -m\n" + PCIE, PCIE + LEGEND + NVLINKS, PCIE + "\nLegend:\n\n  SOC = far\n"],
     ids=["command", "legend", "old legend"],
 )
-def test_a_whole_matrix_without_nvlinks_says_that_there_are_none(text: str) -> None:
+def test_a_whole_matrix_without_nvlinks_states_that_there_are_none(text: str) -> None:
     assert nvlinks(read(text)) == [0, 0, 0]
 
 
-def test_a_matrix_that_neither_command_nor_legend_explains_says_nothing_of_nvlinks() -> None:
+def test_a_matrix_that_neither_command_nor_legend_explains_reports_nothing_of_nvlinks() -> None:
     machine = read(PCIE)
     assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
     assert nvlinks(machine) == [None, None, None]
@@ -48,7 +48,7 @@ def test_a_matrix_that_neither_command_nor_legend_explains_says_nothing_of_nvlin
 
 
 @pytest.mark.parametrize("texts", [(WHOLE, PCIE), (PCIE, WHOLE)])
-def test_without_command_and_legend_it_adds_to_a_source_that_tells_nvlinks(texts: tuple[str, str]) -> None:
+def test_without_command_and_legend_it_adds_to_a_source_that_shows_nvlinks(texts: tuple[str, str]) -> None:
     for machine in (merge.merge([read(text) for text in texts]), read("\nand\n".join(texts))):
         assert nvlinks(machine) == [4, 0, 0]
         assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
@@ -60,7 +60,7 @@ def test_a_legend_that_breaks_off_before_nvlinks_does_not_take_those_in_the_cell
 
 
 @pytest.mark.parametrize("first", ["-m", "-mp"])
-def test_both_matrices_in_one_text_tell_hops_and_nvlinks(first: str) -> None:
+def test_both_matrices_in_one_text_show_hops_and_nvlinks(first: str) -> None:
     parts = {"-m": "$ nvidia-smi topo -m\n" + WHOLE, "-mp": "$ nvidia-smi topo -mp\n" + PCIE}
     text = "\n".join([parts[first], *(part for name, part in parts.items() if name != first)])
     machine = read(text)
@@ -70,7 +70,7 @@ def test_both_matrices_in_one_text_tell_hops_and_nvlinks(first: str) -> None:
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_both_matrices_in_two_files_tell_the_same_in_either_order(swapped: bool) -> None:
+def test_both_matrices_in_two_files_show_the_same_in_either_order(swapped: bool) -> None:
     machines = [read(WHOLE), read(PCIE + LEGEND)]
     merged = merge.merge(machines[::-1] if swapped else machines)
     assert nvlinks(merged) == [4, 0, 0]

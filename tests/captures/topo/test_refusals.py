@@ -142,7 +142,7 @@ def test_damaged_matrices_are_refused_in_words(text: str, what: str) -> None:
         topo_matrix.parse(text, origin="x")
 
 
-def test_where_no_nic_has_a_row_it_is_said_once_that_their_ways_to_one_another_are_not_told() -> None:
+def test_where_no_nic_has_a_row_it_is_reported_once_that_their_paths_are_unknown() -> None:
     machine = topo_matrix.parse(
         "GPU0 GPU1 NIC0 NIC1 NIC2\nGPU0 X SYS PIX NODE SYS\nGPU1 SYS X SYS SYS PIX", origin="x"
     )

@@ -169,12 +169,12 @@ def test_a_value_that_cannot_be_is_refused(line: str) -> None:
 
 @given(words=st.lists(st.text(alphabet="abn-_=1", max_size=12), max_size=6))
 def test_any_words_are_read_or_refused_in_words(words: list[str]) -> None:
-    told: list[str] | str
+    reported: list[str] | str
     try:
-        told = translate(words, FLAGS)
+        reported = translate(words, FLAGS)
     except UsageError as refused:
-        told = refused.hint
-    assert isinstance(told, list) or told
-    if isinstance(told, list) and "--" not in words:
+        reported = refused.hint
+    assert isinstance(reported, list) or reported
+    if isinstance(reported, list) and "--" not in words:
         plain = [word for word in words if not word.startswith("--")]
-        assert [word for word in told if not word.startswith("--")] == plain
+        assert [word for word in reported if not word.startswith("--")] == plain

@@ -20,7 +20,7 @@ from tests.cli.conftest import Call
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_run_without_a_gpu_says_so_first_and_keeps_its_result(
+def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
     call: Call, without_gpu: None, worker: Callable[[str], None], own_home: Path
 ) -> None:
     worker("works")

@@ -59,7 +59,7 @@ def assert_ran_to_its_end(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("printed", ["--format=table", "--json", "--tf-cnn-log"])
-def test_output_on_a_full_disk_is_told_after_the_run_has_ended_and_is_kept(
+def test_output_on_a_full_disk_is_reported_after_the_run_has_ended_and_is_kept(
     tmp_path: Path, printed: str
 ) -> None:
     shown = run(tmp_path, printed, "--output", tmp_path / "out", full="stdout")

@@ -19,13 +19,13 @@ from tests.kit import commands
 @pytest.mark.parametrize(
     ("behaviour", "code", "said"),
     [
-        ("tells_out_of_memory", 3, "--batch-size"),
+        ("reports_out_of_memory", 3, "--batch-size"),
         ("killed", 137, "SIGKILL"),
         ("traceback", 3, "ValueError"),
     ],
 )
 @pytest.mark.parametrize("printed", ["table", "--json", "--tf-cnn-log"])
-def test_a_run_that_fails_tells_why_and_what_was_measured(
+def test_a_run_that_fails_shows_why_and_what_was_measured(
     call: Call,
     without_gpu: None,
     worker: Callable[[str], None],

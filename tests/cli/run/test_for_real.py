@@ -1,4 +1,4 @@
-"""`gputopo run` with the real core, as a process of its own: slow devices, rehearsals, signals."""
+"""`gputopo run` with the real core, as its own process: slow devices, rehearsals, signals."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 def command(tmp_path: Path, *options: str) -> tuple[list[str], dict[str, str]]:
-    """Give the command and an environment in which this machine has no PCI device."""
+    """Return the command and an environment in which this machine has no PCI device."""
     (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
     base = [sys.executable, "-m", "gputopo", "run", "--model", "trivial", "--json"]
     output = ["--output", str(tmp_path / "out")]
@@ -43,7 +43,7 @@ def test_a_device_that_is_slowed_on_purpose_is_named_although_training_is_synchr
     assert slow.anomaly is not None
 
 
-def test_an_even_run_names_nobody_and_says_that_it_looked(tmp_path: Path) -> None:
+def test_an_even_run_names_nobody_and_states_that_it_looked(tmp_path: Path) -> None:
     # Something else that runs beside it may slow one device for a while; what names one always is a fault.
     results = (result_of(tmp_path / str(attempt), "--num-batches", "40") for attempt in range(3))
     result = next((result for result in results if not result.anomalies), None)
@@ -51,7 +51,7 @@ def test_an_even_run_names_nobody_and_says_that_it_looked(tmp_path: Path) -> Non
     assert result.anomaly_check == "made"
 
 
-def test_a_rehearsal_runs_the_plan_of_another_machine_and_says_so(tmp_path: Path) -> None:
+def test_a_rehearsal_runs_the_plan_of_another_machine_and_reports_it(tmp_path: Path) -> None:
     result = result_of(
         tmp_path,
         "--from",
@@ -72,7 +72,7 @@ def test_a_rehearsal_runs_the_plan_of_another_machine_and_says_so(tmp_path: Path
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_told_to_end_reports_what_it_measured(
+def test_a_run_that_is_asked_to_end_reports_what_it_measured(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     line, environment = command(tmp_path, "--num-batches", "1000000")
@@ -80,8 +80,8 @@ def test_a_run_that_is_told_to_end_reports_what_it_measured(
         line, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert started.stderr is not None
-    for told in started.stderr:
-        if told.startswith("step "):
+    for reported in started.stderr:
+        if reported.startswith("step "):
             break
     started.send_signal(number)
     out, _ = started.communicate(timeout=120)
@@ -90,8 +90,8 @@ def test_a_run_that_is_told_to_end_reports_what_it_measured(
     assert (result.status, result.exit_code) == ("interrupted", code)
     assert result.steps > 0
     with (tmp_path / "out/events.jsonl").open("rb") as lines:
-        told_steps = [e for e in read_events(lines, origin="events") if isinstance(e, Step) and not e.warmup]
-    assert len(told_steps) == result.steps
+        counted = [e for e in read_events(lines, origin="events") if isinstance(e, Step) and not e.warmup]
+    assert len(counted) == result.steps
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -1,4 +1,4 @@
-"""What a refusal of options that do not go together advises, works: each way that its hint names is taken."""
+"""What a refusal of options advises is accepted: each alternative that its hint names."""
 
 import re
 from collections.abc import Sequence
@@ -173,7 +173,7 @@ def without(command: Command, options: Sequence[str]) -> Command:
 
 
 def with_options(command: Command, said: str) -> Command:
-    """Give the command with the options of these words, a task in the place of another."""
+    """Return the command with the options of these words, a task in the place of another."""
     kept, _, dropped = said.partition("without ")
     command = without(command, OPTION.findall(dropped))
     for option, value in re.findall(r"(--[a-z][a-z0-9-]*)(?: ([\w:#]+))?", kept):
@@ -185,7 +185,7 @@ def with_options(command: Command, said: str) -> Command:
 
 
 def way(command: Command, what: str, said: str) -> Command:
-    """Give the command as one way of a hint would have it: `leave --xla out`, `use --num-gpus 1`."""
+    """Return the command as one alternative of a hint: `leave --xla out`, `use --num-gpus 1`."""
     left_out = re.match(r"leave (.+?) out\b(.*)", said)
     if left_out is None:
         return with_options(command, said)
@@ -200,14 +200,14 @@ def way(command: Command, what: str, said: str) -> Command:
 
 
 def ways(command: Command, what: str, hint: str) -> list[Command]:
-    """Give the command as each way of a hint would have it; what follows `;` or `:` comes on top."""
+    """Return the command as each alternative of a hint; what follows `;` or `:` comes on top."""
     found = [command]
     for part in re.split(r"; |: (?=--)", hint):
         either = re.split(r", or | or (?=--|leave )", part)
         if not part.startswith("leave "):
             either = [one for said in either for one in re.split(r", (?=--)", said)]
-        told = [said for said in either if OPTION.search(said) or said.startswith("leave ")]
-        found = [way(one, what, said) for one in found for said in told] or found
+        reported = [said for said in either if OPTION.search(said) or said.startswith("leave ")]
+        found = [way(one, what, said) for one in found for said in reported] or found
     return found
 
 
@@ -220,7 +220,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(call: Call, command: Command, folder: Path) -> tuple[str, str] | None:
-    """Give what a command is refused with, and its hint; None where it would run."""
+    """Return what a command is refused with, and its hint; None where it would run."""
     options = command if "--model" in command else {"--model": "trivial", **command}
     done = call("run", "--dry-run", *written(options, folder))
     if done.code == 0:
@@ -230,7 +230,7 @@ def refusal(call: Call, command: Command, folder: Path) -> tuple[str, str] | Non
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_each_way_that_a_hint_names_is_not_refused(
+def test_each_alternative_that_a_hint_names_is_not_refused(
     line: str, call: Call, without_gpu: None, folder: Path
 ) -> None:
     command = read(line)
@@ -241,7 +241,7 @@ def test_each_way_that_a_hint_names_is_not_refused(
         assert refusal(call, better, folder) is None, f"{refused[1]}: {better}"
 
 
-# A model is looked up by the data before the rules are asked, and that says so in its own words.
+# A model is looked up by the data before the rules are checked, with its own message.
 ELSEWHERE = {"--model {spec.model} cannot train on {spec.data.name}"}
 
 

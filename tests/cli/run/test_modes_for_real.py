@@ -1,4 +1,4 @@
-"""`gputopo run` with the real core through options that reach far: what is kept, other tasks and trainers."""
+"""`gputopo run` with the real core: saved files, other tasks and trainers."""
 
 import os
 import subprocess

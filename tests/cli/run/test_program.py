@@ -30,7 +30,7 @@ def test_a_program_of_the_user_sees_the_planned_gpus_and_passes_its_code_through
     assert done.stderr == "gputopo: sh runs on GPU 0, 1.\n"
 
 
-def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_said(tmp_path: Path) -> None:
+def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_reported(tmp_path: Path) -> None:
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     command = ("run", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; kill -9 $$")
     done = commands.run("-m", "gputopo", *command, GPUTOPO_ROOT=str(tmp_path))

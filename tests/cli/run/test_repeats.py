@@ -35,7 +35,7 @@ def test_repeats_run_one_after_the_other_and_give_mean_and_spread(
         assert schema.decode(result, Result, origin="file").status == "complete"
 
 
-def test_a_repeat_that_fails_is_told_as_failed_and_the_others_go_on(
+def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(
     call: Call, without_gpu: None, worker: Callable[[str], None]
 ) -> None:
     worker("killed")
@@ -72,10 +72,10 @@ def test_repeats_are_shown_where_their_file_cannot_be_written(
     done = call("run", "--model", "alexnet", "--repeats", "2", "--output", out)
     assert done.code == 3
     assert "over 2 of 2 repeats" in done.out
-    told = done.err.splitlines()
-    place = next(number for number, line in enumerate(told) if "cannot write" in line)
-    assert str(out / "repeats.json") in told[place]
-    assert "--output" in told[place + 1]
+    reported = done.err.splitlines()
+    place = next(number for number, line in enumerate(reported) if "cannot write" in line)
+    assert str(out / "repeats.json") in reported[place]
+    assert "--output" in reported[place + 1]
 
 
 @pytest.mark.parametrize(

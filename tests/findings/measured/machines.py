@@ -94,8 +94,8 @@ def conditions(gpu: int, **more: Any) -> Measure:
     """Other conditions of all copies of a GPU over its link."""
 
     def change(one: Sample) -> Sample:
-        told = tuple(replace(each, **more) if each.gpu == gpu else each for each in one.conditions)
-        return replace(one, conditions=told)
+        reported = tuple(replace(each, **more) if each.gpu == gpu else each for each in one.conditions)
+        return replace(one, conditions=reported)
 
     return changed(lambda one: one.kind != "d2d_local", change)
 
@@ -202,7 +202,7 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
         changed(is_of("p2p_direct", (0, 3), (3, 0)), at(10.6)),
         {"p2p.direct_slower_than_staged"},
     ),
-    "one pair slow both ways of copying": (
+    "one pair slow directly and staged": (
         then(
             changed(is_of("p2p_direct", (0, 3), (3, 0)), at(10.0)),
             changed(is_of("p2p_staged", (0, 3), (3, 0)), at(9.8)),
@@ -225,7 +225,7 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
         conditions(1, throttle_mask=0x40, throttle_reasons=("hw_thermal_slowdown",)),
         {"bandwidth.throttled"},
     ),
-    "waking": (
+    "clock ramp-up": (
         changed(is_of("d2d_local", (1, 1)), lambda one: replace(one, discarded_gb_per_s=(300.0, 320.0))),
         {"bandwidth.woke_up"},
     ),

@@ -1,4 +1,4 @@
-"""Whatever samples there are, the verdict is made without a fault of its own."""
+"""Whatever samples there are, the verdict is made without an exception."""
 
 from typing import get_args
 

@@ -26,7 +26,7 @@ def below(machine: Machine) -> list[Finding]:
     return [one for one in find_bandwidth(machine) if one.id == "bandwidth.below_expected"]
 
 
-def test_a_card_far_below_its_equals_both_ways_is_told_with_their_rates() -> None:
+def test_a_card_far_below_its_peers_in_both_directions_is_reported_with_their_rates() -> None:
     (found,) = below(box((14.0, 13.0), (57.0, 55.0), (56.0, 55.0)))
     assert (found.subject.text, found.severity) == ("gpu:0", "warning")
     assert "20%" in found.says
@@ -48,12 +48,12 @@ def test_cards_of_other_models_are_no_control() -> None:
     assert below(box((12.0, 12.5), (50.0, 52.0), names=("Tesla T4", "NVIDIA H100 PCIe"))) == []
 
 
-def test_where_the_link_is_told_the_rules_over_links_judge() -> None:
+def test_where_the_link_is_reported_the_rules_over_links_judge() -> None:
     machine = box((12.3, 12.8), (50.0, 52.0), (50.0, 52.0), lanes=8)
     assert below(machine) == []
 
 
-def test_a_card_as_slow_as_few_lanes_is_told_once() -> None:
+def test_a_card_as_slow_as_few_lanes_is_reported_once() -> None:
     found = find_bandwidth(box((0.8, 0.8), (50.0, 52.0), (50.0, 52.0)))
     assert [one.id for one in found] == ["pcie.slot_narrow"]
 
@@ -66,7 +66,7 @@ def between(kind: Kind, *best: float) -> Machine:
     return Machine(source="a test", gpus=gpus, bandwidth=Bandwidth(source="t", samples=samples))
 
 
-def test_copies_between_gpus_through_the_host_tell_it_too() -> None:
+def test_copies_between_gpus_through_the_host_show_it_too() -> None:
     (found,) = below(between("p2p_staged", 11.2, 11.1, 11.3, 2.1))
     assert found.subject.text == "gpu:3"
     assert "through the host reach about 20%" in found.says
@@ -76,5 +76,5 @@ def test_direct_copies_do_not_for_some_cards_may_have_a_bridge() -> None:
     assert below(between("p2p_direct", 50.0, 50.0, 11.0)) == []
 
 
-def test_two_cards_have_one_way_between_them_and_no_slower_end() -> None:
+def test_two_cards_have_one_path_between_them_and_no_slower_end() -> None:
     assert below(between("p2p_staged", 11.0, 2.1)) == []

@@ -27,7 +27,7 @@ def test_a_far_node_that_was_once_as_fast_as_the_near_one_is_not_called_slow() -
 
 def test_gpus_that_share_an_uplink_ask_no_more_of_the_host_than_they_got_at_once() -> None:
     machine = memory(60.0)(measured(4))
-    assert "host.memory_slow" in ids(machine)  # four links of 12 GB/s, both ways
+    assert "host.memory_slow" in ids(machine)  # four links of 12 GB/s, both directions
     at_once = [
         sample(kind, *ends, 6.0, pinned=True, group=f"{kind} gpus:0,1,2,3")  # type: ignore[arg-type]
         for gpu in range(4)

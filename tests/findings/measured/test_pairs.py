@@ -32,7 +32,7 @@ def box(
     )
 
 
-def told(machine: Machine, id: str) -> list[Finding]:
+def reported(machine: Machine, id: str) -> list[Finding]:
     return [finding for finding in find_bandwidth(machine) if finding.id == id]
 
 
@@ -44,7 +44,7 @@ SLOWER = "p2p.direct_slower_than_staged"
 
 
 @pytest.mark.parametrize(
-    ("direct", "staged", "is_told"),
+    ("direct", "staged", "is_reported"),
     [
         (0.73, 0.76, True),  # 7gforce, across the host bridge
         (0.73, 0.79, True),
@@ -56,27 +56,27 @@ SLOWER = "p2p.direct_slower_than_staged"
         (353.44, 353.51, False),
     ],
 )
-def test_published_pairs_are_told_by_more_than_their_noise(
-    direct: float, staged: float, is_told: bool
+def test_published_pairs_are_reported_by_more_than_their_noise(
+    direct: float, staged: float, is_reported: bool
 ) -> None:
     machine = box(2, {(0, 1): direct}, {(0, 1): staged})
-    assert bool(told(machine, SLOWER)) is is_told
+    assert bool(reported(machine, SLOWER)) is is_reported
 
 
-def test_pairs_that_vary_more_than_they_differ_are_not_told() -> None:
+def test_pairs_that_vary_more_than_they_differ_are_not_reported() -> None:
     shaky = sample("p2p_direct", "gpu:0", "gpu:1", 9.5, repeats_gb_per_s=(8.9, 9.2, 9.5, 10.0, 10.4))
     steady = sample("p2p_staged", "gpu:0", "gpu:1", 10.0)
     machine = box(2, {}, {})
     for first, expected in ((shaky, 0), (sample("p2p_direct", "gpu:0", "gpu:1", 9.5), 1)):
         bandwidth = Bandwidth(source="live", samples=(first, steady))
         whole = Machine(source="a test", gpus=machine.gpus, links=machine.links, bandwidth=bandwidth)
-        assert len(told(whole, SLOWER)) == expected
+        assert len(reported(whole, SLOWER)) == expected
 
 
 def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None:
     near = {(0, 1): Hop.PIX, (2, 3): Hop.PIX}
     direct = all_pairs(4, 0.73) | {(0, 1): 0.70, (1, 0): 0.70}
-    (pix, phb) = told(box(4, direct, all_pairs(4, 0.77), near), SLOWER)
+    (pix, phb) = reported(box(4, direct, all_pairs(4, 0.77), near), SLOWER)
     assert {found.evidence["class"] for found in (pix, phb)} == {"PIX", "PHB"}
     by_class = {found.evidence["class"]: found for found in (pix, phb)}
     assert len(by_class["PHB"].evidence["pairs"]) == 8
@@ -88,23 +88,23 @@ def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None
 
 def test_a_single_pair_is_its_own_subject() -> None:
     staged = all_pairs(4, 11.0)
-    (found,) = told(box(4, {(2, 1): 9.0}, staged), SLOWER)
+    (found,) = reported(box(4, {(2, 1): 9.0}, staged), SLOWER)
     assert found.subject.text == "link:1-2"
 
 
 def test_a_card_on_a_narrow_link_makes_none_of_its_pairs_slow() -> None:
     staged = {pair: 0.36 if 3 in pair else 11.0 for pair in permutations(range(6), 2)}
-    assert told(box(6, {}, staged), "bandwidth.pair_slower") == []
+    assert reported(box(6, {}, staged), "bandwidth.pair_slower") == []
 
 
-def test_pairs_of_another_class_are_no_equals() -> None:
+def test_pairs_of_another_class_are_no_peers() -> None:
     near = {(0, 1): Hop.PIX, (2, 3): Hop.PIX}
     direct = {(a, b): 13.0 if (min(a, b), max(a, b)) in near else 6.5 for a, b in permutations(range(4), 2)}
-    assert told(box(4, direct, {}, near), "bandwidth.pair_slower") == []
+    assert reported(box(4, direct, {}, near), "bandwidth.pair_slower") == []
 
 
-def test_two_pairs_are_too_few_to_say_which_is_slow() -> None:
-    assert told(box(3, {(0, 1): 12.0, (0, 2): 6.0}, {}), "bandwidth.pair_slower") == []
+def test_two_pairs_are_too_few_to_show_which_is_slow() -> None:
+    assert reported(box(3, {(0, 1): 12.0, (0, 2): 6.0}, {}), "bandwidth.pair_slower") == []
 
 
 @given(
@@ -120,9 +120,9 @@ def test_whatever_the_cards_reach_the_slow_pair_is_found_and_no_other(
         (a, b): min(cards[a], cards[b]) * one * (share if (min(a, b), max(a, b)) == slow else 1.0)
         for (a, b), one in zip(permutations(range(6), 2), noise, strict=True)
     }
-    # Of two cards that are faster than all others only their own pair could tell, and that one is slow.
+    # Of two cards that are faster than all others only their own pair could show it, and that one is slow.
     known = min(max(rates[one, other] for other in range(6) if other not in slow) for one in slow)
     assume(share * min(cards[one] for one in slow) < 0.86 * known)
-    (found,) = told(box(6, {}, rates), "bandwidth.pair_slower")
+    (found,) = reported(box(6, {}, rates), "bandwidth.pair_slower")
     pairs = {tuple(sorted(map(int, pair.split(">")))) for pair in found.evidence["pairs"]}
     assert pairs == {slow}

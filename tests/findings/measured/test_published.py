@@ -60,7 +60,7 @@ def test_direct_is_slower_than_staged_for_its_pairs_across_the_host_bridge_and_n
     assert pairs == {(a, b) for a in range(3) for b in range(3, 7)}
 
 
-def test_its_local_copies_at_85_were_of_waking_cards_and_no_slow_ones() -> None:
+def test_its_local_copies_at_85_were_of_cards_in_ramp_up_and_no_slow_ones() -> None:
     found = by_id(seven())
     (woke,) = found["bandwidth.woke_up"]
     assert (woke.severity, woke.subject.text) == ("info", "gpus:0,2-3,5")
@@ -83,13 +83,13 @@ def test_the_halves_of_one_board_are_found_in_an_azure_machine() -> None:
     assert "GPUs of different uplinks" in (found.remedy or "")
 
 
-def test_where_all_gpus_share_one_uplink_nobody_is_sent_to_other_gpus() -> None:
+def test_where_all_gpus_share_one_uplink_no_one_is_sent_to_other_gpus() -> None:
     (found,) = by_id(published("nvbandwidth-json-rtx5090_nvbandwidth_5090.json"))["pcie.shared_uplink"]
     assert [group["gpus"] for group in found.evidence["groups"]] == [[0, 1, 2, 3]]
     assert (found.remedy or "").startswith("Use fewer GPUs")
 
 
-def test_a_sweep_over_sizes_is_no_card_that_wakes_up() -> None:
+def test_a_sweep_over_sizes_is_no_ramp_up() -> None:
     assert by_id(published("cuda_memory_d2d_bw_superbenchmark.log")) == {}
     assert by_id(published("cuda_memory_h2d_bw_superbenchmark.log")) == {}
 

@@ -1,4 +1,4 @@
-"""Measured copies with exactly one fault: what is said is that, and nothing else."""
+"""Measured copies with exactly one fault: that is found, and nothing else."""
 
 import pytest
 from msgspec.structs import replace
@@ -42,11 +42,11 @@ def test_all_findings_of_a_machine_include_those_of_its_copies() -> None:
     assert find(machine) == find_bandwidth(machine)
 
 
-def test_what_a_reading_and_the_copies_both_show_is_told_once() -> None:
+def test_what_a_reading_and_the_copies_both_show_is_reported_once() -> None:
     machine = gpu(1, pcie={"width_now": 8})(conditions(1, pcie_width=8)(measured()))
-    told = [finding for finding in find(machine) if finding.id == "pcie.width_degraded"]
-    assert len(told) == 1
-    assert "during copies" in told[0].says
+    reported = [finding for finding in find(machine) if finding.id == "pcie.width_degraded"]
+    assert len(reported) == 1
+    assert "during copies" in reported[0].says
 
 
 @pytest.mark.parametrize(("read", "write", "differs"), [(40.0, 29.0, True), (400.0, 290.0, False)])
@@ -55,12 +55,12 @@ def test_two_directions_are_compared_on_links_of_pcie_only(read: float, write: f
     machine = Machine(
         source="nvbandwidth", gpus=(Gpu(index=0),), bandwidth=Bandwidth(source="nvbandwidth", samples=copies)
     )
-    told = [finding.id for finding in find_bandwidth(machine)]
-    assert ("bandwidth.direction_differs" in told) is differs
+    reported = [finding.id for finding in find_bandwidth(machine)]
+    assert ("bandwidth.direction_differs" in reported) is differs
 
 
-def failed(source: str, *told: tuple[str, str]) -> Machine:
-    whole = tuple(NotMeasured(what=what, reason=reason) for what, reason in told)
+def failed(source: str, *reported: tuple[str, str]) -> Machine:
+    whole = tuple(NotMeasured(what=what, reason=reason) for what, reason in reported)
     return Machine(source="a test", bandwidth=Bandwidth(source=source, not_measured=whole))
 
 

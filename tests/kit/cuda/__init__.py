@@ -21,7 +21,7 @@ that gputopo uses (`src/names.c` lists them) and says "not found" for all others
 
 `scenario` holds the values and writes the file that the library reads (FAKE_CUDA_SCENARIO), `derive` makes
 them from a machine of the kit, `layouts` has more machines, `words` reads faults (`wrong@h2d:3+lost@4`),
-`build` compiles the library once and tells where it is, `session` gives the environment of a process that
+`build` compiles the library once and returns where it is, `session` returns the environment of a process that
 uses it.
 
 A process uses the double if LD_LIBRARY_PATH names its folder when the process starts, or if it loaded it

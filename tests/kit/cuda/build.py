@@ -59,7 +59,7 @@ def _compile(sources: list[Path], path: Path) -> None:
     if reason:
         raise NoCompilerError(reason)
     path.parent.mkdir(exist_ok=True)
-    # Several processes may build at once: each writes a file of its own and puts it in place whole.
+    # Several processes may build at once: each writes its own file and moves it into place.
     draft = path.with_suffix(f".{os.getpid()}")
     done = subprocess.run(
         ["gcc", *_FLAGS, "-o", str(draft), *map(str, sources), "-lm"],

@@ -6,13 +6,13 @@ from gputopo.reference.expectations import expected_gpu, expected_link, expected
 from tests.kit.cuda.scenario import CudaGpu, CudaSpec, PathKind, Route, Settings
 from tests.kit.specs import LinkSpec, Scenario
 
-# All invented, of the size that such machines have; bytes a second unless the name says else.
+# All invented, of the size that such machines have; bytes a second unless the name has another unit.
 HOST_MEMORY = 60e9  # of one node
-SOCKET_LINK = 17e9  # between two nodes, one way
+SOCKET_LINK = 17e9  # between two nodes, one direction
 ROOT_PEERS = 10e9  # copies between cards that meet in a host bridge only
 CARD_MEMORY = 700e9  # of a card that is in no table
-CARD_MEMORY_SHARE = 0.85  # of the published rate that a local copy reaches, both ways together
-PAGEABLE_SHARE, PAGEABLE_MOST = 0.55, 6e9
+CARD_MEMORY_SHARE = 0.85  # of the published rate that a local copy reaches, both directions together
+PAGEABLE_SHARE, PAGEABLE_MAX = 0.55, 6e9
 KERNEL_READ_SHARE, KERNEL_WRITE_SHARE = 0.92, 0.96
 FAR_SHARE = 0.9
 CHASE_NS = {"own": 450.0, "nvlink": 900.0, 10: 1100.0, 20: 1300.0, 30: 1500.0, 40: 1700.0, 50: 2300.0}
@@ -41,7 +41,7 @@ class _Deriving:
         self.routes: dict[tuple[PathKind, int, int], Route] = {}
 
     def box(self) -> CudaSpec:
-        """Lay all routes and give the box."""
+        """Lay all routes and return the box."""
         count = len(self.scenario.gpus)
         for gpu in range(count):
             memory = self._card_memory(gpu)
@@ -135,7 +135,7 @@ class _Deriving:
                 way += ((self._has(f"socket {first} to {last}", SOCKET_LINK), 1.0),)
                 way += ((self._has(f"far {kind} {gpu} {node}", rate * self.far), 1.0),)
             rate = self._lay(kind, gpu, node, (*way, (host, 1.0)), 1.3)
-            slow = self._has(f"pageable {kind} {gpu} {node}", min(rate * PAGEABLE_SHARE, PAGEABLE_MOST))
+            slow = self._has(f"pageable {kind} {gpu} {node}", min(rate * PAGEABLE_SHARE, PAGEABLE_MAX))
             self._lay(pageable, gpu, node, (*way, (host, 3.0), (slow, 1.0)), 6.0)
 
     def _lay_pair(self, a: int, b: int) -> None:

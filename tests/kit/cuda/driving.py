@@ -1,6 +1,6 @@
 """Small programs over real `cuda.bindings` calls: `python -m tests.kit.cuda.driving PROGRAM JSON`.
 
-Each runs in a process of its own that finds the double, and prints what it saw as JSON. `Box` gives answers
+Each runs in its own process that finds the double, and prints what it saw as JSON. `Box` gives answers
 of calls without their code, and raises `Refused` with the code's number.
 """
 
@@ -71,7 +71,7 @@ class Box:
         return int(asked(driver.cuMemHostAlloc(size, 1)))
 
     def copy(self, way: Sequence[Any], size: int, stream: Any) -> None:
-        """Ask for a copy of a way: ["h2d", 0], ["d2h", 0], ["p2p", 0, 1] or ["local", 0]."""
+        """Ask for a copy over a path: ["h2d", 0], ["d2h", 0], ["p2p", 0, 1] or ["local", 0]."""
         kind, first = way[0], int(way[1])
         self.use(first)
         if kind == "h2d":
@@ -88,7 +88,7 @@ class Box:
             asked(driver.cuMemcpyPeerAsync(to_memory, ends[0], from_memory, ends[1], size, stream))
 
     def timed(self, ways: Sequence[Sequence[Any]], size: int, held: bool = True) -> list[float]:
-        """Return the rate of each way in bytes a second, all released at once."""
+        """Return the rate of each path in bytes a second, all released at once."""
         marks = []
         for way in ways:
             stream = self.stream(int(way[1]), held)
@@ -110,7 +110,7 @@ class Box:
 
 
 def rates(ways: list[list[Any]], size: int, held: bool = True, times: int = 1) -> list[list[float]]:
-    """Time the ways `times` times, all of one time at once."""
+    """Time the paths `times` times, all of one time at once."""
     box = Box()
     for way in ways:
         if way[0] == "p2p":
@@ -119,7 +119,7 @@ def rates(ways: list[list[Any]], size: int, held: bool = True, times: int = 1) -
 
 
 def long_run(size: int, times: int) -> list[float]:
-    """Time one copy again and again, so that the clock goes far. Gives the lowest and highest rate."""
+    """Time one copy again and again, so that the clock goes far. Returns the lowest and highest rate."""
     box = Box()
     stream, memory, pinned = box.stream(0), box.memory(0, size), box.pinned(size)
     first, last = asked(driver.cuEventCreate(0)), asked(driver.cuEventCreate(0))
@@ -317,7 +317,7 @@ def refusals(a: int, b: int) -> dict[str, Any]:
 
 
 def begin() -> dict[str, Any]:
-    """What the first calls say."""
+    """What the first calls return."""
     code = int(driver.cuInit(0)[0])
     if code:
         return {"init": code}

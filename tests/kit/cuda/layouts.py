@@ -1,4 +1,4 @@
-"""More machines, whose uplinks are shared in plain ways: scenarios for the double of NVML and that of CUDA.
+"""More machines, whose uplinks are shared: scenarios for the double of NVML and that of CUDA.
 
 `2x4`: two switches with four cards each, under one CPU. `8two`: the same on two sockets, of generation 4.
 `8switch`: all eight behind one switch. `chipset`: two cards at the CPU, two behind a narrow chipset link.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-# `h2d` and `d2h` of pinned memory. `p2p`: by a copy engine with peer access; `staged`: the driver's own way
+# `h2d` and `d2h` of pinned memory. `p2p`: by a copy engine with peer access; `staged`: the driver's own path
 # without it. `read`, `write`: a kernel reads or writes a peer. `memory`: a kernel on its own card's memory.
 PathKind = Literal[
     "h2d", "d2h", "h2d_pageable", "d2h_pageable", "p2p", "staged", "read", "write", "local", "memory"
@@ -31,7 +31,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong on a way, after the first `after` copies, which go well.
+    """What goes wrong on a path, after the first `after` copies, which go well.
 
     `wrong`: a byte differs; `once`: of one copy only; `fail`: the call returns `code`; `late`: the event
     does; `hang`: never done. `a` and `b` as in `CudaSpec.routes`; None: any.
@@ -71,7 +71,7 @@ class CudaGpu:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the double behaves: virtual time of a call, polls that say "not ready", when it gives up."""
+    """How the double behaves: virtual time of a call, polls that return "not ready", when it gives up."""
 
     driver: int = 12_040
     init_code: int = 0
@@ -80,7 +80,7 @@ class Settings:
     polls: int = 2
     block_s: float = 5.0
     depth: int = 0  # commands that a stream takes before the next call waits; 0: any number
-    spare_bytes: int = 0  # faults of ways leave smaller copies alone
+    spare_bytes: int = 0  # faults of paths leave smaller copies alone
     lacks: tuple[str, ...] = ()  # calls that this driver does not have yet
 
 
@@ -102,7 +102,7 @@ class CudaSpec:
     order: tuple[int, ...] = ()
 
     def rate(self, kind: PathKind, a: int, b: int = 0) -> float:
-        """Return the rate of a copy that has its way for itself, in bytes a second."""
+        """Return the rate of a copy that has its path for itself, in bytes a second."""
         return min(self.resources[name] / weight for name, weight in self.routes[kind, a, b].over)
 
     def text(self) -> str:
@@ -123,7 +123,7 @@ class CudaSpec:
         return "\n".join(lines) + "\n"
 
     def write(self, file: Path) -> Path:
-        """Write the file and give it back."""
+        """Write the file and return it."""
         file.write_text(self.text(), encoding="utf-8")
         return file
 

@@ -16,7 +16,7 @@ from tests.kit.forks import Done, Program, Server
 
 
 def run_program(spec: CudaSpec, *arguments: str, given: bytes = b"", timeout_s: float = 100.0) -> Done:
-    """Run `-m MODULE ARGUMENTS` on a box in a process of its own, a fork: see `forks`."""
+    """Run `-m MODULE ARGUMENTS` on a box in its own process, a fork: see `forks`."""
     with tempfile.TemporaryDirectory() as folder:
         return _server().run(arguments, environment(spec, Path(folder)), timeout_s, given)
 

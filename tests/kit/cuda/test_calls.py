@@ -40,7 +40,7 @@ def test_cuda_may_count_the_cards_in_another_order() -> None:
     assert rates == [[pytest.approx(2e9, rel=2e-3)]]
 
 
-def test_a_box_without_devices_and_an_old_driver_say_so() -> None:
+def test_a_box_without_devices_and_an_old_driver_report_it() -> None:
     assert driven(box("four", "nodevice"), "begin") == {"init": 100}
     assert driven(box("four", "init=999"), "begin") == {"init": 999}
     said = driven(box("four", "oldsymbols"), "begin")["waits"]
@@ -152,7 +152,7 @@ def test_a_sound_card_refuses_only_what_it_must() -> None:
         ("hang@h2d:1+block=0.02", {"copies": [702] * 5}),
     ],
 )
-def test_a_fault_is_on_its_way_and_nowhere_else(fault: str, expected: dict[str, object]) -> None:
+def test_a_fault_is_on_its_path_and_nowhere_else(fault: str, expected: dict[str, object]) -> None:
     said = driven(box("four", *fault.split("+")), "refusals", a=1, b=2)
     assert {name: said[name] for name in expected} == expected
     sound = {"open": 0, "small": 0, "large": 0, "hold": 0, "copies": [0] * 5, "others": 0}
@@ -168,7 +168,7 @@ def test_a_word_that_does_not_go_with_the_machine_is_refused(word: str) -> None:
         box("four", word)
 
 
-def test_every_layout_has_a_way_between_all_that_it_has() -> None:
+def test_every_layout_has_a_path_between_all_that_it_has() -> None:
     for name, scenario in LAYOUTS.items():
         spec = spoilt(box(name), ())
         count = len(scenario.gpus)

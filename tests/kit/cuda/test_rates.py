@@ -67,7 +67,7 @@ def test_a_copy_that_is_limited_elsewhere_leaves_the_rest_to_the_others() -> Non
     ]
 
 
-def test_the_chipset_link_is_narrow_and_shared_and_the_cards_at_the_cpu_are_not_in_its_way() -> None:
+def test_the_chipset_link_is_narrow_and_shared_and_the_cards_at_the_cpu_are_not_on_its_path() -> None:
     spec = box("chipset")
     wide, narrow = spec.rate("h2d", 0, 0), spec.rate("h2d", 2, 0)
     assert narrow < wide / 3
@@ -92,13 +92,13 @@ def test_who_does_not_hold_the_streams_measures_the_launch() -> None:
     assert small / hasty == pytest.approx(small / held + launch, rel=1e-3)
 
 
-def test_a_hold_releases_all_streams_in_the_same_moment() -> None:
+def test_a_hold_releases_all_streams_at_the_same_time() -> None:
     spec = box("8switch")
     rates = seen(spec, *(["h2d", gpu] for gpu in range(8)), size=MIB)
     assert max(rates) == pytest.approx(min(rates), rel=1e-6)
 
 
-def test_a_card_that_wakes_up_is_slow_for_the_first_copies_only() -> None:
+def test_a_card_in_ramp_up_is_slow_for_the_first_copies_only() -> None:
     spec = box("four", "wakeup@2=3")
     full = spec.rate("local", 2, 0)
     rates = seen(spec, ["local", 2], size=64 * MIB, times=5)
@@ -107,7 +107,7 @@ def test_a_card_that_wakes_up_is_slow_for_the_first_copies_only() -> None:
     assert seen(spec, ["h2d", 1]) == [pytest.approx(spec.rate("h2d", 1, 0), rel=1e-3)]
 
 
-def test_a_phase_of_waking_up_may_be_told_in_milliseconds() -> None:
+def test_a_ramp_up_may_be_given_in_milliseconds() -> None:
     spec = box("four", "wakeup@0=12ms")
     slow = spec.rate("h2d", 0, 0) / 4
     rates = seen(spec, ["h2d", 0], times=4)  # 11 ms each while it is slow

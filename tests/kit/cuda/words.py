@@ -7,17 +7,16 @@ access). Without the GPU, `h2d`, it is the way of all GPUs.
 
 - `wrong@WAY[=N]`: one byte of each copy arrives wrong, after N copies that are right;
   `once@WAY[=N]`: of one copy only;
-- `fail@WAY=CODE[,N]`: the call returns the code; `late@WAY=CODE[,N]`: the event does, not the call;
-- `hang@WAY[=N]`: the copy never ends;
-- `slow@WAY=PART`, `rate@WAY=GB/s`: of one copy alone; `far=PART`: of host memory on another node;
-- `lost@GPU[=CODE[,N]]`: after N copies (3) every call returns the code (46);
-- `nomem@GPU[=BYTES]`: larger allocations (than 1 MiB) are refused; `memory=BYTES`: of each card at most;
-- `nop2p[@A-B]`: no peer access, both ways; `nowaitvalue[@GPU]`: the card has no cuStreamWaitValue32;
-- `wakeup[@GPU]=N` or `=Nms`: the first N (6) copies, or milliseconds, are slow, as of a card that wakes up;
-- `oldsymbols[=NAME,...]`: a driver without calls (cuStreamWaitValue32); `nodevice`, `init=CODE`: of cuInit;
-- `reversed`: CUDA counts the cards from the last one;
-- `polls=N`, `launch=US`, `block=S`, `depth=N`: see `Settings`;
-- `spare=BYTES`: faults of ways leave smaller copies alone, as those by which a program reads its results.
+- `fail@WAY=CODE[,N]`: the call returns the code; `late@WAY=CODE[,N]`: the event does, not the call; -
+`hang@WAY[=N]`: the copy never ends; - `slow@WAY=PART`, `rate@WAY=GB/s`: of one copy alone; `far=PART`: of
+host memory on another node; - `lost@GPU[=CODE[,N]]`: after N copies (3) every call returns the code (46); -
+`nomem@GPU[=BYTES]`: larger allocations (than 1 MiB) are refused; `memory=BYTES`: of each card at most; -
+`nop2p[@A-B]`: no peer access, in both directions; `nowaitvalue[@GPU]`: the card has no cuStreamWaitValue32;
+- `wakeup[@GPU]=N` or `=Nms`: the first N (6) copies, or milliseconds, are slow, as of a card in clock
+ramp-up; - `oldsymbols[=NAME,...]`: a driver without calls (cuStreamWaitValue32); `nodevice`, `init=CODE`:
+of cuInit; - `reversed`: CUDA counts the cards from the last one; - `polls=N`, `launch=US`, `block=S`,
+`depth=N`: see `Settings`; - `spare=BYTES`: faults of ways leave smaller copies alone, as those by which a
+program reads its results.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -64,7 +63,7 @@ def spoilt(spec: CudaSpec, words: Iterable[str]) -> CudaSpec:
 
 
 def _routes(spec: CudaSpec, where: str) -> Iterator[tuple[PathKind, int, int]]:
-    """Return the keys of the routes that a way names. Raises ValueError where there are none."""
+    """Return the keys of the routes that a path names. Raises ValueError where there are none."""
     name, _, rest = where.partition(":")
     pair = name in _OF_PAIR
     kinds = _OF_PAIR[name] if pair else _OF_GPU.get(name, ())
@@ -112,7 +111,7 @@ def _slow(spec: CudaSpec, word: _Word) -> CudaSpec:
 
 
 def _rate(spec: CudaSpec, word: _Word) -> CudaSpec:
-    """Set the rate of ways alone; what is wider than the rate on the way is left, the rest widened."""
+    """Set the rate of paths alone; what is wider than the rate on the path is left, the rest widened."""
     wanted = float(word.value) * 1e9
     for key in _routes(spec, word.where):
         needed = {name: wanted * weight for name, weight in spec.routes[key].over}

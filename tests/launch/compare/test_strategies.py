@@ -60,7 +60,7 @@ def test_a_strategy_trains_as_our_own_towers_do(ran: tuple[int, dict[str, Any]],
             np.testing.assert_allclose(other["arrays"][name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_variables_and_both_passes_are_where_the_strategy_says(ran: tuple[int, dict[str, Any]]) -> None:
+def test_variables_and_both_passes_are_where_the_strategy_puts_them(ran: tuple[int, dict[str, Any]]) -> None:
     towers, found = ran
     everywhere = {f"/CPU:{tower}" for tower in range(towers)}
     assert set(found["mirrored"]["variables"]) == everywhere
@@ -71,7 +71,7 @@ def test_variables_and_both_passes_are_where_the_strategy_says(ran: tuple[int, d
             assert set(passes["forward"]) == set(passes["backward"]) == {f"CPU:{tower}"}
 
 
-def test_it_is_told_what_was_asked_and_what_ran(ran: tuple[int, dict[str, Any]]) -> None:
+def test_what_was_asked_and_what_ran_is_reported(ran: tuple[int, dict[str, Any]]) -> None:
     _, found = ran
     assert "Strategy mirrored: tf.distribute MirroredStrategy" in found["mirrored"]["says"][-1]
     assert "CollectiveReduceV2 (ring)" in found["mirrored"]["says"][-1]

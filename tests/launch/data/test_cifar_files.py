@@ -1,4 +1,4 @@
-"""The files of CIFAR-10, and pickles that are not what they say."""
+"""The files of CIFAR-10, and pickles that are not what they claim."""
 
 import contextlib
 import os

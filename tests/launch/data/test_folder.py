@@ -33,7 +33,7 @@ def test_missing_files_of_a_set_are_reported(tmp_path: Path) -> None:
     assert "has 1 of 1024 train files" in notice
 
 
-def test_a_subset_without_files_is_an_error_when_it_is_wanted(tmp_path: Path) -> None:
+def test_a_subset_without_files_is_an_error_when_it_is_needed(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-00001", b"a")
     with pytest.raises(InputError, match="has no validation files"):
         find(tmp_path).of("validation")

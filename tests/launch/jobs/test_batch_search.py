@@ -81,9 +81,9 @@ def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
 @pytest.mark.parametrize(
     ("found", "failed", "said"),
     [
-        (50, None, "use --batch-size 50: the largest, by halving, that takes a step here"),
-        (25, 50, "use --batch-size 25: the largest, by halving, that takes a step here"),
-        (6, 50, "use --batch-size 6, which takes a step here; larger ones were not all tried"),
+        (50, None, "use --batch-size 50: the largest that fits, by halving"),
+        (25, 50, "use --batch-size 25: the largest that fits, by halving"),
+        (6, 50, "use --batch-size 6, which fits; not all larger ones were tried"),
         (None, 1, "even --batch-size 1 does not fit: use fewer devices (--num-gpus) or a smaller model"),
         (None, 25, "use a --batch-size below 25, which does not fit; smaller ones were not tried"),
         (None, None, "use a smaller --batch-size (now 100 per device)"),

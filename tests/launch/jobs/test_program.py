@@ -1,4 +1,4 @@
-"""The user's own program. Each test has a launcher in a process of its own, as a shell would."""
+"""The user's own program. Each test has a launcher in its own process, as a shell would."""
 
 import os
 import signal

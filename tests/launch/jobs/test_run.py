@@ -49,7 +49,7 @@ def test_the_event_is_in_the_file_before_it_is_passed_on(run: Run) -> None:
     assert seen == [1, 2, 3]
 
 
-def test_a_line_that_comes_in_pieces_is_one_event(run: Run) -> None:
+def test_a_line_that_comes_in_parts_is_one_event(run: Run) -> None:
     outcome = run("line_in_pieces")
     assert [event.parameters for event in outcome.events if isinstance(event, ModelBuilt)] == [7]
     assert outcome.exit_code == 0
@@ -111,7 +111,7 @@ from gputopo.launch.jobs.run import supervise
 from tests.launch.specs import cpu_spec
 supervise(cpu_spec(), RunFolder(Path({str(tmp_path)!r})), print, environment=dict(os.environ),
     command=lambda spec, fd: (sys.executable, "-I", {misbehave.__file__!r},
-        "tells_its_pid_to_a_fifo_and_hangs", str(spec), str(fd)))
+        "reports_its_pid_to_a_fifo_and_hangs", str(spec), str(fd)))
 """
     with commands.started("-c", launcher, FIFO=str(fifo)) as (parent, _), fifo.open() as lines:
         worker = int(lines.readline())

@@ -65,7 +65,7 @@ def test_a_worker_that_the_kernel_killed_for_memory_is_reported_as_that(run: Run
 
 
 def test_out_of_memory_that_the_worker_reports_is_recorded_with_its_last_lines(run: Run) -> None:
-    outcome = run("tells_out_of_memory")
+    outcome = run("reports_out_of_memory")
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("out_of_memory", 3)
     assert failed.remedy.startswith("even --batch-size 1 does not fit")
@@ -108,12 +108,12 @@ def test_a_worker_that_never_comes_to_its_first_step_is_ended_with_the_reason(ru
 
 
 def test_the_first_failure_counts(run: Run) -> None:
-    outcome = run("tells_two_failures")
+    outcome = run("reports_two_failures")
     assert (failure(outcome).cause, outcome.exit_code) == ("the first", 3)
 
 
 def test_a_worker_that_reported_its_failure_and_hangs_is_ended(run: Run) -> None:
-    outcome = run("tells_failure_and_hangs", limits=SHORT)
+    outcome = run("reports_failure_and_hangs", limits=SHORT)
     assert (failure(outcome).kind, outcome.exit_code) == ("placement", 3)
 
 

@@ -79,7 +79,7 @@ def test_a_ctrl_c_ends_a_worker_that_is_still_saving(run: Run, first: signal.Sig
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
-def test_sigterm_twice_for_one_wish_does_not_cut_the_last_step_short(
+def test_sigterm_twice_for_one_request_does_not_cut_the_last_step_short(
     run: Run, second: signal.Signals
 ) -> None:
     run.on_step = once(both(signal.SIGTERM, second))

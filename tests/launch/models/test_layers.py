@@ -1,4 +1,4 @@
-"""Layers with tensors, asked of TensorFlow in a process of its own."""
+"""Layers with tensors, asked of TensorFlow in its own process."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Shapes, sizes and random numbers, asked of TensorFlow in a process of its own."""
+"""Shapes, sizes and random numbers, asked of TensorFlow in its own process."""
 
 import json
 

@@ -40,7 +40,7 @@ def test_two_cpu_devices_have_the_memory_of_the_host_together(batch: int, memory
             require_memory(spec, None, host_bytes=memory)
 
 
-def test_the_refusal_says_how_much_there_is_and_below_what_to_stay() -> None:
+def test_the_refusal_states_how_much_there_is_and_below_what_to_stay() -> None:
     spec = cpu_spec(model="resnet20", batch_size=2**31 - 1)
     with pytest.raises(HardwareError) as refused:
         require_memory(spec, None, host_bytes=8 * 2**30)
@@ -55,7 +55,7 @@ def test_the_refusal_says_how_much_there_is_and_below_what_to_stay() -> None:
     )
 
 
-def test_where_not_even_one_example_has_room_no_batch_is_advised() -> None:
+def test_where_not_even_one_example_fits_no_batch_is_advised() -> None:
     with pytest.raises(HardwareError) as refused:
         require_memory(cpu_spec(model="resnet20", batch_size=1), None, host_bytes=RESNET20)
     assert refused.value.hint == "use fewer devices (--num-gpus) or a smaller model"
@@ -77,10 +77,10 @@ def test_a_limit_of_gpu_memory_counts_as_its_memory() -> None:
 
 
 @pytest.mark.parametrize("there", [None, with_memory(None)])
-def test_a_gpu_that_does_not_tell_its_memory_refuses_nothing(there: Machine | None) -> None:
+def test_a_gpu_that_does_not_report_its_memory_refuses_nothing(there: Machine | None) -> None:
     require_memory(gpu_spec(2**31 - 1, 0), there, host_bytes=1)
 
 
 @pytest.mark.parametrize("model", ["keras:ResNet50", "mypackage.models:build"])
-def test_of_a_model_that_tells_no_shape_nothing_is_refused(model: str) -> None:
+def test_of_a_model_that_reports_no_shape_nothing_is_refused(model: str) -> None:
     require_memory(cpu_spec(model=model, batch_size=2**31 - 1), None, host_bytes=1)

@@ -46,7 +46,7 @@ def test_towers_are_the_gpus_of_the_plan_in_its_order() -> None:
     assert made.says == ("Training on 2 GPUs: 3, 1.",)
 
 
-def test_the_way_to_the_variables_is_the_link_between_the_gpus() -> None:
+def test_the_path_to_the_variables_is_the_link_between_the_gpus() -> None:
     assert hops(spec((0, 1, 2), "gpu:0")) == ["local", "PIX", "PHB"]
 
 
@@ -63,7 +63,7 @@ def test_variables_on_the_cpu_are_the_hosts_and_own_copies_are_nowhere() -> None
 
 
 @pytest.mark.parametrize(("backend", "gpus"), [("gpu", (0, 1)), ("cpu", ())])
-def test_a_strategy_with_copies_on_every_device_reduces_in_its_own_way(
+def test_a_strategy_with_copies_on_every_device_reduces_by_its_own_method(
     backend: Backend, gpus: tuple[int, ...]
 ) -> None:
     copies = plan_for(gpus, None, variable_update="replicated", all_reduce="copy")
@@ -85,7 +85,7 @@ def test_variables_on_a_gpu_that_is_not_chosen_are_refused() -> None:
         spec((0, 1), "gpu:2")
 
 
-def test_a_rehearsal_puts_cpu_devices_in_the_place_of_the_gpus_and_says_so() -> None:
+def test_a_rehearsal_puts_cpu_devices_in_the_place_of_the_gpus_and_reports_it() -> None:
     made = spec((2, 3), "gpu:3", backend="cpu", rehearsal_of="7gforce")
     assert [(device.device, device.gpu) for device in made.devices] == [("/CPU:0", 2), ("/CPU:1", 3)]
     assert made.ps_device == "/CPU:1"
@@ -94,7 +94,7 @@ def test_a_rehearsal_puts_cpu_devices_in_the_place_of_the_gpus_and_says_so() -> 
     assert made.says == ("Rehearsal of 7gforce (GPUs 2, 3) on 2 CPU devices: speeds are this CPU's.",)
 
 
-def test_without_gpus_there_are_two_cpu_devices_and_the_first_line_says_it() -> None:
+def test_without_gpus_there_are_two_cpu_devices_and_the_first_line_states_it() -> None:
     made = spec(backend="cpu")
     assert [device.device for device in made.devices] == ["/CPU:0", "/CPU:1"]
     assert [device.gpu for device in made.devices] == [None, None]
@@ -120,7 +120,7 @@ def test_cpu_devices_that_cannot_be_are_refused(devices: int, ps: str) -> None:
 
 
 def test_a_place_for_copies_that_have_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="every device has its own copy"):
+    with pytest.raises(UsageError, match="each device has its own copy"):
         cpu_plan("alexnet", ps="gpu:0", variable_update="replicated")
 
 
@@ -144,14 +144,14 @@ def test_the_cpu_defaults_end_by_the_clock_and_the_gpu_defaults_by_count() -> No
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_an_evaluation_of_a_folder_goes_over_all_of_it_unless_told_otherwise(backend: str) -> None:
+def test_an_evaluation_of_a_folder_goes_over_all_of_it_unless_requested_otherwise(backend: str) -> None:
     gpus = () if backend == "cpu" else (0, 1)
     judge: dict[str, Any] = {"backend": backend, "task": "eval", "lifecycle": Lifecycle(checkpoints="/c")}
     folder = Data(folder="/data")
     whole = spec(gpus, **judge, data=folder)
-    assert (whole.num_batches, whole.time_budget_s, whole.most_batches) == (None, None, None)
-    assert spec(gpus, **judge, data=folder, num_batches=7).most_batches == 7
-    assert spec(gpus, **judge).most_batches is not None, "examples that are made have no end"
+    assert (whole.num_batches, whole.time_budget_s, whole.batch_limit) == (None, None, None)
+    assert spec(gpus, **judge, data=folder, num_batches=7).batch_limit == 7
+    assert spec(gpus, **judge).batch_limit is not None, "examples that are made have no end"
 
 
 def test_more_cpu_devices_share_the_default_batch_and_never_get_none() -> None:
@@ -202,7 +202,7 @@ def test_work_for_a_tower_that_is_not_there_is_refused() -> None:
         spec(backend="cpu", extra_forward={2: 1})
 
 
-def test_added_work_is_in_the_spec_and_is_said() -> None:
+def test_added_work_is_in_the_spec_and_is_reported() -> None:
     made = spec(backend="cpu", extra_forward={1: 2})
     assert made.extra_forward == {1: 2}
     assert made.says[1] == "Tower 1 makes 2 forward passes more in each step, as asked."
@@ -272,12 +272,12 @@ def test_the_rate_of_a_residual_network_follows_the_batch_of_all_devices() -> No
     ("task", "said"),
     [("forward", "Forward passes on 2 GPUs"), ("input", "Measuring the input on 2 GPUs")],
 )
-def test_the_first_line_tells_the_task(task: str, said: str) -> None:
+def test_the_first_line_shows_the_task(task: str, said: str) -> None:
     options: dict[str, Any] = {"task": task, "data": Data(source="cpu")}
     assert on_gpus(plan_for((0, 1), "cpu"), **options).says[0].startswith(said)
 
 
-def test_stale_weights_are_said_with_every_output() -> None:
+def test_stale_weights_are_reported_with_every_output() -> None:
     made = on_gpus(plan_for((0, 1), "cpu"), exchange=Exchange(staged=True))
     assert any("one step old" in said for said in made.says)
 

@@ -79,7 +79,7 @@ def test_only_gpus_that_the_caller_may_see_are_chosen() -> None:
 
 
 @pytest.mark.parametrize("request_of", [{"gpus": (0, 3)}, {"ps": "gpu:3"}])
-def test_a_hidden_gpu_that_is_named_is_told_as_hidden(request_of: dict[str, Any]) -> None:
+def test_a_hidden_gpu_that_is_named_is_reported_as_hidden(request_of: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="GPU 3 is not visible here: CUDA_VISIBLE_DEVICES=0,1") as error:
         target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"}, **request_of)
     assert "use 0, 1" in error.value.hint
@@ -90,7 +90,7 @@ def test_a_gpu_that_is_not_there_is_not_called_hidden() -> None:
         target(machine(), {"CUDA_VISIBLE_DEVICES": "0,1"}, gpus=(9,))
 
 
-def test_hiding_all_gpus_trains_on_the_cpu_and_says_why() -> None:
+def test_hiding_all_gpus_trains_on_the_cpu_and_states_why() -> None:
     chosen = target(machine(), {"CUDA_VISIBLE_DEVICES": ""})
     assert (chosen.backend, chosen.why_cpu) == ("cpu", "CUDA_VISIBLE_DEVICES hides all GPUs")
     with pytest.raises(HardwareError, match="hides all GPUs"):
@@ -127,7 +127,7 @@ def test_a_reduction_where_nothing_is_reduced_is_refused(update: str) -> None:
     update=st.sampled_from(["auto", "parameter_server", "replicated", "independent"]),
     reduction=st.sampled_from([None, "copy", "ring#2"]),
 )
-def test_a_plan_is_of_one_piece_or_refused(devices: int, ps: str, update: str, reduction: str | None) -> None:
+def test_a_plan_is_consistent_or_refused(devices: int, ps: str, update: str, reduction: str | None) -> None:
     try:
         choice = cpu_plan(None, devices=devices, ps=ps, variable_update=update, all_reduce=reduction).choice
     except UsageError:

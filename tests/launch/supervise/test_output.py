@@ -55,5 +55,5 @@ def test_a_log_that_cannot_be_written_costs_the_log_only() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
-def test_where_the_pieces_are_cut_makes_no_difference(pieces: list[bytes]) -> None:
+def test_where_the_parts_are_cut_makes_no_difference(pieces: list[bytes]) -> None:
     assert taken(Path("/dev/null"), *pieces) == taken(Path("/dev/null"), b"".join(pieces))

@@ -96,14 +96,14 @@ def test_a_run_that_comes_between_the_look_and_the_lock_of_another_keeps_its_fol
     assert {path: path.read_bytes() for path in first.path.iterdir()} == before
 
 
-def test_an_empty_spec_of_a_run_that_was_killed_is_not_in_the_way(tmp_path: Path) -> None:
+def test_an_empty_spec_of_a_run_that_was_killed_is_not_an_obstacle(tmp_path: Path) -> None:
     (tmp_path / "spec.json").touch()
     runs.check_output(tmp_path)
     folder = create(tmp_path, tmp_path)
     assert schema.decode(folder.spec.read_bytes(), RunSpec, origin="spec") == cpu_spec()
 
 
-def test_an_empty_spec_of_a_run_that_lives_is_in_the_way(tmp_path: Path) -> None:
+def test_an_empty_spec_of_a_run_that_lives_is_an_obstacle(tmp_path: Path) -> None:
     with locked_spec(tmp_path / "spec.json"), pytest.raises(InputError, match="already holds a run"):
         create(tmp_path, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]

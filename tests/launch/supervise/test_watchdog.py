@@ -23,7 +23,7 @@ def step(seconds: float = 1.0, number: int = 1) -> Step:
 def after(*events: Event, now_s: float = 0.0) -> Watchdog:
     watchdog = Watchdog(PATIENCE, now_s)
     for event in events:
-        watchdog.heard(event, now_s)
+        watchdog.record_event(event, now_s)
     return watchdog
 
 
@@ -60,7 +60,7 @@ def test_after_a_step_silence_of_many_steps_is_a_hang_with_its_numbers() -> None
     assert watchdog.verdict(121) == "the worker hangs: nothing for 21 s in a step; a step usually takes 2 s"
 
 
-def test_short_steps_have_a_least_time() -> None:
+def test_short_steps_have_a_minimum_time() -> None:
     assert after(step(0.001), now_s=100).deadline_s() == 105
 
 
@@ -73,7 +73,7 @@ def test_a_phase_has_its_own_time_and_steps_are_awaited_after_it() -> None:
     watchdog = after(step(), PHASE)
     assert watchdog.deadline_s() == 100
     assert watchdog.verdict(101) is not None
-    watchdog.heard(SAVED, 50.0)
+    watchdog.record_event(SAVED, 50.0)
     assert watchdog.deadline_s() == 60
 
 
@@ -87,7 +87,7 @@ def test_every_word_of_the_worker_moves_the_deadline_on(seconds: list[float]) ->
     now = 0.0
     for one in seconds:
         now += one
-        watchdog.heard(step(one), now)
+        watchdog.record_event(step(one), now)
         deadline = watchdog.deadline_s()
         assert deadline >= now + PATIENCE.min_s
         assert watchdog.verdict(now) is None
@@ -95,7 +95,7 @@ def test_every_word_of_the_worker_moves_the_deadline_on(seconds: list[float]) ->
 
 def waited(watchdog: Watchdog, *, from_s: float, until_s: float) -> Watchdog:
     watchdog.wait_s(from_s)
-    watchdog.woke(until_s)
+    watchdog.end_wait(until_s)
     return watchdog
 
 
@@ -118,5 +118,5 @@ def test_time_in_which_the_launcher_itself_stood_still_is_no_silence_of_the_work
 def test_a_wait_as_long_as_asked_for_or_a_little_longer_counts_in_full(begins: float, late: float) -> None:
     watchdog = after(step(2.0), now_s=0)
     wait = watchdog.wait_s(begins)
-    watchdog.woke(begins + max(0.0, wait + late))
+    watchdog.end_wait(begins + max(0.0, wait + late))
     assert watchdog.deadline_s() == 20

@@ -38,7 +38,7 @@ def pointwise(size: int, stride: int, dtype: tf.DType) -> dict[str, float]:
 
 
 def products(rows: int, width: int) -> dict[str, float]:
-    """Give the largest differences of a dense layer from TensorFlow's own product, as `pointwise` does."""
+    """Return the largest differences of a dense layer from TensorFlow's own product, as `pointwise` does."""
     draw = np.random.default_rng(rows)
     x = tf.constant(draw.normal(size=(rows, width)), tf.float32)
     kernel = tf.constant(draw.normal(size=(width, width)), tf.float32)

@@ -79,7 +79,7 @@ class NormedModel:
 def loss_and_gradients(
     weights: Sequence[Array], images: Array, labels: Any
 ) -> tuple[float, list[Array], list[Array]]:
-    """Give the mean loss, the gradients of the five variables, and the batch's mean and variance.
+    """Return the mean loss, the gradients of the five variables, and the batch's mean and variance.
 
     The variance is the unbiased one (n - 1), which is what moves the statistics.
     """
@@ -125,7 +125,7 @@ def train(
     share: float,
     delay: int = 0,
 ) -> tuple[list[float], list[Array], list[Array]]:
-    """Take steps with momentum; give the mean loss before each, the last weights and the moving statistics.
+    """Take steps with momentum; return the mean loss before each, the last weights and the moving statistics.
 
     `towers`: each one's images and labels. `share`: of a tower's gradients in the total. `delay`: how many
     steps old the gradients are that are applied; before the first come zeros. The statistics are those of the

@@ -12,7 +12,7 @@ Found = dict[str, Any]
 
 
 def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]], **environment: str) -> Found:
-    """Give the arrays of each case, or the text of its refusal."""
+    """Return the arrays of each case, or the text of its refusal."""
     file = folder / "cases.json"
     file.write_text(json.dumps({"towers": towers, "cases": cases}))
     done = run_program("-m", "tests.launch.train.numerics_process", str(file), str(folder), more=environment)
@@ -22,7 +22,7 @@ def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]], **env
 
 
 def same(found: Found, other: Found, *kinds: str) -> bool:
-    """Tell whether all arrays whose names start so are equal to the last bit, and that there are some."""
+    """Return whether all arrays whose names start so are equal to the last bit, and that there are some."""
     names = [name for name in found if name.startswith(kinds)]
     assert names
     return all(np.array_equal(found[name], other[name]) for name in names)

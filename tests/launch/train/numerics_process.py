@@ -21,10 +21,10 @@ from tests.launch.train.small_model import SmallModel
 
 
 def main(cases_file: str, out: str) -> None:
-    told = json.loads(Path(cases_file).read_text())
+    reported = json.loads(Path(cases_file).read_text())
     from gputopo.launch.train.placement import devices
 
-    cases = {name: (case, _spec(told["towers"], case)) for name, case in told["cases"].items()}
+    cases = {name: (case, _spec(reported["towers"], case)) for name, case in reported["cases"].items()}
     devices.set_up(next(iter(cases.values()))[1])
     for name, (case, spec) in cases.items():
         try:
@@ -75,7 +75,7 @@ def _model(case: dict[str, Any]) -> Any:
 
 
 def tiny(keep: float) -> Any:
-    """Give a network of the catalogue's words with a norm, neighbours, pools, and dropout below keep 1."""
+    """Return a network of the catalogue's words with a norm, neighbours, pools, and dropout below keep 1."""
     from gputopo.launch.models.models import Network
     from gputopo.workload.architectures import Architecture
     from gputopo.workload.layers import RESIDUAL_NORM

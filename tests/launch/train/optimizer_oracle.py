@@ -19,7 +19,7 @@ def train(
     gradient_factor: float = 1.0,
     **options: Any,
 ) -> tuple[list[float], list[Array]]:
-    """Give the loss before each step and the last weights. `gradient_factor`: towers, where added up."""
+    """Return the loss before each step and the last weights. `gradient_factor`: towers, where added up."""
     weights = [array.astype(np.float64) for array in first]
     optimizer = _Optimizer(options, weights)
     losses = []

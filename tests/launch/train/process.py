@@ -25,10 +25,10 @@ MODELS: dict[str, Any] = {"small": SmallModel, "norm": NormedModel, "slope": Slo
 
 
 def main(cases_file: str, out: str) -> None:
-    told = json.loads(Path(cases_file).read_text())
+    reported = json.loads(Path(cases_file).read_text())
     from gputopo.launch.train.placement import devices
 
-    specs = {name: _spec(told["towers"], fields) for name, fields in told["cases"].items()}
+    specs = {name: _spec(reported["towers"], fields) for name, fields in reported["cases"].items()}
     devices.set_up(next(iter(specs.values())))
     for name, spec in specs.items():
         try:

@@ -1,10 +1,10 @@
 """Runs reductions for the tests: `python -m tests.launch.train.reduction_cases DEVICES OUT_FOLDER TIMED`.
 
-For each method that has an algorithm for CPU devices, and for what can be put round one, OUT_FOLDER/name.npz
-holds what was added (`given{variable}`, [devices, ...]) and every device's sums (`got{variable}`).
-OUT_FOLDER/told.json holds what the checks said, and which ops that stand on the towers' devices have no
-kernel for GPUs. TIMED is 1 if the methods are timed as well, as `bandwidth --allreduce` does; then the
-kernels are looked up.
+For each method that has an algorithm for CPU devices, and for what can be put round one,
+OUT_FOLDER/name.npz holds what was added (`given{variable}`, [devices, ...]) and every device's sums
+(`got{variable}`). OUT_FOLDER/reported.json holds the results of the checks, and which ops that stand on the
+towers' devices have no kernel for GPUs. TIMED is 1 if the methods are timed as well, as `bandwidth
+--allreduce` does; then the kernels are looked up.
 """
 
 import json
@@ -42,7 +42,7 @@ WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def wrapped(count: int) -> bool:
-    """Tell whether what is put round reductions is tried on so many devices."""
+    """Return whether what is put round reductions is tried on so many devices."""
     return count in (3, 4)
 
 
@@ -52,7 +52,7 @@ def run_spec(count: int, model: str = "trivial") -> RunSpec:
 
 
 def exchange_of(fields: dict[str, Any], count: int) -> Exchange:
-    """Give the exchange of a case. Groups: `rows` of unequal sizes, not in order, or `one` for each tower."""
+    """Return the exchange of a case. Groups: `rows` of unequal sizes, not in order, or `one` per tower."""
     if "groups" not in fields:
         return Exchange(**fields)
     towers = list(range(count))
@@ -69,7 +69,13 @@ def main(count: int, out: Path, *, timed: bool) -> None:
     run = run_spec(count)
     devices.set_up(run)
     names = [device.device for device in run.devices]
-    told: dict[str, Any] = {"checks": {}, "sound": {}, "nodes": {}, "without_gpu_kernel": {}, "self_test": {}}
+    results: dict[str, Any] = {
+        "checks": {},
+        "sound": {},
+        "nodes": {},
+        "without_gpu_kernel": {},
+        "self_test": {},
+    }
     cases = {name: (name, Exchange()) for name in ON_CPU}
     if wrapped(count):
         cases |= {label: (name, exchange_of(fields, count)) for label, (name, fields) in WRAPPED.items()}
@@ -77,16 +83,16 @@ def main(count: int, out: Path, *, timed: bool) -> None:
         reducer = reducer_of(name, names, exchange)
         with _kept_graphs() as nodes:
             np.savez(out / f"{label}.npz", **_reduce(reducer, names))
-            told["self_test"][label] = _self_tested(reducer, label, names, exchange)
+            results["self_test"][label] = _self_tested(reducer, label, names, exchange)
             if timed and label in METHODS:
-                told["sound"][label] = _checked(METHODS[label], run)
+                results["sound"][label] = _checked(METHODS[label], run)
         if timed:
-            told["nodes"][label] = len(nodes)
-            told["without_gpu_kernel"][label] = _without_gpu_kernel(nodes)
+            results["nodes"][label] = len(nodes)
+            results["without_gpu_kernel"][label] = _without_gpu_kernel(nodes)
     for name, broken in _broken(names).items() if timed else ():
         ALGORITHMS[name] = broken
-        told["checks"][name] = _checked(Method(name=name, algorithm=name, says=""), run)
-    (out / "told.json").write_text(json.dumps(told))
+        results["checks"][name] = _checked(Method(name=name, algorithm=name, says=""), run)
+    (out / "reported.json").write_text(json.dumps(results))
 
 
 def _self_tested(reducer: Any, label: str, names: Sequence[str], exchange: Exchange) -> str:
@@ -100,7 +106,7 @@ def _self_tested(reducer: Any, label: str, names: Sequence[str], exchange: Excha
 
 
 def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Add numbers of any size and sign; give what was added, and the sums."""
+    """Add numbers of any size and sign; return what was added, and the sums."""
     import tensorflow as tf
 
     random = np.random.default_rng(7)
@@ -130,7 +136,7 @@ def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _checked(method: Method, run: RunSpec) -> list[Any]:
-    """Give the bytes and the number of times of a bench, or what it refused."""
+    """Return the bytes and the number of times of a bench, or what it refused."""
     from gputopo.launch.jobs.reduction.bench import timed_of
     from gputopo.launch.jobs.reduction.worker import time_reduction
 
@@ -146,7 +152,7 @@ def _checked(method: Method, run: RunSpec) -> list[Any]:
 
 
 def _broken(names: Sequence[str]) -> dict[str, Any]:
-    """Give algorithms with one fault each; the right sums come from `copy`."""
+    """Return algorithms with one fault each; the right sums come from `copy`."""
     import tensorflow as tf
 
     from gputopo.launch.train.reductions.copies import copy

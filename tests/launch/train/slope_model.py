@@ -44,6 +44,6 @@ class SlopeModel:
 
 
 def gradient(images: Any, labels: Any) -> Any:
-    """Give the gradient [12, 1] of the mean loss, in float64."""
+    """Return the gradient [12, 1] of the mean loss, in float64."""
     flat = images.astype(np.float64).reshape(len(images), -1)
     return -(flat * labels[:, None]).mean(axis=0)[:, None]

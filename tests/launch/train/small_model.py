@@ -60,7 +60,7 @@ class SmallModel:
 
 
 def loss_and_gradients(weights: Sequence[Array], images: Array, labels: Any) -> tuple[float, list[Array]]:
-    """Give the mean loss over the batch and the gradients of the four variables."""
+    """Return the mean loss over the batch and the gradients of the four variables."""
     kernel, bias, dense_kernel, dense_bias = weights
     batch = len(images)
     windows = patches(images)  # [b, 4, 3, 18]
@@ -81,7 +81,7 @@ def loss_and_gradients(weights: Sequence[Array], images: Array, labels: Any) -> 
 def train(
     weights: Sequence[Array], images: Array, labels: Any, *, steps: int, rate: float
 ) -> tuple[list[float], list[Array]]:
-    """Take steps of gradient descent on one batch; give the loss before each step and the last weights."""
+    """Take steps of gradient descent on one batch; return the loss before each step and the last weights."""
     weights = [array.astype(np.float64) for array in weights]
     losses = []
     for _ in range(steps):
@@ -92,7 +92,7 @@ def train(
 
 
 def patches(images: Array) -> Array:
-    """Give the 3x3 windows of images [b, h, w, c] in the order of a kernel: [b, h - 2, w - 2, 9 c]."""
+    """Return the 3x3 windows of images [b, h, w, c] in the order of a kernel: [b, h - 2, w - 2, 9 c]."""
     batch, height, width, channels = images.shape
     windows = np.lib.stride_tricks.sliding_window_view(images, (3, 3), axis=(1, 2))  # [b, h', w', c, 3, 3]
     ordered = windows.transpose(0, 1, 2, 4, 5, 3)  # [b, h', w', 3, 3, c]

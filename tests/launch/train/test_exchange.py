@@ -225,7 +225,7 @@ def test_independent_towers_train_on_their_own_rows_whatever_the_others_do(
                 np.testing.assert_allclose(found[f"state{number}"], expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_the_reference_tells_towers_delay_and_sum_apart(ran: tuple[int, dict[str, Any]]) -> None:
+def test_the_reference_distinguishes_towers_delay_and_sum(ran: tuple[int, dict[str, Any]]) -> None:
     towers, cases = ran
     found = cases["server-mean"]
     first = [found[f"first{number}"] for number in range(len(SHAPES))]
@@ -283,7 +283,7 @@ def test_marks_stay_in_order_in_every_mode(ran: tuple[int, dict[str, Any]]) -> N
         assert (found["marks"][:, :, 2] > 0).all(), "computing takes time"
 
 
-def test_variables_are_where_the_mode_says(all_ran: dict[int, dict[str, Any]]) -> None:
+def test_variables_are_where_the_mode_puts_them(all_ran: dict[int, dict[str, Any]]) -> None:
     cases = all_ran[3]
     on = {name: json.loads(str(found["variables_on"])) for name, found in cases.items()}
     assert on["server-mean"] == on["server staged-mean"] == on["asynchronous-mean"] == {"/CPU:0": BYTES}

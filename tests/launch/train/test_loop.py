@@ -164,15 +164,15 @@ def test_a_detected_warmup_ends_early_where_times_are_steady_and_never_where_the
 
 
 def watched(reports: Sequence[ScaleReport | None], *, first: int = 1) -> list[str]:
-    """What is said of steps `first`, `first` + 1, ... after which the scale stands so."""
-    told: list[Event] = []
+    """What is reported of steps `first`, `first` + 1, ... after which the scale stands so."""
+    reported: list[Event] = []
     at = 0
-    watch = ScaleWatch(lambda: reports[at], told.append)
+    watch = ScaleWatch(lambda: reports[at], reported.append)
     for at, number in enumerate(range(first, first + len(reports))):  # noqa: B007 - `watch` looks at it
         watch.before(number)
         watch.after(Step(time_s=0.0, step=number, seconds=0.1, images=4, loss=None, marks=()), None)
     watch.close()
-    return [event.says for event in told if isinstance(event, Noticed)]
+    return [event.says for event in reported if isinstance(event, Noticed)]
 
 
 def test_the_first_skipped_step_is_reported_at_once_and_the_total_at_the_end() -> None:
@@ -184,8 +184,8 @@ def test_the_first_skipped_step_is_reported_at_once_and_the_total_at_the_end() -
 
 
 def test_a_skipped_step_of_the_warm_up_is_named_so_and_not_by_a_number_below_one() -> None:
-    told = watched([ScaleReport((64.0,), (1,))], first=-2)
-    assert told[0].startswith("A step of the warm-up was skipped: a gradient was not finite.")
+    reported = watched([ScaleReport((64.0,), (1,))], first=-2)
+    assert reported[0].startswith("A step of the warm-up was skipped: a gradient was not finite.")
 
 
 def test_skipped_steps_of_independent_towers_are_counted_apart() -> None:

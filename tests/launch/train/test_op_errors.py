@@ -34,7 +34,7 @@ The Conv2D op currently only supports the NHWC tensor format on the CPU.
 """
 
 
-def test_an_op_that_xla_does_not_know_is_named_with_the_way_out() -> None:
+def test_an_op_that_xla_does_not_know_is_named_with_the_workaround() -> None:
     assert cause_and_remedy(XLA, "InvalidArgumentError") == (
         "XLA has no kernel for the op AsString of this model",
         "leave --xla out",
@@ -48,7 +48,7 @@ def test_headings_and_stacks_are_passed_over() -> None:
     )
 
 
-def test_the_first_of_several_causes_is_told_without_its_number() -> None:
+def test_the_first_of_several_causes_is_reported_without_its_number() -> None:
     assert first_line(
         "Graph execution error:\n\n2 root error(s) found.\n  (0) ABORTED: gone\n  (1) ABORTED: x"
     ) == ("ABORTED: gone")
@@ -94,7 +94,7 @@ def test_the_graphs_own_name_of_the_place_is_left_out() -> None:
         (Exception("/kept is not a directory"), "/kept is not a directory"),
     ],
 )
-def test_why_a_file_could_not_be_written_is_told_without_its_temporary_name(
+def test_why_a_file_could_not_be_written_is_reported_without_its_temporary_name(
     error: Exception, reason: str
 ) -> None:
     assert disk_reason(error) == reason

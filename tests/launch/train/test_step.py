@@ -39,7 +39,7 @@ def test_of_values_that_pass_side_by_side_each_has_its_own_readers() -> None:
         assert names(second, outcome) == ["square"]
 
 
-def test_a_shape_that_is_told_by_a_value_is_read_and_is_no_view_of_it() -> None:
+def test_a_shape_that_is_given_by_a_value_is_read_and_is_no_view_of_it() -> None:
     with tf.Graph().as_default():
         shape = tf.compat.v1.placeholder(tf.int32, (1,), name="shape")
         outcome = tf.exp(tf.reshape(tf.zeros((2, 2)), shape, name="row"), name="exp")

@@ -43,7 +43,7 @@ def test_hits_are_those_of_a_sorted_list_of_guesses() -> None:
         expected.append([float((place < 1).sum()), float((place < 5).sum())])
     nan, inf = float("nan"), float("inf")
     odd = [
-        ([[0.0] * 8, [0.0] * 8], [7, 0], [1, 1]),  # says nothing: right only where the first class is
+        ([[0.0] * 8, [0.0] * 8], [7, 0], [1, 1]),  # no evidence: right only where the first class is
         ([[nan] * 8, [nan, 1, 0, 0, 0, 0, 0, 0]], [0, 1], [0, 1]),
         ([[inf] * 8, [-inf, inf, 0, 0, 0, 0, 0, 0]], [3, 1], [1, 2]),
         ([[1.0] + [0.0] * 7, [1.0] + [0.0] * 7], [-1, 0], [1, 1]),  # a row without an example

@@ -121,7 +121,7 @@ def test_replicas_stay_equal_to_the_last_bit(ran: tuple[int, dict[str, Any]]) ->
             np.testing.assert_array_equal(a, b)
 
 
-def test_variables_and_ops_are_where_the_mode_says(ran: tuple[int, dict[str, Any]]) -> None:
+def test_variables_and_ops_are_where_the_mode_puts_them(ran: tuple[int, dict[str, Any]]) -> None:
     towers, cases = ran
     size = 4 * sum(math.prod(shape) for shape in SHAPES.values())
     all_towers = {f"/CPU:{tower}" for tower in range(towers)}

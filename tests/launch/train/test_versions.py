@@ -38,15 +38,15 @@ def compiled(path: Path, body: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("nccl", "cudnn", "told"),
+    ("nccl", "cudnn", "reported"),
     [
         (22005, 90300, ("2.20.5", "9.3.0")),
         (2804, 8907, ("2.8.4", "8.9.7")),
         (23007, 91002, ("2.30.7", "9.10.2")),
     ],
 )
-def test_libraries_that_are_loaded_tell_their_versions_themselves(
-    tmp_path: Path, nccl: int, cudnn: int, told: tuple[str, str]
+def test_libraries_that_are_loaded_report_their_versions_themselves(
+    tmp_path: Path, nccl: int, cudnn: int, reported: tuple[str, str]
 ) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()
@@ -59,11 +59,11 @@ def test_libraries_that_are_loaded_tell_their_versions_themselves(
     )
     before, after = json.loads(done.stdout.splitlines()[-1])
     assert before == {}
-    assert after == {"nccl": told[0], "cudnn": told[1]}
+    assert after == {"nccl": reported[0], "cudnn": reported[1]}
 
 
 @pytest.mark.tensorflow
-def test_a_worker_tells_the_versions_of_all_that_computes() -> None:
+def test_a_worker_reports_the_versions_of_all_that_computes() -> None:
     """Also: of packages by one name the one that is installed counts, and none is left out silently."""
     done = run_program("-c", CODE)
     versions, installed = json.loads(done.stdout.splitlines()[-1])
@@ -117,7 +117,7 @@ def test_a_work_tree_beside_the_repository_is_understood(tmp_path: Path) -> None
     ],
     ids=["no-repository", "no-branch", "circle", "empty"],
 )
-def test_where_it_cannot_be_told_there_is_none(files: dict[str, str], tmp_path: Path) -> None:
+def test_where_it_is_unknown_there_is_none(files: dict[str, str], tmp_path: Path) -> None:
     assert commit_of(git(tmp_path, files)) is None
 
 

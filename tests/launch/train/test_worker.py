@@ -1,4 +1,4 @@
-"""The real worker in a process of its own, with the cheapest model."""
+"""The real worker in its own process, with the cheapest model."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ from tests.launch.train.worker_process import (
 pytestmark = pytest.mark.tensorflow
 
 
-def test_the_worker_tells_model_placement_warm_up_and_every_step_in_this_order(tmp_path: Path) -> None:
+def test_the_worker_reports_model_placement_warm_up_and_every_step_in_this_order(tmp_path: Path) -> None:
     code, events, stderr = run_worker(tmp_path, trivial_spec(towers=2))
     assert code == 0, stderr
     kinds = [type(event) for event in events if not isinstance(event, PhaseBegun)]
@@ -115,7 +115,7 @@ def test_without_gpus_a_gpu_spec_fails_with_a_cause_and_a_remedy(tmp_path: Path)
     assert failed.remedy
 
 
-def test_memory_that_is_not_there_is_told_as_out_of_memory_with_the_batch_size(tmp_path: Path) -> None:
+def test_memory_that_is_not_there_is_reported_as_out_of_memory_with_the_batch_size(tmp_path: Path) -> None:
     import resource
 
     spec = trivial_spec(batch_size=40_000)  # 25 GB of images
@@ -152,7 +152,7 @@ def test_a_worker_whose_parent_closed_the_pipe_ends_without_a_traceback(tmp_path
     assert "Traceback" not in done.stderr
 
 
-def test_an_evaluation_of_a_folder_judges_every_example_once_or_says_how_many_it_left_out(
+def test_an_evaluation_of_a_folder_judges_every_example_once_or_states_how_many_it_left_out(
     tmp_path: Path,
 ) -> None:
     data = Data(folder=str(folders.cifar(tmp_path / "data")[0]), name="cifar10")
@@ -179,7 +179,7 @@ def test_an_evaluation_of_a_folder_judges_every_example_once_or_says_how_many_it
         (Lifecycle(trace="/proc/no/kept", trace_steps=(1,)), "trace", "--output"),
     ],
 )
-def test_a_folder_that_cannot_be_written_is_told_before_training(
+def test_a_folder_that_cannot_be_written_is_reported_before_training(
     tmp_path: Path, kept: Lifecycle, kind: str, option: str
 ) -> None:
     code, events, _ = run_worker(tmp_path, trivial_spec(lifecycle=kept))
@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_training(
     assert not any(isinstance(event, Step) for event in events)
 
 
-def test_a_trace_that_cannot_be_written_is_said_and_training_goes_on(tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_written_is_reported_and_training_goes_on(tmp_path: Path) -> None:
     (tmp_path / "trace").mkdir()
     (tmp_path / "trace" / "step-1").write_text("no folder")
     kept = Lifecycle(trace=str(tmp_path / "trace"), trace_steps=(1,))

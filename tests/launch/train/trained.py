@@ -1,4 +1,4 @@
-"""Starts trainer_process for the tests of trainers, and gives what it found."""
+"""Starts trainer_process for the tests of trainers, and returns what it found."""
 
 import json
 from pathlib import Path

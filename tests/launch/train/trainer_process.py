@@ -1,4 +1,4 @@
-"""Take steps with any trainer in a process of its own: `-m tests.launch.train.trainer_process CASES OUT`.
+"""Take steps with any trainer in its own process: `-m tests.launch.train.trainer_process CASES OUT`.
 
 CASES is JSON: {"towers": 2, "steps": 4, "cases": {name: {fields of RunSpec}}}. The model `small` is that of
 small_model. OUT gets NAME.npz, the last weights of every place as `w<place>_<number>`, and `found.json`:
@@ -23,15 +23,15 @@ _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
 
 
 def main(cases_file: str, out: str) -> None:
-    told = json.loads(Path(cases_file).read_text())
+    reported = json.loads(Path(cases_file).read_text())
     from gputopo.launch.train.placement import devices
 
-    specs = {name: _spec(told["towers"], fields) for name, fields in told["cases"].items()}
+    specs = {name: _spec(reported["towers"], fields) for name, fields in reported["cases"].items()}
     devices.set_up(next(iter(specs.values())))
     found = {}
     for name, spec in specs.items():
         try:
-            found[name] = _run(spec, told["steps"], Path(out) / f"{name}.npz")
+            found[name] = _run(spec, reported["steps"], Path(out) / f"{name}.npz")
         except GputopoError as error:
             found[name] = {"error": error.what, "hint": error.hint, "exit": error.exit_code}
     (Path(out) / "found.json").write_text(json.dumps(found))

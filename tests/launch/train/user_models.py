@@ -108,7 +108,7 @@ def by_class() -> Any:
 
 
 def activity() -> Any:
-    """Both kinds of regularisers: of weights, and of what a layer gives."""
+    """Both kinds of regularisers: of weights, and of what a layer returns."""
     kept = layers.Conv2D(3, 3, activity_regularizer="l2", kernel_regularizer="l2")
     return keras.Sequential([keras.Input((6, 5, 2)), kept, layers.Flatten(), layers.Dense(7)])
 
@@ -275,7 +275,7 @@ def two_by_class() -> Any:
 
 
 def nothing() -> None:
-    """Gives no model: the return is forgotten."""
+    """Returns no model: the return is forgotten."""
 
 
 def gives_its_class() -> Any:

@@ -13,7 +13,7 @@ from gputopo.values.events import Device, Event, decode_line, read_events
 
 
 def trivial_spec(towers: int = 1, **fields: Any) -> RunSpec:
-    """Give a spec of the cheapest model: seconds, not minutes."""
+    """Return a spec of the cheapest model: seconds, not minutes."""
     given: dict[str, Any] = {
         "model": "trivial",
         "devices": tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(towers)),
@@ -52,7 +52,7 @@ def run_worker(folder: Path, spec: RunSpec) -> tuple[int, list[Event], str]:
 
 
 def run_fresh_worker(folder: Path, spec: RunSpec, **more: str) -> tuple[int, list[Event], str]:
-    """Return what `run_worker` does, of a program of its own with `more` in its environment."""
+    """Return what `run_worker` does, of its own program with `more` in its environment."""
     file, events = folder / "spec.json", folder / "events.jsonl"
     schema.write(file, spec)
     with events.open("wb") as stream:
@@ -70,7 +70,7 @@ def run_fresh_worker(folder: Path, spec: RunSpec, **more: str) -> tuple[int, lis
 
 
 def asked_to_end(folder: Path, spec: RunSpec, *, after: type[Event], code: int) -> list[Event]:
-    """Ask a worker by SIGINT to end once it has told an event of a kind; give all its events."""
+    """Ask a worker by SIGINT to end once it has reported an event of a kind; return all its events."""
     file = folder / "spec.json"
     schema.write(file, spec)
     reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""The engine in a process of its own, on the double of libcuda.so.1."""
+"""The engine in its own process, on the double of libcuda.so.1."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ needs_gcc = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 MIB = 2**20
 WORKER = "tests.probes.cuda.engine_worker"
-# What is copied is kept in memory by the double, so cards are small here; the time that passes is virtual.
+# What is copied stays in memory by the double, so cards are small here; the time that passes is virtual.
 SMALL_CARDS = 96 * MIB
 
 

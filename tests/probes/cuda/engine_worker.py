@@ -15,7 +15,7 @@ from gputopo.values.bandwidth import Failure
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be measured: jobs and the bytes of each copy, in turn. `ordinals` empty: as CUDA counts.
+    """What is to be measured: jobs and the bytes of each copy, in order. `ordinals` empty: as CUDA counts.
 
     `interrupts`: jobs during whose copies Ctrl-C is pressed; after it, what there is is reported.
     """

@@ -27,7 +27,7 @@ _ROOMS = st.integers(1, 1024).map(lambda n: n * BLOCK_BYTES)
 
 
 @given(st.integers(1, 2**31), _ROOMS, _ROOMS, st.integers(1, 64) | st.none())
-def test_pieces_are_all_bytes_in_order_and_inside_the_buffers(
+def test_chunks_are_all_bytes_in_order_and_inside_the_buffers(
     size: int, source_bytes: int, target_bytes: int, blocks: int | None
 ) -> None:
     cut = chunks(size, source_bytes, target_bytes, None if blocks is None else blocks * BLOCK_BYTES)
@@ -58,7 +58,7 @@ def test_a_copy_larger_than_the_buffers_goes_round_in_them() -> None:
     assert chunks(3 * _MIB, four, four) == (Chunk(0, 0, 3 * _MIB),)
 
 
-def test_messages_lie_one_behind_the_other_as_long_as_there_is_room() -> None:
+def test_messages_lie_one_behind_the_other_as_long_as_there_is_space() -> None:
     assert messages(16, 40, 3) == (Chunk(0, 0, 16), Chunk(16, 16, 16), Chunk(0, 0, 16))
     assert messages(100, 40, 2) == (Chunk(0, 0, 40), Chunk(0, 0, 40))
 
@@ -79,7 +79,7 @@ def test_nothing_to_copy_or_nowhere_to_put_it_is_refused() -> None:
 
 
 @given(st.integers(8, 2**33), st.integers(1, 512).map(lambda n: n * BLOCK_BYTES))
-def test_pieces_of_several_ways_are_whole_blocks(size: int, capacity: int) -> None:
+def test_chunks_of_several_paths_are_whole_blocks(size: int, capacity: int) -> None:
     assert chunk_at_once(size) % BLOCK_BYTES == 0
     assert chunk_staged(size, capacity) % BLOCK_BYTES == 0
     assert 0 < chunk_staged(size, capacity) <= capacity
@@ -106,7 +106,7 @@ def test_an_even_copy_has_its_rate_whenever_another_ends(sizes: list[int], rate:
 def test_what_comes_after_the_first_end_counts_for_little(
     count: int, rate: float, shared: float, faster: float
 ) -> None:
-    """A way that gets `faster` once the other one is through: the rate is that of the time together."""
+    """A path that gets `faster` once the other one is through: the rate is that of the time together."""
     size = 8 * _MIB
     together = shared * count * size  # bytes that came by then
     moment = together / rate
@@ -120,7 +120,7 @@ def test_what_comes_after_the_first_end_counts_for_little(
     assert found == pytest.approx(rate, rel=1e-6 if exact else 1.0)
 
 
-def test_the_common_window_ends_with_the_first_way() -> None:
+def test_the_common_window_ends_with_the_first_path() -> None:
     assert common_window([[1.0, 4.0], [2.0, 3.0]]) == 3.0
     assert rate_within([10], [5.0], 0.0) == 0.0
 

@@ -22,12 +22,12 @@ def _has_driver() -> bool:
 
 
 @needs_gcc
-def test_devices_are_told_as_the_rest_of_gputopo_names_them() -> None:
+def test_devices_are_reported_as_the_rest_of_gputopo_names_them() -> None:
     spec = box("8two")
     report = measure(spec, [])
     assert report.driver_version == f"{spec.settings.driver // 1000}.{spec.settings.driver % 1000 // 10}"
-    told = [(number, gpu.address.lower(), gpu.name, 96 * MIB) for number, gpu in enumerate(spec.gpus)]
-    assert list(report.devices) == told
+    reported = [(number, gpu.address.lower(), gpu.name, 96 * MIB) for number, gpu in enumerate(spec.gpus)]
+    assert list(report.devices) == reported
 
 
 @needs_gcc
@@ -44,7 +44,7 @@ def test_devices_are_told_as_the_rest_of_gputopo_names_them() -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_why_cuda_does_not_start_is_told_with_a_remedy(
+def test_why_cuda_does_not_start_is_reported_with_a_remedy(
     words: tuple[str, ...], reason: str, remedy: str
 ) -> None:
     refused = measure(box("2x4", *words), []).refused
@@ -55,7 +55,7 @@ def test_why_cuda_does_not_start_is_told_with_a_remedy(
 
 
 @pytest.mark.skipif(_has_driver(), reason="this machine has libcuda.so.1")
-def test_a_machine_without_the_library_says_so() -> None:
+def test_a_machine_without_the_library_reports_it() -> None:
     refused = run(Task(), os.environ).refused
     assert refused is not None
     assert refused[0] == "LIBRARY_MISSING"
@@ -63,7 +63,7 @@ def test_a_machine_without_the_library_says_so() -> None:
 
 
 @needs_gcc
-def test_a_library_that_is_none_is_told_as_odd(tmp_path: Path) -> None:
+def test_a_library_that_is_none_is_reported_as_odd(tmp_path: Path) -> None:
     (tmp_path / "odd.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
     library = str(tmp_path / "libcuda.so.1")
     subprocess.run(

@@ -57,7 +57,7 @@ def test_each_kind_of_copy_is_measured_as_fast_as_it_is(quiet: Report, number: i
     assert copy.bytes == (job.bytes or 4 * MIB)
 
 
-def test_buffers_leave_room_on_the_card_and_are_told(quiet: Report) -> None:
+def test_buffers_leave_memory_free_on_the_card_and_are_reported(quiet: Report) -> None:
     assert set(quiet.device_bytes) == set(range(8))
     assert all(0 < taken <= 96 * MIB for gpu, taken in quiet.device_bytes.items() if gpu < 6)
     assert quiet.device_bytes[7] == 0  # nothing was copied there
@@ -77,7 +77,7 @@ def test_eight_gpus_at_once_stay_within_their_memory_and_share_what_there_is() -
     assert 700 * MIB < max(report.device_bytes.values()) <= 2**30
 
 
-def test_unlike_ways_at_once_each_have_the_rate_of_the_time_they_shared() -> None:
+def test_unlike_paths_at_once_each_have_the_rate_of_the_time_they_shared() -> None:
     spec = box("chipset")
     report = measure(spec, [together(h2d(0), h2d(2), h2d(3))], 16 * MIB)
     wide, one, other = (copy.gb_per_s for copy in report.windows[0].copies)
@@ -118,7 +118,7 @@ def test_latencies_are_those_of_the_paths_and_no_bandwidth() -> None:
     assert {copy.gb_per_s, twice.gb_per_s, chased.gb_per_s} == {0.0}
 
 
-def test_a_chain_that_arrived_wrong_is_told_and_not_followed() -> None:
+def test_a_chain_that_arrived_wrong_is_reported_and_not_followed() -> None:
     jobs = [latency(read(0, 4)), latency(read(1, 4)), alone(h2d(4))]
     wrong, sound, after = (window.copies[0] for window in measure(box("2x4", "wrong@h2d:0"), jobs).windows)
     assert wrong.failure is not None
@@ -196,7 +196,7 @@ def test_two_pageable_copies_at_once_are_refused_in_words() -> None:
         assert "wait in the call" in copy.failure.says
 
 
-def test_a_failure_names_the_way_it_is_about() -> None:
+def test_a_failure_names_the_path_it_is_about() -> None:
     job = msgspec.structs.replace(both(direct(0, 1), direct(1, 0)), group="pair")
     report = measure(box("2x4", "fail@p2p:1-0=999"), [job])
     good, bad = report.windows[0].copies

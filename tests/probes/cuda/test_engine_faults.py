@@ -62,7 +62,7 @@ def test_a_wrong_byte_is_found_in_every_kind_of_copy(fault: str, job: object) ->
 
 
 @pytest.mark.parametrize("kernels", [True, False])
-def test_wrong_data_is_named_with_its_place_and_the_other_ways_go_on(kernels: bool) -> None:
+def test_wrong_data_is_named_with_its_place_and_the_other_paths_go_on(kernels: bool) -> None:
     spec = box("2x4", "wrong@h2d:1")
     if not kernels:
         spec = dataclasses.replace(
@@ -86,7 +86,7 @@ def test_without_kernels_everything_else_is_measured_and_checked() -> None:
         _good(window.copies[0])
     for window in report.windows[3:]:
         assert "cuModuleLoadData" in _failed(window.copies[0]).says
-    assert all(told and "kernels" in told for told in report.kernels.values())
+    assert all(reported and "kernels" in reported for reported in report.kernels.values())
 
 
 @pytest.mark.parametrize("when", ["fail", "late"])
@@ -111,7 +111,7 @@ def test_a_lost_gpu_fails_at_once_from_then_on_and_the_rest_goes_on() -> None:
     report = measure(box("2x4", "lost@1=719,2"), jobs)
     _good(report.windows[0].copies[0])
     assert _failed(report.windows[3].copies[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
-    assert "not used any more" in _failed(report.windows[4].copies[0]).says
+    assert "no longer used" in _failed(report.windows[4].copies[0]).says
     _good(report.windows[5].copies[0])
     _good(report.windows[6].copies[0])
     assert not report.hung
@@ -133,7 +133,7 @@ def test_a_copy_that_never_ends_is_timed_out_and_its_neighbour_is_measured(hangi
 def test_a_gpu_that_hangs_is_not_used_again(hanging: Report) -> None:
     for window in hanging.windows[1:3]:
         assert _failed(window.copies[0]).reason == "TIMED_OUT"
-        assert "not used any more" in _failed(window.copies[0]).says
+        assert "no longer used" in _failed(window.copies[0]).says
     for window in hanging.windows[3:]:
         for copy in window.copies:
             _good(copy)
@@ -156,13 +156,13 @@ def test_an_allocation_that_is_refused_fails_on_its_gpu_only() -> None:
     assert _failed(report.windows[1].copies[0]).reason == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-def test_a_driver_without_the_newer_way_to_hold_streams_has_the_older_one() -> None:
+def test_a_driver_without_the_newer_method_to_block_streams_uses_the_older_one() -> None:
     spec = box("2x4", "oldsymbols=cuStreamWaitValue32")
     (copy,) = measure(spec, [alone(h2d(0))]).windows[0].copies
     assert copy.gb_per_s == pytest.approx(spec.rate("h2d", 0) / 1e9, rel=0.03)
 
 
-def test_a_driver_too_old_to_hold_streams_at_all_is_told_in_words() -> None:
+def test_a_driver_too_old_to_hold_streams_at_all_is_reported_in_words() -> None:
     spec = box("2x4", "oldsymbols=cuStreamWaitValue32,cuLaunchHostFunc")
     report = measure(spec, [alone(h2d(0)), alone(h2d(0, pinned=False))])
     assert _failed(report.windows[0].copies[0]).reason == "FUNCTION_NOT_FOUND"
@@ -207,7 +207,7 @@ def test_copies_are_made_to_fit_where_no_size_is_asked_for() -> None:
     assert report.pinned_bytes <= 193 * MIB
 
 
-def test_an_error_on_the_way_out_of_a_staged_copy_is_told_there_and_not_later() -> None:
+def test_an_error_at_the_end_of_a_staged_copy_is_reported_there_and_not_later() -> None:
     jobs = [alone(staged(0, 1), 16 * MIB), alone(h2d(0)), alone(local(0)), alone(h2d(1))]
     first, *rest = measure(box("2x4", "late@d2h:0=719", "spare=4096"), jobs).windows
     assert _failed(first.copies[0]).reason == "CUDA_ERROR_LAUNCH_FAILED"
@@ -215,7 +215,7 @@ def test_an_error_on_the_way_out_of_a_staged_copy_is_told_there_and_not_later() 
         _good(window.copies[0])
 
 
-def test_a_driver_that_does_not_take_all_copies_behind_a_hold_is_told_and_does_not_hang() -> None:
+def test_a_driver_that_does_not_take_all_copies_behind_a_hold_is_reported_and_does_not_hang() -> None:
     spec = box("2x4", "depth=8")
     jobs = [latency(h2d(0)), together(h2d(0), h2d(1)), alone(h2d(0)), alone(h2d(0, pinned=False))]
     report = measure(spec, jobs, 32 * MIB, patience_s=0.3)
@@ -238,7 +238,7 @@ def test_an_interruption_gives_everything_back_and_keeps_what_was_measured(words
     assert report.left == dict.fromkeys(range(8), 96 * MIB)
 
 
-def test_a_copy_that_does_not_come_back_after_an_interruption_is_told() -> None:
+def test_a_copy_that_does_not_come_back_after_an_interruption_is_reported() -> None:
     report = measure(box("2x4", "hang@d2h:1"), [together(d2h(0), d2h(1))], patience_s=0.2, interrupts=[0])
     assert report.interrupted
     assert [(one.source, one.reason) for one in report.unreturned] == [("gpu:1", "TIMED_OUT")]

@@ -36,13 +36,13 @@ def memory(pages: Pages, most: int, nodes: int) -> HostMemory:
     return HostMemory(cast(Cuda, pages), most, nodes)
 
 
-def test_one_node_has_room_for_the_largest_copy() -> None:
+def test_one_node_has_memory_for_the_largest_copy() -> None:
     area = memory(Pages(), 768 * MIB, 1).pinned(0, None, None)
     assert area.receive_bytes == RECEIVE_BYTES
     assert area.receive == area.send + area.send_bytes
 
 
-def test_two_nodes_keep_their_memory_when_jobs_take_turns() -> None:
+def test_two_nodes_keep_their_memory_when_jobs_alternate() -> None:
     pages = Pages()
     host = memory(pages, 768 * MIB, 2)
     for node in (0, 1, 0, 1):

@@ -19,7 +19,7 @@ class SaysWrong:
         return 1
 
 
-def test_bytes_that_are_right_a_moment_later_are_wrong_data_all_the_same(
+def test_bytes_that_are_right_shortly_after_are_wrong_data_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(verify, "_LIBC", SaysWrong())

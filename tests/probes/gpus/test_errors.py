@@ -4,9 +4,9 @@ import pytest
 
 from gputopo.probes.collect import read_machine
 from gputopo.values.machine import Gpu, Machine
+from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, changed
-from tests.kit.telling import TELLING
 
 FIVE_PLACES = {
     place: (10 * place, 10 * place + 1, 10 * place + 2, 10 * place + 3) for place in (1, 2, 3, 4, 5)
@@ -61,7 +61,7 @@ def test_a_place_that_counts_nothing_is_asked_for_once() -> None:
 
 
 def test_a_place_that_fails_once_keeps_its_other_counts() -> None:
-    fake = FakeNvml(TELLING)
+    fake = FakeNvml(DISTINCT)
     fake.refuse("nvmlDeviceGetMemoryErrorCounter[1,0,2]", 999, gpu=0)
     machine = read(fake)
     counts = machine.gpus[0].ecc.counts

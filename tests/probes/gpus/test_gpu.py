@@ -6,16 +6,16 @@ import pytest
 from gputopo.probes.collect import read_machine
 from gputopo.probes.nvml.words import SRAM_COUNTS
 from gputopo.values.machine import GpuProcess, Machine, NvLink
+from tests.kit.distinct import DISTINCT
 from tests.kit.machines import leaves
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, Scenario, changed
-from tests.kit.telling import TELLING
 
 NO_TREE = Path("/nonexistent")  # so that nothing is filled in from sysfs
 UNKNOWN_ERROR = 999
-FOUR = changed(TELLING, gpus={0: {"violations": {0: 11, 1: 12}}})
+FOUR = changed(DISTINCT, gpus={0: {"violations": {0: 11, 1: 12}}})
 
-# What each call about GPU 0 gives. A call with another way to the same fact costs nothing.
+# What each call about GPU 0 returns. A call with an alternative for the same fact costs nothing.
 COSTS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetName": ("name", "cuda_index"),
     "nvmlDeviceGetUUID": ("uuid",),
@@ -157,7 +157,7 @@ def test_a_refused_call_costs_only_its_own_fact(call: str) -> None:
         path for path in {*old, *new} if old.get(path) != new.get(path) and not path.startswith("missing")
     }
     wanted = tuple(f"gpus[0].{path}" for path in COSTS[call])
-    # CUDA's order is told of all GPUs or of none.
+    # CUDA's order is known of all GPUs or of none.
     wanted += tuple(f"gpus[{n}].cuda_index" for n in range(4)) if "cuda_index" in COSTS[call] else ()
     assert all(path.startswith(wanted) for path in changed_facts) if wanted else not changed_facts
     assert bool(changed_facts) == bool(wanted)
@@ -167,7 +167,7 @@ def test_a_refused_call_costs_only_its_own_fact(call: str) -> None:
 
 
 def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
-    gpu = read_one(TELLING).gpus[0]
+    gpu = read_one(DISTINCT).gpus[0]
     assert (gpu.index, gpu.name, gpu.pci_address) == (0, "NVIDIA Test-100", "0000:44:00.0")
     assert gpu.uuid == "GPU-00000004-0000-4000-8000-000000000000"
     assert (gpu.vbios_version, gpu.gsp_firmware_version) == ("92.00.19.00.01", "550.163.01")
@@ -234,7 +234,7 @@ def test_nvlinks_are_read_up_to_the_last_with_what_is_at_the_other_end() -> None
     )
 
 
-def test_nvlinks_that_are_down_are_told_as_such() -> None:
+def test_nvlinks_that_are_down_are_reported_as_such() -> None:
     gpu = read_one(SCENARIOS["dual_socket_4_4"]).gpus[0]
     assert gpu.nvlinks == (NvLink(link=0, active=False), NvLink(link=1, active=False))
 
@@ -254,7 +254,7 @@ def test_violation_times_that_are_all_refused_are_one_missing_fact() -> None:
     assert [path for path in machine.missing if "violation" in path] == ["gpus[0].violation_ns"]
 
 
-def test_a_split_card_says_so_and_its_refused_load_costs_nothing_else() -> None:
+def test_a_split_card_reports_it_and_its_refused_load_costs_nothing_else() -> None:
     split = changed(
         SCENARIOS["four"], gpus={0: {"mig": (1, 1), "refuses": {"nvmlDeviceGetUtilizationRates": 3}}}
     )
@@ -265,7 +265,7 @@ def test_a_split_card_says_so_and_its_refused_load_costs_nothing_else() -> None:
     assert machine.gpus[0].clocks_mhz == machine.gpus[1].clocks_mhz
 
 
-def test_a_gpu_lost_halfway_keeps_what_it_said_before() -> None:
+def test_a_gpu_lost_halfway_keeps_what_it_reported_before() -> None:
     fake = FakeNvml(FOUR)
     fake.lose(1, after_calls=6)
     machine = read(fake)

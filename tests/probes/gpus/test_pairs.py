@@ -28,7 +28,7 @@ def test_nvlinks_to_the_other_gpu_are_counted_and_those_elsewhere_are_not() -> N
     assert nvlinks_between(linked(1, B), a) == 2
 
 
-def test_a_gpu_that_says_nothing_of_its_nvlinks_is_counted_from_the_other_end() -> None:
+def test_a_gpu_that_reports_nothing_of_its_nvlinks_is_counted_from_the_other_end() -> None:
     silent = Gpu(index=1, pci_address=B)
     assert nvlinks_between(linked(0, A, up(0, B)), silent) == 1
     assert nvlinks_between(Gpu(index=0), silent) is None
@@ -80,7 +80,7 @@ def test_without_memory_nodes_in_the_tree_of_a_two_node_host_nothing_is_guessed(
     assert tree_hop(TWO_ROOTS, two, A, B) is None
 
 
-def test_a_flat_tree_tells_no_hops() -> None:
+def test_a_flat_tree_shows_no_hops() -> None:
     flat = (PciNode(address=A, root=""), PciNode(address=B, root=""))
     assert tree_hop(flat, Host(), A, B) is None
     assert tree_hop(ONE_ROOT, Host(), A, None) is None
@@ -107,7 +107,7 @@ def test_a_refused_call_about_a_pair_costs_only_its_own_fact(call: str, fact: st
     assert paths == [f"links[0-{b}].{fact}" for b in (1, 2, 3)]
 
 
-def test_refused_peer_to_peer_is_told_with_a_reason() -> None:
+def test_refused_peer_to_peer_is_reported_with_a_reason() -> None:
     with installed(FakeNvml(SCENARIOS["dual_socket_4_4"])):
         machine = read_machine(Path("/nonexistent"))
     across, within = machine.link(0, 4), machine.link(0, 1)

@@ -4,11 +4,11 @@ import pynvml
 import pytest
 
 from gputopo.probes.nvml.door import NotReadError, open_nvml
+from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
-from tests.kit.telling import TELLING
 
-FOUR = TELLING
+FOUR = DISTINCT
 
 
 def test_a_mismatch_of_pynvml_and_driver_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def test_a_pynvml_without_a_function_is_a_missing_function(monkeypatch: pytest.M
         nvml.temperature_margin_c(nvml.handle(0))
 
 
-def test_the_most_telling_reason_of_several_ways_is_given() -> None:
+def test_the_most_specific_reason_of_several_calls_is_given() -> None:
     fake = FakeNvml(FOUR)
     fake.without("nvmlDeviceGetTemperatureV")
     fake.refuse("nvmlDeviceGetTemperature", 4)
@@ -42,7 +42,7 @@ def test_the_most_telling_reason_of_several_ways_is_given() -> None:
         nvml.temperature_c(nvml.handle(0))
 
 
-def test_a_lost_gpu_is_not_asked_a_second_way() -> None:
+def test_a_lost_gpu_is_not_asked_a_second_time() -> None:
     fake = FakeNvml(SCENARIOS["lost_gpu"])
     with installed(fake), open_nvml() as nvml:
         gpu = nvml.handle(2)

@@ -6,11 +6,11 @@ import pytest
 from gputopo.probes.collect import read_machine
 from gputopo.probes.nvml.door import NotReadError, open_nvml
 from gputopo.values.machine import Hop
+from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, GpuSpec, LinkSpec, Scenario, changed
-from tests.kit.telling import TELLING
 
-FOUR = TELLING
+FOUR = DISTINCT
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,16 @@ def test_a_driver_without_application_clocks_is_asked_by_the_newer_name() -> Non
 
 
 @pytest.mark.parametrize(
-    ("told", "written"),
+    ("reported", "written"),
     [("0000:0a:00.0", "0000:0a:00.0"), ("10000:01:00.0", "10000:01:00.0"), ("00ab:ff:1f.0", "00ab:ff:1f.0")],
 )
-def test_addresses_are_written_as_the_kernel_does(told: str, written: str) -> None:
-    one = Scenario("one", (GpuSpec(told, None, "pci0000:00"),), ())
+def test_addresses_are_written_as_the_kernel_does(reported: str, written: str) -> None:
+    one = Scenario("one", (GpuSpec(reported, None, "pci0000:00"),), ())
     with installed(FakeNvml(one)), open_nvml() as nvml:
         assert nvml.pci_address(nvml.handle(0)) == written
 
 
-def test_a_link_of_which_the_driver_says_zero_is_not_known() -> None:
+def test_a_link_that_the_driver_reports_as_zero_is_not_known() -> None:
     hidden = changed(FOUR, gpus={0: {"link": LinkSpec(8.0, 0)}})
     with installed(FakeNvml(hidden)), open_nvml() as nvml:
         first, second = nvml.handle(0), nvml.handle(1)
@@ -112,7 +112,7 @@ def test_a_refusal_of_the_memory_temperature_within_the_answer_is_seen() -> None
 
 
 @pytest.mark.parametrize(("code", "word"), [(0, "OK"), (1, "CHIPSET_NOT_SUPPORTED"), (9, "UNKNOWN_9")])
-def test_peer_to_peer_is_told_in_words(code: int, word: str) -> None:
+def test_peer_to_peer_is_reported_in_words(code: int, word: str) -> None:
     with installed(FakeNvml(changed(FOUR, p2p={(0, 1): code}))), open_nvml() as nvml:
         assert nvml.p2p(nvml.handle(0), nvml.handle(1), "read") == word
 

@@ -36,7 +36,7 @@ def test_the_words_are_those_of_pynvmls_constants() -> None:
             assert getattr(pynvml, f"NVML_GPU_FABRIC_HEALTH_MASK_{constants[name]}_{meant}") == code
 
 
-def test_a_gpu_that_has_joined_says_so_and_how_it_is() -> None:
+def test_a_gpu_that_has_joined_reports_it_and_how_it_is() -> None:
     fabric = read(box(JOINED)).gpus[0].fabric
     assert (fabric.state, fabric.status) == ("completed", "success")
     assert fabric.health == {"summary": "healthy", "bandwidth": "full"}
@@ -58,7 +58,7 @@ def test_a_gpu_without_nvswitches_has_the_reason(fabric: dict[str, int] | None) 
         assert machine.missing[f"gpus[0].fabric.{name}"] == "NOT_SUPPORTED"
 
 
-def test_a_state_and_a_condition_to_come_are_told_by_number() -> None:
+def test_a_state_and_a_condition_to_come_are_reported_by_number() -> None:
     machine = read(box({"state": 9, "healthMask": 0xF00}))
     assert machine.missing["gpus[0].fabric.state"] == "UNKNOWN_9"
     assert machine.gpus[0].fabric.health == {"incorrect_configuration": "code 15"}
@@ -74,7 +74,7 @@ def test_an_older_driver_is_asked_for_the_struct_that_it_has() -> None:
     assert (fabric.state, fabric.status, fabric.health) == ("completed", "success", None)
 
 
-def test_a_driver_from_before_fabrics_says_that_it_cannot_tell() -> None:
+def test_a_driver_from_before_fabrics_states_that_it_is_unknown() -> None:
     fake = box(JOINED)
     fake.without("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo")
     assert read(fake).missing["gpus[0].fabric.state"] == "FUNCTION_NOT_FOUND"

@@ -147,12 +147,12 @@ def test_the_machine_has_access_control_where_any_bridge_above_a_gpu_has(
         node("0000:02:00.0", "0000:01:00.0", kind="gpu"),
         node("0000:00:1c.0", None, True),  # above no GPU
     )
-    told, reason = host_acs(nodes, tmp_path)
-    assert told == state
+    reported, reason = host_acs(nodes, tmp_path)
+    assert reported == state
     assert bool(reason) == (state is None)
 
 
-def test_without_a_gpu_below_a_bridge_nothing_is_said(tmp_path: Path) -> None:
+def test_without_a_gpu_below_a_bridge_nothing_is_reported(tmp_path: Path) -> None:
     assert host_acs((), tmp_path) == (None, "NO_BRIDGE_ABOVE_A_GPU")
     assert host_acs((node("0000:00:01.0", None, kind="gpu"),), tmp_path)[0] is None
 
@@ -167,7 +167,7 @@ def test_access_control_is_read_from_the_tree(tmp_path: Path, fault: str | None,
     assert {node.acs for node in machine.pci if node.kind != "bridge"} == {None}
 
 
-def test_the_errors_of_a_gpu_are_told_with_its_link(tmp_path: Path) -> None:
+def test_the_errors_of_a_gpu_are_reported_with_its_link(tmp_path: Path) -> None:
     machine = read(broken("four", "aer_errors@2"), tmp_path)
     assert machine.gpus[2].pcie.aer == {"correctable": 1200, "nonfatal": 3, "fatal": 0}
     assert machine.gpus[0].pcie.aer == {"correctable": 0, "nonfatal": 0, "fatal": 0}

@@ -193,7 +193,7 @@ def test_generations_follow_from_speeds(speed: float | None, number: int | None)
 
 
 def write_way(root: Path, links: list[LinkSpec | None]) -> str:
-    """Write a GPU under bridges, the root port first, and give the GPU's address."""
+    """Write a GPU under bridges, the root port first, and return the GPU's address."""
     place = "pci0000:00"
     for number, link in enumerate(links):
         place += f"/0000:{number:02x}:00.0"

@@ -1,4 +1,4 @@
-"""An engine in Python: rates of single copies, uplinks that are shared fairly, faults, a clock of its own."""
+"""An engine in Python: rates of single copies, uplinks that are shared fairly, faults, its own clock."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,10 +40,10 @@ class Clock:
 
 @dataclass
 class EngineDouble:
-    """`rate` gives GB/s of a copy alone. `uplinks`: GPUs that share and what they carry, each direction.
+    """`rate` returns GB/s of a copy alone. `uplinks`: GPUs that share and what they carry, each direction.
 
     `faults`: reason by (kind of the copy, source, destination). `lost`: GPU -> the number of windows after
-    which it is gone. `wake`: windows until the cards reach their rates, a quarter of them before.
+    which it is gone. `ramp_up`: windows until the cards reach their rates, a quarter of them before.
     `each_s`: real seconds that a window takes beside its copies.
     """
 
@@ -53,7 +53,7 @@ class EngineDouble:
     peers: frozenset[tuple[int, int]] = frozenset()
     faults: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     lost: Mapping[int, int] = field(default_factory=dict)
-    wake: int = 0
+    ramp_up: int = 0
     each_s: float = 0.001
     free: int = 8 << 30
     no_kernels: Mapping[int, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class EngineDouble:
         return gpu in self.lost and len(self.asked) > self.lost[gpu]
 
     def _rates(self, job: Job) -> list[float]:
-        rates = [self.rate(copy) * (0.25 if len(self.asked) <= self.wake else 1.0) for copy in job.copies]
+        rates = [self.rate(copy) * (0.25 if len(self.asked) <= self.ramp_up else 1.0) for copy in job.copies]
         if job.group is None or job.kind not in ("h2d", "d2h"):
             return rates
         alone = {gpus_of(copy)[0]: rate for copy, rate in zip(job.copies, rates, strict=True)}

@@ -8,8 +8,8 @@ from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor
 from gputopo.probes.session.conditions import Meter, Sampler, WindowReadings, conditions, still_rising
 from gputopo.values.events import GpuSample
+from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed
-from tests.kit.telling import TELLING
 from tests.probes.session.double import ASLEEP, AWAKE, Clock, SamplerDouble
 
 
@@ -28,7 +28,7 @@ def test_conditions_are_medians_over_all_windows_that_count() -> None:
     assert found.throttle_reasons is None
 
 
-def test_every_reason_of_throttling_that_was_seen_is_told() -> None:
+def test_every_reason_of_throttling_that_was_seen_is_reported() -> None:
     (found,) = conditions(
         [0], [readings({"throttle_mask": 0}, {"throttle_mask": 4}), readings({"throttle_mask": 0x20})]
     )
@@ -47,7 +47,7 @@ def test_the_pstate_is_the_one_most_readings_show() -> None:
     assert found.pstate == "P2"
 
 
-def test_a_window_too_short_for_a_reading_is_told_as_none() -> None:
+def test_a_window_too_short_for_a_reading_is_reported_as_none() -> None:
     (found,) = conditions([3], [WindowReadings()])
     assert (found.gpu, found.readings, found.pstate) == (3, 0, None)
 
@@ -55,18 +55,18 @@ def test_a_window_too_short_for_a_reading_is_told_as_none() -> None:
 @pytest.mark.parametrize(
     "change", [{"pstate": "P8"}, {"graphics_mhz": 700}, {"memory_mhz": 405}, {"pcie_gen": 1}]
 )
-def test_windows_that_began_lower_than_the_last_are_of_a_card_that_wakes_up(change: dict[str, Any]) -> None:
+def test_windows_that_began_lower_than_the_last_are_of_a_card_in_ramp_up(change: dict[str, Any]) -> None:
     early, late = readings(AWAKE | change, AWAKE), readings(AWAKE)
     assert still_rising([early, early, late, late]) == 2
 
 
-def test_clocks_that_fall_later_on_are_no_waking_up() -> None:
+def test_clocks_that_fall_later_on_are_no_ramp_up() -> None:
     high, low = readings(AWAKE), readings(AWAKE | {"graphics_mhz": 900, "pstate": "P2"})
     assert still_rising([high, high, low, low]) == 0
     assert still_rising([high, low, high]) == 0
 
 
-def test_boost_steps_are_no_waking_up() -> None:
+def test_boost_steps_are_no_ramp_up() -> None:
     assert still_rising([readings(AWAKE | {"graphics_mhz": 1355}), readings(AWAKE)]) == 0
 
 
@@ -94,7 +94,7 @@ def test_readings_are_taken_again_only_after_a_pause() -> None:
     assert window.readings.of(0) == ()
 
 
-def test_nvml_that_cannot_be_used_is_told_and_nothing_is_read() -> None:
+def test_nvml_that_cannot_be_used_is_reported_and_nothing_is_read() -> None:
     def refuse(gpu: int) -> Sampler:
         raise NotReadError("DRIVER_NOT_LOADED")
 
@@ -106,7 +106,7 @@ def test_nvml_that_cannot_be_used_is_told_and_nothing_is_read() -> None:
 
 
 def test_the_real_monitor_is_opened_and_closed() -> None:
-    with installed(FakeNvml(TELLING)) as fake:
+    with installed(FakeNvml(DISTINCT)) as fake:
         with Meter([0, 2], open_sampler=lambda gpu: Monitor([gpu])) as meter:
             window = meter.window([2])
             window.take()

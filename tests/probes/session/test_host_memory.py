@@ -5,8 +5,8 @@ import pytest
 
 from gputopo.probes.session import host_memory
 from gputopo.probes.session.host_memory import (
+    MAX_BYTES,
     MIB,
-    MOST_BYTES,
     buffer_bytes,
     last_level_cache_bytes,
     measure_host_memory,
@@ -25,7 +25,7 @@ TWO = Host(
 
 def small(host: Host, tmp_path: Path) -> host_memory.HostMemory:
     """Measures with buffers of a few MiB: right is asked for here, not fast."""
-    return measure_host_memory(host, root=tmp_path, repeats=2, most_bytes=8 * MIB)
+    return measure_host_memory(host, root=tmp_path, repeats=2, max_bytes=8 * MIB)
 
 
 def test_a_machine_with_one_node_gives_one_sample(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_bytes_count_twice_as_stream_counts_them(tmp_path: Path) -> None:
     cpu = min(os.sched_getaffinity(0))
     host = Host(numa_nodes=(NumaNode(index=0, cpus=str(cpu), memory_mib=1000),))
     found = measure_host_memory(
-        host, root=tmp_path, repeats=1, most_bytes=64 * MIB, now=lambda: float(next(ticks))
+        host, root=tmp_path, repeats=1, max_bytes=64 * MIB, now=lambda: float(next(ticks))
     )
     (sample,) = found.samples
     assert sample.bytes == 32 * MIB
@@ -64,15 +64,15 @@ def test_each_node_is_measured_from_its_own_cores_and_from_the_farthest_ones() -
     assert not_measured == ()
 
 
-def test_a_node_whose_cpus_may_not_be_used_is_told() -> None:
+def test_a_node_whose_cpus_may_not_be_used_is_reported() -> None:
     placings, not_measured = placings_of(TWO, {0, 1})
     assert [(one.memory_node, one.cores_node) for one in placings] == [(0, 0)]
-    (told,) = not_measured
-    assert told.what == "host memory of node:1"
-    assert "may not use" in told.reason
+    (reported,) = not_measured
+    assert reported.what == "host memory of node:1"
+    assert "may not use" in reported.reason
 
 
-def test_a_node_without_cpus_is_told_and_one_without_memory_is_none() -> None:
+def test_a_node_without_cpus_is_reported_and_one_without_memory_is_none() -> None:
     host = Host(
         numa_nodes=(
             NumaNode(index=0, cpus="0-3", memory_mib=1000),
@@ -93,7 +93,7 @@ def test_wrong_data_is_a_failure_on_its_nodes(tmp_path: Path, monkeypatch: pytes
     assert [(one.source, one.reason) for one in found.failures] == [("node:0", "WRONG_DATA")]
 
 
-def test_memory_that_is_refused_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_refused_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(12, "Cannot allocate memory")
 
@@ -123,10 +123,10 @@ def test_buffers_are_four_times_the_caches_within_the_limit(tmp_path: Path) -> N
     assert buffer_bytes(tmp_path) == (128 * MIB, ())
 
 
-def test_caches_that_are_too_large_for_the_limit_are_said(tmp_path: Path) -> None:
+def test_caches_that_are_too_large_for_the_limit_are_reported(tmp_path: Path) -> None:
     caches(tmp_path, 512 * 1024)
     size, notes = buffer_bytes(tmp_path)
-    assert 2 * size <= MOST_BYTES
+    assert 2 * size <= MAX_BYTES
     assert "the caches hold 1024 MiB" in notes[0]
 
 

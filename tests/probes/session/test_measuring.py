@@ -146,7 +146,7 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on() -> None:
     found = run(engine)
     assert {failure.reason for failure in found.failures} == {LOST}
     assert len(found.failures) == 1
-    skipped = [one for one in found.not_measured if "is not used any more" in one.reason]
+    skipped = [one for one in found.not_measured if "is no longer used" in one.reason]
     assert skipped
     assert all("1" in one.what for one in skipped)
     assert number(found, kind="d2d_local", source="gpu:2") is not None
@@ -177,18 +177,18 @@ def test_gpus_whose_copy_does_not_come_back_are_used_no_more_and_the_rest_goes_o
     } & {"gpu:0", "gpu:2"}
     pairs = {(one.source, one.destination) for one in found.samples if one.kind == "p2p_staged"}
     assert {("gpu:1", "gpu:3"), ("gpu:3", "gpu:1")} < pairs
-    assert any("is not used any more" in one.reason for one in found.not_measured)
+    assert any("is no longer used" in one.reason for one in found.not_measured)
 
 
-def test_a_gpu_that_cuda_cannot_use_is_told_and_the_rest_measured() -> None:
+def test_a_gpu_that_cuda_cannot_use_is_reported_and_the_rest_measured() -> None:
     found = run(EngineDouble(gpus=3, lost={1: -1}))
     assert found.failures == ()
-    (told,) = [one for one in found.not_measured if one.what == "gpu:1"]
-    assert "CUDA cannot use gpu:1" in told.reason
+    (reported,) = [one for one in found.not_measured if one.what == "gpu:1"]
+    assert "CUDA cannot use gpu:1" in reported.reason
     assert number(found, kind="p2p_staged", source="gpu:0", destination="gpu:2") is not None
 
 
-def test_gpus_of_which_none_can_be_used_are_told_with_their_compute_mode() -> None:
+def test_gpus_of_which_none_can_be_used_are_reported_with_their_compute_mode() -> None:
     engine = EngineDouble(gpus=2, lost={0: -1, 1: -1})
     taken = machine(2)
     exclusive = tuple(msgspec.structs.replace(gpu, compute_mode="exclusive_process") for gpu in taken.gpus)
@@ -199,7 +199,7 @@ def test_gpus_of_which_none_can_be_used_are_told_with_their_compute_mode() -> No
     assert refused.value.bandwidth.samples == HOST.samples
 
 
-def test_repeats_of_a_card_that_wakes_up_are_thrown_away_and_counted() -> None:
+def test_repeats_of_a_card_in_ramp_up_are_thrown_away_and_counted() -> None:
     engine = EngineDouble(gpus=1)
 
     def facts() -> dict[str, Any]:
@@ -216,8 +216,8 @@ def test_repeats_of_a_card_that_wakes_up_are_thrown_away_and_counted() -> None:
     assert sum(len(one.discarded_gb_per_s) for one in found.samples) == 2
 
 
-def test_cards_are_woken_before_the_first_number_and_it_is_said() -> None:
-    found = run(EngineDouble(gpus=2, wake=7))
+def test_cards_are_ramped_up_before_the_first_number_and_it_is_reported() -> None:
+    found = run(EngineDouble(gpus=2, ramp_up=7))
     assert any("clock ramp-up before the measurement" in note for note in found.notes)
     assert all(not sample.discarded_gb_per_s for sample in found.samples)
 
@@ -232,7 +232,7 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
     assert "interrupted" in {one.reason for one in found.not_measured}
 
 
-def test_without_cuda_the_host_is_measured_and_the_reason_told() -> None:
+def test_without_cuda_the_host_is_measured_and_the_reason_reported() -> None:
     @contextmanager
     def no_cuda() -> Iterator[Any]:
         raise NoCudaError("LIBRARY_MISSING", "there is no libcuda.so.1", "install the driver")
@@ -248,7 +248,7 @@ def test_without_cuda_the_host_is_measured_and_the_reason_told() -> None:
     )
 
 
-def test_cuda_devices_are_found_by_pci_address_and_hidden_ones_told() -> None:
+def test_cuda_devices_are_found_by_pci_address_and_hidden_ones_reported() -> None:
     engine = EngineDouble(gpus=3)
     found = run(engine, order=[2, 0], environment={"CUDA_VISIBLE_DEVICES": "1,0"})
     assert {sample.destination for sample in found.samples if sample.kind == "h2d"} == {"gpu:0", "gpu:2"}
@@ -274,16 +274,16 @@ def test_a_gpu_or_node_that_is_not_there_is_bad_usage(request_: Request) -> None
         run(EngineDouble(gpus=2), request_)
 
 
-def test_pairs_without_peer_access_are_told_and_measured_through_the_host() -> None:
+def test_pairs_without_peer_access_are_reported_and_measured_through_the_host() -> None:
     found = run(EngineDouble(gpus=3, peers=frozenset({(0, 1), (1, 0)})))
-    (told,) = [one for one in found.not_measured if "direct copies" in one.what]
-    assert "0->2" in told.what
-    assert "0->1" not in told.what
+    (reported,) = [one for one in found.not_measured if "direct copies" in one.what]
+    assert "0->2" in reported.what
+    assert "0->1" not in reported.what
     staged = {(one.source, one.destination) for one in found.samples if one.kind == "p2p_staged"}
     assert len(staged) == 6
 
 
-def test_little_free_memory_is_said() -> None:
+def test_little_free_memory_is_reported() -> None:
     found = run(EngineDouble(gpus=1, free=200 << 20))
     assert any("only 200 MiB" in note for note in found.notes)
 
@@ -305,7 +305,7 @@ def test_eight_gpus_on_risers_end_within_their_time_with_at_least_three_repeats(
     assert (alone["h2d"], alone["d2h"]) == (8, 8)
 
 
-def test_what_a_slow_machine_has_no_time_for_is_told_and_is_the_less_important() -> None:
+def test_what_a_slow_machine_has_no_time_for_is_reported_and_is_the_less_important() -> None:
     assert not [one for one in slow_risers(0.002).not_measured if one.reason == "time"]
     left_out = [one.what for one in slow_risers(0.08).not_measured if one.reason == "time"]
     assert left_out
@@ -316,15 +316,15 @@ def test_what_a_slow_machine_has_no_time_for_is_told_and_is_the_less_important()
 
 
 def test_progress_goes_up_to_the_end_and_estimates() -> None:
-    told: list[Progress] = []
+    reported: list[Progress] = []
     engine = EngineDouble(gpus=4, uplinks=[(frozenset({0, 1}), 12.0)])
-    measure(machine(4), Request(), told.append, doors=doors(engine))
-    jobs = [one for one in told if one.total > 1]
+    measure(machine(4), Request(), reported.append, doors=doors(engine))
+    jobs = [one for one in reported if one.total > 1]
     assert [one.done for one in jobs] == sorted(one.done for one in jobs)
     assert jobs[-1].done == jobs[-1].total - 1
     assert all(one.seconds_left is not None and one.seconds_left >= 0 for one in jobs)
     assert (jobs[0].seconds_left or 0) > (jobs[-1].seconds_left or 0)
-    assert told[0].now == "host memory"
+    assert reported[0].now == "host memory"
 
 
 def test_full_sweeps_the_sizes_and_measures_the_far_node() -> None:
@@ -352,7 +352,7 @@ def test_both_directions_of_a_pair_are_one_sample() -> None:
     assert pairs == [(f"gpu:{a}", f"gpu:{b}") for a, b in combinations(range(3), 2)]
 
 
-def test_a_gpu_that_cannot_run_kernels_is_told_and_copied_with_all_the_same() -> None:
+def test_a_gpu_that_cannot_run_kernels_is_reported_and_copied_with_all_the_same() -> None:
     found = run(EngineDouble(gpus=2, peers=ALL_PEERS, no_kernels={0: "compute capability 3.5"}))
     assert (
         NotMeasured(what="copies by a kernel on gpu:0", reason="compute capability 3.5") in found.not_measured
@@ -361,7 +361,7 @@ def test_a_gpu_that_cannot_run_kernels_is_told_and_copied_with_all_the_same() ->
     assert methods == {"copy_engine": 2, "kernel_read": 1, "kernel_write": 1}
 
 
-def test_a_card_that_is_split_is_said_to_be() -> None:
+def test_a_card_that_is_split_is_reported() -> None:
     split = machine(2)
     split = msgspec.structs.replace(
         split, gpus=(split.gpus[0], msgspec.structs.replace(split.gpus[1], mig=Mig(mode=True)))
@@ -374,7 +374,7 @@ def test_a_card_that_is_split_is_said_to_be() -> None:
 
 def test_a_copy_that_does_not_come_back_after_an_interruption_is_a_failure() -> None:
     hung = Failure(kind="h2d", source="host", destination="gpu:0", reason="TIMED_OUT", says="late")
-    for after in (0, 20):  # while the cards are woken, and while they are measured
+    for after in (0, 20):  # while the cards ramp up, and while they are measured
         found = run(EngineDouble(interrupt_after=after, unreturned=[hung]))
         assert not found.complete
         assert hung in found.failures

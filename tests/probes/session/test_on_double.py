@@ -164,10 +164,10 @@ def test_a_lost_gpu_leaves_the_numbers_of_the_others() -> None:
         }
 
     assert others(found) == others(whole)
-    assert any("gpu:1 is not used any more" in one.reason for one in found.not_measured)
+    assert any("gpu:1 is no longer used" in one.reason for one in found.not_measured)
 
 
-def test_wrong_data_on_the_way_to_a_gpu_costs_only_that_gpu() -> None:
+def test_wrong_data_on_the_path_to_a_gpu_costs_only_that_gpu() -> None:
     found = measured("chipset", "h2d,latency", (0, 1, 3), "wrong@h2d:3")
     assert {f.reason for f in found.failures} == {"WRONG_DATA"}
     assert all("gpu:3" in (f.source, f.destination) for f in found.failures)
@@ -175,7 +175,7 @@ def test_wrong_data_on_the_way_to_a_gpu_costs_only_that_gpu() -> None:
     assert {(s.source, s.destination) for s in chased} >= {("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")}
 
 
-def test_cards_that_wake_up_give_the_numbers_of_cards_awake() -> None:
+def test_cards_in_ramp_up_get_the_numbers_of_full_clocks() -> None:
     found, box = measured("chipset", "h2d,d2d_local", (0, 1), "wakeup=40", size=LARGE_BYTES), spec("chipset")
     for gpu in (0, 1):
         up = the(found, kind="h2d", destination=f"gpu:{gpu}", pinned=True).median_gb_per_s
@@ -186,7 +186,7 @@ def test_cards_that_wake_up_give_the_numbers_of_cards_awake() -> None:
     assert said or any(sample.discarded_gb_per_s for sample in found.samples)
 
 
-def test_devices_that_cuda_counts_the_other_way_round_are_not_mixed_up() -> None:
+def test_devices_that_cuda_counts_in_reverse_are_not_mixed_up() -> None:
     found, box = measured("chipset", "h2d", (1, 2), "reversed"), spec("chipset")
     for gpu in (1, 2):
         up = the(found, kind="h2d", destination=f"gpu:{gpu}", pinned=True).median_gb_per_s

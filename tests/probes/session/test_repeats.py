@@ -9,15 +9,15 @@ import pytest
 from gputopo.copies.budget import Effort, Speeds
 from gputopo.copies.copies import Copy, Job
 from gputopo.probes.session.conditions import Meter
-from gputopo.probes.session.repeats import WAKING_S, Outcome, measure_job
+from gputopo.probes.session.repeats import MAX_RAMP_UP_S, Outcome, measure_job
 from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble
 
 JOB = Job(kind="h2d", copies=(Copy(kind="h2d", source="host", destination="gpu:0", pinned=True),))
 
 
 @dataclass
-class Sleeper:
-    """A card that sleeps for so many readings, copies a quarter as fast then, and is measured again."""
+class IdleCard:
+    """A card with low clocks for so many readings, a quarter as fast then, and measured again."""
 
     readings: int = 0
     engine: EngineDouble | None = None
@@ -37,37 +37,37 @@ class Sleeper:
 
 
 @pytest.fixture
-def rested() -> Sleeper:
-    """A card that was measured awake, ten seconds ago."""
-    card = Sleeper()
+def idle() -> IdleCard:
+    """A card that was measured at full clocks, ten seconds ago."""
+    card = IdleCard()
     card.measured()
     assert card.engine is not None
     card.engine.clock.now_s += 10.0
     return card
 
 
-def test_a_card_that_fell_asleep_is_woken_before_its_numbers_count(rested: Sleeper) -> None:
-    rested.readings = 30
-    (sample,) = rested.measured().samples
+def test_a_card_that_became_idle_is_ramped_up_before_its_numbers_count(idle: IdleCard) -> None:
+    idle.readings = 30
+    (sample,) = idle.measured().samples
     assert sample.repeats_gb_per_s == pytest.approx([12.0] * 5)
 
 
-def test_a_card_that_is_held_down_for_good_is_waited_for_once(rested: Sleeper) -> None:
-    assert rested.engine is not None
-    rested.readings = 10**9
-    begun = rested.engine.clock.now_s
-    (sample,) = rested.measured().samples
+def test_a_card_that_is_throttled_for_good_is_waited_for_once(idle: IdleCard) -> None:
+    assert idle.engine is not None
+    idle.readings = 10**9
+    begun = idle.engine.clock.now_s
+    (sample,) = idle.measured().samples
     assert sample.median_gb_per_s == pytest.approx(3.0)
-    assert WAKING_S < rested.engine.clock.now_s - begun < WAKING_S + 0.5
-    rested.engine.clock.now_s += 10.0
-    begun = rested.engine.clock.now_s
-    rested.measured()
-    assert rested.engine.clock.now_s - begun < 0.5
+    assert MAX_RAMP_UP_S < idle.engine.clock.now_s - begun < MAX_RAMP_UP_S + 0.5
+    idle.engine.clock.now_s += 10.0
+    begun = idle.engine.clock.now_s
+    idle.measured()
+    assert idle.engine.clock.now_s - begun < 0.5
 
 
-def test_a_card_that_stays_at_work_costs_no_windows_more(rested: Sleeper) -> None:
-    assert rested.engine is not None
-    rested.measured()
-    before = len(rested.engine.asked)
-    rested.measured()
-    assert len(rested.engine.asked) - before == 6
+def test_a_card_that_stays_under_load_costs_no_windows_more(idle: IdleCard) -> None:
+    assert idle.engine is not None
+    idle.measured()
+    before = len(idle.engine.asked)
+    idle.measured()
+    assert len(idle.engine.asked) - before == 6

@@ -24,7 +24,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What to measure. `machine`: the scenario as it was read.
 
     `large_bytes`: of the smallest copy that counts as large; the double really copies. `follow_up`: also
-    measure what tells which GPUs share an uplink.
+    measure what shows which GPUs share an uplink.
     """
 
     scenario: str

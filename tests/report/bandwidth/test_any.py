@@ -1,4 +1,4 @@
-"""Every way to show a bandwidth works on any bandwidth, whatever is missing or odd in it."""
+"""Every format shows any bandwidth, whatever is missing or odd in it."""
 
 import random
 import re
@@ -18,8 +18,8 @@ Told = TypeVar("Told", bound=msgspec.Struct)
 PLACES = ("host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:11", "gpu:0,1", "\x1b[31m")
 
 
-def told(seed: int) -> tuple[Machine, Bandwidth]:
-    """Gives the machine of a number, and a bandwidth whose places are sometimes such that there are."""
+def reported(seed: int) -> tuple[Machine, Bandwidth]:
+    """Return the machine of a number, and a bandwidth whose places are sometimes such that there are."""
     dice = random.Random(seed)
     machines = (invented_machine(dice.randrange(2**32)) for _ in range(20))
     machine = next((one for one in machines if one.bandwidth is not None), None)
@@ -40,7 +40,7 @@ def told(seed: int) -> tuple[Machine, Bandwidth]:
 
 @given(st.integers(0, 2**32), st.integers(40, 200))
 def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int, width: int) -> None:
-    machine, bandwidth = told(seed)
+    machine, bandwidth = reported(seed)
     text = text_of(bandwidth_view(machine, bandwidth, (), width))
     assert all(character.isprintable() for character in text.replace("\n", ""))
     assert re.search(r"^Bandwidth$", text, re.MULTILINE)
@@ -49,7 +49,7 @@ def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int,
 
 @given(st.integers(0, 2**32))
 def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
-    machine, bandwidth = told(seed)
+    machine, bandwidth = reported(seed)
     text = bandwidth_markdown(machine, bandwidth, ())
     assert all(character.isprintable() for character in text.replace("\n", ""))
     table: list[int] = []

@@ -28,14 +28,14 @@ def test_what_sank_and_what_rose_stand_apart_with_both_numbers_and_the_noise() -
     assert "20 numbers compared" in better
 
 
-def test_nothing_new_is_said_and_so_is_that_nothing_could_be_compared() -> None:
+def test_nothing_new_is_reported_and_so_is_that_nothing_could_be_compared() -> None:
     assert "nothing changed beyond noise" in shown(BandwidthDifference(compared=3))
     none = shown(BandwidthDifference())
     assert "No number could be compared" in none
     assert "nothing changed" not in none
 
 
-def test_what_fails_now_is_told_and_long_lists_are_cut() -> None:
+def test_what_fails_now_is_reported_and_long_lists_are_cut() -> None:
     found = BandwidthDifference(
         compared=1, failing=("h2d host to gpu:0: WRONG_DATA",), gone=tuple(f"copy {n}" for n in range(9))
     )

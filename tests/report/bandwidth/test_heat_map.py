@@ -27,13 +27,13 @@ def test_the_shade_is_the_share_of_the_fastest_link(speed: float, shade: str) ->
     assert cell(part, "GPU1", "GPU0").startswith(shade * 2)
 
 
-def test_the_better_way_stands_and_the_way_through_the_host_is_marked() -> None:
+def test_the_faster_path_stands_and_the_path_through_the_host_is_marked() -> None:
     part = heat(pair(0, 1, 5.0), pair(0, 1, 6.0, staged=True), pair(1, 0, 6.0), pair(1, 0, 5.0, staged=True))
     assert cell(part, "GPU0", "GPU1").split() == ["██", "6.00s"]
     assert cell(part, "GPU1", "GPU0").split() == ["██", "6.00"]
 
 
-def test_ways_that_are_as_fast_but_for_noise_are_not_marked() -> None:
+def test_paths_that_are_as_fast_but_for_noise_are_not_marked() -> None:
     part = heat(
         pair(0, 1, 12.2), pair(0, 1, 12.5, staged=True), pair(1, 0, 12.2), pair(1, 0, 12.6, staged=True)
     )
@@ -43,7 +43,7 @@ def test_ways_that_are_as_fast_but_for_noise_are_not_marked() -> None:
     assert part.notes[-1].startswith("s: through the host, over 3% faster there than directly, or no direct")
 
 
-def test_the_only_way_that_was_measured_is_marked_if_it_is_the_host_s() -> None:
+def test_the_only_path_that_was_measured_is_marked_if_it_is_the_host_s() -> None:
     part = heat(pair(0, 1, 5.0, staged=True), pair(1, 0, 5.0))
     assert cell(part, "GPU0", "GPU1").endswith("5.00s")
     assert cell(part, "GPU1", "GPU0").endswith("5.00 ")

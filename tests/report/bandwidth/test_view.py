@@ -27,7 +27,7 @@ def brief(*samples: Sample, gpus: int = 4) -> str:
 
 
 def part(text: str, title: str) -> str:
-    """Gives the body under a heading, which may be folded."""
+    """Return the body under a heading, which may be folded."""
     found = re.search(rf"^{re.escape(title)}.*\n(?:\S.*\n)?((?:(?:  .*)?\n)*)", text, re.MULTILINE)
     assert found, f"no part {title!r} in:\n{text}"
     return found[1]
@@ -81,7 +81,7 @@ def test_direct_staged_and_expected_are_matrices_from_row_to_column() -> None:
     assert (staged["GPU0", "GPU1"], staged["GPU1", "GPU0"]) == ("0.77", "-")
 
 
-def test_without_being_asked_for_the_matrices_are_one_row_for_each_way() -> None:
+def test_without_being_asked_for_the_matrices_are_one_row_for_each_path() -> None:
     samples = (
         pair(0, 1, 11.3), pair(1, 0, 6.25), pair(0, 2, 9.5), pair(0, 1, 0.7712, staged=True),
         Sample(kind="latency", source="gpu:0", destination="gpu:1", path="direct", median_us=7.5),
@@ -97,7 +97,7 @@ def test_without_being_asked_for_the_matrices_are_one_row_for_each_way() -> None
     assert "--matrices" in table
 
 
-def test_a_way_that_failed_everywhere_has_its_row() -> None:
+def test_a_path_that_failed_everywhere_has_its_row() -> None:
     failed = Failure(
         kind="p2p_direct", source="gpu:0", destination="gpu:1", reason="WRONG_DATA", says="1 word differs"
     )
@@ -106,7 +106,7 @@ def test_a_way_that_failed_everywhere_has_its_row() -> None:
     assert re.search(r" direct +- +- +- +- +0 of 2 +1\n", part(text, "Between GPUs"))
 
 
-def test_copies_by_kernels_and_both_ways_at_once_have_matrices_of_their_own() -> None:
+def test_copies_by_kernels_and_both_directions_at_once_have_matrices_of_their_own() -> None:
     replace = msgspec.structs.replace
     text = shown(
         only(
@@ -146,7 +146,7 @@ def test_the_heat_map_shades_by_the_fastest_and_marks_what_goes_through_the_host
     assert "s: through the host" in text
 
 
-def test_uplinks_host_memory_and_what_was_thrown_away_are_told() -> None:
+def test_uplinks_host_memory_and_what_was_thrown_away_are_reported() -> None:
     text = shown(bandwidth_of(4), width=120)
     uplinks = part(text, "Shared uplinks")
     for words in ("GPUs 0-1", "13.0 GB/s together", "24.6", "0000:00:01.0", "the PCI tree agrees"):
@@ -192,7 +192,7 @@ def test_near_and_far_memory_stand_side_by_side() -> None:
     assert re.search(r"GPU0 +12\.0", part(text, "GPUs and host"))  # the GPU's own node
 
 
-def test_what_held_a_card_down_is_said_and_idling_is_not() -> None:
+def test_throttling_is_reported_and_idling_is_not() -> None:
     seen = tuple(
         Conditions(gpu=gpu, readings=1, throttle_reasons=("gpu_idle", "sw_power_cap")) for gpu in (0, 1)
     )
@@ -202,25 +202,25 @@ def test_what_held_a_card_down_is_said_and_idling_is_not() -> None:
     assert "idle" not in notes
 
 
-def test_an_interrupted_session_says_so() -> None:
+def test_an_interrupted_session_reports_it() -> None:
     text = shown(msgspec.structs.replace(bandwidth_of(2), complete=False), gpus=2)
     assert "no: interrupted" in part(text, "Bandwidth")
 
 
-def test_a_capture_that_ends_early_says_so() -> None:
+def test_a_capture_that_ends_early_reports_it() -> None:
     text = shown(msgspec.structs.replace(only(), complete=False))
     assert "no: the capture ends early" in part(text, "Bandwidth")
 
 
 def test_many_numbers_that_were_not_taken_for_one_reason_are_cut_and_counted() -> None:
-    told = tuple(NotMeasured(what=f"copy {number}", reason="time") for number in range(20))
-    body = part(shown(msgspec.structs.replace(only(), not_measured=told)), "Not measured")
+    reported = tuple(NotMeasured(what=f"copy {number}", reason="time") for number in range(20))
+    body = part(shown(msgspec.structs.replace(only(), not_measured=reported)), "Not measured")
     assert "copy 5" in body
     assert "copy 6" not in body
     assert "and 14 more" in body
 
 
-def test_notes_that_differ_in_a_gpu_only_are_said_once() -> None:
+def test_notes_that_differ_in_a_gpu_only_are_reported_once() -> None:
     notes = tuple(f"it is taken as GPU {gpu} by its file" for gpu in (0, 1, 2, 6))
     body = part(shown(msgspec.structs.replace(only(), notes=(*notes, "GPU 1 and GPU 2"))), "Notes")
     assert body.split("\n")[:2] == ["  it is taken as GPU 0-2,6 by its file", "  GPU 1 and GPU 2"]

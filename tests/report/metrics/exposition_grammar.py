@@ -30,7 +30,7 @@ class Family(NamedTuple):
 
 
 def read(text: str) -> dict[str, Family]:
-    """Gives the metrics by name. Raises AssertionError where the text is not of the format."""
+    """Return the metrics by name. Raises AssertionError where the text is not of the format."""
     assert text == "" or text.endswith("\n")
     families: dict[str, Family] = {}
     helps: dict[str, str] = {}

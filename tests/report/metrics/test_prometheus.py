@@ -35,7 +35,7 @@ def families(machine: Machine, *findings: Finding) -> dict[str, Family]:
 
 
 def value(found: dict[str, Family], metric: str, /, **labels: str) -> float:
-    """Gives the value of the one series with these labels among its own."""
+    """Return the value of the one series with these labels among its own."""
     fitting = [one for one in found[metric].samples if labels.items() <= one.labels.items()]
     assert len(fitting) == 1
     return fitting[0].value

@@ -54,19 +54,19 @@ def plain(events: list[Event], every: int = 10) -> list[str]:
 
 
 def test_piped_output_is_plain_lines_of_the_first_and_every_tenth_step() -> None:
-    told = plain(EVENTS)
-    assert all("\x1b" not in line and "\r" not in line for line in told)
+    reported = plain(EVENTS)
+    assert all("\x1b" not in line and "\r" not in line for line in reported)
     # 16 images; tower 1 waits 10 ms and computes 200 ms: 76.2 images/sec.
-    assert [line for line in told if line.startswith("step ")] == [
+    assert [line for line in reported if line.startswith("step ")] == [
         "step 1: 76.2 images/sec, loss 1",
         "step 10: 76.2 images/sec, loss 1",
         "step 20: 76.2 images/sec, loss 1",
     ]
-    assert "warm-up done (2 steps, 1.00 s)" in told
+    assert "warm-up done (2 steps, 1.00 s)" in reported
     assert sum(line.startswith("step ") for line in plain(EVENTS, every=5)) == 5
 
 
-def test_what_must_be_said_is_said_first() -> None:
+def test_what_must_be_shown_is_shown_first() -> None:
     assert plain(list(stream(cpu_devices(2), RUN.steps(1), rehearsal=True)))[0] == SAYS
 
 
@@ -77,7 +77,7 @@ def test_plain_lines_are_there_as_soon_as_their_event() -> None:
         assert "starting TensorFlow" in text_of(console)
 
 
-def test_a_failure_is_shown_in_both_ways() -> None:
+def test_a_failure_is_shown_in_both_formats() -> None:
     failure = RankFailed(time_s=1.0, kind="killed", cause="killed by [SIGKILL]", remedy="-", exit_code=137)
     assert plain([*EVENTS[:9], failure])[-1] == "killed: killed by [SIGKILL]"
     console = terminal()
@@ -133,7 +133,7 @@ def test_a_time_budget_is_shown_by_the_clock_or_by_the_steps_whichever_is_ahead(
     assert state.fraction() == 1.0
 
 
-def test_every_moment_of_a_run_can_be_drawn() -> None:
+def test_every_state_of_a_run_can_be_drawn() -> None:
     state = RunState()
     assert "starting TensorFlow" in drawn(state)
     for event in EVENTS:
@@ -141,14 +141,14 @@ def test_every_moment_of_a_run_can_be_drawn() -> None:
         assert state.phase in drawn(state)
 
 
-def test_many_traced_steps_are_told_in_few_words() -> None:
+def test_many_traced_steps_are_reported_in_few_words() -> None:
     traced = Traced(time_s=1.0, path="/run/trace", steps=(1, *range(3, 32)), seconds=0.1)
     assert plain([traced]) == ["traced steps 1,3-31: /run/trace"]
     one = Traced(time_s=1.0, path="/run/trace", steps=(2,), seconds=0.1)
     assert plain([one]) == ["traced step 2: /run/trace"]
 
 
-def test_on_a_terminal_what_must_be_said_stays_when_the_display_goes() -> None:
+def test_on_a_terminal_what_must_be_shown_stays_when_the_display_goes() -> None:
     console = terminal()
     with Progress(console) as progress:
         for event in stream(cpu_devices(2), RUN.steps(1), rehearsal=True):
@@ -188,22 +188,22 @@ def test_data_on_standard_output_does_not_go_through_the_display() -> None:
         assert sys.stdout is before
 
 
-def test_a_loss_that_is_no_number_is_said_once() -> None:
+def test_a_loss_that_is_no_number_is_reported_once() -> None:
     lost = LossNotFinite(time_s=1.0, step=5, value="nan", towers=(0,))
     nan = [
         msgspec.structs.replace(event, loss=None) if isinstance(event, Step) and event.step >= 5 else event
         for event in EVENTS
     ]
     begin = next(number for number, event in enumerate(nan) if isinstance(event, Step) and event.step == 6)
-    told = plain([*nan[:begin], lost, *nan[begin:]])
-    assert len([line for line in told if "nan" in line or "not a number" in line]) == 1
-    assert any(line.startswith("step 20:") for line in told)
+    reported = plain([*nan[:begin], lost, *nan[begin:]])
+    assert len([line for line in reported if "nan" in line or "not a number" in line]) == 1
+    assert any(line.startswith("step 20:") for line in reported)
 
 
 def test_news_of_the_run_are_lines_as_they_come() -> None:
     kept = CheckpointSaved(time_s=1.0, path="/kept/1", steps=10, bytes=2048, seconds=0.5)
-    told = plain([*EVENTS[:-1], kept, EVENTS[-1]])
-    assert "checkpoint after 10 steps: /kept/1 (2.0 KiB, 0.50 s)" in told
+    reported = plain([*EVENTS[:-1], kept, EVENTS[-1]])
+    assert "checkpoint after 10 steps: /kept/1 (2.0 KiB, 0.50 s)" in reported
 
 
 def test_a_phase_without_steps_is_shown_as_what_it_is() -> None:

@@ -77,14 +77,14 @@ def test_only_what_is_slow_is_red() -> None:
     assert not any("red" in style for pieces in run_report(even) for _, style in pieces)
 
 
-def test_an_even_run_says_that_nobody_is_slow_only_if_it_was_looked_at() -> None:
+def test_an_even_run_states_that_nobody_is_slow_only_if_it_was_looked_at() -> None:
     assert "No device is more than 5 % under its peers." in shown(gpu_result(4))
     alone = shown(gpu_result(1))
     assert "No device is" not in alone
     assert "the check was not made: one device has no peer" in alone
 
 
-def test_a_check_that_left_a_device_out_says_so() -> None:
+def test_a_check_that_left_a_device_out_reports_it() -> None:
     devices = (*gpu_devices(2), Device(tower=2, device="/GPU:2", gpu=2, gpu_name="GTX 1080"))
     result = summarise(stream(devices, InventedRun(3, noise=QUIET).steps(20)))
     lines = [text for text, _ in verdict_lines(result)]
@@ -94,7 +94,7 @@ def test_a_check_that_left_a_device_out_says_so() -> None:
     ]
 
 
-def test_a_rehearsal_says_so_in_the_title_and_in_its_own_words() -> None:
+def test_a_rehearsal_is_shown_in_the_title_and_in_its_notes() -> None:
     stand_ins = tuple(Device(tower=t, device=f"/CPU:{t}", gpu=t + 3, gpu_name="GTX 1070") for t in range(2))
     result = summarise(stream(stand_ins, InventedRun(2, noise=QUIET).steps(20), rehearsal=True))
     text = shown(result)
@@ -105,7 +105,7 @@ def test_a_rehearsal_says_so_in_the_title_and_in_its_own_words() -> None:
     assert "MHz" not in text
 
 
-def test_a_failure_tells_its_cause_what_to_do_and_the_last_lines() -> None:
+def test_a_failure_shows_its_cause_what_to_do_and_the_last_lines() -> None:
     events = list(stream(cpu_devices(2), InventedRun(2).steps(20)))[:12]
     lost = RankFailed(
         time_s=1.0,
@@ -148,7 +148,7 @@ def test_differences_between_copies_are_judged_by_the_mode(mode: str, difference
     assert says in " ".join(shown(result, width=120).split())
 
 
-def test_clocks_that_nobody_read_are_told_as_not_read() -> None:
+def test_clocks_that_nobody_read_are_reported_as_not_read() -> None:
     result = gpu_result(2)
     rows = tuple(msgspec.structs.replace(row, graphics_mhz=None, memory_mhz=None) for row in result.devices)
     text = shown(msgspec.structs.replace(result, devices=rows))
@@ -164,7 +164,7 @@ def test_a_loss_that_is_not_a_number_is_written_out() -> None:
     assert "The loss is not a number from step 1 on" in text
 
 
-def test_ops_that_were_not_looked_at_are_told_as_not_checked() -> None:
+def test_ops_that_were_not_looked_at_are_reported_as_not_checked() -> None:
     looked = gpu_result(2)
     assert "not checked" not in shown(looked)
     assert "not checked: this TensorFlow" in shown(msgspec.structs.replace(looked, ops_on={}))
@@ -187,7 +187,7 @@ def test_what_was_asked_and_what_ran_are_shown() -> None:
 
 
 @pytest.mark.parametrize(("reduced", "says"), [("sum", ["own towers", "gradients by sum"]), ("mean", [])])
-def test_a_sum_of_gradients_is_told_where_variables_are_common(reduced: str, says: list[str]) -> None:
+def test_a_sum_of_gradients_is_reported_where_variables_are_common(reduced: str, says: list[str]) -> None:
     ran = {"trainer": "own towers", "variable_update": "parameter_server", "grad_reduce": reduced}
     text = shown(msgspec.structs.replace(gpu_result(2), ran=ran), width=200)
     assert (", ".join(says) in text) if says else ("gradients by" not in text)
@@ -201,7 +201,7 @@ def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
     assert "leaves them out" not in shown(summarise(stream(cpu_devices(2), even)), width=200)
 
 
-def test_an_evaluation_tells_accuracy_and_loss_of_all_examples_and_not_of_the_last_step() -> None:
+def test_an_evaluation_shows_accuracy_and_loss_of_all_examples_and_not_of_the_last_step() -> None:
     step_only = msgspec.structs.replace(gpu_result(2), last_top1=0.125, last_top5=0.5)
     assert "top-1 12.5 %" in shown(step_only)
     assert " → " in shown(step_only)
@@ -233,6 +233,6 @@ def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
     ("task", "words"),
     [("forward", "forward passes"), ("eval", "evaluation"), ("input", "the input alone")],
 )
-def test_the_title_tells_another_task_than_training(task: str, words: str) -> None:
+def test_the_title_shows_another_task_than_training(task: str, words: str) -> None:
     result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
     assert title(msgspec.structs.replace(result, spec={**result.spec, "task": task})).endswith(words)

@@ -38,15 +38,15 @@ def test_a_step_line_holds_the_figures_of_the_steps_until_there() -> None:
 
 
 def test_the_total_stands_between_rules_at_the_end() -> None:
-    told = list(lines(EVENTS))
-    assert told[-3] == told[-1] == "-" * 64
+    reported = list(lines(EVENTS))
+    assert reported[-3] == reported[-1] == "-" * 64
     total = 16 * 25 / sum(item.seconds for item in RUN.steps(25))
-    assert TOTAL_LINE.findall(told[-2]) == [f"{total:.2f}"]
+    assert TOTAL_LINE.findall(reported[-2]) == [f"{total:.2f}"]
 
 
 def test_the_header_comes_first_with_the_labels_at_their_places() -> None:
-    told = list(lines(EVENTS))
-    assert told[: told.index("==========")] == [
+    reported = list(lines(EVENTS))
+    assert reported[: reported.index("==========")] == [
         "TensorFlow:  2.21",
         "Model:       alexnet",
         "Dataset:     imagenet (synthetic)",
@@ -62,7 +62,7 @@ def test_the_header_comes_first_with_the_labels_at_their_places() -> None:
         "Optimizer:   sgd",
         "Variables:   parameter_server",
     ]
-    after = told[told.index("==========") + 1 :]
+    after = reported[reported.index("==========") + 1 :]
     assert after[:3] == ["Running warm up", "Done warm up", "Step\tImg/sec\ttotal_loss"]
 
 
@@ -97,15 +97,15 @@ def test_a_loss_that_is_not_a_number_reads_nan() -> None:
 def test_any_beginning_of_a_run_gives_the_beginning_of_its_log() -> None:
     whole = list(lines(EVENTS))
     for length in range(len(EVENTS)):
-        told = list(lines(EVENTS[:length]))
-        assert told == whole[: len(told)]
+        reported = list(lines(EVENTS[:length]))
+        assert reported == whole[: len(reported)]
 
 
 def header_of(**spec: Any) -> list[str]:
     started, *rest = EVENTS
     assert isinstance(started, RunStarted)
-    told = list(lines([msgspec.structs.replace(started, spec={**started.spec, **spec}), *rest]))
-    return told[: told.index("==========")]
+    reported = list(lines([msgspec.structs.replace(started, spec={**started.spec, **spec}), *rest]))
+    return reported[: reported.index("==========")]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def header_of(**spec: Any) -> list[str]:
         ({"model": "resnet20", "batch_size": 1000}, "Num epochs:  1.00"),
     ],
 )
-def test_the_header_tells_what_is_not_plain(spec: dict[str, Any], line: str) -> None:
+def test_the_header_shows_what_is_not_plain(spec: dict[str, Any], line: str) -> None:
     assert line in header_of(**spec)
 
 
@@ -136,9 +136,9 @@ def test_accuracies_have_columns_where_they_were_asked_for() -> None:
         msgspec.structs.replace(event, top1=0.25, top5=0.5) if isinstance(event, Step) else event
         for event in rest
     ]
-    told = list(lines([asked, *with_shares]))
-    assert "Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy" in told
-    assert sum(line.endswith("\t1.000\t0.250\t0.500") for line in told) == 3
+    reported = list(lines([asked, *with_shares]))
+    assert "Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy" in reported
+    assert sum(line.endswith("\t1.000\t0.250\t0.500") for line in reported) == 3
 
 
 def test_an_evaluation_has_the_line_of_its_accuracy() -> None:

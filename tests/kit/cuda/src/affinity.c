@@ -2,7 +2,7 @@
  *
  * The machine that is imitated has other CPUs than the one that imitates it. Where the library is preloaded
  * (LD_PRELOAD), its sched_setaffinity accepts the CPUs of the scenario and remembers them; where it is not,
- * what the kernel tells of the thread counts. FAKE_CUDA_NODE overrides both.
+ * what the kernel reports of the thread counts. FAKE_CUDA_NODE overrides both.
  */
 #define _GNU_SOURCE
 #include "double.h"

@@ -53,7 +53,7 @@ CALL cuStreamDestroy_v2(struct stream *stream)
     return leave(code);
 }
 
-static int told(struct stream *stream)
+static int reported_error(struct stream *stream)
 {
     int code = stream->error;
     stream->error = OK;
@@ -72,7 +72,7 @@ CALL cuStreamQuery(uintptr_t handle)
         else
             pass(box.poll);
     }
-    return leave(stream_empty(stream) ? told(stream) : NOT_READY);
+    return leave(stream_empty(stream) ? reported_error(stream) : NOT_READY);
 }
 
 CALL cuStreamSynchronize(uintptr_t handle)
@@ -80,7 +80,7 @@ CALL cuStreamSynchronize(uintptr_t handle)
     struct stream *stream;
     int code = enter_stream(handle, &stream);
     code = code ? code : wait_for_stream(stream);
-    return leave(code ? code : told(stream));
+    return leave(code ? code : reported_error(stream));
 }
 
 CALL cuStreamWaitEvent(uintptr_t handle, struct event *event, unsigned flags)
@@ -224,7 +224,7 @@ static int give(struct stream *stream, struct op *op, int code)
     bool waits = op->what == COPY && (op->kind == H2D_PAGEABLE || op->kind == D2H_PAGEABLE);
     issue(stream, op);
     code = waits ? wait_for_stream(stream) : OK;
-    return code || !waits ? code : told(stream);
+    return code || !waits ? code : reported_error(stream);
 }
 
 static int copied(uint64_t to, uint64_t from, size_t bytes, uintptr_t handle, bool to_gpu, bool from_gpu)

@@ -1,4 +1,4 @@
-/* A double of libcuda.so.1: what its parts share. tests/kit/cuda/__init__.py tells what it does.
+/* A double of libcuda.so.1: what its parts share. tests/kit/cuda/__init__.py describes it.
  *
  * All times are seconds of a virtual clock, all rates bytes per second. Everything is guarded by one lock.
  */

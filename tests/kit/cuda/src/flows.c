@@ -99,7 +99,7 @@ void flows_pass(double seconds)
         share();
     for (struct flow *flow = flows; flow; flow = flow->next) {
         flow->left -= flow->rate * seconds;
-        /* What is left for less time than the clock can tell apart is rounding. */
+        /* What is left for less time than the clock resolves is rounding. */
         if (flow->left <= flow->rate * (1e-12 + 1e-15 * now))
             flow->left = 0;
     }

@@ -1,4 +1,4 @@
-"""Train parallel Keras models by `fit` in a process of its own; FOLDER/found.json tells what came out.
+"""Train parallel Keras models by `fit` in its own process; FOLDER/found.json has the results.
 
 The batch of 15 rows does not divide by 2 or 4. Every case starts from the same serial model.
 """
@@ -82,9 +82,9 @@ def _fit(
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1, 0.9), loss, jit_compile=False)
     images, labels = (one[:rows] for one in _rows())
-    told = model.fit(images, labels, batch_size=ROWS, epochs=4, shuffle=False, verbose=0)
+    reported = model.fit(images, labels, batch_size=ROWS, epochs=4, shuffle=False, verbose=0)
     return {
-        "losses": told.history["loss"],
+        "losses": reported.history["loss"],
         "weights": [value.ravel().tolist() for value in serial.get_weights()],
         "count": len(model.weights),
     }
@@ -116,7 +116,7 @@ def _tower_of(name: str) -> str:
 
 
 def _statistics() -> dict[str, Any]:
-    """The moving mean after a step of two towers, and what tower 0's rows alone give."""
+    """The moving mean after a step of two towers, and that of tower 0's rows alone."""
     images, _ = _rows()
     serial = _serial(norm=True)
     model = _parallel(serial, "kuza55", 2)

@@ -37,7 +37,7 @@ def test_towers_share_one_set_of_weights(found: dict[str, Any]) -> None:
     assert found["kuza55 4"]["count"] == found["serial"]["count"]
 
 
-def test_a_batch_of_unknown_size_is_cut_the_same_way(found: dict[str, Any]) -> None:
+def test_a_batch_of_unknown_size_is_cut_alike(found: dict[str, Any]) -> None:
     assert found["any batch"]["losses"] == pytest.approx(found["serial"]["losses"], rel=TOLERANCE)
 
 
@@ -51,9 +51,9 @@ def test_both_passes_of_each_tower_are_built_on_its_device(found: dict[str, Any]
 
 
 def test_moving_statistics_are_those_of_tower_0(found: dict[str, Any]) -> None:
-    told = found["statistics"]
-    assert told["found"] == pytest.approx(told["wanted"], rel=1e-5)
-    assert max(map(abs, told["found"])) > 1e-3
+    reported = found["statistics"]
+    assert reported["found"] == pytest.approx(reported["wanted"], rel=1e-5)
+    assert max(map(abs, reported["found"])) > 1e-3
 
 
 def test_dropout_differs_between_towers_and_between_steps(found: dict[str, Any]) -> None:
@@ -67,11 +67,11 @@ def test_dropout_differs_between_towers_and_between_steps(found: dict[str, Any])
 def test_the_serial_models_weights_load_from_and_into_a_parallel_one(
     found: dict[str, Any], method: str
 ) -> None:
-    told = found["saved"][method]
-    assert told["before"] > 0.1
-    assert told["changed"] > 0.1
+    reported = found["saved"][method]
+    assert reported["before"] > 0.1
+    assert reported["changed"] > 0.1
     for way in ("into serial", "whole", "from serial", "as a list"):
-        assert told[way] == pytest.approx(0.0, abs=TOLERANCE), way
+        assert reported[way] == pytest.approx(0.0, abs=TOLERANCE), way
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -83,9 +83,9 @@ def test_fewer_rows_than_towers_train_like_the_serial_model(found: dict[str, Any
 
 
 def test_a_norm_without_a_row_of_its_own_keeps_finite_statistics(found: dict[str, Any]) -> None:
-    told = found["too few, normed"]
-    assert np.isfinite(told["losses"]).all()
-    assert all(np.isfinite(weights).all() for weights in told["weights"])
+    reported = found["too few, normed"]
+    assert np.isfinite(reported["losses"]).all()
+    assert all(np.isfinite(weights).all() for weights in reported["weights"])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -21,7 +21,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-# Losses that a model adds, state that it computes with, a model by class, a loop: ways to go wrong.
+# Losses that a model adds, state that it computes with, a model by class, a loop: possible mistakes.
 STATEFUL = ("activity", "adding", "counting", "by_class", "looping", "turned")
 # 2^18 times the loss leaves the range of float16 for some steps, and is halved in each.
 PRECISIONS: dict[str, dict[str, Any]] = {
@@ -93,11 +93,11 @@ def test_keras_optimizers_take_the_same_steps_as_ours(found: dict[str, Any], nam
 def test_variables_are_on_the_server_and_both_passes_on_the_towers(
     found: dict[str, Any], method: str
 ) -> None:
-    told = found[f"small {method}"]
-    assert set(told["variables"]) == {"/CPU:1"}
-    assert set(told["ops"]) == {"/CPU:0", "/CPU:1"}
-    assert set(told["nodes"]) == {"0", "1"}
-    for tower, passes in told["nodes"].items():
+    reported = found[f"small {method}"]
+    assert set(reported["variables"]) == {"/CPU:1"}
+    assert set(reported["ops"]) == {"/CPU:0", "/CPU:1"}
+    assert set(reported["nodes"]) == {"0", "1"}
+    for tower, passes in reported["nodes"].items():
         assert set(passes["forward"]) == set(passes["backward"]) == {f"CPU:{tower}"}
 
 
@@ -118,7 +118,7 @@ def test_nchw_gives_the_same_losses(found: dict[str, Any]) -> None:
     assert found["nchw"]["losses"] == pytest.approx(found["small kuza55"]["losses"], rel=TOLERANCE)
 
 
-def test_what_moves_is_told(found: dict[str, Any]) -> None:
+def test_what_moves_is_reported(found: dict[str, Any]) -> None:
     assert "the CPU cuts the batch" in found["small avolkov1"]["says"][-1]
     assert "on the CPU" in found["small fchollet"]["says"][-1]
 
@@ -176,13 +176,13 @@ def test_types_loss_scale_and_xla_give_what_they_give_our_own_towers(
 
 @pytest.mark.parametrize("model", OF_MODEL)
 def test_a_step_with_an_overflow_changes_the_scale_alone(found: dict[str, Any], model: str) -> None:
-    told = found[f"auto {model} method"]
-    skipped = told["scale"]["skipped"][0]
-    assert 0 < skipped < len(told["losses"])
-    assert told["scale"]["scales"] == [2.0**18 / 2**skipped]
+    reported = found[f"auto {model} method"]
+    skipped = reported["scale"]["skipped"][0]
+    assert 0 < skipped < len(reported["losses"])
+    assert reported["scale"]["scales"] == [2.0**18 / 2**skipped]
     # Losses stay where they are while steps are left out, and fall with the first that counts.
-    assert len(set(told["losses"][: skipped + 1])) == 1
-    assert len(set(told["losses"])) == len(told["losses"]) - skipped
+    assert len(set(reported["losses"][: skipped + 1])) == 1
+    assert len(set(reported["losses"])) == len(reported["losses"]) - skipped
 
 
 def test_constraints_are_kept_by_keras_optimizers(found: dict[str, Any]) -> None:

@@ -20,28 +20,28 @@ from gputopo.values.bandwidth import gpu_of
 from gputopo.values.errors import UsageError
 from gputopo.values.events import Device
 
-# What a worker of these tests can use: `tell(event, ...)`, `times()`, and the job's method as `method`.
+# What a worker of these tests can use: `send(event, ...)`, `times()`, and the job's method as `method`.
 PRELUDE = """
 import json, os, signal, sys, time
 job = json.loads(sys.argv[1])
 method = job["method"]["name"]
-def tell(event, **fields):
+def send(event, **fields):
     os.write(int(sys.argv[2]), json.dumps({"event": event, "time_s": 1.0, **fields}).encode() + b"\\n")
 def step(number, us):
-    tell("step", step=number, seconds=us / 1e6, images=0, loss=None, marks=[])
+    send("step", step=number, seconds=us / 1e6, images=0, loss=None, marks=[])
 def times():
-    tell("model_built", parameters=250, parameter_bytes=1000, import_s=0, build_s=0)
+    send("model_built", parameters=250, parameter_bytes=1000, import_s=0, build_s=0)
     step(0, 1e6)
     for number in range(job["repeats"]):
         step(number + 1, 4.0 if number == 0 else 2.0)
-    tell("phase", phase="calls without a reduction")
+    send("phase", phase="calls without a reduction")
     for number in range(job["repeats"]):
         step(number + 1, 0.5)
 def refuse(kind, cause):
-    tell("rank_failed", kind=kind, cause=cause, remedy="", exit_code=3)
+    send("rank_failed", kind=kind, cause=cause, remedy="", exit_code=3)
     sys.exit(3)
 """
-TELL_TIMES = "times()"
+SEND_TIMES = "times()"
 
 
 class Worker:
@@ -64,7 +64,7 @@ def reasons(worker: Worker, methods: Sequence[str] = ("copy",), **options: Any) 
 
 
 def test_every_method_gets_a_process_in_the_order_asked_for() -> None:
-    worker = Worker(TELL_TIMES)
+    worker = Worker(SEND_TIMES)
     shown: list[tuple[str, int, int]] = []
     times = measure(
         "alexnet",
@@ -83,7 +83,7 @@ def test_every_method_gets_a_process_in_the_order_asked_for() -> None:
 
 
 def test_groups_are_given_to_the_hierarchical_reduction_alone() -> None:
-    worker = Worker(TELL_TIMES)
+    worker = Worker(SEND_TIMES)
     groups = ((0, 2), (1,))
     measure("alexnet", [4, 5, 6], methods=["hierarchical", "copy"], groups=groups, command=worker)
     assert [job.method.options for job in worker.jobs] == [{"groups": groups}, {}]
@@ -91,7 +91,7 @@ def test_groups_are_given_to_the_hierarchical_reduction_alone() -> None:
 
 def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth() -> None:
     (sample,) = measure(
-        "alexnet", [5, 2, 7, 0], methods=["copy"], repeats=3, command=Worker(TELL_TIMES)
+        "alexnet", [5, 2, 7, 0], methods=["copy"], repeats=3, command=Worker(SEND_TIMES)
     ).samples
     assert (sample.kind, sample.model, sample.bytes) == ("allreduce", "alexnet", 1000)
     assert sample.source == sample.destination == "gpu:5,2,7,0"
@@ -105,8 +105,8 @@ def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth() -> None:
 
 
 def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on() -> None:
-    hang = "tell('phase', phase=f'call {os.getpid()}'); print('waiting for device 1', flush=True); "
-    worker = Worker(TELL_TIMES, ring=hang + "time.sleep(600)")
+    hang = "send('phase', phase=f'call {os.getpid()}'); print('waiting for device 1', flush=True); "
+    worker = Worker(SEND_TIMES, ring=hang + "time.sleep(600)")
     times = measure("alexnet", None, methods=["ring", "copy"], command=worker, silence_limit_s=0.5)
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     (hung,) = times.not_measured
@@ -119,12 +119,12 @@ def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on() -> None
 
 
 def test_signs_of_life_put_the_limit_off() -> None:
-    lively = "\nfor turn in range(8): tell('phase', phase='call'); time.sleep(0.1)\n" + TELL_TIMES
+    lively = "\nfor turn in range(8): send('phase', phase='call'); time.sleep(0.1)\n" + SEND_TIMES
     assert reasons(Worker(lively), silence_limit_s=0.6) == []
 
 
 def test_a_process_that_aborts_is_reported_with_its_last_line() -> None:
-    script = "tell('phase', phase='the warm-up'); print('F0000 Check failed: peer', flush=True); os.abort()"
+    script = "send('phase', phase='the warm-up'); print('F0000 Check failed: peer', flush=True); os.abort()"
     assert reasons(Worker(script)) == [
         "the worker was ended by SIGABRT, in the warm-up: F0000 Check failed: peer"
     ]
@@ -147,12 +147,12 @@ def test_a_line_that_is_no_event_is_not_measured(line: str) -> None:
 
 def test_an_outcome_is_taken_even_if_the_process_dies_or_hangs_afterwards() -> None:
     for after in ("os.abort()", "time.sleep(600)"):
-        assert reasons(Worker(f"{TELL_TIMES}; {after}"), silence_limit_s=0.5) == []
+        assert reasons(Worker(f"{SEND_TIMES}; {after}"), silence_limit_s=0.5) == []
 
 
 def test_wrong_sums_are_a_failure_and_no_sample() -> None:
     wrong = "refuse('wrong sum', 'adds up to 11, not 111')"
-    times = measure("alexnet", [0, 1], methods=["ring", "copy"], command=Worker(TELL_TIMES, ring=wrong))
+    times = measure("alexnet", [0, 1], methods=["ring", "copy"], command=Worker(SEND_TIMES, ring=wrong))
     (failed,) = times.failures
     assert (failed.kind, failed.reason, failed.source) == ("allreduce", "WRONG_DATA", "gpu:0,1")
     assert failed.says == "adds up to 11, not 111"
@@ -168,7 +168,7 @@ def test_what_holds_for_all_methods_is_found_out_once() -> None:
 
 
 def test_methods_for_gpus_start_no_process_on_cpu_devices() -> None:
-    worker = Worker(TELL_TIMES)
+    worker = Worker(SEND_TIMES)
     assert reasons(worker, ["nccl", "nccl_op"]) == ["NCCL reduces between GPUs only"] * 2
     assert worker.jobs == []
     assert len(measure("alexnet", [0, 1], methods=["nccl"], command=worker).samples) == 1
@@ -176,7 +176,7 @@ def test_methods_for_gpus_start_no_process_on_cpu_devices() -> None:
 
 @pytest.mark.parametrize(("devices", "measured"), [(2, 1), (3, 0), (4, 1), (5, 0)])
 def test_the_hierarchical_copy_is_left_out_for_odd_numbers(devices: int, measured: int) -> None:
-    times = measure("alexnet", None, devices, methods=["tf_hierarchical"], command=Worker(TELL_TIMES))
+    times = measure("alexnet", None, devices, methods=["tf_hierarchical"], command=Worker(SEND_TIMES))
     assert len(times.samples) == measured
     assert len(times.not_measured) == 1 - measured
     assert all("odd" in left_out.reason for left_out in times.not_measured)
@@ -200,7 +200,7 @@ def test_ctrl_c_between_two_methods_keeps_what_was_measured() -> None:
             signal.raise_signal(signal.SIGINT)
 
     methods = ["copy", "ring", "one_device"]
-    times = measure("alexnet", None, methods=methods, command=Worker(TELL_TIMES), progress=interrupt)
+    times = measure("alexnet", None, methods=methods, command=Worker(SEND_TIMES), progress=interrupt)
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     assert [left_out.reason for left_out in times.not_measured] == ["interrupted"] * 2
     assert not times.complete
@@ -212,7 +212,7 @@ def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path)
         f"open({str(note)!r}, 'w').write(str(os.getpid())); "
         "os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     )
-    times = measure("alexnet", None, methods=["copy", "ring"], command=Worker(TELL_TIMES, ring=hang))
+    times = measure("alexnet", None, methods=["copy", "ring"], command=Worker(SEND_TIMES, ring=hang))
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     assert [left_out.reason for left_out in times.not_measured] == ["interrupted"]
     assert not times.complete
@@ -246,7 +246,7 @@ def test_too_few_too_many_and_doubled_devices_are_refused_in_words(
     gpus: list[int] | None, cpu_devices: int, says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        measure("alexnet", gpus, cpu_devices, command=Worker(TELL_TIMES))
+        measure("alexnet", gpus, cpu_devices, command=Worker(SEND_TIMES))
 
 
 def test_unknown_names_and_no_repeats_are_refused_in_words() -> None:

@@ -1,4 +1,4 @@
-"""A user's models that Keras takes as they are, and a run not in every way."""
+"""A user's models that Keras accepts, and a run not in every respect."""
 
 from typing import Any
 

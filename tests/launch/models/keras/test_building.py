@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch.train.asked import answer_of
+from tests.launch.train.answers import answer_of
 from tests.launch.train.trained import USER, trained
 from tests.launch.train.worker_process import run_worker, trivial_spec
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tensorflow
 TOLERANCE = 2e-6
 REPLICATED = {"variable_update": "replicated", "all_reduce": "copy"}
 GOOD = {
-    "plain": "softmax cross-entropy; the model's last layer gives logits",
+    "plain": "softmax cross-entropy; the last layer returns logits",
     "normed": "softmax cross-entropy; the model's last activation is softmax",
     "dropping": "softmax cross-entropy",
     "yes_or_no": "binary_crossentropy, as the model was compiled",
@@ -34,15 +34,15 @@ GOOD = {
 BAD = {
     "raises": ("failed: KeyError: 'weights.h5'", "python -c"),
     "leaves": ("failed: SystemExit: 1", "python -c"),
-    "nothing": ("gives nothing (None)", "return the model"),
-    "gives_its_class": ("gives the class Own, no model", "return one"),
+    "nothing": ("returns nothing (None)", "return the model"),
+    "gives_its_class": ("returns the class Own, no model", "return one"),
     "hidden": ("reads variables that Keras does not list: Variable", "add_weight"),
     "constrained": ("has constraints on weights (", "--method kuza55"),
     "joined": ("has norms over the batches of all devices (batch_normalization", "--strategy mirrored"),
     "wide": ("keeps weights in float64 (", "--precision"),
-    "named_outputs": ("gives a dict of outputs: logits", "one input and one output"),
+    "named_outputs": ("returns a dict of outputs: logits", "one input and one output"),
     "two_by_class": ("has 2 inputs", "one input and one output"),
-    "gives_a_number": ("gives an object of type int, no keras.Model", "return the model"),
+    "gives_a_number": ("returns an object of type int, no keras.Model", "return the model"),
     "NUMBER": ("is a int, no function", "name one"),
     "wants": ("without arguments: missing a required argument: 'size'", "needs none"),
     "two_inputs": ("has 2 inputs", "one input and one output"),
@@ -54,7 +54,7 @@ BAD = {
     "one_softmax": ("softmax of one number", "sigmoid"),
     "nothing_to_train": ("nothing to train", "trainable"),
     "batch_of_three": ("takes batches of 3 alone, this run has 4", "--batch-size 3"),
-    "of_keras_2": ("gives a model of tf_keras", "import keras"),
+    "of_keras_2": ("returns a model of tf_keras", "import keras"),
     "breaks": (
         "forward pass: RuntimeError: Exception encountered when calling Breaks.call(). a layer",
         "alone",
@@ -91,23 +91,23 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_users_model_trains_and_its_loss_is_told(found: dict[str, Any], name: str) -> None:
-    told = found[name]
-    assert GOOD[name] in told["says"][0]
-    assert np.isfinite(told["losses"]).all()
-    assert len(set(told["losses"])) == len(told["losses"])
+def test_a_users_model_trains_and_its_loss_is_reported(found: dict[str, Any], name: str) -> None:
+    reported = found[name]
+    assert GOOD[name] in reported["says"][0]
+    assert np.isfinite(reported["losses"]).all()
+    assert len(set(reported["losses"])) == len(reported["losses"])
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_mistake_is_told_in_one_line_with_what_to_do(found: dict[str, Any], name: str) -> None:
+def test_a_mistake_is_reported_in_one_line_with_what_to_do(found: dict[str, Any], name: str) -> None:
     if name == "of_keras_2" and importlib.util.find_spec("tf_keras") is None:
         pytest.skip("tf_keras, which is no part of this environment, would have to be there")
     what, hint = BAD[name]
-    told = found[name]
-    assert what in told["error"]
-    assert hint in told["hint"]
-    assert told["exit"] == 2
-    assert "\n" not in told["error"] + told["hint"]
+    reported = found[name]
+    assert what in reported["error"]
+    assert hint in reported["hint"]
+    assert reported["exit"] == 2
+    assert "\n" not in reported["error"] + reported["hint"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_mistake_is_told_in_one_line_with_what_to_do(found: dict[str, Any], na
         ("no application", "no model 'ResNet5'", "keras:ResNet50"),
     ],
 )
-def test_what_cannot_be_found_is_told_by_its_name(
+def test_what_cannot_be_found_is_reported_by_its_name(
     found: dict[str, Any], case: str, what: str, hint: str
 ) -> None:
     assert what in found[case]["error"]
@@ -135,9 +135,9 @@ def test_every_synchronous_mode_trains_alike(found: dict[str, Any]) -> None:
 
 
 def test_independent_towers_start_alike_and_drift_apart(found: dict[str, Any]) -> None:
-    told = found["independent"]
-    assert told["losses"][0] == pytest.approx(found["normed"]["losses"][0], rel=TOLERANCE)
-    assert abs(told["arrays"]["w0_0"] - told["arrays"]["w1_0"]).max() > 1e-3
+    reported = found["independent"]
+    assert reported["losses"][0] == pytest.approx(found["normed"]["losses"][0], rel=TOLERANCE)
+    assert abs(reported["arrays"]["w0_0"] - reported["arrays"]["w1_0"]).max() > 1e-3
 
 
 def test_first_values_follow_the_seed(found: dict[str, Any]) -> None:
@@ -165,10 +165,10 @@ def test_bf16_rounds_but_trains_the_same_model(found: dict[str, Any]) -> None:
         ("long_last_layer bf16", None),
     ],
 )
-def test_layers_that_keep_their_own_type_are_told(found: dict[str, Any], name: str, said: str | None) -> None:
-    told = [says for says in found[name]["says"] if "as they were made" in says]
-    assert len(told) == (said is not None)
-    assert said is None or said in told[0]
+def test_layers_with_their_own_type_are_reported(found: dict[str, Any], name: str, said: str | None) -> None:
+    reported = [says for says in found[name]["says"] if "as they were made" in says]
+    assert len(reported) == (said is not None)
+    assert said is None or said in reported[0]
 
 
 def test_layers_of_a_short_type_train_alike_under_any_precision(found: dict[str, Any]) -> None:
@@ -184,28 +184,28 @@ def test_a_models_regularisers_count_as_in_keras(found: dict[str, Any], answer: 
     assert first > without + 1e-3
 
 
-def test_what_is_left_out_is_said(found: dict[str, Any]) -> None:
+def test_what_is_left_out_is_reported(found: dict[str, Any]) -> None:
     assert any("(CTC) does not take classes" in says for says in found["transducer"]["says"])
     assert any("a function, of which it is unknown whether" in says for says in found["own_function"]["says"])
     assert any("towers drop different things" in says for says in found["dropping"]["says"])
-    told = " ".join(found["fits"]["says"])
-    assert "compiled loss is a sum over the batch: the mean is taken" in told
-    assert "compiled optimizer (Adam) is left out" in told
-    assert "own train_step is for Keras's fit" in told
+    reported = " ".join(found["fits"]["says"])
+    assert "compiled loss is a sum over the batch: the mean is taken" in reported
+    assert "compiled optimizer (Adam) is left out" in reported
+    assert "own train_step is for Keras's fit" in reported
 
 
-def test_random_layers_are_said_to_draw_other_numbers_under_xla(found: dict[str, Any]) -> None:
-    told = "draw other numbers under --xla"
-    assert any(told in says for says in found["dropping xla"]["says"])
-    assert not any(told in says for says in [*found["dropping"]["says"], *found["plain xla"]["says"]])
+def test_random_layers_are_reported_to_draw_other_numbers_under_xla(found: dict[str, Any]) -> None:
+    reported = "draw other numbers under --xla"
+    assert any(reported in says for says in found["dropping xla"]["says"])
+    assert not any(reported in says for says in [*found["dropping"]["says"], *found["plain xla"]["says"]])
     assert found["plain xla"]["losses"] == pytest.approx(found["plain"]["losses"], rel=1e-5)
     assert found["dropping xla"]["losses"][0] != pytest.approx(found["dropping"]["losses"][0], rel=1e-4)
 
 
 def test_an_application_trains_under_its_name_in_any_case(found: dict[str, Any]) -> None:
-    told = found["application"]
-    assert told["parameters"] == 3_504_872  # 3,538,984 with the moving statistics
-    assert set(told["ops"]) == {"/CPU:0", "/CPU:1"}
+    reported = found["application"]
+    assert reported["parameters"] == 3_504_872  # 3,538,984 with the moving statistics
+    assert set(reported["ops"]) == {"/CPU:0", "/CPU:1"}
 
 
 ASK = """

@@ -1,4 +1,4 @@
-"""What a run does not take of a user's model is told before training, with its cause."""
+"""What a run does not take of a user's model is reported before training, with its cause."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def case(name: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_is_told_with_its_cause_and_what_to_do(found: dict[str, Any], name: str) -> None:
+def test_what_cannot_be_is_reported_with_its_cause_and_what_to_do(found: dict[str, Any], name: str) -> None:
     what, hint = BAD[name]
     assert what in found[name]["error"]
     assert hint in found[name]["hint"]

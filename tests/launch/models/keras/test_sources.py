@@ -26,7 +26,7 @@ for name in sys.argv[2:]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("modules")
     for name, text in {
         "broken.py": "def build(:",
@@ -50,7 +50,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def ask(names: list[str], *programs: str, folder: Path, path: Sequence[Path] = ()) -> dict[str, str]:
-    """Give what is said of each name, by programs run in a row with `path` on PYTHONPATH."""
+    """Return what is reported of each name, by programs run in a row with `path` on PYTHONPATH."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", "\n".join(programs), str(folder), *names],
         env=environment() | {"PYTHONPATH": ":".join(map(str, [Path(__file__).parents[4], *path]))},
@@ -74,11 +74,11 @@ def ask(names: list[str], *programs: str, folder: Path, path: Sequence[Path] = (
         ("graphs:build", ["graphs switches off TensorFlow's eager execution", "disable_v2_behavior()"]),
     ],
 )
-def test_a_module_that_does_not_do_is_told_with_what_to_do(
-    told: dict[str, str], name: str, words: list[str]
+def test_a_module_that_does_not_do_is_reported_with_what_to_do(
+    reported: dict[str, str], name: str, words: list[str]
 ) -> None:
     for word in words:
-        assert word in told[name]
+        assert word in reported[name]
 
 
 def test_in_a_folder_that_was_removed_the_modules_of_pythonpath_are_found(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_in_a_folder_that_was_removed_the_modules_of_pythonpath_are_found(tmp_pa
     path.mkdir()
     (path / "holder.py").write_text("NUMBER = 5")
     names = ["holder:NUMBER", "holder:build", "nowhere:build"]
-    told = ask(names, ENTER, REMOVE, ASK, folder=folder, path=[path])
-    assert "holder:NUMBER is a int, no function" in told["holder:NUMBER"]
-    assert "holder has no 'build'" in told["holder:build"]
-    assert "there is no module nowhere" in told["nowhere:build"]
+    reported = ask(names, ENTER, REMOVE, ASK, folder=folder, path=[path])
+    assert "holder:NUMBER is a int, no function" in reported["holder:NUMBER"]
+    assert "holder has no 'build'" in reported["holder:build"]
+    assert "there is no module nowhere" in reported["nowhere:build"]

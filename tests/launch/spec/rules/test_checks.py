@@ -239,7 +239,7 @@ def test_added_work_is_refused_where_no_step_of_our_own_training_could_do_it(
     assert clash(cpu_spec(**changes)) is None
     found = clash(cpu_spec(**changes, extra_forward={1: 200}))
     assert found is not None
-    assert found.what.startswith("--add-work does not go with ")
+    assert found.what.startswith("--add-work cannot be combined with ")
     assert "--forward-only" not in found.use
     assert found.nearest.extra_forward == {}
 
@@ -263,7 +263,7 @@ def test_a_trace_is_refused_from_the_first_step_on_that_never_comes(
     assert found.nearest == traced(*there)
 
 
-def test_a_central_strategy_has_its_variables_where_ps_says() -> None:
+def test_a_central_strategy_has_its_variables_where_ps_puts_them() -> None:
     central = cpu_spec(strategy="central", ps_device="/CPU:1", asked={"ps": "gpu:1"})
     assert clash(central) is None
     assert clash(msgspec.structs.replace(central, strategy="mirrored")) is not None

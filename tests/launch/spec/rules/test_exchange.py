@@ -35,7 +35,7 @@ def spec(update: str, exchange: Exchange | None = None, towers: int = 3, **field
         (spec("independent", Exchange(transfer="fp16")), "in fp16", "replicated"),
         (
             spec("parameter_server", Exchange(staged=True, asynchronous=True)),
-            "do not go with asynchronous",
+            "cannot be combined with asynchronous",
             "leave one",
         ),
         (
@@ -61,17 +61,17 @@ def spec(update: str, exchange: Exchange | None = None, towers: int = 3, **field
         (spec("replicated", Exchange(small_group=0)), "in groups of 0", "1 or more"),
         (
             spec("parameter_server", Exchange(staged=True), precision=AUTO_SCALE),
-            "automatic loss scale does not go with staged",
+            "automatic loss scale cannot be combined with staged",
             "fixed loss scale",
         ),
         (
             spec("replicated", Exchange(relaxed=True), precision=AUTO_SCALE),
-            "automatic loss scale does not go with relaxed",
+            "automatic loss scale cannot be combined with relaxed",
             "fixed loss scale",
         ),
         (
             spec("parameter_server", Exchange(asynchronous=True), precision=AUTO_SCALE),
-            "automatic loss scale does not go with asynchronous",
+            "automatic loss scale cannot be combined with asynchronous",
             "fixed loss scale",
         ),
     ],
@@ -107,7 +107,7 @@ def test_what_goes_together_passes(asked: RunSpec) -> None:
 
 
 def refused(asked: RunSpec) -> str | None:
-    """Says why a spec is refused; None where it is not."""
+    """Return why a spec is refused; None where it is not."""
     try:
         require_exchange(asked)
     except UsageError as error:

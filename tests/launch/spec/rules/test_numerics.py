@@ -20,7 +20,7 @@ def with_schedule(**fields: Any) -> RunSpec:
 
 
 def refused(spec: RunSpec, environment: dict[str, str]) -> str | None:
-    """Says why a spec is refused; None where it is not."""
+    """Return why a spec is refused; None where it is not."""
     try:
         require_numerics(spec, environment)
     except UsageError as error:
@@ -33,7 +33,7 @@ def test_the_defaults_go_together() -> None:
 
 
 @pytest.mark.parametrize("off", ["0", "false", "False"])
-def test_channels_first_on_the_cpu_without_onednn_is_refused_with_both_ways_out(off: str) -> None:
+def test_channels_first_on_the_cpu_without_onednn_is_refused_with_both_alternatives(off: str) -> None:
     with pytest.raises(UsageError, match="NCHW needs oneDNN") as refused:
         require_numerics(cpu_spec(data_format="NCHW"), {"TF_ENABLE_ONEDNN_OPTS": off})
     assert "NHWC" in refused.value.hint
@@ -81,7 +81,7 @@ def test_a_schedule_that_is_not_whole_is_refused(fields: dict[str, Any], says: s
 
 
 def test_nesterov_belongs_to_momentum() -> None:
-    with pytest.raises(UsageError, match="does not go with --optimizer adam") as refused:
+    with pytest.raises(UsageError, match="cannot be combined with --optimizer adam") as refused:
         require_numerics(cpu_spec(optimization=Optimization(optimizer="adam", nesterov=True)), {})
     assert "--optimizer momentum" in refused.value.hint
 
@@ -89,12 +89,12 @@ def test_nesterov_belongs_to_momentum() -> None:
 @pytest.mark.parametrize("name", ["gradient_clip", "gradient_clip_norm"])
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_gradients_are_clipped_at_a_number_above_zero(name: str, value: float) -> None:
-    told = msgspec.convert({name: value}, Optimization)
+    reported = msgspec.convert({name: value}, Optimization)
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} cannot be"):
-        require_numerics(cpu_spec(optimization=told), {})
+        require_numerics(cpu_spec(optimization=reported), {})
 
 
-def test_a_result_in_fp16_on_the_cpu_says_that_it_is_emulated_and_no_other_does() -> None:
+def test_a_result_in_fp16_on_the_cpu_states_that_it_is_emulated_and_no_other_does() -> None:
     (said,) = remarks(cpu_spec(precision=Precision(compute="fp16")))
     assert "emulated" in said
     assert remarks(cpu_spec(precision=Precision(compute="bf16"))) == ()

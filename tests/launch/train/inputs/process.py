@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.launch.train.inputs.cases import alone, changing, cifar, damage, feeding, order, pictures
-from tests.launch.train.inputs.cases.given import spec_of
+from tests.launch.train.inputs.cases.sources import spec_of
 
-MOST_TOWERS = 4
+MAX_TOWERS = 4
 Case = Callable[[Path], Any]
 
 CASES: dict[str, Case] = {
@@ -53,7 +53,7 @@ CASES: dict[str, Case] = {
 def main(folder: str, *names: str) -> None:
     from gputopo.launch.train.placement import devices
 
-    devices.set_up(spec_of(towers=MOST_TOWERS))
+    devices.set_up(spec_of(towers=MAX_TOWERS))
     for name in names or CASES:
         place = Path(folder) / name
         place.mkdir()

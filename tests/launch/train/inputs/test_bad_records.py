@@ -15,7 +15,7 @@ from tests.launch.train.inputs.folders import (
 pytestmark = pytest.mark.tensorflow
 
 # Labels of the three files of three records, 1 to 9, without the damaged one; a file is lost from there on
-# where nothing tells how long the damaged record is.
+# where it is unknown how long the damaged record is.
 LEFT = {kind: [1, 2, 3, 4, 6, 7, 8, 9] for kind in DAMAGE} | {
     kind: [1, 2, 3, 4, 7, 8, 9] for kind in ("truncated", "length")
 }
@@ -43,7 +43,7 @@ def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, An
     assert sorted(label for label in found["labels"] if label >= 0) == LEFT[kind]
     named = f"{DAMAGED_FILE} record {DAMAGED_RECORD} ({WHY[kind]})"
     assert found["says"][-1] == f"1 bad record was left out: {named}."
-    assert found["images"] == len(LEFT[kind])  # of which an evaluation says whether it judged all
+    assert found["images"] == len(LEFT[kind])  # of which an evaluation reports whether it judged all
 
 
 @pytest.mark.parametrize("kind", IN_TRAINING)
@@ -74,7 +74,7 @@ def test_a_folder_without_one_good_record_ends_with_an_error_and_not_never(given
     what, _ = given["nothing_good"]["example"]
     assert what.startswith("there is not one good record: 5 bad records were left out: train-00000-of-00001")
     what, _ = given["nothing_good"]["picture"]
-    assert "gives no batch: 5 bad records were left out" in what
+    assert "has no full batch: 5 bad records were left out" in what
 
 
 def test_a_first_file_that_breaks_off_early_gives_the_records_before(given: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.launch.train.inputs.cases.feeding import LONG_S, TOWERS
-from tests.launch.train.inputs.cases.given import FEEDS
+from tests.launch.train.inputs.cases.sources import FEEDS
 
 pytestmark = pytest.mark.tensorflow
 

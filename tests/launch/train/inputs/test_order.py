@@ -54,7 +54,7 @@ def test_what_is_too_far_to_read_up_to_begins_in_another_order_and_reports_it(gi
     order = given["order"]
     assert len(set(order["far"])) == 10
     assert order["far"] != order["first"][30:40]
-    assert "goes on at image 30 in another order" in order["restarted"][-1]
+    assert "continues at image 30 in another order" in order["restarted"][-1]
 
 
 def test_after_the_end_there_is_nothing_and_before_it_all_is_there_again(given: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ SERVER: Fields = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
 
 
 def runs_in(folder: Path) -> list[Fields]:
-    """Give all of them, for `life.run_all`."""
+    """Return all of them, for `life.run_all`."""
     return [*_trained(folder), *_evaluated(folder), *_measured(), *_written(folder)]
 
 
@@ -41,7 +41,7 @@ def _trained(folder: Path) -> list[Fields]:
 
 
 def _evaluated(folder: Path) -> list[Fields]:
-    """Evaluations of what `train` kept, and some with nothing to evaluate."""
+    """Evaluations of what `train` saved, and some with nothing to evaluate."""
     kept = {"checkpoints": str(folder / "kept")}
     return [
         _run("eval", 3, task="eval", lifecycle=kept),

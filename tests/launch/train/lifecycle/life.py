@@ -1,4 +1,4 @@
-"""Starts `life_process` for the tests, and gives what its runs told."""
+"""Starts `life_process` for the tests, and returns what its runs reported."""
 
 import json
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ class Ran:
     hint: str | None
     exit_code: int | None
 
-    def told(self, kind: type[Any]) -> list[Any]:
-        """Give the events of a kind."""
+    def reported(self, kind: type[Any]) -> list[Any]:
+        """Return the events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
 
 def run_all(folder: Path, towers: int, runs: list[Fields]) -> dict[str, Ran]:
-    """Run them in one process, in order, and give each by its name."""
+    """Run them in one process, in order, and return each by its name."""
     file = folder / f"cases{towers}.json"
     out = folder / f"out{towers}"
     out.mkdir()
@@ -41,12 +41,12 @@ def run_all(folder: Path, towers: int, runs: list[Fields]) -> dict[str, Ran]:
 
 
 def _read(path: Path) -> Ran:
-    told = json.loads(path.read_text())
+    reported = json.loads(path.read_text())
     arrays = path.with_suffix(".npz")
     return Ran(
-        events=[decode_line(msgspec.json.encode(event)) for event in told["events"]],
+        events=[decode_line(msgspec.json.encode(event)) for event in reported["events"]],
         last=dict(np.load(arrays)) if arrays.exists() else {},
-        error=told.get("error"),
-        hint=told.get("hint"),
-        exit_code=told.get("exit_code"),
+        error=reported.get("error"),
+        hint=reported.get("hint"),
+        exit_code=reported.get("exit_code"),
     )

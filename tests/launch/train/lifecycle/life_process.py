@@ -1,4 +1,4 @@
-"""Several runs in one process, in turn: `python -m tests.launch.train.lifecycle.life_process CASES OUT`.
+"""Several runs in one process, in order: `python -m tests.launch.train.lifecycle.life_process CASES OUT`.
 
 CASES is JSON: {"towers": 2, "runs": [{"name": ..., "model": {arguments of NormModel}, fields of RunSpec}]}.
 OUT/joint_batch.npz holds the synthetic examples of four rows a tower. OUT/name.json holds a run's events, and
@@ -22,13 +22,13 @@ from tests.launch.train.small_disk import small_disk
 
 
 def main(cases_file: str, out: str) -> None:
-    told = json.loads(Path(cases_file).read_text())
+    reported = json.loads(Path(cases_file).read_text())
     from gputopo.launch.train.placement import devices
 
-    devices.set_up(_spec(told["towers"], {"batch_size": 1}))
-    _save_examples(Path(out), 4 * told["towers"])
-    for fields in told["runs"]:
-        _run(Path(out), fields.pop("name"), told["towers"], fields)
+    devices.set_up(_spec(reported["towers"], {"batch_size": 1}))
+    _save_examples(Path(out), 4 * reported["towers"])
+    for fields in reported["runs"]:
+        _run(Path(out), fields.pop("name"), reported["towers"], fields)
 
 
 def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
@@ -71,8 +71,8 @@ def _run(out: Path, name: str, towers: int, fields: dict[str, Any]) -> None:
             for number, variable in enumerate(variables)
         }
         np.savez(out / f"{name}.npz", **last)
-    told = [json.loads(encode_line(event)) for event in events]
-    (out / f"{name}.json").write_text(json.dumps({"events": told, **refused}))
+    reported = [json.loads(encode_line(event)) for event in events]
+    (out / f"{name}.json").write_text(json.dumps({"events": reported, **refused}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Buffers of a mode are restored for the same mode on as many devices, and for no other.
 
-Plain SGD without a gradient stands still, so the weights of the first resumed step tell what was applied.
+Plain SGD without a gradient stands still, so the weights of the first resumed step show what was applied.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ def run_of(folder: Path, name: str, mode: Fields, devices: int, *, resume: bool)
 
 
 def name_by_number_alone(folder: Path) -> None:
-    """Name what the newest checkpoint carries as gputopo did before it told modes and devices apart."""
+    """Name what the newest checkpoint carries as gputopo did before it distinguished modes and devices."""
     found, _ = files.newest(folder)
     assert found is not None
     arrays = dict(found.arrays())
@@ -66,12 +66,12 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, R
 
 def starts_anew(run: Ran) -> bool:
     assert run.error is None
-    assert [one.steps for one in run.told(Resumed)] == [BEFORE]
-    return any("buffers of this mode are not in the checkpoint" in one.says for one in run.told(Noticed))
+    assert [one.steps for one in run.reported(Resumed)] == [BEFORE]
+    return any("buffers of this mode are not in the checkpoint" in one.says for one in run.reported(Noticed))
 
 
 def weights_moved(folder: Path) -> bool:
-    """Tell whether the first step after the resume changed a variable."""
+    """Return whether the first step after the resume changed a variable."""
     paths = [files.path_of(folder, steps) for steps in (BEFORE, BEFORE + 1)]
     with np.load(paths[0]) as before, np.load(paths[1]) as after:
         names = [name for name in before.files if name.startswith("variables/")]
@@ -89,7 +89,7 @@ def test_the_same_mode_on_as_many_devices_applies_what_it_carried(
 
 
 @pytest.mark.parametrize("name", [*OTHER, *OLD])
-def test_what_another_mode_or_other_devices_carried_is_not_applied_and_it_is_said(
+def test_what_another_mode_or_other_devices_carried_is_not_applied_and_it_is_reported(
     resumed: tuple[Path, dict[str, Ran]], name: str
 ) -> None:
     folder, runs = resumed
@@ -97,9 +97,9 @@ def test_what_another_mode_or_other_devices_carried_is_not_applied_and_it_is_sai
     assert not weights_moved(folder / name)
 
 
-def test_what_a_plain_mode_leaves_of_a_checkpoint_is_said(resumed: tuple[Path, dict[str, Ran]]) -> None:
+def test_what_a_plain_mode_leaves_of_a_checkpoint_is_reported(resumed: tuple[Path, dict[str, Ran]]) -> None:
     _, runs = resumed
     for name in CASES:
         assert not starts_anew(runs[name]) or name not in LEFT_OUT
-        left = any("Buffers of another mode" in one.says for one in runs[name].told(Noticed))
+        left = any("Buffers of another mode" in one.says for one in runs[name].reported(Noticed))
         assert left == (name in LEFT_OUT)

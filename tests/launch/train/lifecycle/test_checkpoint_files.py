@@ -54,7 +54,7 @@ def test_numpy_alone_reads_a_checkpoint(tmp_path: Path) -> None:
         assert b'"resnet20"' in arrays[files.HEADER]
 
 
-def test_the_newest_is_the_one_trained_furthest_whatever_names_and_times_say(tmp_path: Path) -> None:
+def test_the_newest_is_the_one_trained_furthest_whatever_names_and_times(tmp_path: Path) -> None:
     late = saved(tmp_path, 30).path.rename(tmp_path / "checkpoint-00000001.npz")
     early = saved(tmp_path, 20).path.rename(tmp_path / "checkpoint-00000099.npz")
     os.utime(late, (1, 1))
@@ -65,7 +65,7 @@ def test_the_newest_is_the_one_trained_furthest_whatever_names_and_times_say(tmp
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.9, 0.999])
-def test_after_a_truncated_checkpoint_the_one_before_is_taken_and_it_is_said(
+def test_after_a_truncated_checkpoint_the_one_before_is_taken_and_it_is_reported(
     tmp_path: Path, keep: float
 ) -> None:
     good = saved(tmp_path, 10)
@@ -101,7 +101,7 @@ def test_a_flipped_bit_never_gives_other_numbers(
     bad.path.write_bytes(data)
     try:
         found, _ = files.newest(folder)
-    except InputError:  # the flip made the header say another version
+    except InputError:  # the flip changed the version in the header
         return
     assert found is not None
     if found.path == good.path:
@@ -111,7 +111,7 @@ def test_a_flipped_bit_never_gives_other_numbers(
     assert found.header == bad.header
 
 
-def test_no_checkpoint_is_none_and_all_damaged_is_said(tmp_path: Path) -> None:
+def test_no_checkpoint_is_none_and_all_damaged_is_reported(tmp_path: Path) -> None:
     assert files.newest(tmp_path / "absent") == (None, ())
     np.savez(tmp_path / "other.npz", a=KERNEL)  # somebody else's file is none of ours
     assert files.newest(tmp_path) == (None, ())
@@ -140,16 +140,16 @@ def test_the_oldest_go_and_strangers_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("free", [0, 100, 700, 900])
 def test_a_full_disk_is_a_clear_error_and_leaves_the_last_good_checkpoint(tmp_path: Path, free: int) -> None:
     good = saved(tmp_path, 10)
-    with small_disk(free), pytest.raises(files.DiskError) as told:
+    with small_disk(free), pytest.raises(files.DiskError) as reported:
         saved(tmp_path, 20)
-    assert told.value.exit_code == ExitCode.HARDWARE
-    assert "checkpoint-00000020.npz" in told.value.what
-    assert "free some space" in told.value.hint
+    assert reported.value.exit_code == ExitCode.HARDWARE
+    assert "checkpoint-00000020.npz" in reported.value.what
+    assert "free some space" in reported.value.hint
     assert [path.name for path in tmp_path.iterdir()] == [good.path.name]
     assert files.newest(tmp_path) == (good, ())
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_training(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(files.DiskError, match="file/checkpoints"):
         files.require_writable(tmp_path / "file" / "checkpoints")
@@ -170,24 +170,24 @@ def test_what_cannot_be_written_is_named_with_the_option_of_its_folder(
     tmp_path: Path, option: str, named_by: str | None, kind: str, what: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(files.FolderError, match=f"cannot write {what} in {tmp_path}") as told:
+    with pytest.raises(files.FolderError, match=f"cannot write {what} in {tmp_path}") as reported:
         files.require_writable(tmp_path / "file" / "kept", option, named_by)
-    assert told.value.exit_code == ExitCode.USAGE
-    assert told.value.kind == kind
-    assert told.value.hint == f"name a folder that you may write to with {named_by or option}"
+    assert reported.value.exit_code == ExitCode.USAGE
+    assert reported.value.kind == kind
+    assert reported.value.hint == f"name a folder that you may write to with {named_by or option}"
 
 
-def test_a_disk_that_has_no_room_for_a_folder_is_not_called_forbidden(
+def test_a_disk_that_has_no_space_for_a_folder_is_not_called_forbidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(files.DiskError, match="No space left on device") as told:
+    with pytest.raises(files.DiskError, match="No space left on device") as reported:
         files.require_writable(tmp_path / "kept", "--export")
-    assert told.value.exit_code == ExitCode.HARDWARE
-    assert told.value.hint == "free some space, or name another folder with --export"
+    assert reported.value.exit_code == ExitCode.HARDWARE
+    assert reported.value.hint == "free some space, or name another folder with --export"
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_variables_of_one_name_get_names_of_their_own() -> None:
     assert files.names_of(["a", "b", "a", "a"]) == ["a", "b", "a~2", "a~3"]
 
 
-def test_a_folder_that_was_removed_is_told_as_that_and_nothing_is_called_intact(tmp_path: Path) -> None:
-    with pytest.raises(files.DiskError, match="its folder was removed while the run went on") as told:
+def test_a_folder_that_was_removed_is_reported_as_that_and_nothing_is_called_intact(tmp_path: Path) -> None:
+    with pytest.raises(files.DiskError, match="its folder was removed while the run went on") as reported:
         files.write(tmp_path / "gone", header(steps=3), [])
-    assert "intact" not in told.value.hint
+    assert "intact" not in reported.value.hint

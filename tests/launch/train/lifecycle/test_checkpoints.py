@@ -80,7 +80,7 @@ def ran(
 
 
 def losses(run: Ran) -> dict[int, float]:
-    return {step.global_step: step.loss for step in run.told(Step)}
+    return {step.global_step: step.loss for step in run.reported(Step)}
 
 
 def test_resumed_losses_equal_uninterrupted_ones_to_the_last_bit(ran: tuple[int, dict[str, Ran]]) -> None:
@@ -114,12 +114,12 @@ def test_resumed_weights_and_statistics_equal_uninterrupted_ones_to_the_last_bit
         assert any((array != first[key]).any() for key, array in whole.items())
 
 
-def test_the_checkpoint_taken_and_its_step_are_told(ran: tuple[int, dict[str, Ran]]) -> None:
+def test_the_checkpoint_taken_and_its_step_are_reported(ran: tuple[int, dict[str, Ran]]) -> None:
     towers, runs = ran
     for names in CASES[towers]:
-        (resumed,) = runs["-".join(names) + "-second"].told(Resumed)
+        (resumed,) = runs["-".join(names) + "-second"].reported(Resumed)
         assert resumed.steps == PART
-        said = [notice.says for notice in runs["-".join(names) + "-second"].told(Noticed)]
+        said = [notice.says for notice in runs["-".join(names) + "-second"].reported(Noticed)]
         assert not any("checkpoint" in says for says in said), said
 
 
@@ -132,7 +132,7 @@ def other(name: str, folder: Path, **fields: Any) -> Fields:
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]:
-    """What goes wrong, and the checkpoints that are kept."""
+    """What goes wrong, and the checkpoints that are stored."""
     folder = tmp_path_factory.mktemp("odd")
     kept, full, relaxed, adam = (folder / name for name in ("kept", "full", "relaxed", "adam"))
     by_adam: Fields = {"optimization": {"optimizer": "adam"}}
@@ -169,7 +169,7 @@ def test_every_so_many_steps_and_the_end_are_saved_and_the_oldest_go(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
     folder, runs = odd
-    saved = runs["many"].told(CheckpointSaved)
+    saved = runs["many"].reported(CheckpointSaved)
     assert [one.steps for one in saved] == [2, 4, 6, 8, 9]
     assert [len(one.removed) for one in saved] == [0, 0, 1, 1, 1]
     assert all(one.bytes > 0 for one in saved)
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_another_model_optimizer_or_mode_is_refused_by_name(
     assert "the optimizer momentum, not adam" in said["optimizer"]
     assert "one set of variables, not 2 independent towers" in said["alone"]
     assert all(odd[1][name].exit_code == ExitCode.USAGE for name in said)
-    assert all(odd[1][name].told(Step) == [] for name in said)
+    assert all(odd[1][name].reported(Step) == [] for name in said)
 
 
 def test_a_new_run_does_not_write_among_the_checkpoints_of_another(odd: tuple[Path, dict[str, Ran]]) -> None:
@@ -199,25 +199,25 @@ def test_a_new_run_does_not_write_among_the_checkpoints_of_another(odd: tuple[Pa
     assert "--resume" in again.hint
 
 
-def test_another_seed_and_an_empty_folder_are_said_and_training_goes_on(
+def test_another_seed_and_an_empty_folder_are_reported_and_training_goes_on(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
-    (seed,) = odd[1]["seed"].told(Noticed)
-    assert "--seed 1234, this run goes on with 99" in seed.says
-    (anew,) = odd[1]["anew"].told(Noticed)
+    (seed,) = odd[1]["seed"].reported(Noticed)
+    assert "--seed 1234, this run continues with 99" in seed.says
+    (anew,) = odd[1]["anew"].reported(Noticed)
     assert "There is no checkpoint" in anew.says
-    assert len(odd[1]["anew"].told(Step)) == 2
+    assert len(odd[1]["anew"].reported(Step)) == 2
 
 
-def test_a_full_disk_ends_the_run_with_its_steps_told_and_the_last_checkpoint_intact(
+def test_a_full_disk_ends_the_run_with_its_steps_reported_and_the_last_checkpoint_intact(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
     full = odd[1]["full"]
     assert full.exit_code == ExitCode.HARDWARE
     assert full.error is not None
     assert "checkpoint-00000004.npz" in full.error
-    assert [step.global_step for step in full.told(Step)] == [3, 4]
-    (resumed,) = odd[1]["after_full"].told(Resumed)
+    assert [step.global_step for step in full.reported(Step)] == [3, 4]
+    (resumed,) = odd[1]["after_full"].reported(Resumed)
     assert resumed.steps == 2
     assert not list((odd[0] / "full").glob(".*"))
 
@@ -225,7 +225,7 @@ def test_a_full_disk_ends_the_run_with_its_steps_told_and_the_last_checkpoint_in
 def test_devices_that_share_variables_may_be_others_after_a_resume(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
-    resumed = [odd[1][name].told(Resumed)[0].steps for name in ("spread", "gathered")]
+    resumed = [odd[1][name].reported(Resumed)[0].steps for name in ("spread", "gathered")]
     assert resumed == [2, 4]
     files = [odd[0] / "adam" / f"checkpoint-0000000{steps}.npz" for steps in (2, 4)]
     with np.load(files[0]) as one, np.load(files[1]) as two:
@@ -245,18 +245,18 @@ def test_the_state_of_keras_optimizers_is_not_taken_for_that_of_ours(
 
 def test_a_loss_scale_that_was_not_there_before_starts_anew(odd: tuple[Path, dict[str, Ran]]) -> None:
     assert odd[1]["scaled"].error is None
-    assert any("loss scale is not in the checkpoint" in one.says for one in odd[1]["scaled"].told(Noticed))
+    assert any("no automatic loss scale" in one.says for one in odd[1]["scaled"].reported(Noticed))
 
 
 def test_to_resume_where_all_are_damaged_is_refused(odd: tuple[Path, dict[str, Ran]]) -> None:
     assert "checkpoint-00000007.npz is damaged or cut short" in (odd[1]["damaged"].error or "")
     assert odd[1]["damaged"].exit_code == ExitCode.USAGE
-    assert odd[1]["damaged"].told(Step) == []
+    assert odd[1]["damaged"].reported(Step) == []
 
 
 def test_what_a_mode_carries_starts_anew_from_a_checkpoint_of_a_plain_one(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
-    (said,) = odd[1]["carries"].told(Noticed)
+    (said,) = odd[1]["carries"].reported(Noticed)
     assert "they start empty" in said.says
     assert odd[1]["carries"].error is None

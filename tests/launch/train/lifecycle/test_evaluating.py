@@ -77,13 +77,13 @@ def test_an_evaluation_agrees_with_numpy_on_the_trained_variables_and_moving_sta
 ) -> None:
     images, labels = examples
     top1, top5, loss = metrics(logits_by_hand(*trained(ran["train"]), images), labels)
-    (told,) = ran[name].told(Evaluated)
-    assert told.examples == batches * TOWERS * ROWS
-    assert (told.top1, told.top5) == (top1, top5)
-    assert told.loss == pytest.approx(loss, rel=TOLERANCE)
-    assert told.steps == STEPS
-    assert len(ran[name].told(Step)) == batches
-    (resumed,) = ran[name].told(Resumed)
+    (reported,) = ran[name].reported(Evaluated)
+    assert reported.examples == batches * TOWERS * ROWS
+    assert (reported.top1, reported.top5) == (top1, top5)
+    assert reported.loss == pytest.approx(loss, rel=TOLERANCE)
+    assert reported.steps == STEPS
+    assert len(ran[name].reported(Step)) == batches
+    (resumed,) = ran[name].reported(Resumed)
     assert resumed.steps == STEPS
 
 
@@ -93,7 +93,7 @@ def test_the_statistics_matter_or_the_evaluation_would_prove_little(
     weights, _ = trained(ran["train"])
     fresh = [np.zeros(4, np.float32), np.ones(4, np.float32)]
     _, _, wrong = metrics(logits_by_hand(weights, fresh, examples[0]), examples[1])
-    assert ran["eval"].told(Evaluated)[0].loss != pytest.approx(wrong, rel=1e-2)
+    assert ran["eval"].reported(Evaluated)[0].loss != pytest.approx(wrong, rel=1e-2)
 
 
 def test_an_evaluation_without_a_fitting_checkpoint_is_refused(ran: dict[str, Ran]) -> None:
@@ -103,39 +103,39 @@ def test_an_evaluation_without_a_fitting_checkpoint_is_refused(ran: dict[str, Ra
 
 
 def test_forward_passes_train_nothing_and_have_marks(ran: dict[str, Ran]) -> None:
-    steps = ran["forward"].told(Step)
+    steps = ran["forward"].reported(Step)
     assert [step.step for step in steps] == [0, 1, 2, 3]
     assert len({step.loss for step in steps}) == 1
     for step in steps:
         assert all(mark.compute_s > 0 for mark in step.marks)
-    (placed,) = ran["forward"].told(PlacementChecked)
+    (placed,) = ran["forward"].reported(PlacementChecked)
     assert set(placed.ops) == {"/CPU:0", "/CPU:1"}
 
 
 def test_training_accuracy_is_that_of_the_step_and_only_there_when_asked_for(ran: dict[str, Ran]) -> None:
-    steps = ran["train"].told(Step)
+    steps = ran["train"].reported(Step)
     assert all(0 <= step.top1 <= step.top5 <= 1 for step in steps)
     assert all((step.top1 * TOWERS * ROWS).is_integer() for step in steps)
     assert steps[-1].top1 > 1 / 7, "it learns eight examples by heart"
-    assert all(step.top1 is None for step in ran["nan"].told(Step))
+    assert all(step.top1 is None for step in ran["nan"].reported(Step))
 
 
 def test_a_warm_up_ends_when_the_steps_are_steady_or_at_the_end_of_the_search(ran: dict[str, Ran]) -> None:
-    (done,) = ran["steady"].told(WarmupDone)
+    (done,) = ran["steady"].reported(WarmupDone)
     assert done.steps >= MIN_STEPS
     assert done.steps <= MAX_STEPS
-    numbers = [step.step for step in ran["steady"].told(Step)]
+    numbers = [step.step for step in ran["steady"].reported(Step)]
     assert numbers[-2:] == [1, 2]
     assert all(number < 1 for number in numbers[:-2])
     assert len(numbers) == done.steps + 2
 
 
-def test_a_loss_that_is_no_number_is_told_once_and_training_goes_on(ran: dict[str, Ran]) -> None:
-    (told,) = ran["nan"].told(LossNotFinite)
-    assert told.value in ("nan", "inf")
-    assert told.towers
-    assert len(ran["nan"].told(Step)) == 5
-    assert ran["nan"].told(Step)[-1].loss is None
+def test_a_loss_that_is_no_number_is_reported_once_and_training_goes_on(ran: dict[str, Ran]) -> None:
+    (reported,) = ran["nan"].reported(LossNotFinite)
+    assert reported.value in ("nan", "inf")
+    assert reported.towers
+    assert len(ran["nan"].reported(Step)) == 5
+    assert ran["nan"].reported(Step)[-1].loss is None
 
 
 LOAD = """
@@ -167,15 +167,20 @@ def test_the_exported_model_gives_the_same_logits_in_a_process_without_gputopo(
 
 
 def test_the_exported_arrays_are_the_trained_ones_by_name(ran: dict[str, Ran], folder: Path) -> None:
-    told = json.loads((folder / "export" / "model.json").read_text())
-    assert (told["model"], told["classes"], told["steps"], told["input_shape"]) == ("norm", 7, 6, [6, 5, 2])
+    reported = json.loads((folder / "export" / "model.json").read_text())
+    assert (reported["model"], reported["classes"], reported["steps"], reported["input_shape"]) == (
+        "norm",
+        7,
+        6,
+        [6, 5, 2],
+    )
     weights, state = trained(ran["train"])
     with np.load(folder / "export" / "weights.npz") as arrays:
-        assert list(told["arrays"]) == arrays.files
+        assert list(reported["arrays"]) == arrays.files
         for array, name in zip([*weights, *state], arrays.files, strict=True):
             np.testing.assert_array_equal(arrays[name], array)
-        assert told["parameters"] == sum(array.size for array in weights)
-    assert ran["train"].told(Exported)[0].formats == ("saved_model", "npz")
+        assert reported["parameters"] == sum(array.size for array in weights)
+    assert ran["train"].reported(Exported)[0].formats == ("saved_model", "npz")
     assert sorted(path.name for path in (folder / "export").iterdir()) == [
         "model.json",
         "saved_model",
@@ -187,7 +192,7 @@ def test_a_full_disk_is_called_so_and_leaves_nothing_half_written(ran: dict[str,
     board, export = ran["board_full"], ran["export_full"]
     assert (board.error or "").startswith(f"cannot write TensorBoard's scalars in {folder / 'full'}: ")
     assert (export.error or "").startswith(f"cannot write the exported model in {folder / 'small'}: ")
-    assert "{{" not in (export.error or ""), "names of TensorFlow's graph tell a user nothing"
+    assert "{{" not in (export.error or ""), "names of TensorFlow's graph mean nothing to a user"
     assert (board.exit_code, export.exit_code) == (ExitCode.HARDWARE, ExitCode.HARDWARE)
     assert list((folder / "small").iterdir()) == []
 
@@ -201,29 +206,29 @@ def test_an_export_goes_into_the_folder_that_a_link_names(ran: dict[str, Ran], f
 
 def test_an_export_never_goes_where_something_is(ran: dict[str, Ran]) -> None:
     assert "is not empty" in (ran["used"].error or "")
-    assert ran["used"].told(Step) == []
+    assert ran["used"].reported(Step) == []
 
 
-def test_traces_of_chosen_steps_tell_what_each_device_did(ran: dict[str, Ran], folder: Path) -> None:
-    first, second = ran["train"].told(Traced)
+def test_traces_of_chosen_steps_show_what_each_device_did(ran: dict[str, Ran], folder: Path) -> None:
+    first, second = ran["train"].reported(Traced)
     assert (first.steps, second.steps) == ((2, 3), (5,))
-    for told in (first, second):
-        assert list(Path(told.path).rglob("*.xplane.pb"))
-        assert told.says == ()
-        assert [(times.device, times.tower) for times in told.devices] == [("/CPU:0", 0), ("/CPU:1", 1)]
-        for times in told.devices:
-            assert 0 < times.compute_s <= told.seconds
+    for reported in (first, second):
+        assert list(Path(reported.path).rglob("*.xplane.pb"))
+        assert reported.says == ()
+        assert [(times.device, times.tower) for times in reported.devices] == [("/CPU:0", 0), ("/CPU:1", 1)]
+        for times in reported.devices:
+            assert 0 < times.compute_s <= reported.seconds
             assert any("Conv2D" in op for op in times.ops_s), times.ops_s
             assert times.to_device_s is None
-    said = [notice.says for notice in ran["train"].told(Noticed)]
+    said = [notice.says for notice in ran["train"].reported(Noticed)]
     assert said == ["Not traced, for the run did not come to it: step 90."]
 
 
 def test_a_trace_of_towers_that_xla_compiled_holds_what_they_computed(ran: dict[str, Ran]) -> None:
-    (told,) = ran["xla"].told(Traced)
-    steps = [step for step in ran["xla"].told(Step) if step.step in told.steps]
-    assert [times.device for times in told.devices] == ["/CPU:0", "/CPU:1"]
-    for times in told.devices:
+    (reported,) = ran["xla"].reported(Traced)
+    steps = [step for step in ran["xla"].reported(Step) if step.step in reported.steps]
+    assert [times.device for times in reported.devices] == ["/CPU:0", "/CPU:1"]
+    for times in reported.devices:
         marked = sum(step.marks[times.tower].compute_s for step in steps)
         assert marked / 3 < times.compute_s < marked * 1.2
         assert sum(times.ops_s.values()) > times.compute_s / 3, times.ops_s
@@ -244,12 +249,12 @@ json.dump(found, sys.stdout)
 """
 
 
-def test_scalars_of_each_device_and_of_all_are_what_the_events_say(ran: dict[str, Ran], folder: Path) -> None:
+def test_scalars_of_each_device_and_of_all_are_those_of_the_events(ran: dict[str, Ran], folder: Path) -> None:
     done = run_program("-c", READ, str(folder / "board"))
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert set(found) == {"all", "tower_0", "tower_1"}
-    steps = ran["train"].told(Step)[1:]  # the first, whose time is compiling, is left out
+    steps = ran["train"].reported(Step)[1:]  # the first, whose time is compiling, is left out
     numbers = [step.global_step for step in steps]
     assert found["all"]["loss"] == [
         [number, pytest.approx(step.loss)] for number, step in zip(numbers, steps, strict=True)

@@ -1,4 +1,4 @@
-"""An export that was killed does not stand in the way of the next one; anything else does."""
+"""An export that was killed does not block the next one; anything else does."""
 
 import os
 import subprocess

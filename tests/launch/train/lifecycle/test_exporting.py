@@ -45,8 +45,8 @@ def test_a_trained_keras_model_is_loaded_by_keras_and_by_tensorflow_without_gput
     )
     code, events, stderr = run_worker(tmp_path, spec)
     assert code == 0, stderr[-2000:]
-    (told,) = (event for event in events if isinstance(event, Exported))
-    assert told.formats == ("saved_model", "npz", "keras")
+    (reported,) = (event for event in events if isinstance(event, Exported))
+    assert reported.formats == ("saved_model", "npz", "keras")
     assert not any(isinstance(event, Noticed) for event in events)
     done = subprocess.run(
         [sys.executable, "-c", LOAD, str(export)],
@@ -70,7 +70,7 @@ def test_a_trained_keras_model_is_loaded_by_keras_and_by_tensorflow_without_gput
         )
 
 
-def test_an_exported_keras_model_that_computes_in_a_short_type_is_told(tmp_path: Path) -> None:
+def test_an_exported_keras_model_that_computes_in_a_short_type_is_reported(tmp_path: Path) -> None:
     spec = trivial_spec(
         1,
         model="tests.launch.train.user_models:normed",
@@ -80,8 +80,8 @@ def test_an_exported_keras_model_that_computes_in_a_short_type_is_told(tmp_path:
     )
     code, events, stderr = run_worker(tmp_path, spec)
     assert code == 0, stderr[-2000:]
-    (told,) = (event.says for event in events if isinstance(event, Noticed))
-    assert told.startswith("The exported model's layers compute in bfloat16, as they did in training")
+    (reported,) = (event.says for event in events if isinstance(event, Noticed))
+    assert reported.startswith("The exported model's layers compute in bfloat16, as they did in training")
 
 
 FOLLOW = """

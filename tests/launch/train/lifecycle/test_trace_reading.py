@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.lifecycle.trace_reading import MOST_OPS, device_times, union_ps
+from gputopo.launch.train.lifecycle.trace_reading import MAX_OPS, device_times, union_ps
 from gputopo.values.events import Device
 
 MS = 1_000_000_000  # picoseconds
@@ -79,7 +79,7 @@ GPUS = (Device(tower=0, device="/GPU:0"), Device(tower=1, device="/GPU:1"))
 CPUS = (Device(tower=0, device="/CPU:0"), Device(tower=1, device="/CPU:1"))
 
 
-def test_a_gpu_has_its_computing_and_each_way_of_copying_apart() -> None:
+def test_a_gpu_has_its_computing_and_each_direction_of_copying_apart() -> None:
     plane = (
         Plane("/device:GPU:1")
         .add("Stream #14(Compute)", ("gemm", 0, 10, {"tf_op": "tower_1/dense/MatMul:MatMul"}))
@@ -135,7 +135,7 @@ def test_lines_may_begin_at_different_times() -> None:
     assert times.compute_s == pytest.approx(0.006)
 
 
-def test_cpu_devices_are_told_apart_by_the_scope_of_their_ops() -> None:
+def test_cpu_devices_are_distinguished_by_the_scope_of_their_ops() -> None:
     plane = (
         Plane("/host:CPU")
         .add("tf_Compute/1", ("tower_0/conv/Conv2D:_MklNativeConv2D", 0, 5), ("ExecutorState::Process", 0, 9))
@@ -187,7 +187,7 @@ def test_what_xla_compiled_belongs_to_the_tower_whose_call_it_is_within() -> Non
     assert second.ops_s == {"dot": pytest.approx(0.003), "Cast": pytest.approx(0.001)}
 
 
-def test_a_program_that_two_towers_run_is_told_apart_by_their_calls() -> None:
+def test_a_program_that_two_towers_run_is_distinguished_by_their_calls() -> None:
     plane = (
         Plane("/host:CPU")
         .add("tf_Compute/1", call(0, 0, 4), hlo("dot", 0, 4, "same"), call(1, 5, 7), hlo("dot", 5, 7, "same"))
@@ -203,7 +203,7 @@ def test_ten_gpus_and_more_stand_in_their_order() -> None:
     assert [times.device for times in device_times(planes, GPUS)] == ["/GPU:0", "/GPU:2", "/GPU:10"]
 
 
-def test_the_host_says_nothing_of_gpus_and_what_is_not_traced_is_left_out() -> None:
+def test_the_host_reports_nothing_of_gpus_and_what_is_not_traced_is_left_out() -> None:
     host = Plane("/host:CPU").add("tf_Compute/1", ("tower_0/conv/Conv2D:Conv2D", 0, 5))
     assert device_times([host], GPUS) == ()
     assert [times.device for times in device_times([host], CPUS)] == ["/CPU:0"]
@@ -215,7 +215,7 @@ def test_only_the_longest_kinds_of_work_are_named() -> None:
         *[(f"kernel_{number}", number, number + number / 100) for number in range(1, 40)],
     )
     (times,) = device_times([plane], GPUS)
-    assert len(times.ops_s) == MOST_OPS
+    assert len(times.ops_s) == MAX_OPS
     assert next(iter(times.ops_s)) == "kernel_39"
 
 
@@ -223,7 +223,7 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambd
 
 
 @given(INTERVALS)
-def test_what_intervals_cover_is_the_number_of_moments_in_any_of_them(
+def test_what_intervals_cover_is_the_number_of_points_in_any_of_them(
     intervals: list[tuple[int, int]],
 ) -> None:
     moments = {moment for start, end in intervals for moment in range(start, end)}

@@ -112,5 +112,5 @@ def test_one_variable_on_another_device_is_an_error_that_names_both() -> None:
     ("long", "short"),
     [("/job:localhost/replica:0/task:0/device:GPU:11", "/GPU:11"), ("/device:CPU:0", "/CPU:0")],
 )
-def test_device_names_are_shortened_to_what_a_spec_says(long: str, short: str) -> None:
+def test_device_names_are_shortened_to_the_form_of_a_spec(long: str, short: str) -> None:
     assert checking.short_name(long) == short

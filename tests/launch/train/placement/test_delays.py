@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.launch.train.asked import answer_of
+from tests.launch.train.answers import answer_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -18,7 +18,7 @@ from tests.launch.train.small_model import SmallModel
 
 base = msgspec.structs.replace(run_spec(2), model="small")
 devices.set_up(base)
-told = {}
+reported = {}
 for name, update, exchange in (
     ("staged", "parameter_server", Exchange(staged=True)),
     ("relaxed", "replicated", Exchange(relaxed=True)),
@@ -31,18 +31,18 @@ for name, update, exchange in (
         buffer = any(variable is one for one in held.buffers)
         variable.assign(np.full(variable.shape, 7.0 if buffer else 3.0))
     held.reset_buffers()
-    told[name] = {
+    reported[name] = {
         "on": made,
         "values": sorted({float(value) for one in held.buffers for value in one.numpy().flat}),
         "weights": [float(one.numpy().flat[0]) for tower in (0, 1) for one in held.weights(tower)],
     }
-json.dump(told, sys.stdout)
+json.dump(reported, sys.stdout)
 """
 
 
 def test_afresh_staged_weights_are_the_variables_and_no_gradient_waits() -> None:
-    told = answer_of(ASK)
-    staged, relaxed, plain = told["staged"], told["relaxed"], told["plain"]
+    reported = answer_of(ASK)
+    staged, relaxed, plain = reported["staged"], reported["relaxed"], reported["plain"]
     # Four variables: weights and gradients of two towers, or gradients alone.
     of_towers = ["CPU:0"] * 4 + ["CPU:1"] * 4
     assert staged["on"] == of_towers * 2
@@ -63,14 +63,14 @@ from tests.launch.train.reduction_cases import run_spec
 
 devices.set_up(run_spec(2))
 kept, other = (delays.Buffer((3, 2), "/CPU:1") for _ in "ab")
-told = {"first": kept.numpy().tolist(), "shape": kept.shape, "on": kept.device[-5:]}
+reported = {"first": kept.numpy().tolist(), "shape": kept.shape, "on": kept.device[-5:]}
 kept.assign(np.full((3, 2), 5.0))
 
 def take():
     value = kept.take()
     other.take()
-    told["known"] = [kept._emptied.inputs[1].shape.rank, value.shape.rank]
-    told["apart"] = kept._emptied.inputs[1].op.inputs[0] is not other._emptied.inputs[1].op.inputs[0]
+    reported["known"] = [kept._emptied.inputs[1].shape.rank, value.shape.rank]
+    reported["apart"] = kept._emptied.inputs[1].op.inputs[0] is not other._emptied.inputs[1].op.inputs[0]
     with tf.control_dependencies([kept._emptied]):
         return value, tf.identity(kept._variable.read_value())
 
@@ -80,23 +80,23 @@ def step(number):
         return tf.identity(value)
 
 taken, left = tf.compat.v1.wrap_function(take, [])()
-told["taken"], told["left"] = taken.numpy().tolist(), left.numpy().tolist()
+reported["taken"], reported["left"] = taken.numpy().tolist(), left.numpy().tolist()
 kept.assign(np.full((3, 2), 6.0))
 graph = tf.compat.v1.wrap_function(step, [tf.TensorSpec((), tf.float32)])
-told["steps"] = [float(graph(tf.constant(float(number))).numpy().flat[0]) for number in (1, 2, 3)]
-told["last"] = kept.numpy().tolist()
-json.dump(told, sys.stdout)
+reported["steps"] = [float(graph(tf.constant(float(number))).numpy().flat[0]) for number in (1, 2, 3)]
+reported["last"] = kept.numpy().tolist()
+json.dump(reported, sys.stdout)
 """
 
 
 def test_what_is_carried_to_the_next_step_is_given_away_there_and_takes_no_memory_then() -> None:
-    told = answer_of(MEMORY)
-    assert told["first"] == [[0.0] * 2] * 3
-    assert (told["shape"], told["on"]) == ([3, 2], "CPU:1")
-    assert told["taken"] == [[5.0] * 2] * 3
-    assert told["left"] == []
+    reported = answer_of(MEMORY)
+    assert reported["first"] == [[0.0] * 2] * 3
+    assert (reported["shape"], reported["on"]) == ([3, 2], "CPU:1")
+    assert reported["taken"] == [[5.0] * 2] * 3
+    assert reported["left"] == []
     # TensorFlow took a known shape of nothing, or that of another gradient with the same, for this one's.
-    assert told["known"] == [None, 2]
-    assert told["apart"]
-    assert told["steps"] == [6.0, 1.0, 2.0]
-    assert told["last"] == [[3.0] * 2] * 3
+    assert reported["known"] == [None, 2]
+    assert reported["apart"]
+    assert reported["steps"] == [6.0, 1.0, 2.0]
+    assert reported["last"] == [[3.0] * 2] * 3

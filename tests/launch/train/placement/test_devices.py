@@ -1,4 +1,4 @@
-"""TensorFlow's runtime as the spec sets it, asked of TensorFlow in a process of its own."""
+"""TensorFlow's runtime as the spec sets it, asked of TensorFlow in its own process."""
 
 import json
 
@@ -19,7 +19,7 @@ silent = devices.settings(cpu_spec())
 spec = cpu_spec(runtime=Runtime(**json.loads(sys.argv[1])))
 devices.set_up(spec)
 made = [devices.short_name(one.name) for one in tf.config.list_logical_devices()]
-told = devices.settings(spec)
+reported = devices.settings(spec)
 
 # GPUs that are not there: what is asked of TensorFlow for each of them.
 asked = []
@@ -30,7 +30,7 @@ tf.config.set_logical_device_configuration = lambda gpu, parts: asked.append(
     [gpu, "limit", [part.memory_limit for part in parts]])
 devices.set_up(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))
 devices.set_up(cpu_spec(backend="gpu"))
-print(json.dumps({"silent": silent, "devices": made, "told": told, "asked": asked,
+print(json.dumps({"silent": silent, "devices": made, "reported": reported, "asked": asked,
     "gpu": devices.settings(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))}))
 """
 
@@ -42,12 +42,12 @@ def ask(runtime: dict[str, int], **more: str) -> dict[str, object]:
     return found
 
 
-def test_threads_are_as_the_spec_says_and_are_told() -> None:
+def test_threads_are_as_in_the_spec_and_are_reported() -> None:
     threads = {"TF_GPU_THREAD_MODE": "gpu_shared", "TF_GPU_THREAD_COUNT": "8"}
     found = ask({"intra_threads": 3, "inter_threads": 5}, **threads)
-    assert found["silent"] == {}, "what TensorFlow chooses itself is not told"
+    assert found["silent"] == {}, "what TensorFlow chooses itself is not reported"
     assert found["devices"] == ["/CPU:0", "/CPU:1"]
-    assert found["told"] == {"intra_op_threads": "3", "inter_op_threads": "5"}
+    assert found["reported"] == {"intra_op_threads": "3", "inter_op_threads": "5"}
     assert found["gpu"] == {
         "intra_op_threads": "3",
         "inter_op_threads": "5",

@@ -50,10 +50,10 @@ json.dump({
 def test_the_largest_difference_is_found_wherever_it_is_and_no_lost_number_hides_it() -> None:
     done = run_program("-c", ASK)
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
-    farthest = told.pop("farthest")
+    reported = json.loads(done.stdout)
+    farthest = reported.pop("farthest")
     assert math.isfinite(farthest)
-    assert told == {
+    assert reported == {
         "equal": 0.0,
         "third": 0.25,
         "matrix": 0.5,
@@ -82,7 +82,7 @@ def addresses(variables):
 
 spec = cpu_spec()
 devices.set_up(spec)
-told = {}
+reported = {}
 for mode, ps in (("parameter_server", "/CPU:0"), ("replicated", None), ("independent", None)):
     own = msgspec.structs.replace(spec, variable_update=mode, ps_device=ps)
     stepper = stepper_of(models.build(own.model, own), own)
@@ -90,21 +90,21 @@ for mode, ps in (("parameter_server", "/CPU:0"), ("replicated", None), ("indepen
     before = [addresses(place) for place in places]
     for number in range(3):
         stepper(number)
-    told[mode] = (before, [addresses(place) for place in places])
-json.dump(told, sys.stdout)
+    reported[mode] = (before, [addresses(place) for place in places])
+json.dump(reported, sys.stdout)
 """
 
 
 def test_every_copy_has_memory_of_its_own_from_the_start_and_keeps_it_through_the_steps() -> None:
     done = run_program("-c", PLACES)
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
-    assert {mode: len(before) for mode, (before, _) in told.items()} == {
+    reported = json.loads(done.stdout)
+    assert {mode: len(before) for mode, (before, _) in reported.items()} == {
         "parameter_server": 1,
         "replicated": 2,
         "independent": 2,
     }
-    for mode, (before, after) in told.items():
+    for mode, (before, after) in reported.items():
         apart = {address for place in before for address in place}
         assert len(apart) == sum(map(len, before)), mode
         assert after == before, mode

@@ -39,7 +39,7 @@ class Ran:
     def __init__(self, count: int, folder: Path) -> None:
         self.count = count
         self.folder = folder
-        self.told: dict[str, Any] = json.loads((folder / "told.json").read_text())
+        self.reported: dict[str, Any] = json.loads((folder / "reported.json").read_text())
 
     def sums(self, method: str) -> dict[str, Any]:
         return dict(np.load(self.folder / f"{method}.npz"))
@@ -95,7 +95,7 @@ def test_every_device_gets_the_sum_of_all_and_a_wrong_sum_is_noticed(
     ran = all_ran[count]
     right = not wrong_on(method, ran.count)
     assert is_right(ran, method) == right
-    assert (ran.told["self_test"][method] == "right") == right
+    assert (ran.reported["self_test"][method] == "right") == right
 
 
 @EVERY
@@ -115,14 +115,14 @@ def test_what_is_wrong_or_cannot_be_there_is_refused_before(ran: Ran, method: st
 @pytest.mark.parametrize("method", ON_CPU)
 def test_a_sound_method_is_timed_and_an_unsound_one_caught_by_its_sum(ran: Ran, method: str) -> None:
     if ran.count not in TIMED:
-        assert method not in ran.told["sound"]
+        assert method not in ran.reported["sound"]
         return
-    told = ran.told["sound"][method]
+    reported = ran.reported["sound"][method]
     if wrong_on(method, ran.count):
-        assert told == ["the reduction 'tf_hierarchical' is wrong on /CPU:0: it adds up to 11, not 111"]
+        assert reported == ["the reduction 'tf_hierarchical' is wrong on /CPU:0: it adds up to 11, not 111"]
     else:
         size = 4 * sum(math.prod(shape) for shape in SMALL_MODEL.values())
-        assert told == [size, 2, True, True]
+        assert reported == [size, 2, True, True]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_sound_method_is_timed_and_an_unsound_one_caught_by_its_sum(ran: Ran, 
 def test_a_method_with_one_fault_is_refused_by_name(ran: Ran, fault: str, says: str) -> None:
     if ran.count not in TIMED:
         return
-    (refused,) = ran.told["checks"][fault]
+    (refused,) = ran.reported["checks"][fault]
     assert f"'{fault}' is wrong" in refused
     assert says in refused
 
@@ -148,8 +148,8 @@ def test_every_op_on_a_towers_device_can_run_on_a_gpu(ran: Ran) -> None:
     if ran.count not in TIMED:
         return
     tried = (*ON_CPU, *(WRAPPED if wrapped(ran.count) else ()))
-    assert ran.told["without_gpu_kernel"] == {name: [] for name in tried}
-    assert min(ran.told["nodes"].values()) > 5
+    assert ran.reported["without_gpu_kernel"] == {name: [] for name in tried}
+    assert min(ran.reported["nodes"].values()) > 5
 
 
 def test_every_method_names_an_algorithm_that_there_is() -> None:
@@ -189,13 +189,13 @@ def run_worker(job: ReductionJob) -> RankFailed:
 
 def test_an_op_without_a_kernel_is_refused_in_tensorflows_words() -> None:
     method = METHODS["nccl_op"]
-    told = run_worker(ReductionJob(run=run_spec(2), method=method, repeats=1, warm_up=1))
-    assert told.kind == REFUSED
-    assert "NcclAllReduce" in told.cause
+    reported = run_worker(ReductionJob(run=run_spec(2), method=method, repeats=1, warm_up=1))
+    assert reported.kind == REFUSED
+    assert "NcclAllReduce" in reported.cause
 
 
 def test_gpus_that_tensorflow_does_not_see_are_refused_for_all_methods() -> None:
     run = msgspec.structs.replace(run_spec(2), backend="gpu")
-    told = run_worker(ReductionJob(run=run, method=METHODS["copy"], repeats=1, warm_up=1))
-    assert told.kind == REFUSED_FOR_ALL
-    assert "TensorFlow sees 0 of the 2 planned GPUs" in told.cause
+    reported = run_worker(ReductionJob(run=run, method=METHODS["copy"], repeats=1, warm_up=1))
+    assert reported.kind == REFUSED_FOR_ALL
+    assert "TensorFlow sees 0 of the 2 planned GPUs" in reported.cause

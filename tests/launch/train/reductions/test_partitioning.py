@@ -49,7 +49,7 @@ def test_the_last_chunk_has_what_is_no_whole_unit() -> None:
     st.integers(0, 30),
     st.integers(1, 5),
 )
-def test_small_neighbours_are_joined_up_to_the_most_and_nothing_else_is(
+def test_small_neighbours_are_joined_up_to_the_maximum_and_nothing_else_is(
     sizes: list[int], small: int, most: int
 ) -> None:
     groups = small_runs(sizes, small, most)
@@ -62,7 +62,7 @@ def test_small_neighbours_are_joined_up_to_the_most_and_nothing_else_is(
         assert not could_join or len(before) == most
 
 
-def test_runs_end_at_a_large_one_and_at_the_most() -> None:
+def test_runs_end_at_a_large_one_and_at_the_maximum() -> None:
     assert small_runs([1, 1, 9, 1, 1, 1], 4, 2) == [[0, 1], [2], [3, 4], [5]]
 
 
@@ -95,7 +95,7 @@ def test_rings_start_far_apart() -> None:
 
 
 @given(st.integers(1, 12), st.integers(0, 200))
-def test_every_tower_leads_and_totals_are_made_everywhere_in_turn(towers: int, first: int) -> None:
+def test_every_tower_leads_and_totals_are_made_everywhere_alternating(towers: int, first: int) -> None:
     groups = halves(towers)
     turns = [leaders_of(groups, first + number) for number in range(len(groups) * towers)]
     for group in range(len(groups)):

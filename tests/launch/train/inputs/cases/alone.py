@@ -9,7 +9,7 @@ from gputopo.launch.spec.run_spec import Backend
 from gputopo.values.events import Device, ModelBuilt, Noticed, Step, WarmupDone
 from gputopo.workload import workloads as workload
 from tests.launch.train.inputs import folders
-from tests.launch.train.inputs.cases.given import Picture, source, spec_of
+from tests.launch.train.inputs.cases.sources import Picture, source, spec_of
 
 
 def input_only(root: Path) -> Any:

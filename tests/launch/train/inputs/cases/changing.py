@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.launch.train.inputs import folders
-from tests.launch.train.inputs.cases.given import error_of, joint, source, spec_of
+from tests.launch.train.inputs.cases.sources import error_of, joint, source, spec_of
 
 CHANGED = "train-00001-of-00003"
 STEPS = 40  # of six images: what was read ahead of the change is used up long before the last ones
 
 
 def changing(root: Path) -> Any:
-    """What runs take and say after a change, or how they end."""
+    """What runs accept and report after a change, or how they end."""
     results: dict[str, Any] = {}
     for policy, change in WAYS:
         data = folders.damaged(root / f"{change.__name__}-{policy}", "none")

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.launch.train.inputs import folders
-from tests.launch.train.inputs.cases.given import Picture, error_of, joint, source, spec_of, steps, to_the_end
+from tests.launch.train.inputs.cases.sources import (
+    Picture,
+    error_of,
+    joint,
+    source,
+    spec_of,
+    steps,
+    to_the_end,
+)
 
 
 def damage(root: Path) -> Any:
@@ -43,7 +51,7 @@ def nothing_good(root: Path) -> Any:
 
 
 def first_file(root: Path) -> Any:
-    """Labels of a training file that breaks off in its third record, and what is said of it."""
+    """Labels of a training file that breaks off in its third record, and what is reported of it."""
     data = folders.with_records(root / "first", [folders.record(label) for label in (1, 2, 3)])
     path = data / "train-00000-of-00001"
     path.write_bytes(path.read_bytes()[:-100])

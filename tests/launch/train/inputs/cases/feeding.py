@@ -14,7 +14,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.events import ModelBuilt, Step
 from tests.launch.train.inputs import folders
-from tests.launch.train.inputs.cases.given import FEEDS, Picture, error_of, joint, source, spec_of
+from tests.launch.train.inputs.cases.sources import FEEDS, Picture, error_of, joint, source, spec_of
 from tests.launch.train.small_model import SmallModel
 
 LONG_S = 0.2
@@ -71,7 +71,7 @@ def _trained(spec: RunSpec) -> list[Any]:
 
 
 def failing(root: Path) -> Any:
-    """A maker that fails at step 2, behind each way of feeding from a thread."""
+    """A maker that fails at step 2, behind each method of feeding from a thread."""
     from gputopo.launch.train.inputs import feeds as fed
     from gputopo.launch.train.inputs.python_made import Generated
 
@@ -127,7 +127,7 @@ def threads(root: Path) -> Any:
 
 
 def tuned(root: Path) -> Any:
-    """Whether the pipelines of each way that has one of TensorFlow's are tuned while they run."""
+    """Whether the pipelines of each method that has one of TensorFlow's are tuned while they run."""
     import tensorflow as tf
 
     records, tiny = folders.coloured(root / "tuned"), folders.cifar(root / "tuned-cifar")[0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import CacheForm, Lifecycle
 from tests.launch.train.inputs import folders
-from tests.launch.train.inputs.cases.given import Picture, error_of, joint, source, spec_of, steps
+from tests.launch.train.inputs.cases.sources import Picture, error_of, joint, source, spec_of, steps
 
 
 def order(root: Path) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tests.launch.train.inputs import folders
-from tests.launch.train.inputs.cases.given import Picture, spec_of, steps, to_the_end
+from tests.launch.train.inputs.cases.sources import Picture, spec_of, steps, to_the_end
 
 RESIZES = ("crop", "nearest", "bilinear", "bicubic", "area", "round_robin")
 PICTURES = (

@@ -15,7 +15,7 @@ from tests.kit.scenarios import SCENARIOS, changed
 from tests.kit.sysfs import write_tree
 
 HELD = samples.GPUS[0]
-# What nvidia-smi says of the same box: it counts the two other cards only.
+# nvidia-smi on the same box: it counts the two other cards only.
 SMI = """\
 \tGPU0\tGPU1\tCPU Affinity
 GPU0\t X \tSYS\t0-3
@@ -24,7 +24,7 @@ GPU1\tSYS\t X \t4-7
 
 
 def lspci(driver: str, *slots: str) -> str:
-    """Give the list of the box in which another driver holds the cards in these slots."""
+    """Return the list of the box in which the cards in these slots are bound to another driver."""
     text = samples.LSPCI_VERBOSE
     for slot in slots:
         before, head, after = text.partition(f"{slot} VGA")
@@ -64,7 +64,7 @@ def test_what_counts_every_card_does_not_contradict_what_counts_nvidias(
     assert [gpu.cpu_affinity for gpu in machine.gpus] == ["0-3", "4-7"]
 
 
-def test_where_another_driver_holds_every_gpu_they_keep_their_numbers_and_none_is_planned(
+def test_where_every_gpu_is_bound_to_another_driver_they_keep_their_numbers_and_none_is_planned(
     tmp_path: Path,
 ) -> None:
     slots = [address.removeprefix("0000:") for address in samples.GPUS]

@@ -25,7 +25,7 @@ _NUMBERS = {
     "retired_pages": (2, 1),
 }
 
-TELLING = changed(
+DISTINCT = changed(
     SCENARIOS["four"],
     gpus={
         index: {

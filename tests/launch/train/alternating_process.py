@@ -35,7 +35,7 @@ KINDS = {"adds": ("AddN", "AddV2"), "changes": ("ResourceApplyGradientDescent",)
 
 
 def awaited(name: str, nodes: dict[str, Any]) -> set[str]:
-    """Give what an op of the update waits for without taking a value from it, itself or through others."""
+    """Return what an op of the update waits for without taking a value from it, itself or through others."""
     found: set[str] = set()
     ahead, seen = [name], set()
     while ahead:

@@ -17,7 +17,7 @@ LARGE = 1 << 20
 
 @functools.cache
 def built(cores: int, towers: int) -> Found:
-    done = run_program("-m", "tests.launch.train.turns_process", str(cores), str(towers))
+    done = run_program("-m", "tests.launch.train.alternating_process", str(cores), str(towers))
     assert done.returncode == 0, done.stderr[-3000:]
     found: Found = json.loads(done.stdout)
     return found
@@ -29,11 +29,15 @@ def marks(found: Found, mode: str, kind: str) -> set[int]:
 
 def changes(found: Found, mode: str, *, large: bool) -> set[tuple[int, int]]:
     """(marks, other towers) that the changes of large or of small variables wait for."""
-    sizes, told = found[mode]["sizes"], found[mode]["changes"]
-    return {(told[n][0], told[n][1]) for n in range(len(told)) if (sizes[n % len(sizes)] >= LARGE) is large}
+    sizes, changes = found[mode]["sizes"], found[mode]["changes"]
+    return {
+        (changes[n][0], changes[n][1])
+        for n in range(len(changes))
+        if (sizes[n % len(sizes)] >= LARGE) is large
+    }
 
 
-def test_where_devices_take_turns_sums_wait_for_every_tower_so_that_none_counts_as_computing() -> None:
+def test_where_devices_alternate_sums_wait_for_every_tower_so_that_none_counts_as_computing() -> None:
     found = built(cores=1, towers=3)
     assert marks(found, "parameter_server", "adds") == {3}
     assert marks(found, "ring", "adds") == {3}
