@@ -26,7 +26,6 @@ NUMBERS: dict[str, dict[str, float]] = {
         "FEWEST_SWEPT": 3,
     },
     "copies.sharing": {"CHANGED_SHARE": 0.06, "LEVEL_SHARE": 0.15, "BIDIRECTIONAL_SHARE": 0.75},
-    "findings.watched": {"MEAN_WEIGHT": 0.1, "MAX_GAP_S": 60.0, "XID_KINDS": 64},
     "launch.jobs.reduction.bench": {"REPEATS": 10, "WARM_UP": 3, "SILENCE_LIMIT_S": 120.0},
     "launch.spec.prepare": {
         "CPU_TIME_BUDGET_S": 45.0,
@@ -55,6 +54,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "runs.anomaly": {"THRESHOLD_PERCENT": 5.0, "CONFIDENCE": 0.99, "MARKS_RESOLUTION_S": 0.0005},
     "runs.input_verdict": {"NOISE": 0.05, "ENOUGH": 1.2, "MIN_STEPS": 10},
     "runs.median_bound": {"MAX_LAG": 50, "BIAS_ROUNDS": 3},
+    "values.history": {"BUSY_PERCENT": 50, "MEAN_WEIGHT": 0.1, "MAX_GAP_S": 60.0, "MAX_KINDS": 64},
     "runs.steadiness": {
         "LEVEL_SHARE": 0.05,
         "MIN_STEPS": 20,

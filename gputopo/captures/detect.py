@@ -114,7 +114,18 @@ def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Mach
     stackable = [one for one in formats() if isinstance(one, intake.Stackable)]
     found = intake.sections(text, stackable) if not text.lstrip().startswith("{") else [text]
     kinds = [(section, kind) for section in found if (kind := _format_of(section, but=but)) is not None]
-    return [kind.parse(section, origin=origin) for section, kind in kinds]
+    machines = [kind.parse(section, origin=origin) for section, kind in kinds]
+    _refuse_other_machines(machines, origin)
+    return machines
+
+
+def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
+    """Raise InputError if outputs of `nvidia-smi -q` in one text, XML or not, are of several machines."""
+    outputs = [machine for machine in machines if machine.source.startswith("nvidia-smi -q")]
+    if len(outputs) > 1:
+        from gputopo.captures.smi.machine import identity_of, refuse_others
+
+        refuse_others([identity_of(one, f"one of the outputs ({one.source})") for one in outputs], origin)
 
 
 def _format_of(text: str, *, but: Format | None = None) -> Format | None:

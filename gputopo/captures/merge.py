@@ -1,12 +1,15 @@
-"""Several captures of one machine become one Machine.
+"""Several captures of one machine become one Machine, in whatever order they are given.
 
-The first one given wins; what it lacks is filled from the later ones; where they disagree it is
-reported in `contradictions`. Readings that change from second to second (power draw, temperatures, clocks
-now, ...) come from the first that has them and are never called a contradiction. A value with a
-reservation in its source's `missing` ("only a part of the reasons is reported") yields to another's without.
+The most trusted capture wins; what it lacks is filled from the others; where they disagree it is reported in
+`contradictions`. What passes (power draw, clocks now, error counts, ...) is never a contradiction: captures
+that agree on it are one sample, others are samples of their own, and no sample is a mixture of two times. A
+value with a reservation in its source's `missing` ("only a part of the reasons is reported") yields to
+another's without.
 """
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -15,48 +18,157 @@ import msgspec
 from gputopo.captures.other_driver import without_gpus_of_other_drivers
 from gputopo.topology.matching import aligned, cuda_order, first_with_gpus
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.fact_path import FactPath, item, key_of, key_text, values_at, within
+from gputopo.values.fact_path import FactPath, at_gpu, item, key_of, key_text, values_at, within
 from gputopo.values.fields import field_at
-from gputopo.values.machine import Contradiction, Gpu, Hop, Machine
+from gputopo.values.machine import Contradiction, Gpu, Hop, Machine, Sample
+from gputopo.values.samples import OF_LOAD, PASSING, SETTINGS, at_samples, facts_of, same, seconds
 
-_EMPTY_IS_KNOWN = "throttle.reasons"  # empty: not throttled; other empty lists are lists of nothing known
+_REASONS = "throttle.reasons"  # empty: not throttled; other empty lists are lists of nothing known
 _ONE_READING = "throttle"  # its mask and its reasons are of the same time and report the same
 # NCCL leaves root ports and downstream ports out of its tree, has the minimum of device and slot, and writes
 # PHB for host bridges that it does not distinguish: any other source knows better.
 _VAGUE_SOURCE = "nccl xml"
 _VAGUE = frozenset({"root", "parent", "kind", "max_speed_gt_per_s", "max_width"})
+# Sources by how much they know of the GPUs and their numbers, by the start of their names; "": any other.
+_TRUST = (
+    "live",
+    "nvidia-smi -q",
+    "nvidia-smi",
+    "",
+    "markdown table",
+    "tensorflow log",
+    "bandwidthTest",
+    "nvbandwidth",
+    "p2pBandwidthLatencyTest",
+    _VAGUE_SOURCE,
+)
+_NUMBER = re.compile(r" \(\d+\)$")
+_MAX_NAMED = 4  # sources of one kind
+_MAX_SAID = 8  # sources of a contradiction
+_PART = "part of the reasons"
+_JOINED = ".nvlinks"  # `nvlink -s` has the speed of a link, `nvlink -e` its errors
+_MAX_GAP_S = 60.0  # Commands that are run one after the other, and are of one sample. Ours.
+_MAX_COMPARED = 64  # captures of which each is compared with each; more are a loop, each a sample. Ours.
 
 Reports = Sequence[tuple[str, Any]]  # a fact's value by source
+Facts = dict[tuple[int, str], Any]  # facts of one capture by GPU and path
 
 
 def merge(machines: Sequence[Machine]) -> Machine:
-    """Merge captures of one machine, the most trusted first. Equal ones count once; one alone is unchanged.
+    """Merge captures of one machine. Equal ones count once; one alone is unchanged.
 
     GPUs are matched by UUID or PCI address where both sides have it, else by index. Raises ValueError if
     there is no machine.
     """
-    distinct: list[Machine] = []
-    for machine in without_gpus_of_other_drivers(machines):
-        if machine not in distinct:
-            distinct.append(machine)
-    if not distinct:
+    if not machines:
         raise ValueError("there is no machine to merge")
-    return distinct[0] if len(distinct) == 1 else _Merge(distinct).machine()
+    given = {_content(machine): machine for machine in without_gpus_of_other_drivers(machines)}
+    if len(given) == 1:
+        return next(iter(given.values()))
+    parts = {_content(part): part for machine in given.values() for part in _taken_apart(machine)}
+    in_order = [parts[content] for content in sorted(parts, key=lambda one: _rank(parts[one], one))]
+    sources = sorted(given, key=lambda one: _rank(given[one], one))
+    return _Merge(
+        without_gpus_of_other_drivers(in_order), _joined_names(given[one].source for one in sources)
+    ).machine()
+
+
+def _content(machine: Machine) -> bytes:
+    return msgspec.json.encode(machine)
+
+
+def _taken_apart(machine: Machine) -> list[Machine]:
+    """Return a machine for each sample, named as the sample is; what is of no sample is in the first."""
+    if len(machine.samples) < 2:
+        return [machine]
+    first, *others = (
+        msgspec.structs.replace(one, source=_NUMBER.sub("", one.samples[0].source))
+        for one in at_samples(machine)
+    )
+    return [first, *(Machine(source=o.source, gpus=o.gpus, samples=o.samples) for o in others)]
+
+
+def _rank(machine: Machine, content: bytes) -> tuple[Any, ...]:
+    """Return the place of a capture: by trust, source and time, then the one with more content first."""
+    trust = max((len(start), place) for place, start in enumerate(_TRUST) if machine.source.startswith(start))
+    return trust[1], machine.source, _time(machine) or "", -len(content), content
+
+
+def _time(machine: Machine) -> str | None:
+    return machine.samples[0].time if machine.samples else None
 
 
 def _names(machines: Sequence[Machine]) -> list[str]:
     """Name each source, the second of one kind `nvidia-smi topo (2)`."""
+    seen: Counter[str] = Counter()
     names: list[str] = []
-    for position, machine in enumerate(machines):
-        same = sum(1 for earlier in machines[:position] if earlier.source == machine.source)
-        names.append(f"{machine.source} ({same + 1})" if same else machine.source)
+    for machine in machines:
+        seen[machine.source] += 1
+        number = seen[machine.source]
+        names.append(f"{machine.source} ({number})" if number > 1 else machine.source)
     return names
+
+
+def _joined_names(sources: Iterable[str]) -> str:
+    """Return the names of all sources, joined by " + "; those of one kind are counted where they are many."""
+    counts = Counter(_NUMBER.sub("", name) for source in sources for name in source.split(" + "))
+    names = []
+    for name, count in counts.items():
+        if count > _MAX_NAMED:
+            names.append(f"{name} (1 to {count})")
+        else:
+            names += [f"{name} ({number})" if number > 1 else name for number in range(1, count + 1)]
+    return " + ".join(names)
+
+
+def _sample_facts(machine: Machine) -> Facts:
+    """Return the facts of a capture by which its sample is known from others."""
+    found: Facts = {}
+    for gpu in machine.gpus:
+        for path, value in facts_of(gpu).items():
+            if path == _REASONS and at_gpu(gpu.index, path) in machine.missing:
+                found[gpu.index, _PART] = value
+            elif path in PASSING or path in SETTINGS:
+                found[gpu.index, path] = value
+    return found
+
+
+def _disagree(one: Facts, other: Facts) -> bool:
+    """Return whether two captures have different values of a fact."""
+    if any(not same(key[1], one[key], other[key]) for key in one.keys() & other.keys() if key[1] != _PART):
+        return True
+    return _is_beyond(one, other) or _is_beyond(other, one)
+
+
+def _is_beyond(part: Facts, whole: Facts) -> bool:
+    """Return whether a part of the throttle reasons has one that the whole list of another capture lacks."""
+    return any(
+        not set(reasons) <= set(whole[index, _REASONS])
+        for (index, path), reasons in part.items()
+        if path == _PART and (index, _REASONS) in whole
+    )
+
+
+def _without_settings(sample: Sample, lasting: Mapping[int, Mapping[str, Any]]) -> Sample:
+    """Return a sample without the settings that are those of the machine."""
+    return msgspec.structs.replace(
+        sample,
+        gpus=tuple(
+            {
+                path: value
+                for path, value in facts.items()
+                if path not in SETTINGS or not same(path, value, lasting[facts["index"]].get(path, value))
+            }
+            for facts in sample.gpus
+        ),
+    )
 
 
 class _Merge:
     """One merging: the captures, renumbered as the first one is, and the contradictions found."""
 
-    def __init__(self, machines: Sequence[Machine]) -> None:
+    def __init__(self, machines: Sequence[Machine], source: str) -> None:
+        self.source = source
         self.names = _names(machines)
         self.found: dict[str, dict[str, str]] = {}
         self.machines: list[Machine] = []
@@ -75,39 +187,108 @@ class _Merge:
             name: frozenset(fact for fact in machine.missing if _is_filled(machine, fact))
             for name, machine in zip(self.names, self.machines, strict=True)
         }
+        self.sample: Collection[str] = self.names  # the captures of the sample whose facts are taken
 
     def machine(self) -> Machine:
-        """Return the merged machine."""
+        """Return the merged machine. What passes in it is of its last sample by time, else of its first."""
+        groups = self._groups()
+        samples = [self._sample(group) for group in groups]
+        if samples:
+            last = max(
+                range(len(samples)), key=lambda n: (samples[n].time or "", -self._doubts(groups[n]), -n)
+            )
+            self.sample = frozenset(self.names[place] for place in groups[last])
+        merged = self._merged()
+        if len(samples) > 1:
+            lasting = {gpu.index: facts_of(gpu) for gpu in merged.gpus}
+            samples = [
+                _without_settings(one, lasting) for one in sorted(samples, key=lambda one: one.time or "")
+            ]
+        else:
+            samples = [Sample(source=one.source, time=one.time) for one in samples if one.time is not None]
+        return msgspec.structs.replace(merged, samples=tuple(samples))
+
+    def _merged(self) -> Machine:
         sections = ("host", "driver", "gpus", "links", "nics", "pci")
         facts = {
-            section: self._fact(
-                section, [(n, getattr(m, section)) for n, m in zip(self.names, self.machines, strict=True)]
-            )
+            section: self._fact(section, [(name, getattr(one, section)) for name, one in self._captures()])
             for section in sections
         }
         merged = Machine(
-            source=" + ".join(self.names),
+            source=self.source,
             **facts,
             bandwidth=_bandwidth([m.bandwidth for m in self.machines if m.bandwidth is not None]),
             unread=tuple(dict.fromkeys(unread for m in self.machines for unread in m.unread)),
+            gaps=tuple(dict.fromkeys(gap for m in self.machines for gap in m.gaps)),
         )
-        earlier = [c for m in self.machines for c in m.contradictions]
-        new = [Contradiction(fact=fact, said=said) for fact, said in self.found.items()]
+        earlier = {c.fact: c for m in self.machines for c in m.contradictions}
+        new = {fact: Contradiction(fact=fact, said=_in_short(said)) for fact, said in self.found.items()}
         return msgspec.structs.replace(
-            merged,
-            missing=self._missing(merged),
-            contradictions=(*earlier, *(c for c in new if c not in earlier)),
+            merged, missing=self._missing(merged), contradictions=tuple((earlier | new).values())
+        )
+
+    def _groups(self) -> list[list[int]]:
+        """Return the captures of each sample, by place: those that disagree with the same others.
+
+        A capture that has no fact of the load and disagrees with none (states of NVLinks) is in each sample.
+        """
+        facts = [_sample_facts(machine) for machine in self.machines]
+        times = [seconds(_time(machine)) for machine in self.machines]
+        places = [place for place, known in enumerate(facts) if known]
+        if len(places) > _MAX_COMPARED:
+            return [[place] for place in places]
+
+        def others(one: int) -> frozenset[int]:
+            return frozenset(
+                place
+                for place in places
+                if abs((times[one] or 0.0) - (times[place] or times[one] or 0.0)) > _MAX_GAP_S
+                or _disagree(facts[one], facts[place])
+            )
+
+        groups: dict[frozenset[int], list[int]] = {}
+        everywhere: list[int] = []
+        for place in places:
+            differing = others(place)
+            of_load = any(path in OF_LOAD for _, path in facts[place])
+            (groups.setdefault(differing, []) if of_load or differing else everywhere).append(place)
+        return [
+            sorted([*group, *everywhere]) for group in groups.values() or ([everywhere] if everywhere else [])
+        ]
+
+    def _sample(self, group: Sequence[int]) -> Sample:
+        """Return the sample of these captures, with all settings of theirs."""
+        self.sample = frozenset(self.names[place] for place in group)
+        gpus = self._fact("gpus", [(self.names[place], self.machines[place].gpus) for place in group])
+        times = [time for place in group if (time := _time(self.machines[place])) is not None]
+        return Sample(
+            source=" + ".join(self.names[place] for place in group),
+            time=max(times, default=None),
+            gpus=tuple(
+                {"index": gpu.index}
+                | {
+                    path: value
+                    for path, value in facts_of(gpu).items()
+                    if path in PASSING or path in SETTINGS
+                }
+                for gpu in gpus
+            ),
         )
 
     def _fact(self, path: str, reports: Reports) -> Any:
         """Return the first known value of a fact; note where a later one differs."""
         field = field_at(Machine, path)
+        passes = field.stability in ("state", "volatile") or field.counter
+        if passes and path.startswith("gpus["):
+            of_sample = [one for one in reports if one[0] in self.sample]
+            if not of_sample:
+                return type(reports[0][1])() if isinstance(reports[0][1], msgspec.Struct) else field.default
+            reports = of_sample
         known = [(name, value) for name, value in reports if field.is_known(value)]
         if not known:
             return reports[0][1]
         first = known[0][1]
-        may_differ = field.stability in ("state", "volatile")
-        if any(_is_list(value) for _, value in known) and not may_differ:
+        if any(_is_list(value) for _, value in known) and (not passes or path.endswith(_JOINED)):
             return self._each(path, known)
         if path.endswith(f".{_ONE_READING}"):
             reported = [one for one in known if one[1] != type(one[1])()] or known
@@ -123,7 +304,9 @@ class _Merge:
             return {k: self._fact(within(path, k), [(n, v[k]) for n, v in known if k in v]) for k in keys}
         exact = [one for one in known if not self._is_vague(*one, path)] or known
         first = exact[0][1]
-        if not may_differ and not all(field.same(first, value) for _, value in exact[1:]):
+        if field.counter and isinstance(first, int):
+            return max(value for _, value in exact)
+        if not passes and not all(field.same(first, value) for _, value in exact[1:]):
             self.found[path] = {name: _shown(value) for name, value in exact}
         return first
 
@@ -137,17 +320,28 @@ class _Merge:
 
     def _missing(self, merged: Machine) -> dict[str, str]:
         reasons: dict[str, str] = {}
-        for machine in self.machines:
+        for _, machine in sorted(self._captures(), key=lambda one: one[0] not in self.sample):
             for fact, reason in machine.missing.items():
                 if fact not in reasons and (not _is_filled(merged, fact) or self._only_with_reserve(fact)):
                     reasons[fact] = reason
         return reasons
 
     def _only_with_reserve(self, fact: str) -> bool:
-        """Return whether every source that has a fact has a reservation about it."""
-        captures = zip(self.names, self.machines, strict=True)
-        sources = [name for name, machine in captures if _is_filled(machine, fact)]
+        """Return whether every source that has a fact, of the sample if it passes, has a reservation."""
+        passes = FactPath.parse(fact).fact in PASSING
+        sources = [
+            name
+            for name, machine in self._captures()
+            if _is_filled(machine, fact) and (name in self.sample or not passes)
+        ]
         return bool(sources) and all(fact in self.reserved[name] for name in sources)
+
+    def _doubts(self, group: Sequence[int]) -> int:
+        """Return how many facts of a sample have a reservation."""
+        return sum(len(self.reserved[self.names[place]]) for place in group)
+
+    def _captures(self) -> Iterable[tuple[str, Machine]]:
+        return zip(self.names, self.machines, strict=True)
 
     def _is_vague(self, source: str, value: Any, path: str) -> bool:
         if path in self.reserved[source]:
@@ -156,6 +350,14 @@ class _Merge:
             return False
         at = FactPath.parse(path)
         return value is Hop.PHB or (at.group == "pci" and at.fact in _VAGUE)
+
+
+def _in_short(said: Mapping[str, str]) -> dict[str, str]:
+    """Return what sources say; of many only the first with each value."""
+    if len(said) <= _MAX_SAID:
+        return dict(said)
+    firsts = {words: name for name, words in reversed([*said.items()])}
+    return {name: words for name, words in said.items() if firsts[words] == name}
 
 
 def _is_list(value: Any) -> bool:
@@ -202,4 +404,4 @@ def _is_known(path: str, value: Any) -> bool:
         return not value.lost
     if isinstance(value, msgspec.Struct) and not any(f.required for f in msgspec.structs.fields(value)):
         return bool(value != type(value)())
-    return field_at(Machine, path).is_known(value) and (value != () or path.endswith(_EMPTY_IS_KNOWN))
+    return field_at(Machine, path).is_known(value) and (value != () or path.endswith(_REASONS))

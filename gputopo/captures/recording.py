@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.captures import places
-from gputopo.values import schema
+from gputopo.values import samples, schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine
@@ -85,6 +85,11 @@ def _check(machine: Machine, origin: str) -> None:
         if (link.a, link.b) in seen:
             raise InputError(f"{origin} has the link {link.a}-{link.b} twice", _HINT)
         seen.add((link.a, link.b))
+    for facts in (facts for sample in machine.samples for facts in sample.gpus):
+        try:
+            samples.gpu_with(facts["index"], facts)
+        except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+            raise InputError(f"{origin} has a sample with facts that no GPU has: {error}", _HINT) from error
     if machine.bandwidth is not None:
         _check_bandwidth(machine.bandwidth, set(indices), origin)
 

@@ -14,7 +14,7 @@ from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.events import MachineSample
 
 if TYPE_CHECKING:
-    from gputopo.findings.watched import History
+    from gputopo.values.history import History
     from gputopo.values.machine import Machine
 
 SAMPLE_SCHEMA = "gputopo.moment/1"
@@ -42,7 +42,8 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
     Raises HardwareError where there is nothing to watch.
     """
     from gputopo.cli.source import machine_from
-    from gputopo.findings import watched as watching
+    from gputopo.findings.watched import find_watched
+    from gputopo.values.history import History
 
     machine = machine_from(())
     _require_gpus(machine)
@@ -53,14 +54,14 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
         to_stderr(
             f"gputopo: one reading: the next would come after {every:g} s, and --duration is {duration:g} s\n"
         )
-    history = watching.History()
+    history = History()
     try:
         with Watcher([gpu.index for gpu in machine.gpus]) as watcher:
             watch_source(machine, watcher, history, shape, ticks(every, duration), every)
             reason = watcher.xid_reason
     except NotReadError as error:
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
-    found = watching.find_watched(machine, history)
+    found = find_watched(machine, history)
     _print_findings(found, shape, reason)
     return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
 

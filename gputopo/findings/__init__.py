@@ -1,8 +1,8 @@
 """What is wrong with a machine, or unknown: rules, checks that make findings of them, and their catalogue.
 
-A new rule: a `Rule` and a check in the module of its theme, the check in `CHECKS` (over a Machine),
-`measured.COPY_CHECKS` (over its measured copies) or `watched.WATCH_CHECKS` (over its samples in time). A fact
-that is None makes no finding: neither a fault nor a pass.
+A new rule: a `Rule` and a check in the module of its theme, the check in `CHECKS` (over a Machine at one
+sample), `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCH_CHECKS` (over what was counted in
+time). A fact that is None makes no finding: neither a fault nor a pass.
 """
 
 from gputopo.findings import (
@@ -13,6 +13,7 @@ from gputopo.findings import (
     nvlink,
     pcie,
     peer_access,
+    rising,
     sources,
     throttling,
 )
@@ -28,6 +29,7 @@ from gputopo.findings.rule import (
     worst_first,
 )
 from gputopo.values.machine import Machine
+from gputopo.values.samples import at_samples, max_counters
 
 __all__ = [
     "CHECKS",
@@ -42,6 +44,7 @@ __all__ = [
     "driver_broken",
     "find",
     "find_bandwidth",
+    "find_read",
     "reaches",
 ]
 
@@ -81,6 +84,7 @@ CHECKS = (
     configuration.mixed_models,
     configuration.mixed_memory,
     configuration.no_expectation,
+    sources.gaps,
     sources.contradictions,
     sources.hidden_topology,
     sources.unknown_topology,
@@ -97,8 +101,14 @@ def find(machine: Machine) -> tuple[Finding, ...]:
     """
     measured = find_bandwidth(machine)
     known = {(finding.id, finding.subject) for finding in measured}
-    read = [finding for check in CHECKS for finding in check(machine)]
-    return worst_first([*(one for one in read if (one.id, one.subject) not in known), *measured])
+    read = [one for one in find_read(machine) if (one.id, one.subject) not in known]
+    return worst_first([*read, *measured])
+
+
+def find_read(machine: Machine) -> list[Finding]:
+    """Return the findings from readings, over all samples of the machine; counters by their maximum."""
+    samples = at_samples(machine, max_counters(machine))
+    return [finding for check in CHECKS for finding in check.over(samples)] + rising.rising(machine)
 
 
 def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
@@ -127,7 +137,7 @@ def catalogue() -> tuple[Rule, ...]:
 
     rules = {
         rule.id: rule
-        for checks in (CHECKS, COPY_CHECKS, WATCH_CHECKS)
+        for checks in (CHECKS, (rising.rising,), COPY_CHECKS, WATCH_CHECKS)
         for one in checks
         for rule in one.rules
     }

@@ -2,6 +2,7 @@
 
 from gputopo.findings.rule import Threshold
 from gputopo.reference.clock_events import IDLE, reasons_of
+from gputopo.values import history
 from gputopo.values.machine import Gpu
 
 # CUDA runs GeForce GPUs in P2, and from P3 on clocks are lowered to save power (NVML API, nvmlPstates_t: P0
@@ -10,7 +11,7 @@ LOAD_STATES = ("P0", "P1", "P2")
 
 BUSY_PERCENT = Threshold(
     "utilization under load",
-    50,
+    history.BUSY_PERCENT,
     "%",
     "A GPU that computes less than half of the time may lower its clocks between kernels. Ours",
 )

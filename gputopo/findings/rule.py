@@ -140,6 +140,14 @@ class Check(Generic[P]):
         """Return the findings for a machine: one for all GPUs that have the same fault."""
         return _findings(self.function(machine, *args, **kwargs), machine)
 
+    def over(self, samples: Sequence[Machine], *args: P.args, **kwargs: P.kwargs) -> list[Finding]:
+        """Return the findings for a machine at its samples: a fault in one is a fault.
+
+        Of the faults of one rule on one subject the worst stand, with the number of samples that have any.
+        """
+        found = [list(self.function(machine, *args, **kwargs)) for machine in samples]
+        return _findings(found[0] if len(found) == 1 else _of_samples(found), samples[0])
+
 
 def check(
     *rules: Rule,
@@ -206,6 +214,34 @@ def _findings(found: Iterable[Fault | Finding], machine: Machine) -> list[Findin
         for group in groups
         for finding in ([group] if isinstance(group, Finding) else map(_joined, _split(group, gpus)))
     ]
+
+
+def _of_samples(found: Sequence[Sequence[Fault | Finding]]) -> Iterator[Fault | Finding]:
+    """Join what was found in several samples by rule, subject and part."""
+    by_key: dict[tuple[object, ...], list[list[Fault | Finding]]] = {}
+    for sample in found:
+        mine: dict[tuple[object, ...], list[Fault | Finding]] = {}
+        for one in sample:
+            mine.setdefault(_key(one), []).append(one)
+        for key, faults in mine.items():
+            by_key.setdefault(key, []).append(faults)
+    for each in by_key.values():
+        worst = max(
+            each, key=lambda faults: (max(SEVERITIES.index(one.severity) for one in faults), len(faults))
+        )
+        for one in worst:
+            yield one if len(each) == len(found) else _in_some(one, len(each), len(found))
+
+
+def _key(one: Fault | Finding) -> tuple[object, ...]:
+    return (one.rule.id, one.gpu.index, one.part) if isinstance(one, Fault) else (one.id, one.subject)
+
+
+def _in_some(one: Fault | Finding, samples: int, of: int) -> Fault | Finding:
+    says = f"{one.says}, in {samples} of {of} samples"
+    return msgspec.structs.replace(
+        one, says=says, evidence={**one.evidence, "samples": samples, "of_samples": of}
+    )
 
 
 def _split(faults: list[Fault], gpus: int) -> list[list[Fault]]:

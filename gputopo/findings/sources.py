@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from gputopo.findings.rule import Finding, Rule, Threshold, check, present
+import msgspec
+
+from gputopo.findings.rule import MAX_MESSAGES, Finding, Rule, Threshold, check, present
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
 from gputopo.values.fact_path import FactPath, fact_in_words
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Hop, Machine
+from gputopo.values.machine import Gap, Hop, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 TOPOLOGY_CONTRADICTION = Rule(
@@ -63,6 +65,29 @@ UNREAD = Rule(
     remedy="Look for facts that matter in these lines, and report them with the capture.",
     severities=("info",),
 )
+
+
+INCOMPLETE = Rule(
+    "capture.incomplete",
+    title="a part of a capture is missing",
+    remedy="Capture again, and copy all lines: what is missing was not checked.",
+)
+
+
+@check(INCOMPLETE)
+def gaps(machine: Machine) -> Iterator[Finding]:
+    """Report the parts of each capture that are missing."""
+    by_source: dict[str, list[Gap]] = {}
+    for gap in machine.gaps:
+        by_source.setdefault(gap.source, []).append(gap)
+    for source, missing in by_source.items():
+        words = "; ".join([gap.text for gap in missing[:MAX_MESSAGES]])
+        more = f"; and {len(missing) - MAX_MESSAGES} more" if missing[MAX_MESSAGES:] else ""
+        yield INCOMPLETE.finding(
+            MACHINE,
+            f"{source} is incomplete: {words}{more}",
+            {"source": source, "gaps": [msgspec.to_builtins(gap) for gap in missing]},
+        )
 
 
 @check(CONTRADICTION, TOPOLOGY_CONTRADICTION)

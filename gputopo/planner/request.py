@@ -8,13 +8,14 @@ from typing import get_args
 
 import msgspec
 
-from gputopo.findings import CHECKS, Finding
+from gputopo.findings import Finding, find_read
 from gputopo.findings.configuration import GPU_BUSY
 from gputopo.reference.kernel_drivers import gpus_of_other_drivers
 from gputopo.values import all_reduce
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.plan import Refusal, VariableUpdate
+from gputopo.values.samples import at_samples
 
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
 SPREAD = "gpu:spread"
@@ -89,7 +90,9 @@ def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[R
     """
     bound = gpus_of_other_drivers([machine])
     whys = {
-        gpu.index: _bound_to(bound.pop(gpu.pci_address or "", None)) or _unusable(gpu) for gpu in machine.gpus
+        each[0].index: _bound_to(bound.pop(each[0].pci_address or "", None))
+        or next(filter(None, map(_unusable, each)), None)
+        for each in zip(*(sample.gpus for sample in at_samples(machine)), strict=True)
     }
     whys |= dict.fromkeys(request.exclude, "excluded by --exclude")
     left_out = {index for index, why in whys.items() if why}
@@ -113,7 +116,7 @@ def troubles(machine: Machine) -> dict[int, tuple[Finding, ...]]:
     Such a GPU is chosen only where no equally good set is without it.
     """
     found: dict[int, list[Finding]] = {}
-    for finding in (finding for check in CHECKS for finding in check(machine)):
+    for finding in find_read(machine):
         busy = finding.id == GPU_BUSY.id and finding.severity == "warning"
         if finding.subject.kind == "gpus" and (busy or finding.severity == "error"):
             for index in finding.subject.gpus:

@@ -1,11 +1,11 @@
 """The host, the driver and the GPUs of a machine as tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gputopo.report.gpus import gpu_tables
 from gputopo.report.layout import INDENT, Line, labelled, line, plain, section
 from gputopo.report.units import counted, gib
-from gputopo.values.machine import Driver, Host, Machine, NumaNode
+from gputopo.values.machine import Driver, Host, Machine, NumaNode, Sample
 
 _DRIVER_WORDS = {
     "no_device": "no NVIDIA device on this machine",
@@ -32,7 +32,16 @@ def machine_view(machine: Machine, width: int) -> list[Line]:
 
 def about_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return the facts of the host and the driver, and the source, as rows of a label and words."""
-    return [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
+    rows = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
+    return [*rows, *_sample_rows(machine.samples)]
+
+
+def _sample_rows(samples: Sequence[Sample]) -> Iterator[tuple[str, str]]:
+    if len(samples) > 1:
+        times = [sample.time for sample in samples if sample.time is not None]
+        when = f", {plain(times[0])} to {plain(times[-1])}" if len(times) > 1 else ""
+        shown = "last" if times else "first"
+        yield "Samples", f"{len(samples)}{when}; values that change are of the {shown} one, findings of all"
 
 
 def _host_rows(host: Host) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.machine import Contradiction, Gpu, Machine
+from gputopo.values.machine import Contradiction, Gpu, GpuProcess, Machine, Sample
 
 LEFT_OUT = "[left out]"
 
@@ -94,6 +94,8 @@ def without_identities(machine: Machine) -> Machine:
         source=scrubbed(machine.source),
         driver=replace(machine.driver, detail=None if detail is None else scrubbed(detail)),
         gpus=tuple(_bare(gpu) for gpu in machine.gpus),
+        gaps=tuple(replace(gap, text=scrubbed(gap.text)) for gap in machine.gaps),
+        samples=tuple(_bare_sample(sample) for sample in machine.samples),
         nics=tuple(
             nic if nic.name is None else replace(nic, name=scrubbed(nic.name)) for nic in machine.nics
         ),
@@ -112,18 +114,26 @@ def without_identities(machine: Machine) -> Machine:
 
 
 def _bare(gpu: Gpu) -> Gpu:
-    replace = msgspec.structs.replace
-    if gpu.processes is None:
-        return replace(gpu, uuid=None)
-    processes = tuple(
-        replace(
-            process,
-            user=None,
-            name=None if process.name is None else program_name(process.name, process.user),
-        )
-        for process in gpu.processes
-    )
-    return replace(gpu, uuid=None, processes=processes)
+    processes = None if gpu.processes is None else tuple(map(_bare_process, gpu.processes))
+    return msgspec.structs.replace(gpu, uuid=None, processes=processes)
+
+
+def _bare_process(process: GpuProcess) -> GpuProcess:
+    name = None if process.name is None else program_name(process.name, process.user)
+    return msgspec.structs.replace(process, user=None, name=name)
+
+
+def _bare_sample(sample: Sample) -> Sample:
+    gpus = tuple(map(_bare_facts, sample.gpus))
+    return msgspec.structs.replace(sample, source=scrubbed(sample.source), gpus=gpus)
+
+
+def _bare_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    bare = {path: value for path, value in facts.items() if path != "uuid"}
+    if "processes" in bare:
+        processes = msgspec.convert(bare["processes"], tuple[GpuProcess, ...])
+        bare["processes"] = [msgspec.to_builtins(_bare_process(process)) for process in processes]
+    return bare
 
 
 def _scrubbed_values(one: Contradiction) -> dict[str, str]:

@@ -6,7 +6,7 @@ A fact that is absent is None, and `Machine.missing` holds the reason under the 
 
 import functools
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -43,6 +43,7 @@ __all__ = [
     "DriverStatus",
     "Ecc",
     "Fabric",
+    "Gap",
     "Gpu",
     "GpuProcess",
     "Hop",
@@ -59,6 +60,7 @@ __all__ = [
     "PowerW",
     "RemappedRows",
     "RetiredPages",
+    "Sample",
     "TemperatureC",
     "Throttle",
     "Unread",
@@ -304,8 +306,37 @@ class Unread(Value, frozen=True):
     text: str
 
 
+class Gap(Value, frozen=True):
+    """A part of a capture that is missing: what it should hold is unknown, and faults in it are too.
+
+    `attached`: how many GPUs the capture counts, `listed`: how many it shows, where these differ.
+    """
+
+    source: str
+    text: str
+    attached: int | None = None
+    listed: int | None = None
+
+
+class Sample(Value, frozen=True):
+    """The GPUs at one time. `time`: in ISO 8601, None where the source has none.
+
+    `gpus`: facts of each GPU by path, `{"index": 0, "power_w.draw": 27.6}`: those that pass (load, clocks,
+    link now, errors counted), and settings that were not those of the machine. Empty: as in `Machine.gpus`.
+    See gputopo.values.samples.
+    """
+
+    source: str
+    time: str | None = None
+    gpus: tuple[dict[str, Any], ...] = ()
+
+
 class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
-    """All that is known of one machine, and where it came from."""
+    """All that is known of one machine, and where it came from.
+
+    `samples`: in order of time, as far as it is known. Where there are several, `gpus` has what lasts and, of
+    what passes, the facts of one of them: the last by time, never a mixture.
+    """
 
     source: str  # live, recording, nvidia-smi topo, ...; several are joined by " + "
     host: Host = Host()
@@ -318,6 +349,8 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     missing: dict[str, str] = msgspec.field(default_factory=dict)
     contradictions: tuple[Contradiction, ...] = ()
     unread: tuple[Unread, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
     def link(self, a: int, b: int) -> Link | None:
         """Return the link between two GPUs by index, in either order, or None if it is not known."""

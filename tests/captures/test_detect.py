@@ -81,7 +81,7 @@ def test_several_captures_become_one_machine(tmp_path: Path) -> None:
         Machine(source="live", gpus=(Gpu(index=0, name="A"), Gpu(index=1, name="B")))
     )
     machine = detect.load([put(tmp_path, MATRIX, "a"), put(tmp_path, named, "b")])
-    assert machine.source == "nvidia-smi topo + live"
+    assert machine.source == "live + nvidia-smi topo"
     assert [gpu.name for gpu in machine.gpus] == ["A", "B"]
 
 

@@ -1,3 +1,4 @@
+import itertools
 from typing import Any
 
 import msgspec
@@ -7,12 +8,14 @@ from hypothesis import strategies as st
 
 from gputopo.captures import recording
 from gputopo.captures.merge import merge
+from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
     Contradiction,
     Driver,
+    Ecc,
     Gpu,
     Hop,
     Host,
@@ -21,11 +24,15 @@ from gputopo.values.machine import (
     MemoryMib,
     Nic,
     NumaNode,
+    NvLink,
     Pcie,
     PowerW,
     Throttle,
     Unread,
+    UtilizationPercent,
 )
+from gputopo.values.machine import Sample as GpuSample
+from gputopo.values.samples import PASSING, at_samples, facts_of
 
 
 def box(source: str, *gpus: Gpu, **rest: object) -> Machine:
@@ -57,29 +64,133 @@ def test_merging_a_machine_with_itself_changes_nothing(machine: Machine) -> None
 
 
 @given(machines(), machines())
-def test_the_first_wins_and_the_second_fills(first: Machine, second: Machine) -> None:
+def test_a_fact_is_of_one_source_or_the_other_and_a_difference_is_reported(
+    first: Machine, second: Machine
+) -> None:
     merged = merge([first, second])
     assert merge([merged, merged]) == merged
-    for gpu in first.gpus:
-        got = merged.gpus[gpu.index]
-        other = second.gpus[gpu.index] if gpu.index < len(second.gpus) else Gpu(index=gpu.index)
-        assert got.name == (gpu.name or other.name)
-        assert got.numa_node == (gpu.numa_node if gpu.numa_node is not None else other.numa_node)
-        assert got.pcie.width_max == (gpu.pcie.width_max or other.pcie.width_max)
-        differs = None not in (gpu.name, other.name) and gpu.name != other.name
-        assert differs == any(c.fact == f"gpus[{gpu.index}].name" for c in merged.contradictions)
-    assert len(merged.gpus) == len(first.gpus)
+    for gpu in merged.gpus:
+        both = [one.gpus[gpu.index] for one in (first, second) if gpu.index < len(one.gpus)]
+        for fact in ("name", "numa_node"):
+            said = [getattr(one, fact) for one in both if getattr(one, fact) is not None]
+            assert getattr(gpu, fact) in (said or [None])
+            differs = any(c.fact == f"gpus[{gpu.index}].{fact}" for c in merged.contradictions)
+            assert differs == (len(set(said)) > 1)
     counted = any(c.fact == "gpus" for c in merged.contradictions)
     assert counted == (len(first.gpus) != len(second.gpus))
 
 
+@given(st.lists(machines(), min_size=2, max_size=4))
+def test_the_order_of_captures_changes_nothing(captures: list[Machine]) -> None:
+    merged = merge(captures)
+    for order in itertools.permutations(captures):
+        assert merge(order) == merged
+
+
+@st.composite
+def readings(draw: st.DrawFn) -> Machine:
+    """A capture of two GPUs with some of what passes, perhaps with its time."""
+    gpus = tuple(
+        Gpu(
+            index=index,
+            name="A100",
+            power_w=PowerW(draw=draw(st.none() | st.sampled_from([30.0, 300.0]))),
+            pstate=draw(st.none() | st.sampled_from(["P0", "P8"])),
+            utilization_percent=UtilizationPercent(gpu=draw(st.none() | st.sampled_from([0, 99]))),
+            ecc=Ecc(uncorrected_volatile=draw(st.none() | st.integers(0, 2))),
+            persistence_mode=draw(st.none() | st.booleans()),
+        )
+        for index in range(2)
+    )
+    time = draw(
+        st.none() | st.sampled_from(["2026-11-23T10:00:00", "2026-11-23T10:00:30", "2026-11-23T12:00:00"])
+    )
+    source = draw(st.sampled_from(["nvidia-smi -q", "nvidia-smi --query-gpu", "nvidia-smi -q -x"]))
+    return Machine(
+        source=source, gpus=gpus, samples=() if time is None else (GpuSample(source=source, time=time),)
+    )
+
+
+@given(st.lists(readings(), min_size=2, max_size=4), st.data())
+def test_merging_a_part_first_changes_no_sample(captures: list[Machine], data: st.DataObject) -> None:
+    merged = merge(captures)
+    for order in itertools.permutations(captures):
+        assert merge(order) == merged
+    assert schema.decode(schema.encode(merged), Machine, origin="x") == merged
+
+
+@given(st.lists(readings(), min_size=1, max_size=4))
+def test_no_sample_is_a_mixture(captures: list[Machine]) -> None:
+    for sample in at_samples(merge(captures)):
+        parts = [capture for capture in captures if _is_part(capture, sample)]
+        for index, gpu in enumerate(sample.gpus):
+            for path, value in facts_of(gpu).items():
+                if path in PASSING:
+                    assert any(facts_of(part.gpus[index]).get(path) == value for part in parts)
+
+
+def test_a_capture_that_fits_an_idle_and_a_busy_one_is_of_neither() -> None:
+    idle, busy = (box(name, Gpu(index=0, power_w=PowerW(draw=w))) for name, w in (("a", 30.0), ("b", 300.0)))
+    clocks = box("c", Gpu(index=0, clocks_mhz=ClocksMhz(sm=ClockMhz(now=1980))))
+    samples = at_samples(merge([idle, busy, clocks]))
+    assert [(one.gpus[0].power_w.draw, one.gpus[0].clocks_mhz.sm.now) for one in samples] == [
+        (30.0, None),
+        (300.0, None),
+        (None, 1980),
+    ]
+    assert merge([idle, clocks]).samples == ()
+
+
+def test_the_last_sample_by_time_is_shown() -> None:
+    def at(time: str, watts: float) -> Machine:
+        gpu = Gpu(index=0, power_w=PowerW(draw=watts))
+        return box("a", gpu, samples=(GpuSample(source="a", time=time),))
+
+    merged = merge([at("2026-11-23T10:00:00", 30.0), at("2026-11-23T09:00:00", 300.0)])
+    assert merged.gpus[0].power_w.draw == 30.0
+    assert [sample.time for sample in merged.samples] == ["2026-11-23T09:00:00", "2026-11-23T10:00:00"]
+    assert [sample.gpus[0]["power_w.draw"] for sample in merged.samples] == [300.0, 30.0]
+
+
+def test_a_setting_that_was_another_one_is_of_its_sample_and_a_contradiction() -> None:
+    on, off = (box(str(mode), Gpu(index=0, persistence_mode=mode)) for mode in (True, False))
+    merged = merge([on, off])
+    assert len(merged.contradictions) == 1
+    assert {one.gpus[0].persistence_mode for one in at_samples(merged)} == {True, False}
+
+
+def test_states_of_nvlinks_are_in_every_sample() -> None:
+    idle, busy = (box(name, Gpu(index=0, power_w=PowerW(draw=w))) for name, w in (("a", 30.0), ("b", 300.0)))
+    links = box("nvidia-smi nvlink", Gpu(index=0, nvlinks=(NvLink(link=0, active=False),)))
+    merged = merge([idle, busy, links])
+    assert len(merged.samples) == 2
+    assert all(one.gpus[0].nvlinks == (NvLink(link=0, active=False),) for one in at_samples(merged))
+
+
+def _is_part(capture: Machine, sample: Machine) -> bool:
+    pairs = zip(capture.gpus, sample.gpus, strict=True)
+    return all(
+        facts_of(gpu).get(path, value) == value
+        for mine, gpu in pairs
+        for path, value in facts_of(mine).items()
+    )
+
+
+@given(st.lists(readings(), min_size=1, max_size=4))
+def test_every_reading_is_in_a_sample(captures: list[Machine]) -> None:
+    samples = at_samples(merge(captures))
+    for capture in captures:
+        assert any(_is_part(capture, sample) for sample in samples)
+
+
 @given(machines(), machines(), machines())
-def test_merging_never_loses_what_the_first_reported(first: Machine, second: Machine, third: Machine) -> None:
+def test_merging_never_loses_a_link(first: Machine, second: Machine, third: Machine) -> None:
     merged = merge([first, second, third])
-    for link in first.links:
+    for link in (link for one in (first, second, third) for link in one.links):
         got = merged.link(link.a, link.b)
-        assert got is not None
-        assert link.hop in (None, got.hop)
+        known = {gpu.index for gpu in merged.gpus}
+        assert got is not None or not {link.a, link.b} <= known
+        assert got is None or link.hop is None or got.hop is not None
 
 
 def test_a_contradiction_names_the_fact_and_what_each_source_reported() -> None:
@@ -205,7 +316,7 @@ def test_readings_that_change_from_second_to_second_do_not_contradict() -> None:
         )
 
     merged = merge([box("a", at(50.0, 300, 0)), box("b", at(290.0, 1900, 2))])
-    assert merged.gpus[0] == at(50.0, 300, 0)
+    assert [one.gpus[0] for one in at_samples(merged)] == [at(50.0, 300, 0), at(290.0, 1900, 2)]
     assert merged.contradictions == ()
 
 
@@ -261,7 +372,7 @@ def test_bundled_facts_complete_a_matrix_of_the_same_box() -> None:
     assert (merged.gpus, merged.links) == (full.gpus, full.links)
     assert merged.contradictions == ()
     assert "gpus[*].name" not in merged.missing
-    assert merged.missing["gpus[*].memory_mib"] == "not reported"
+    assert merged.missing["gpus[*].memory_mib"] in ("not reported", "not in the source")
 
 
 PART = "only a part of the reasons is reported"
@@ -292,8 +403,8 @@ def test_what_is_reported_of_a_part_only_yields_to_the_whole(reasons: tuple[str,
 
 def test_mask_and_reasons_are_of_one_reading() -> None:
     calm, capped = held_down("a", "gpu_idle"), held_down("b", "sw_power_cap", mask=4)
-    assert merge([calm, capped]).gpus[0].throttle == calm.gpus[0].throttle
-    assert merge([capped, calm]).gpus[0].throttle == capped.gpus[0].throttle
+    seen = [one.gpus[0].throttle for one in at_samples(merge([calm, capped]))]
+    assert sorted(seen, key=str) == sorted([calm.gpus[0].throttle, capped.gpus[0].throttle], key=str)
 
 
 def test_a_fact_that_sources_show_together_is_not_missing() -> None:

@@ -103,8 +103,8 @@ def test_tools_that_list_differently_many_network_cards_do_not_contradict_one_an
     assert merge.merge([read("topo"), detect.read_text(more, origin="x")]).contradictions == ()
     one = read("topo")
     two = msgspec.structs.replace(one, nics=(*one.nics, Nic(index=1, name="mlx5_1")))
-    assert [found.said for found in merge.merge([one, two]).contradictions] == [
-        {"nvidia-smi topo": "1 NIC", "nvidia-smi topo (2)": "2 NICs"}
+    assert [set(found.said.values()) for found in merge.merge([one, two]).contradictions] == [
+        {"1 NIC", "2 NICs"}
     ]
 
 

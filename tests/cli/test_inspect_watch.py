@@ -9,8 +9,8 @@ import pytest
 
 from gputopo.cli.inspect import default_interval
 from gputopo.cli.watch import Watched, ticks, watch_source
-from gputopo.findings.watched import History
 from gputopo.values.events import GpuSample, MachineSample, Xid
+from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine
 from tests.cli.conftest import Call
 from tests.kit import commands

@@ -26,6 +26,7 @@ from gputopo.values.machine import (
     PowerW,
     RemappedRows,
     RetiredPages,
+    Sample,
     TemperatureC,
     Throttle,
     UtilizationPercent,
@@ -139,6 +140,18 @@ def _tree(count: int) -> tuple[PciNode, ...]:
             )
         )
     return tuple(nodes)
+
+
+TIMES = [f"2026-11-23T10:{minute:02}:00" for minute in range(60)]
+
+
+def at_times(*counted: dict[str, Any], times: list[str] | None = None) -> Machine:
+    """A sound machine at several times, at which GPU 1 had counted these errors."""
+    samples = tuple(
+        Sample(source="a test", time=time, gpus=({"index": 0}, {"index": 1, **facts}))
+        for time, facts in zip(TIMES if times is None else times, counted, strict=False)
+    )
+    return msgspec.structs.replace(sound(2), samples=samples)
 
 
 def gpu(index: int, **parts: Any) -> Change:

@@ -4,7 +4,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.values.machine import Contradiction, GpuProcess, Hop, Machine, NumaNode, NvLink, PciNode, Unread
+from gputopo.values.machine import (
+    Contradiction,
+    Gap,
+    GpuProcess,
+    Hop,
+    Machine,
+    NumaNode,
+    NvLink,
+    PciNode,
+    Unread,
+)
 from tests.findings.boxes import (
     ROOT,
     UP,
@@ -191,6 +201,10 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "container": (all_of(host(container="docker"), doubted(pci=())), {"topology.hidden"}),
     "SYS within a node": (pair(0, 1, hop=Hop.SYS), {"topology.doubtful"}),
     "CPUs of a job": (gpu(1, cpu_affinity="4,9"), {"numa.affinity_cut"}),
+    "gap": (
+        doubted(gaps=(Gap(source="a", text="8 GPUs are attached and 7 are listed", attached=8, listed=7),)),
+        {"capture.incomplete"},
+    ),
     "contradiction": (
         doubted(contradictions=(Contradiction(fact="gpus[1].name", said={"a": "x", "b": "y"}),)),
         {"machine.contradiction"},

@@ -39,6 +39,7 @@ THRESHOLDS = {
     ("numa.affinity_cut", "scattered CPUs"): 6,
     ("nvlink.down", "GPUs that are all connected by NVLink"): 3,
     ("nvlink.errors", "NVLink CRC errors"): 100,
+    ("errors.rising", "packet replays in a minute"): 8,
     ("nvlink.errors", "NVLink packet replays"): 100,
     ("p2p.direct_slower_than_staged", "direct copies slower than staged ones"): 0.03,
     ("p2p.direct_slower_than_staged", "rounding of printed rates"): 0.01,

@@ -1,14 +1,16 @@
 import sys
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.findings.driver import XIDS, xid_case
 from gputopo.findings.throttling import THROTTLE
-from gputopo.findings.watched import History, find_watched
+from gputopo.findings.watched import find_watched
 from gputopo.reference.clock_events import BITS
 from gputopo.values.events import GpuSample, MachineSample, Xid
+from gputopo.values.history import History
 from tests.findings.boxes import IDS, every_gpu, gpu, sound
 from tests.findings.watched import IDLE, WORKING, found, samples, watched
 
@@ -165,7 +167,9 @@ def test_a_long_watch_needs_no_more_memory_than_a_short_one() -> None:
         changing = [samples(pcie_gen=1 + number % 3, throttle_mask=number % 8) for number in range(100)]
         history = watched(changing * (count // 100))
         seen = history.gpus[1]
-        return sum(sys.getsizeof(value) for value in vars(seen).values()) + sys.getsizeof(history.xids)
+        return sum(sys.getsizeof(value) for value in msgspec.structs.astuple(seen)) + sys.getsizeof(
+            history.xids
+        )
 
     assert size(4000) <= size(200) + 200  # numbers grow by some bytes, nothing by the sample
 

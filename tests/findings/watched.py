@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gputopo.findings import Finding
-from gputopo.findings.watched import History, find_watched
+from gputopo.findings.watched import find_watched
 from gputopo.values.events import GpuSample, MachineSample, Xid
+from gputopo.values.history import History
 from gputopo.values.machine import Machine
 from tests.findings.boxes import sound
 

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
 from gputopo.captures.smi import table, values
 from gputopo.captures.smi.gpu import ReportedGpu
 from gputopo.captures.smi.names import Named
+from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_gpu, within
-from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
+from gputopo.values.machine import Contradiction, Driver, Gap, Gpu, Machine, Sample, Unread
 
 _NOT_IN_CAPTURE = "not in the capture"
 _NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_hop", "pcie.aer")
@@ -19,6 +21,56 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
 def unread(source: str, line: int, text: str) -> Unread:
     """Return a line that was not understood, shortened, with no UUID in it."""
     return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_MAX_SHOWN])
+
+
+class Identity(NamedTuple):
+    """What tells the machine of one output from that of another in the same file; None or empty: unknown."""
+
+    where: str  # in words
+    driver: str | None
+    attached: int | None
+    addresses: frozenset[str]
+    uuids: frozenset[str]
+
+
+def identity_of(machine: Machine, where: str) -> Identity:
+    """Return the identity of the machine of one output."""
+    counted = next((gap.attached for gap in machine.gaps if gap.attached is not None), len(machine.gpus))
+    return Identity(
+        where=where,
+        driver=machine.driver.version,
+        attached=counted if machine.driver.status == "ok" else None,
+        addresses=frozenset(gpu.pci_address for gpu in machine.gpus if gpu.pci_address),
+        uuids=frozenset(gpu.uuid for gpu in machine.gpus if gpu.uuid),
+    )
+
+
+def refuse_others(outputs: Sequence[Identity], origin: str) -> None:
+    """Raise InputError if the outputs of one file are of several machines."""
+    distinct = {one[1:]: one for one in reversed(outputs)}
+    for first, other in combinations(reversed(distinct.values()), 2):
+        if why := _is_other(first, other):
+            raise InputError(f"{origin}: two machines, {other.where} {why}", "give one file for each machine")
+
+
+def _is_other(first: Identity, other: Identity) -> str | None:
+    """Return why two outputs are of two machines; None where they may be of one.
+
+    A GPU that fell off the bus is counted no more: with a UUID that both have the number may differ.
+    """
+    if None not in (first.driver, other.driver) and first.driver != other.driver:
+        return f"has driver {other.driver}, not {first.driver}"
+    if first.uuids & other.uuids:
+        return None
+    if all(one.attached == len(one.uuids) == len(one.addresses) > 0 for one in (first, other)):
+        return "has GPUs with other UUIDs"
+    counts = first.attached, other.attached
+    if None not in counts and counts[0] != counts[1]:
+        return f"counts {counts[1]} GPUs, not {counts[0]}"
+    every = len(first.addresses | other.addresses)
+    if counts[0] is not None and every > counts[0]:
+        return f"has GPUs at other PCI addresses: {', '.join(sorted(other.addresses - first.addresses)[:4])}"
+    return None
 
 
 def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str]]:
@@ -45,10 +97,13 @@ def machine(
     driver_values: Sequence[tuple[Named, str]],
     not_understood: Sequence[Unread],
     attached: str | None,
+    time: str | None = None,
     without_mask: bool = True,
+    gaps: Sequence[Gap] = (),
 ) -> Machine:
-    """Put the GPUs, by index, together. `attached`: how many GPUs the output counts."""
+    """Put the GPUs, by index, together. `attached`: how many GPUs the output counts; `time` as written."""
     found, missing = driver(driver_values)
+    at = None if time is None else values.time(time)
     gpus: list[Gpu] = []
     reasons: dict[int, dict[str, str]] = {}
     for index, reported in sorted(reported_gpus.items()):
@@ -60,8 +115,9 @@ def machine(
         missing[at_gpu(EVERY, "throttle.mask")] = f"{source} reports the reasons, not the mask"
     missing |= {at_gpu(index, fact): why for index, facts in reasons.items() for fact, why in facts.items()}
     if attached is not None and attached.isdigit() and attached != str(len(gpus)):
-        reason = f"{attached} GPUs are attached and {len(gpus)} are listed: these are numbered"
-        missing[at_gpu(EVERY, "index")] = reason
+        words = f"{attached} GPUs are attached and {len(gpus)} are listed"
+        missing[at_gpu(EVERY, "index")] = f"{words}: these are numbered"
+        gaps = [Gap(source=source, text=words, attached=int(attached), listed=len(gpus)), *gaps]
     return Machine(
         source=source,
         driver=found,
@@ -73,6 +129,8 @@ def machine(
             for fact, said in reported.contradictions().items()
         ),
         unread=tuple(dict.fromkeys(sorted(not_understood, key=lambda one: one.line))),
+        gaps=tuple(gaps),
+        samples=() if at is None else (Sample(source=source, time=at),),
     )
 
 

@@ -1,7 +1,7 @@
 """The text of `nvidia-smi -q`, whole or with `-d`, of any driver and system: text in, Machine out.
 
 Indentation makes the tree. Where a paste has lost it, headings that table knows do. Several outputs in
-one file (`-d CLOCK` after `-d POWER`, a loop with `-l`) are one machine: of each fact the first value stands.
+one file (`-d CLOCK` after `-d POWER`, a loop with `-l`) are captures of one machine, and are merged.
 A line of a GPU that is not understood is Unread; lines around the outputs are passed over.
 """
 
@@ -9,14 +9,19 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import msgspec
+
+from gputopo.captures import merge
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
-from gputopo.captures.smi.machine import machine, unread
+from gputopo.captures.smi.holes import Hole, first_hole
+from gputopo.captures.smi.machine import Identity, machine, refuse_others, unread
 from gputopo.captures.smi.names import Named, names
 from gputopo.captures.smi.unanswered import Unanswered
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine, Unread
+from gputopo.values.machine import Gap, Machine, Unread
 
 SOURCE = "nvidia-smi -q"
 READS = "`nvidia-smi -q` text"
@@ -53,21 +58,24 @@ def begins(lines: Sequence[str]) -> bool:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the outputs in a text. Raises InputError if there is no GPU."""
     lines = list(_lines(text))
-    reading = _Reading(flat=_is_flat(lines))
     headed = any(_GPU.fullmatch(line.text) for line in lines)
-    if not headed and _sections(lines):
-        reading.begin(None)
+    reading = _Reading(flat=_is_flat(lines), headed=headed or not _sections(lines))
     for line in lines:
         reading.take(line)
-    gpus = reading.numbered(headed)
-    if not gpus and reading.attached != "0":
+    for output in reading.outputs:
+        output.fill(flat=reading.flat)
+    refuse_others([one.identity for one in reading.outputs if one.rows()], origin)
+    outputs = [one for one in reading.outputs if one.rows() or one.unanswered or one.attached == "0"]
+    if not outputs:
         raise InputError(f"{origin}: no GPU in this `nvidia-smi -q` text", _HINT)
-    return machine(
-        SOURCE,
-        gpus,
-        driver_values=reading.driver,
-        not_understood=reading.not_understood,
-        attached=reading.attached,
+    keys = list(dict.fromkeys(key for output in outputs for key in output.rows()))
+    if len(outputs) > 1:  # each may be of some GPUs only: NVML's order is that of the addresses
+        keys.sort()
+    merged = merge.merge([output.machine(keys) for output in outputs])
+    return msgspec.structs.replace(
+        merged,
+        source=SOURCE if len(merged.samples) < 2 else merged.source,
+        unread=tuple(sorted(merged.unread, key=lambda one: one.line)),
     )
 
 
@@ -119,8 +127,139 @@ def _sections(lines: Sequence[_Line]) -> int:
 
 
 def _is_flat(lines: Sequence[_Line]) -> bool:
-    """Return whether a paste has lost all indentation: no line of a fact is further right than another."""
+    """Tell a paste that lost all indentation: no line of a fact stands further right than another."""
     return len({line.indent for line in lines if line.pair is not None}) <= 1
+
+
+class _Place(NamedTuple):
+    """A line of a GPU and its path; `foreign`: below a line that is of no output."""
+
+    entry: Entry
+    line: _Line
+    foreign: bool
+
+
+@dataclass
+class _Output:
+    """What one output shows: its GPUs by address ("" where no line names one), and the lines above them."""
+
+    headed: bool  # its GPUs have a line that names them
+    line: int
+    gpus: dict[str, ReportedGpu] = field(default_factory=dict)
+    places: dict[str, list[_Place]] = field(default_factory=dict)  # the lines of each GPU
+    attached: str | None = None
+    time: str | None = None
+    driver: list[tuple[Named, str]] = field(default_factory=list)
+    unanswered: list[Unanswered] = field(default_factory=list)  # lines of GPUs that did not answer
+    not_understood: list[Unread] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was read in it but lines that may stand above an output."""
+        return not (
+            (self.gpus if self.headed else any(self.places.values()))
+            or self.attached
+            or self.time
+            or self.driver
+        )
+
+    def rows(self) -> dict[str, ReportedGpu]:
+        """Return its GPUs; without a line that names a GPU a gpu without values is none."""
+        return {key: gpu for key, gpu in self.gpus.items() if self.headed or gpu.reported}
+
+    @property
+    def identity(self) -> Identity:
+        """What tells its machine from another."""
+        uuids = (value.value for gpu in self.gpus.values() for value in gpu.reported.get("uuid", {}).values())
+        return Identity(
+            where=f"the output from line {self.line} on",
+            driver=next((text for named, text in self.driver if named.row.fact == "version"), None),
+            attached=int(self.attached) if self.attached and self.attached.isdigit() else None,
+            addresses=frozenset(key for key in self.rows() if key),
+            uuids=frozenset(filter(None, uuids)),
+        )
+
+    def fill(self, *, flat: bool) -> None:
+        """Read the lines of each GPU, as far as they are its own; lost indentation hides where that ends."""
+        sections = {key: [_section(place) for place in places] for key, places in self.places.items()}
+        for key, places in self.places.items():
+            others = [one for other, one in sections.items() if other != key]
+            hole = None if flat else first_hole(sections[key], others)
+            own = places if hole is None else self._above(hole, key, sections[key])
+            for place in own:
+                self._read(self.gpus[key], place)
+
+    def _above(self, hole: Hole, key: str, sections: Sequence[str]) -> list[_Place]:
+        """Return the lines of a GPU with a hole that are surely its own, and note the hole.
+
+        Where all GPUs that are attached are listed, no other GPU's first line is missing: all lines are.
+        """
+        places = self.places[key]
+        complete = self.attached == str(len(self.gpus))
+        if (
+            complete
+            and sections.count(hole.after)
+            and sections.index(hole.after) < sections.index(hole.before)
+        ):
+            return places  # two outputs without a line between them
+        titles = [places[sections.index(name)].line.text.partition(":")[0].strip() for name in hole if name]
+        where = f"lines are missing {'between' if all(hole) else 'below' if hole.before else 'above'}"
+        words = f"{where} {' and '.join(titles)}{f' of GPU {key}' if key else ''}"
+        self.gaps.append(Gap(source=SOURCE, text=words))
+        if complete or not hole.after:
+            return places
+        return places[: sections.index(hole.before) if hole.before else 0]
+
+    def _read(self, gpu: ReportedGpu, place: _Place) -> None:
+        if gpu.add(place.entry):
+            return
+        of_gpu = not place.foreign
+        if place.entry.text is None:
+            of_gpu = of_gpu and _NAME.fullmatch(place.line.text) is not None
+        if of_gpu or (place.entry.text is not None and place.entry.path in gpu.names.facts):
+            self.note(place.line)
+
+    def note(self, line: _Line) -> None:
+        """List a line as not understood."""
+        self.not_understood.append(unread(SOURCE, line.number, line.text))
+
+    def machine(self, keys: Sequence[str]) -> Machine:
+        """Return the machine that it shows. `keys`: the GPUs of all outputs in their order."""
+        rows = self.rows()
+        gpus = {index: rows.get(key) or _other(key) for index, key in enumerate(keys)}
+        for line in self.unanswered:
+            unanswered.lose(gpus, line, own=False)
+        return machine(
+            SOURCE,
+            unanswered.numbered(gpus, self.unanswered, names("text"), own=False),
+            driver_values=self.driver,
+            not_understood=self.not_understood,
+            attached=self.attached,
+            time=self.time,
+            gaps=self.gaps,
+        )
+
+
+def _section(place: _Place) -> str:
+    """Return the section that a line is in, "" for one that is not known."""
+    section = place.entry.path.partition("/")[0]
+    return section if section in _known_sections() else ""
+
+
+@functools.cache
+def _known_sections() -> frozenset[str]:
+    known = names("text")
+    return frozenset(
+        path.partition("/")[0] for path in (*known.facts, *known.processes, *known.sections, *known.unplaced)
+    )
+
+
+def _other(address: str) -> ReportedGpu:
+    """Return a GPU that only another output shows."""
+    gpu = ReportedGpu(names("text"))
+    gpu.reported["pci_address"] = {(0, 0): values.Value(address)}
+    return gpu
 
 
 @dataclass
@@ -128,87 +267,82 @@ class _Reading:
     """Goes through the lines; `gpu` is the GPU whose lines these are."""
 
     flat: bool
-    gpus: dict[str, ReportedGpu] = field(default_factory=dict)
+    headed: bool
+    outputs: list[_Output] = field(default_factory=list)
     gpu: ReportedGpu | None = None
-    attached: str | None = None
-    driver: list[tuple[Named, str]] = field(default_factory=list)
-    not_understood: list[Unread] = field(default_factory=list)
+    places: list[_Place] = field(default_factory=list)  # its lines
     base: int = -1  # the indentation of the line that names the GPU
     foreign: bool = False  # a line of something else came since
     stack: list[tuple[int, str]] = field(default_factory=list)  # indentation and name of the headings above
-    unanswered: list[Unanswered] = field(default_factory=list)  # lines of GPUs that did not answer
 
-    def begin(self, address: str | None) -> None:
-        """A GPU begins, or comes again."""
-        key = address or ""
-        known = self.gpus.get(key)
-        if known is None:
-            self.gpus[key] = ReportedGpu(names("text"))
-        else:
-            known.visit += 1
-        self.gpu = self.gpus[key]
-        self.foreign = False
-        self.stack = []
+    @property
+    def output(self) -> _Output:
+        """The output that these lines are in."""
+        return self.outputs[-1]
 
     def take(self, line: _Line) -> None:
         """Take in a line, whatever it is."""
+        if not self.outputs or _LOG.search(line.text):
+            self._begin_output(line)
+        if _LOG.search(line.text):
+            return
         if match := _GPU.fullmatch(line.text):
-            address = values.address(match[1]) or match[1]
-            self.begin(address)
+            self._begin_gpu(values.address(match[1]) or match[1], line).add(
+                Entry("pci/bus id", match[1], line.number, line.text)
+            )
             self.base = line.indent
-            self._add(line, "pci/bus id", match[1])
         elif silent := unanswered.read(line.text):
-            unanswered.lose(dict(enumerate(self.gpus.values())), silent, own=False)
-            self.unanswered.append(silent)
+            unanswered.lose(dict(enumerate(self.output.gpus.values())), silent, own=False)
+            self.output.unanswered.append(silent)
         elif self._of_log(line):
             pass
         elif self.gpu is not None and (line.indent > self.base or self.flat):
             self._of_gpu(line)
         else:
             self.foreign = True
-            if self.gpu is not None and _PADDED.search(line.text) and not _LOG.search(line.text):
-                self._note(line)
+            if self.gpu is not None and _PADDED.search(line.text):
+                self.output.note(line)
 
-    def numbered(self, headed: bool) -> dict[int, ReportedGpu]:
-        """Return the GPUs as they stand, by index; those that did not answer in their places.
+    def _begin_output(self, line: _Line) -> None:
+        if not self.outputs or not self.output.is_empty:
+            self.outputs.append(_Output(self.headed, line.number))
+        self.gpu = None
+        if not self.headed:
+            self._begin_gpu("", line)
 
-        Without a line that names a GPU (`headed`) a GPU without values is none.
-        """
-        rows = [gpu for gpu in self.gpus.values() if headed or gpu.reported]
-        return unanswered.numbered(dict(enumerate(rows)), self.unanswered, names("text"), own=False)
+    def _begin_gpu(self, address: str, line: _Line) -> ReportedGpu:
+        if address in self.output.gpus and self.headed:
+            self._begin_output(line)
+        self.gpu = self.output.gpus.setdefault(address, ReportedGpu(names("text")))
+        self.places = self.output.places.setdefault(address, [])
+        self.foreign = False
+        self.stack = []
+        return self.gpu
 
     def _of_log(self, line: _Line) -> bool:
-        """Take in a line above the GPUs: the versions, and how many there are."""
+        """Take in a line above the GPUs: the time, the versions, and how many there are."""
         if line.pair is None:
             return False
+        output = self.output
         known = names("text").driver.get(line.heading)
         if known is not None and not (line.may_be_cut and not values.is_whole(line.text)):
-            self.driver.append((known, line.pair[1]))
+            output.driver.append((known, line.pair[1]))
         elif line.heading == "attached gpus":
-            if self.attached is None or not self.attached.isdigit():
-                self.attached = line.pair[1]
-        elif line.heading != "timestamp" and known is None:
+            if output.attached is None or not output.attached.isdigit():
+                output.attached = line.pair[1]
+        elif line.heading == "timestamp":
+            output.time = output.time or line.pair[1]
+        elif known is None:
             return False
         return True
 
     def _of_gpu(self, line: _Line) -> None:
         path = self._flat_path(line) if self.flat else self._indented_path(line)
-        pair = line.pair
-        if pair is None:
-            assert self.gpu is not None
-            understood = self.gpu.add(Entry(path, None, line.number, line.text))
-            if not understood and not self.foreign and _NAME.fullmatch(line.text):
-                self._note(line)
-        elif line.may_be_cut and not values.is_whole(line.text):
-            self._note(line)
-        else:
-            self._add(line, path, pair[1])
-
-    def _add(self, line: _Line, path: str, value: str) -> None:
-        assert self.gpu is not None
-        understood = self.gpu.add(Entry(path, value, line.number, line.text))
-        if not understood and not (self.foreign and path not in self.gpu.names.facts):
-            self._note(line)
+        if line.pair is not None and line.may_be_cut and not values.is_whole(line.text):
+            self.output.note(line)
+            return
+        text = None if line.pair is None else line.pair[1]
+        self.places.append(_Place(Entry(path, text, line.number, line.text), line, self.foreign))
 
     def _indented_path(self, line: _Line) -> str:
         while self.stack and self.stack[-1][0] >= line.indent:
@@ -226,7 +360,7 @@ class _Reading:
         inside = "/".join([*above, line.heading])
         instance = (
             above[:1] == ["mig device"] and line.heading == "ecc errors"
-        )  # the instance's, not the GPU's
+        )  # the instance's, not the gpu's
         path = None if instance else known.nearest(above, line.heading)
         if path is None and known.is_unplaced(inside):
             return inside
@@ -236,6 +370,3 @@ class _Reading:
         if line.pair is None or path in known.sections:
             self.stack = [(0, name) for name in path.split("/")]
         return path
-
-    def _note(self, line: _Line) -> None:
-        self.not_understood.append(unread(SOURCE, line.number, line.text))

@@ -36,6 +36,13 @@ _ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}", re.ASCII)
 _MASKED = re.compile(r"GPU-[0Xx*-]+")
 _VERSION = re.compile(r"\d{1,4}(?:\.\d{1,5}){1,3}", re.ASCII)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_TIME_OF_LOG = re.compile(
+    r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) (\d|[012]\d|3[01]) ((?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d) (\d{4})", re.ASCII
+)
+_TIME_OF_QUERY = re.compile(
+    r"(\d{4})/(0\d|1[0-2])/([0-2]\d|3[01]) ((?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{3})?)", re.ASCII
+)
 # Drivers up to 331 call MiB "MB".
 _UNITS = {"MiB": ("MiB", "MB"), "%": ("%",), "C": ("C",), "W": ("W",), "MHz": ("MHz",), "us": ("us",)}
 _SWITCHES = {"enabled": True, "disabled": False, "yes": True, "no": False, "on": True, "off": False}
@@ -73,6 +80,16 @@ def address(text: str) -> str | None:
         return None
     domain, bus, device, function = (int(part, 16) for part in match.groups())
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
+
+
+def time(text: str) -> str | None:
+    """Return the time of an output in ISO 8601; None where it is not written as nvidia-smi writes it."""
+    if found := _TIME_OF_QUERY.fullmatch(text.strip()):
+        return f"{found[1]}-{found[2]}-{found[3]}T{found[4]}"
+    found = _TIME_OF_LOG.fullmatch(clean(text))
+    if found is None or found[1] not in _MONTHS:
+        return None
+    return f"{found[4]}-{_MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}T{found[3]}"
 
 
 def _number(kind: str, text: str, bare: bool) -> Value | None:

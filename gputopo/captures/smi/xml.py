@@ -58,6 +58,7 @@ def parse(text: str, *, origin: str) -> Machine:
         driver_values=log.driver,
         not_understood=log.not_understood,
         attached=log.attached,
+        time=log.time,
     )
 
 
@@ -92,6 +93,7 @@ class _Log:
         self.gpus: list[ReportedGpu] = []
         self.driver: list[tuple[Named, str]] = []
         self.attached: str | None = None
+        self.time: str | None = None
         self.not_understood: list[Unread] = []
         self._path: list[str] = []  # the open elements below the GPU, or below the root
         self._lines: list[int] = []
@@ -182,6 +184,8 @@ class _Log:
             self.driver.append((self.names.driver[path], text))
         elif text is not None and path == "attached_gpus":
             self.attached = text.strip()
+        elif text is not None and path == "timestamp":
+            self.time = text
         elif not self.names.is_unplaced(path):
             self._note(line, shown)
             return False

@@ -51,6 +51,12 @@ def parse(text: str, *, origin: str) -> Machine:
     """
     reading = table.read(text)
     found = _candidates(reading)
+    if reading.renamed is not None and len(found) > 1:
+        line, label, name, second = reading.renamed
+        raise InputError(
+            f"{origin}: two machines: {label} is {name}, and {second} in line {line}",
+            "give one file for each machine",
+        )
     whole = [matrix for matrix in found if matrix.pcie_only is False]
     if not whole:
         whole = [matrix for matrix in found if matrix.pcie_only is None]

@@ -77,6 +77,7 @@ class Reading:
     matrices: tuple[Matrix, ...]
     nic_names: dict[str, str]
     remarks: tuple[tuple[int, str], ...]
+    renamed: tuple[int, str, str, str] | None = None  # a NIC with two names: line, label, and both names
 
 
 @dataclass(slots=True)
@@ -94,6 +95,7 @@ def read(text: str) -> Reading:
     """Find the matrices of a text. Returns none for a text without one; raises nothing."""
     blocks: list[_Block] = []
     names: dict[str, str] = {}
+    renamed: tuple[int, str, str, str] | None = None
     remarks: list[tuple[int, str]] = []
     lines = read_lines(text)
     asked_pcie: bool | None = None
@@ -108,7 +110,8 @@ def read(text: str) -> Reading:
                 blocks[-1].legend |= set(_EXPLAINED.findall(shown))
             continue
         if legend := _NIC_LEGEND.search(shown):
-            names[legend[1]] = legend[2]
+            if names.setdefault(legend[1], legend[2]) != legend[2]:
+                renamed = renamed or (line.number, legend[1], names[legend[1]], legend[2])
         elif head := header_words(header := best_header(line)):
             blocks.append(_Block(header if header == line.text else "", head, asked_pcie))
         elif starts_row(line.text, blocks[-1].head if blocks else None):
@@ -120,7 +123,7 @@ def read(text: str) -> Reading:
     peers = _PEER_LEGEND.search(text) is not None
     last = None if not lines or text.endswith(("\n", "\r")) else lines[-1].number
     matrices = (_matrix(block, last) for block in blocks)
-    return Reading(tuple(m for m in matrices if not _is_peer_table(m, peers)), names, tuple(remarks))
+    return Reading(tuple(m for m in matrices if not _is_peer_table(m, peers)), names, tuple(remarks), renamed)
 
 
 def _matrix(block: _Block, last: int | None) -> Matrix:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -185,20 +186,32 @@ def test_outputs_after_one_another_are_one_machine() -> None:
     assert machine.missing["gpus[*].index"].startswith("2 GPUs are attached and 1 ")
 
 
-def test_of_a_loop_the_first_reading_stands() -> None:
-    machine = parse(TOP + CARD.format(bus="0A", heat=49) + TOP + CARD.format(bus="0A", heat=80))
+def test_each_output_of_a_loop_is_a_sample_in_either_order() -> None:
+    outputs = [TOP + CARD.format(bus="0A", heat=heat) for heat in (49, 80)]
+    for text in ("".join(outputs), "".join(outputs[::-1])):
+        machine = parse(text)
+        assert [sample.gpus[0]["temperature_c.gpu"] for sample in machine.samples] == [49, 80]
+        assert machine.source == "nvidia-smi -q + nvidia-smi -q (2)"
+        assert machine.contradictions == ()
+        assert machine.unread == ()
+
+
+def test_the_last_output_by_its_timestamp_is_shown() -> None:
+    def output(time: str, heat: int) -> str:
+        head = re.sub(r"(Timestamp +: ).*", rf"\g<1>{time}", TOP)
+        return head + CARD.format(bus="0A", heat=heat)
+
+    machine = parse(output("Thu Mar 14 20:45:34 2024", 49) + output("Thu Mar 14 09:45:34 2024", 80))
+    assert [sample.time for sample in machine.samples] == ["2024-03-14T09:45:34", "2024-03-14T20:45:34"]
     assert machine.gpus[0].temperature_c.gpu == 49
-    assert machine.contradictions == ()
-    assert machine.unread == ()
 
 
 def test_one_address_with_two_cards_is_a_contradiction() -> None:
     other = CARD.format(bus="0A", heat=49).replace("RTX 3080", "RTX 3090").replace("10240 MiB", "24576 MiB")
     machine = parse(TOP + CARD.format(bus="0A", heat=49) + other)
-    assert machine.gpus[0].name == "NVIDIA GeForce RTX 3080"
-    assert {found.fact: list(found.said.values()) for found in machine.contradictions} == {
-        "gpus[0].name": ["NVIDIA GeForce RTX 3080", "NVIDIA GeForce RTX 3090"],
-        "gpus[0].memory_mib.total": ["10240", "24576"],
+    assert {found.fact: set(found.said.values()) for found in machine.contradictions} == {
+        "gpus[0].name": {"NVIDIA GeForce RTX 3080", "NVIDIA GeForce RTX 3090"},
+        "gpus[0].memory_mib.total": {"10240", "24576"},
     }
 
 

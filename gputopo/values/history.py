@@ -1,0 +1,119 @@
+"""What was counted over many samples of the GPUs, in constant memory: of a watch, or of a log.
+
+An idle GPU lowers its link and clocks to save power, so only samples under load count for those.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gputopo.values.events import GpuSample, MachineSample, Xid
+
+# A GPU that computes less than half of the time may lower its clocks between kernels. Ours.
+BUSY_PERCENT = 50
+IDLE_BIT = 0x1  # nvml.h, nvmlClocksEventReasonGpuIdle
+# The running mean of the clock follows a change within some ten samples.
+MEAN_WEIGHT = 0.1
+# A gap between two samples longer than this was not watched (suspend), in seconds.
+MAX_GAP_S = 60.0
+# Kinds of Xid events, and throttle masks of a GPU, that are counted apart; a flood of others is one.
+MAX_KINDS = 64
+
+
+class GpuHistory(msgspec.Struct, kw_only=True):
+    """What was seen of one GPU so far: counts and running means, no samples. Times in seconds.
+
+    `masks`, `mask_s`: samples and time with each throttle mask. `generations`, `widths`: samples under load.
+    """
+
+    gpu: int
+    samples: int = 0
+    silent: int = 0  # samples without an answer
+    loaded: int = 0
+    streak: int = 0  # samples under load up to now without an idle one between
+    watched_s: float = 0.0
+    masks: dict[int, int] = {}
+    mask_s: dict[int, float] = {}
+    link: tuple[int | None, int | None] = (None, None)
+    link_changes: int = 0
+    generations: dict[int, int] = {}
+    widths: dict[int, int] = {}
+    mean_mhz: float | None = None
+    best_mean_mhz: float = 0.0
+    clocked: int = 0
+
+    def add(self, sample: GpuSample, seconds: float, *, silent: bool) -> None:
+        """Add a sample; `seconds`: the time since the one before; `silent`: the GPU did not answer."""
+        self.samples += 1
+        self.silent += silent
+        self.watched_s += seconds
+        mask = max(sample.throttle_mask or 0, 0)
+        if mask and (mask in self.masks or len(self.masks) < MAX_KINDS):
+            self.masks[mask] = self.masks.get(mask, 0) + 1
+            self.mask_s[mask] = self.mask_s.get(mask, 0.0) + seconds
+        if not under_load(sample):
+            self.streak = 0
+            return
+        self.loaded += 1
+        self._add_link(sample)
+        self._add_clock(sample)
+        self.streak += 1
+
+    def _add_link(self, sample: GpuSample) -> None:
+        link = (sample.pcie_gen, sample.pcie_width)
+        # The first sample under load may still show the link of the idle GPU.
+        if self.streak > 1 and None not in link and None not in self.link and link != self.link:
+            self.link_changes += 1
+        self.link = link
+        if sample.pcie_gen is not None:
+            self.generations[sample.pcie_gen] = self.generations.get(sample.pcie_gen, 0) + 1
+        if sample.pcie_width is not None:
+            self.widths[sample.pcie_width] = self.widths.get(sample.pcie_width, 0) + 1
+
+    def _add_clock(self, sample: GpuSample) -> None:
+        if sample.graphics_mhz is None or self.streak == 0:
+            return
+        mean = sample.graphics_mhz if self.mean_mhz is None else self.mean_mhz
+        self.mean_mhz = mean + MEAN_WEIGHT * (sample.graphics_mhz - mean)
+        self.clocked += 1
+        if self.clocked > 1 / MEAN_WEIGHT:
+            self.best_mean_mhz = max(self.best_mean_mhz, self.mean_mhz)
+
+
+class History:
+    """All samples so far. It needs the same memory after an hour as after a minute."""
+
+    def __init__(self, gpus: Iterable[GpuHistory] = ()) -> None:
+        self.gpus: dict[int, GpuHistory] = {gpu.gpu: gpu for gpu in gpus}
+        self.xids: dict[Xid, int] = {}
+        self.more_xids = 0
+        self._last_s: float | None = None
+
+    def add(self, sample: MachineSample) -> None:
+        """Add the next sample of all GPUs; one of which nothing is known did not answer."""
+        seconds = self.passed_s(sample.time_s)
+        for one in sample.gpus:
+            self.gpu(one.gpu).add(one, seconds, silent=one == GpuSample(gpu=one.gpu))
+        for xid in sample.xids:
+            if xid in self.xids or len(self.xids) < MAX_KINDS:
+                self.xids[xid] = self.xids.get(xid, 0) + 1
+            else:
+                self.more_xids += 1
+
+    def passed_s(self, time_s: float) -> float:
+        """Return the time since the sample before. A sample with a time in the past counts as now."""
+        passed = 0.0 if self._last_s is None else time_s - self._last_s
+        self._last_s = time_s
+        return passed if 0.0 <= passed <= MAX_GAP_S else 0.0
+
+    def gpu(self, index: int) -> GpuHistory:
+        """Return what was seen of a GPU so far."""
+        if index not in self.gpus:
+            self.gpus[index] = GpuHistory(gpu=index)
+        return self.gpus[index]
+
+
+def under_load(sample: GpuSample) -> bool:
+    """Return whether a GPU computed for half of the time, and is not reported as idle."""
+    used = sample.gpu_utilization_percent
+    return used is not None and used >= BUSY_PERCENT and not (sample.throttle_mask or 0) & IDLE_BIT

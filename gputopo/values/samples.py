@@ -1,0 +1,146 @@
+"""Samples of a machine in time: what passes of each GPU, by fact, and the machine as it was at each sample.
+
+A fact that passes is a state (link now, errors counted, fabric) or volatile (load, clocks, power); all others
+last. `Sample.gpus` has facts by their paths within a GPU: `{"index": 0, "power_w.draw": 27.6}`.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from gputopo.values.fields import Field, fields_of
+from gputopo.values.machine import Gpu, Machine, Sample
+
+Facts = Mapping[str, Any]
+
+_FIELDS = fields_of(Gpu)
+_LEAVES: dict[str, Field] = {  # a list of values (processes, NVLinks) is one fact
+    path: field
+    for path, field in _FIELDS.items()
+    if "[]" not in path and (field.leaf or f"{path}[]" in _FIELDS) and path != "index"
+}
+_values_of = attrgetter(*_LEAVES)
+
+PASSING = frozenset(
+    path for path, field in _LEAVES.items() if field.counter or field.stability in ("state", "volatile")
+)
+COUNTERS = frozenset(path for path, field in _LEAVES.items() if field.counter)
+# Passing facts that depend on the load: those of two times together would be a GPU that never was.
+OF_LOAD = frozenset(path for path in PASSING if _LEAVES[path].stability == "volatile") | {"pcie.gen_now"}
+# Settings that nvidia-smi reports: one that differs was changed in between. (Of a NUMA node and the like two
+# tools may differ at the same time.)
+SETTINGS = frozenset(
+    path
+    for path, field in _LEAVES.items()
+    if path not in PASSING and field.stability == "setting" and field.smi is not None
+)
+
+
+def facts_of(gpu: Gpu) -> dict[str, Any]:
+    """Return all facts of a GPU that are known, by path, as JSON has them."""
+    return {
+        path: _plain(value)
+        for (path, field), value in zip(_LEAVES.items(), _values_of(gpu), strict=True)
+        if value is not None and field.is_known(value)
+    }
+
+
+def passing(facts: Facts) -> dict[str, Any]:
+    """Return those facts that pass."""
+    return {path: value for path, value in facts.items() if path in PASSING}
+
+
+def same(path: str, a: Any, b: Any) -> bool:
+    """Return whether two captures report the same value of a fact; of NVLinks, of what both report."""
+    if path != "nvlinks":
+        return bool(a == b or _LEAVES[path].same(a, b))
+    links = {link["link"]: link for link in b}
+    pairs = [(link, links[link["link"]]) for link in a if link["link"] in links]
+    unknown: tuple[Any, ...] = (None, {})
+    return all(
+        one[fact] == other[fact] or one[fact] in unknown or other[fact] in unknown
+        for one, other in pairs
+        for fact in one.keys() & other.keys()
+    )
+
+
+def gpu_with(index: int, facts: Facts) -> Gpu:
+    """Return the GPU that has these facts. Raises msgspec.ValidationError if one is of another type."""
+    nested: dict[str, Any] = {"index": index}
+    for path, value in facts.items():
+        if path not in _LEAVES:
+            continue
+        room = nested
+        *names, last = path.split(".")
+        for name in names:
+            room = room.setdefault(name, {})
+        room[last] = value
+    return msgspec.convert(nested, Gpu)
+
+
+def at_samples(machine: Machine, counters: Mapping[int, Facts] | None = None) -> tuple[Machine, ...]:
+    """Return the machine at each of its samples: what passes from the sample, all else as it lasts.
+
+    A setting that was another one at a sample has the value that it had. Each machine has one sample or none;
+    a machine without samples is one by itself. `counters`: facts by GPU that stand in place of the sample's.
+    """
+    if len(machine.samples) < 2:
+        return (machine,)
+    lasting = {
+        gpu.index: {path: value for path, value in facts_of(gpu).items() if path not in PASSING}
+        for gpu in machine.gpus
+    }
+    more = counters or {}
+    return tuple(
+        msgspec.structs.replace(
+            machine,
+            gpus=tuple(
+                gpu_with(index, {**facts, **_of_gpu(sample, index), **more.get(index, {})})
+                for index, facts in lasting.items()
+            ),
+            samples=(Sample(source=sample.source, time=sample.time),),
+        )
+        for sample in machine.samples
+    )
+
+
+def max_counters(machine: Machine) -> dict[int, dict[str, Any]]:
+    """Return the maximum of each counter over all samples, by GPU."""
+    found: dict[int, dict[str, Any]] = {}
+    for sample in machine.samples:
+        for facts in sample.gpus:
+            mine = found.setdefault(facts["index"], {})
+            for path in COUNTERS & facts.keys():
+                mine[path] = _max(mine.get(path), facts[path])
+    return found
+
+
+def seconds(time: str | None) -> float | None:
+    """Return the seconds since the epoch of a sample's time; None where it has none, or it is no time."""
+    try:
+        return None if time is None else datetime.fromisoformat(time).timestamp()
+    except (ValueError, OverflowError, OSError):  # a recording that was edited
+        return None
+
+
+def _max(a: Any, b: Any) -> Any:
+    if a is None:
+        return b
+    if isinstance(b, dict):
+        return {key: max(a.get(key, 0), b.get(key, 0)) for key in {**a, **b}}
+    return max(a, b)
+
+
+def _of_gpu(sample: Sample, index: int) -> dict[str, Any]:
+    facts: Iterable[dict[str, Any]] = (one for one in sample.gpus if one["index"] == index)
+    return next(iter(facts), {})
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON gives it back."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value

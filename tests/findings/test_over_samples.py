@@ -1,0 +1,90 @@
+"""Findings of a machine with several samples: a fault in one is a fault, in whatever order they come."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from gputopo.captures.merge import merge
+from gputopo.findings import find
+from gputopo.values.machine import Machine
+from gputopo.values.samples import PASSING, SETTINGS, facts_of
+from tests.findings import faults
+from tests.findings.boxes import Change, all_of, every_gpu, gpu, sound
+
+
+def is_of_samples(healthy: Machine, sick: Machine) -> bool:
+    """Whether two machines differ only in what a sample has."""
+    others = [name for name in Machine.__struct_fields__ if name != "gpus"]
+    if any(getattr(healthy, name) != getattr(sick, name) for name in others):
+        return False
+    return len(healthy.gpus) == len(sick.gpus) and all(
+        path in PASSING or path in SETTINGS or facts_of(a).get(path) == facts_of(b).get(path)
+        for a, b in zip(healthy.gpus, sick.gpus, strict=True)
+        for path in facts_of(a).keys() | facts_of(b).keys()
+    )
+
+
+SICK = sorted(name for name, (change, _) in faults.FAULTS.items() if is_of_samples(sound(), change(sound())))
+
+
+def test_most_faults_are_of_samples() -> None:
+    assert len(SICK) >= 20
+
+
+@pytest.mark.parametrize("name", sorted(faults.FAULTS))
+def test_a_fault_is_found_beside_a_healthy_capture_in_both_orders(name: str) -> None:
+    change, _ = faults.FAULTS[name]
+    captures = [sound(), change(sound())]
+    found = [find(merge(order)) for order in itertools.permutations(captures)]
+    assert found[0] == found[1]
+    if name in SICK:
+        shown = {(one.id, one.subject, one.severity) for one in find(captures[1])}
+        assert shown <= {(one.id, one.subject, one.severity) for one in found[0]}
+
+
+def merged(*changes: Change) -> Machine:
+    return merge([change(sound()) for change in changes])
+
+
+IDLE = every_gpu(**faults.IDLE)
+HOT = gpu(1, throttle={"mask": 0x40, "reasons": ("hw_thermal_slowdown",)})
+CAPPED = gpu(1, throttle={"mask": 0x4, "reasons": ("sw_power_cap",)}, power_w={"draw": 299.0})
+
+
+def test_the_number_of_samples_that_show_a_fault_is_reported() -> None:
+    (found,) = find(merged(HOT, IDLE, CAPPED))[:1]
+    assert (found.id, found.severity) == ("throttle.hw_thermal_slowdown", "error")
+    assert found.says.endswith(", in 1 of 3 samples")
+    assert (found.evidence["samples"], found.evidence["of_samples"]) == (1, 3)
+
+
+def test_what_all_samples_show_is_reported_as_of_one() -> None:
+    low = every_gpu(persistence_mode=False)
+    found = [one for one in find(merged(all_of(low, IDLE), low)) if one.id.endswith("persistence_off")]
+    assert [one.says for one in found] == [one.says for one in find(low(sound()))]
+
+
+def test_of_one_rule_the_worst_stands() -> None:
+    found = find(merged(gpu(1, temperature_c={"gpu": 84}), gpu(1, temperature_c={"gpu": 88})))
+    assert [(one.id, one.severity, one.evidence["gpu"]) for one in found] == [
+        ("thermal.near_slowdown", "error", 88)
+    ]
+    assert "in " not in found[0].says
+
+
+def test_counters_count_by_their_maximum() -> None:
+    found = find(merged(*(gpu(1, ecc={"uncorrected_volatile": count}) for count in (2, 7, 0))))
+    assert [one.id for one in found] == ["ecc.uncorrected"]
+    assert "7 uncorrected" in found[0].says
+    assert "samples" not in found[0].says
+
+
+def test_a_busy_and_an_idle_sample_are_not_one_gpu() -> None:
+    """The load of one and the clocks of the other would be a throttled GPU."""
+    assert find(merged(IDLE, lambda machine: machine)) == ()
+
+
+def test_a_gpu_that_is_lost_in_one_sample_is_lost() -> None:
+    lost = find(msgspec.structs.replace(merged(gpu(1, lost=True), IDLE)))
+    assert "gpu.lost" in [one.id for one in lost]
