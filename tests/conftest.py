@@ -9,14 +9,18 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from platformdirs import user_cache_path
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+from tests.kit.cuda.build import private_folder
 
 # Of all property tests. No limits of time: the machine is noisy. What is slow is measured in benchmarks.
 settings.register_profile(
@@ -103,16 +107,16 @@ def _let_programs_hear_signals() -> None:
 
 
 def _keep_bytecode(config: pytest.Config) -> None:
-    """Let the hundreds of programs under test compile each module once, where none may be cached beside it.
+    """Store compiled modules in the user's cache where none may be written beside the sources.
 
-    Not for tests with TensorFlow, which is so large that compiling it anew costs more than is saved.
+    Rewriting the assertions of all test files takes 5 s. Not for tests with TensorFlow, which is so large
+    that compiling it anew costs more than is saved.
     """
-    folder = config.option.basetemp
-    if folder is None or not _without_tensorflow(config) or not os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        return
-    shared = Path(folder).parent if hasattr(config, "workerinput") else Path(folder)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(shared / "bytecode")
-    del os.environ["PYTHONDONTWRITEBYTECODE"]
+    if sys.dont_write_bytecode and _without_tensorflow(config):
+        folder = private_folder(user_cache_path("gputopo-tests")) / "bytecode"
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+        sys.dont_write_bytecode = False
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def _has_room() -> bool:
