@@ -44,6 +44,5 @@ def test_an_unknown_topic_has_no_explanation() -> None:
     assert pages.explain("pcie.no_such_finding") is None
 
 
-@pytest.mark.parametrize("topic", pages.topics())
-def test_every_topic_is_explained(topic: str) -> None:
-    assert pages.explain(topic)
+def test_every_topic_is_explained() -> None:
+    assert [topic for topic in pages.topics() if not pages.explain(topic)] == []

@@ -143,6 +143,7 @@ def test_one_test_of_nvbandwidth_alone_is_a_whole_output(
     form: nvbandwidth.Form, version: nvbandwidth.Version
 ) -> None:
     for case in nvbandwidth.cases(version):
+        print(case.name)  # a failure shows it
         check_nvbandwidth(Random(case.name), REAL["4 RTX 3090"], version, form, [case])
 
 
