@@ -25,7 +25,7 @@ from tests.kit.cuda.build import private_folder
 # Of all property tests. No limits of time: the machine is noisy. What is slow is measured in benchmarks.
 settings.register_profile(
     "suite",
-    max_examples=50,
+    max_examples=30,
     deadline=None,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
 )
