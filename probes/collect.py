@@ -1,36 +1,26 @@
 """Reads this machine, or a copied /sys: NVML's GPUs, the PCI tree and the host, as one Machine."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from gputopo.probes.driver import decide, module_version, read_facts
-from gputopo.probes.facts import FactReader, MissingFacts, absent_facts
-from gputopo.probes.gpus.gpu import miss_all, read_gpu
-from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, read_pairs, tree_hop
+from gputopo.probes.facts import MissingFacts, absent_facts, miss_all
+from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, tree_hop
+from gputopo.probes.gpus.reading import NvmlAnswers, Reading
 from gputopo.probes.host import read_host
-from gputopo.probes.nvml.door import NotReadError, open_nvml
 from gputopo.probes.pci.errors import host_acs
 from gputopo.probes.pci.nodes import interface_name, read_pci
 from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
 from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
-from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
+from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 _TREE_SOURCE = "sysfs"
 _NOT_IN_COPY = "NOT_IN_A_COPIED_SYS"
-
-
-class NvmlAnswers(NamedTuple):
-    """All that NVML answered; `error` is the reason of nvmlInit or of the count, None where both worked."""
-
-    error: str | None
-    driver: Driver = Driver()
-    gpus: tuple[Gpu, ...] = ()
-    links: tuple[Link, ...] = ()
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
@@ -38,10 +28,18 @@ def read_machine(root: Path = Path("/")) -> Machine:
 
     NVML's GPUs are the machine's GPUs, even where /sys shows none (containers, WSL). Where NVML cannot be
     used, they are the NVIDIA GPUs on the PCI bus, with what /sys shows of them, and `driver.status` is the
-    reason. Without either there are none. Never raises for hardware or a driver that does not answer.
+    reason. Without either there are none. Never raises for hardware or a driver that does not answer: NVML
+    is asked in a child process, while this one reads the rest.
     """
-    missing = MissingFacts()
-    return _read(root, _ask_nvml(missing), missing)
+    with begin(root) as read:
+        return read()
+
+
+@contextlib.contextmanager
+def begin(root: Path = Path("/")) -> Iterator[Callable[[], Machine]]:
+    """Begin to read this machine, as `read_machine`; the value of the `with` block returns the machine."""
+    with Reading() as reading:
+        yield lambda: read_with(root, reading.answers)
 
 
 def read_tree(root: Path) -> Machine:
@@ -50,30 +48,33 @@ def read_tree(root: Path) -> Machine:
     No NVML is asked, no device is opened: the GPUs are the NVIDIA GPUs on its PCI bus, and `driver.status`
     is not_read. Never raises for what a copy lacks.
     """
-    machine = _read(root, NvmlAnswers(error=_NOT_IN_COPY), MissingFacts())
+    machine = read_with(root, lambda: NvmlAnswers(error=_NOT_IN_COPY))
     driver = Driver(status="not_read", kernel_module_version=machine.driver.kernel_module_version)
     return msgspec.structs.replace(machine, source=_TREE_SOURCE, driver=driver)
 
 
-def _read(root: Path, nvml: NvmlAnswers, missing: MissingFacts) -> Machine:
-    """Read the rest of the machine, from /sys and /proc; `missing` follows."""
+def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
+    """Read the rest of the machine, from /sys and /proc; `ask` returns what NVML answered."""
     nodes = read_pci(root)
     on_bus = [node for node in nodes if node.kind == "gpu"]
     acs, no_acs = host_acs(nodes, root)
+    host = msgspec.structs.replace(read_host(root, [node.address for node in on_bus]), acs=acs)
+    nvml = ask()
+    missing = MissingFacts(nvml.missing)
     if acs is None:
         missing.note(no_acs, "host.acs")
-    host = msgspec.structs.replace(read_host(root, [node.address for node in on_bus]), acs=acs)
-    status, detail = decide(read_facts(root, nodes, nvml.error, len(nvml.gpus)))
+    status, detail = decide(read_facts(root, nodes, nvml))
     driver = msgspec.structs.replace(
         nvml.driver, status=status, detail=detail, kernel_module_version=module_version(root)
     )
     gpus, links = nvml.gpus, nvml.links
-    if status != "ok":
+    if not gpus:
         gpus, links = _gpus_of_bus(on_bus, nvml.error or "NO_GPU_IN_NVML", missing)
     gpus = with_addresses(gpus, on_bus, missing)
     gpus = tuple(with_slot(gpu, nodes, missing) for gpu in gpus)
     gpus = _numbered_for_cuda(gpus, missing)
     links, contradictions = join_tree(links, gpus, nodes, host)
+    contradictions += _miscounted(nvml)
     links = tuple(_with_nvlinks(link, gpus, missing) for link in links)
     nics = _nics(root, nodes, gpus, host)
     _explain(missing, gpus, links, nics, host, driver, on_bus, nvml.error)
@@ -90,23 +91,16 @@ def _read(root: Path, nvml: NvmlAnswers, missing: MissingFacts) -> Machine:
     )
 
 
-def _ask_nvml(missing: MissingFacts) -> NvmlAnswers:
-    """Ask NVML everything. Never raises: what it refuses is noted in `missing`, or is the `error`."""
-    noted = MissingFacts()
-    try:
-        with open_nvml() as nvml:
-            facts = FactReader(nvml, noted, "driver")
-            driver = Driver(
-                version=facts.read("version", nvml.driver_version),
-                cuda_version=facts.read("cuda_version", nvml.cuda_version),
-                nvml_version=facts.read("nvml_version", nvml.nvml_version),
-            )
-            read = [read_gpu(nvml, index, noted) for index in range(nvml.device_count())]
-            links = read_pairs(nvml, [handle for _, handle in read], noted)
-    except NotReadError as error:
-        return NvmlAnswers(error=error.reason)
-    missing.reasons |= noted.reasons
-    return NvmlAnswers(error=None, driver=driver, gpus=tuple(gpu for gpu, _ in read), links=links)
+def _miscounted(nvml: NvmlAnswers) -> tuple[Contradiction, ...]:
+    """Return the contradiction of a driver whose count, handles, UUIDs and addresses are not as many."""
+    counts = {"handles": len(nvml.gpus), "nvmlDeviceGetCount": nvml.counted}
+    for source, values in (
+        ("UUIDs", [gpu.uuid for gpu in nvml.gpus if gpu.uuid is not None]),
+        ("PCI addresses", [gpu.pci_address for gpu in nvml.gpus if gpu.pci_address is not None]),
+    ):
+        counts[source] = len(nvml.gpus) - len(values) + len(set(values))
+    said = {source: str(count) for source, count in counts.items() if count != len(nvml.gpus)}
+    return (Contradiction(fact="gpus", said={"handles": str(len(nvml.gpus)), **said}),) if said else ()
 
 
 def _gpus_of_bus(

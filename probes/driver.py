@@ -11,24 +11,29 @@ from typing import Literal
 
 import msgspec
 
+from gputopo.probes.child import Stop
 from gputopo.probes.files import read_text
+from gputopo.probes.gpus.reading import NvmlAnswers
 from gputopo.values.machine import DriverStatus, PciNode
 
 NodeAccess = Literal["ok", "denied", "absent"]
 
 _MODULE = "nvidia"
+_WITHOUT_DEVICE = ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED")
 
 
 class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen of the driver.
 
     `nvml_error`: the reason of nvmlInit, None where it succeeded. `nvml_gpus`: how many GPUs it counted.
+    `stops`: the calls that hung or crashed.
     `bound`: the kernel driver of each NVIDIA GPU on the bus, None for one without. `module_version`: of the
     loaded kernel module. `other_signs`: the kernel module itself lists GPUs (where no PCI bus is seen).
     """
 
     nvml_error: str | None = None
     nvml_gpus: int = 0
+    stops: tuple[Stop, ...] = ()
     bound: tuple[str | None, ...] = ()
     module_loaded: bool = False
     module_version: str | None = None
@@ -39,12 +44,28 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(facts: DriverFacts) -> tuple[DriverStatus, str | None]:
     """Return the state of the driver and, where it is not ok, a sentence of what was seen."""
+    if facts.stops:
+        return facts.stops[0].kind, "; ".join(stop.text for stop in facts.stops)
     if facts.nvml_error is None and facts.nvml_gpus > 0:
         return "ok", None
-    if not facts.bound and not facts.other_signs:
+    if not _implies_device(facts):
         return "no_device", None
     status = _status(facts)
     return status, "; ".join(_seen(facts))
+
+
+def _implies_device(facts: DriverFacts) -> bool:
+    """Return whether a machine whose driver cannot be used has an NVIDIA device.
+
+    Micro-VMs, gVisor and WSL2 show no PCI bus. There the kernel module shows it (it does not load without a
+    device), its device files, and every error of NVML but the two that a machine without a device gives.
+    """
+    if facts.bound or facts.other_signs:
+        return True
+    if facts.nvml_error is None:
+        return False  # NVML works, and counts no GPU
+    nodes = {facts.control_node, facts.gpu_node}
+    return facts.module_loaded or nodes != {"absent"} or facts.nvml_error not in _WITHOUT_DEVICE
 
 
 def _status(facts: DriverFacts) -> DriverStatus:
@@ -82,14 +103,13 @@ def _seen(facts: DriverFacts) -> list[str]:
     return seen
 
 
-def read_facts(
-    root: Path, nodes: Sequence[PciNode], nvml_error: str | None, nvml_gpus: int = 0
-) -> DriverFacts:
+def read_facts(root: Path, nodes: Sequence[PciNode], nvml: NvmlAnswers) -> DriverFacts:
     """Collect the facts under `root`; reads a few small files, opens no device."""
     version = module_version(root)
     return DriverFacts(
-        nvml_error=nvml_error,
-        nvml_gpus=nvml_gpus,
+        nvml_error=nvml.error,
+        nvml_gpus=len(nvml.gpus),
+        stops=nvml.stops,
         bound=tuple(node.driver for node in nodes if node.kind == "gpu"),
         module_loaded=version is not None or os.path.isdir(root / "sys/module/nvidia"),
         module_version=version,

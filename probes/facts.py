@@ -1,21 +1,31 @@
 """Facts read one by one, and the reason of each that is missing."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
-from gputopo.values.fact_path import within
+from gputopo.probes.nvml.calling import LOST, Handle, NotReadError
+from gputopo.values.fact_path import at_gpu, within
+from gputopo.values.machine import Gpu
+
+if TYPE_CHECKING:
+    from gputopo.probes.nvml.door import Nvml
 
 T = TypeVar("T")
+
+NOT_ASKED = "NOT_ASKED"  # after a call that hung or crashed
+
+# What every GPU that works reports, and the refusals that are not its fault.
+_IDENTITY = {"name", "pci_address"}
+_NO_FAULTS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "UNREADABLE_TEXT", NOT_ASKED}
 
 
 class MissingFacts:
     """The reasons of the facts that were not read, by path (`gpus[0].name`), of one machine."""
 
-    def __init__(self) -> None:
-        self.reasons: dict[str, str] = {}
+    def __init__(self, reasons: Mapping[str, str] | None = None) -> None:
+        self.reasons: dict[str, str] = dict(reasons or {})
 
     def note(self, reason: str, *paths: str) -> None:
         """Store the reason of facts that were not read."""
@@ -40,15 +50,16 @@ class FactReader:
     """Asks NVML for the facts of one thing, each by itself: a refused one costs nothing else.
 
     `path`: the address of the thing, `gpus[0]`. `handles`: the first arguments of every question: of a
-    GPU, of both GPUs of a pair, none of the driver. `lost`: an answer was that the GPU is lost.
+    GPU, of both GPUs of a pair, none of the driver. `no_answer`: the reason of a GPU that is lost, or that
+    does not even report what it is; None for others.
     """
 
-    def __init__(self, nvml: Nvml, missing: MissingFacts, path: str, *handles: Handle) -> None:
+    def __init__(self, nvml: "Nvml", missing: MissingFacts, path: str, *handles: Handle) -> None:
         self.nvml = nvml
         self.missing = missing
         self.path = path
         self.handles = handles
-        self.lost = False
+        self.no_answer: str | None = None
 
     def read(self, facts: str | Iterable[str], question: Callable[..., T], *args: object) -> T | None:
         """Return the answer, or None after noting the reason under each fact that it would have given."""
@@ -95,12 +106,18 @@ class FactReader:
 
     def note(self, reason: str, *facts: str) -> None:
         """Store the reason of facts that were not read."""
-        self.lost = self.lost or reason == LOST
+        if reason == LOST or (reason not in _NO_FAULTS and not _IDENTITY.isdisjoint(facts)):
+            self.no_answer = reason if reason == LOST else self.no_answer or reason
         self.missing.note(reason, *(within(self.path, fact) for fact in facts))
 
     def found(self, *facts: str) -> None:
         """Remove the reasons of facts that were found after all."""
         self.missing.found(*(within(self.path, fact) for fact in facts))
+
+
+def miss_all(gpu: Gpu, reason: str, missing: MissingFacts) -> None:
+    """Note the reason for every fact of a GPU that is None."""
+    missing.note(reason, *(at_gpu(gpu.index, path) for path in absent_facts(gpu)))
 
 
 def absent_facts(value: msgspec.Struct, prefix: str = "") -> list[str]:

@@ -1,30 +1,47 @@
-"""Samples clocks, power and heat of some GPUs while a run goes on."""
+"""Samples clocks, power and heat of some GPUs: in this process, or in a child that may hang or crash."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
+import msgspec
+
+from gputopo.probes.child import Child, Desk, Stop
 from gputopo.probes.nvml.door import Handle, NotReadError, open_nvml
 from gputopo.values.events import GpuSample
 
 T = TypeVar("T")
 
+# Ours: how long the end of a sample in another thread is waited for after its child was killed.
+_CLOSE_S = 1.0
+
 
 class Monitor:
     """Keeps NVML and the handles of `gpus` (indices of the machine) open, and samples them on request.
 
-    Raises NotReadError with NVML's reason if NVML cannot be opened. Close it, or use it in a `with` block.
+    `before_call` gets the function and the GPU of each call. Raises NotReadError with NVML's reason if NVML
+    cannot be opened. Close it, or use it in a `with` block.
     """
 
-    def __init__(self, gpus: Sequence[int]) -> None:
+    def __init__(self, gpus: Sequence[int], before_call: Callable[[str, str], None] | None = None) -> None:
         self._open = contextlib.ExitStack()
-        self._nvml = self._open.enter_context(open_nvml())
-        self._handles = {gpu: self._ask(self._nvml.handle, gpu) for gpu in gpus}
+        self._nvml = self._open.enter_context(open_nvml(before_call))
+        self._handles = {gpu: self._handle(gpu) for gpu in gpus}
 
     def sample(self) -> tuple[GpuSample, ...]:
         """Return one sample a GPU, in the order they were given. Never raises: what is refused is None."""
-        return tuple(self._sample(gpu, handle) for gpu, handle in self._handles.items())
+        return tuple(self._samples())
+
+    def parts(self) -> Iterator[object]:
+        """Yield the parts of a sample one after another."""
+        yield from self._samples()
+
+    def _samples(self) -> Iterator[GpuSample]:
+        for gpu, handle in self._handles.items():
+            self._nvml.about = str(gpu)
+            yield self._sample(gpu, handle)
 
     def close(self) -> None:
         """Close NVML. Samples after this are empty."""
@@ -38,6 +55,10 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _handle(self, gpu: int) -> Handle | None:
+        self._nvml.about = str(gpu)
+        return self._ask(self._nvml.handle, gpu)
 
     def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
         if handle is None:
@@ -63,3 +84,82 @@ class Monitor:
             return ask(*args)
         except NotReadError:
             return None
+
+
+class MonitorChild:
+    """A Monitor in a child process: a driver that hangs or crashes ends the samples, and nothing else.
+
+    `stop`: the call that did, None while all is well; samples after it are empty. Make it in the main thread;
+    another may sample, also while it is closed. Raises NotReadError as Monitor does, and where NVML does not
+    answer.
+    """
+
+    _make: type[Monitor] = Monitor
+
+    def __init__(self, gpus: Sequence[int]) -> None:
+        self.stop: Stop | None = None
+        self._gpus = tuple(gpus)
+        self._in_use = threading.Lock()
+        self._closed = False
+        try:
+            self._child = Child(self._work)
+        except OSError as error:
+            raise NotReadError("NO_CHILD_PROCESS") from error
+        refused = [msgspec.json.decode(part, type=str) for part in self._answer()]
+        if self.stop is not None or refused:
+            self.close()
+            raise NotReadError(refused[0] if self.stop is None else self.stop.text)
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Return one sample a GPU, in the order they were given. Never raises."""
+        return self._samples(self._parts())
+
+    def close(self) -> None:
+        """End the child. Samples after this are empty."""
+        if self._closed:
+            return
+        self._closed = True
+        self._child.kill()  # so that another thread no longer waits for it
+        if self._in_use.acquire(timeout=_CLOSE_S):
+            self._child.close()
+            self._in_use.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _work(self, desk: Desk) -> None:
+        """Sample in the child, once for each request."""
+        try:
+            with self._make(self._gpus, desk.call) as monitor:
+                desk.done()
+                while desk.wait():
+                    for part in monitor.parts():
+                        desk.put(part)
+                    desk.done()
+        except NotReadError as error:
+            desk.put(error.reason)
+            desk.done()
+
+    def _parts(self) -> list[bytes]:
+        """Return the parts of a new sample, none once it has hung, crashed or been closed."""
+        with self._in_use:
+            if self.stop is not None or self._closed:
+                return []
+            self._child.request()
+            return self._answer()
+
+    def _answer(self) -> list[bytes]:
+        answer = self._child.answer()
+        if not self._closed:
+            self.stop = answer.stop
+        return answer.parts
+
+    def _samples(self, parts: Sequence[bytes]) -> tuple[GpuSample, ...]:
+        found = (msgspec.json.decode(part, type=GpuSample) for part in parts)
+        by_gpu = {sample.gpu: sample for sample in found}
+        return tuple(by_gpu.get(gpu, GpuSample(gpu=gpu)) for gpu in self._gpus)

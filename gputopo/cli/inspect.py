@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.printing import emit, show
-from gputopo.cli.source import FROM, machine_from
+from gputopo.cli.source import FROM, begin, machine_from
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.option import Option
 
@@ -95,13 +95,14 @@ def _inspect_once(
     fail_on: FailOn | None,
     identities: bool,
 ) -> int:
-    from gputopo import findings
-    from gputopo.topology.identities import without_identities
-    from gputopo.topology.peer_access import with_reasons
-    from gputopo.values import schema
-
     old = None if diff is None else _old_machine(diff, sources, shape)
-    whole = with_reasons(machine_from(sources))
+    with begin(sources) as read:
+        from gputopo import findings
+        from gputopo.topology.identities import without_identities
+        from gputopo.topology.peer_access import with_reasons
+        from gputopo.values import schema
+
+        whole = with_reasons(read())
     machine = whole if identities else without_identities(whole)
     inspection = findings.Inspection(machine=machine, findings=findings.find(machine))
     if record is not None:

@@ -1,7 +1,8 @@
 """The machine of a command: read from captures if any were given, this machine otherwise."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,25 @@ def machine_from(sources: Sequence[str]) -> "Machine":
     `GPUTOPO_ROOT` names a folder that stands in for `/`: /sys, /proc and /dev are read under it.
     Raises InputError for a capture that cannot be read.
     """
+    with begin(sources) as machine:
+        return machine()
+
+
+@contextlib.contextmanager
+def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
+    """Begin to read what `machine_from` returns; the value of the `with` block returns it.
+
+    NVML is asked in another process: modules may be loaded meanwhile.
+    """
     if sources:
         from gputopo import captures
 
-        return captures.load(sources, read_tree=_read_tree)
+        yield lambda: captures.load(sources, read_tree=_read_tree)
+        return
     from gputopo.probes import collect
 
-    return collect.read_machine(Path(os.environ.get("GPUTOPO_ROOT") or "/"))
+    with collect.begin(Path(os.environ.get("GPUTOPO_ROOT") or "/")) as machine:
+        yield machine
 
 
 def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":

@@ -14,6 +14,7 @@ from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.events import MachineSample
 
 if TYPE_CHECKING:
+    from gputopo.probes.child import Stop
     from gputopo.values.history import History
     from gputopo.values.machine import Machine
 
@@ -28,9 +29,13 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
 
 class Source(Protocol):
-    """Source of the samples: gputopo.probes.watch.Watcher, or a double."""
+    """Source of the samples: gputopo.probes.watch.WatcherChild, or a double."""
 
     xid_reason: str | None
+
+    @property
+    def stop(self) -> "Stop | None":
+        """Return the driver call that ended the samples, None while there are any."""
 
     def observe(self) -> MachineSample:
         """Return the state of the GPUs now, and the errors since the previous call."""
@@ -39,16 +44,17 @@ class Source(Protocol):
 def watch(every: float, duration: float | None, shape: str, fail_on: Severity | None) -> int:
     """Sample the GPUs of this machine until Ctrl-C or the end of `duration`, and print findings. Times in s.
 
-    Raises HardwareError where there is nothing to watch.
+    A driver that hangs or crashes ends it too. Raises HardwareError where there is nothing to watch.
     """
     from gputopo.cli.source import machine_from
+    from gputopo.findings.driver import stopped
     from gputopo.findings.watched import find_watched
     from gputopo.values.history import History
 
     machine = machine_from(())
     _require_gpus(machine)
     from gputopo.probes.nvml.door import NotReadError
-    from gputopo.probes.watch import Watcher
+    from gputopo.probes.watch import WatcherChild
 
     if duration and duration < every:
         to_stderr(
@@ -56,13 +62,17 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
         )
     history = History()
     try:
-        with Watcher([gpu.index for gpu in machine.gpus]) as watcher:
+        with WatcherChild([gpu.index for gpu in machine.gpus]) as watcher:
             watch_source(machine, watcher, history, shape, ticks(every, duration), every)
-            reason = watcher.xid_reason
+            reason, stop = watcher.xid_reason, watcher.stop
     except NotReadError as error:
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
     found = find_watched(machine, history)
+    if stop is not None:
+        found = (stopped(stop.kind, stop.text), *found)
     _print_findings(found, shape, reason)
+    if stop is not None:
+        return ExitCode.HARDWARE
     return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
 
 
@@ -74,13 +84,15 @@ def watch_source(
     times: Iterator[None],
     every_s: float,
 ) -> None:
-    """Sample at each of `times`, show the sample and add it to `history`, until Ctrl-C."""
+    """Sample at each of `times`, show the sample and add it to `history`, until Ctrl-C or `source.stop`."""
     show_sample = _shower(machine, source, shape, every_s)
     try:
         for _ in times:
             sample = source.observe()
             history.add(sample)
             show_sample(sample)
+            if source.stop is not None:
+                return
     except KeyboardInterrupt:
         return
 

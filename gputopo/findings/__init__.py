@@ -53,6 +53,7 @@ CHECKS = (
     driver.gpus_with_other_driver,
     driver.no_device,
     driver.lost_gpus,
+    driver.unlisted_gpus,
     driver.recovery_actions,
     memory_health.ecc,
     memory_health.remapped_rows,

@@ -6,6 +6,7 @@ and Reset" running programs may finish, so that is a warning; after every other 
 The same: `nvidia-smi --query-gpu=gpu_recovery_action`.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +60,20 @@ DRIVER_STATUS = {
         severities=("error", "warning", "info"),
         cases={"vfio-pci": _RESERVED},
     ),
+    "hung": Rule(
+        "driver.hung",
+        title="a call into the NVIDIA driver did not return",
+        remedy="See sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in "
+        "state D. End the programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+        severities=_ANY,
+    ),
+    "crashed": Rule(
+        "driver.crashed",
+        title="a call into the NVIDIA driver crashed",
+        remedy="See sudo dmesg | grep -i -e nvrm -e xid -e segfault. Install the driver again so that "
+        "libnvidia-ml.so.1 and the kernel module are of one version, and reboot.",
+        severities=_ANY,
+    ),
     "failed": Rule(
         "driver.failed",
         title="the NVIDIA driver does not work",
@@ -78,6 +93,14 @@ GPU_LOST = Rule(
     remedy="See sudo dmesg | grep -i xid (79: fell off the bus), and reboot or power-cycle. If it happens "
     "again, check seat, riser, power cables and temperature of the card.",
     severities=("error",),
+)
+GPU_NO_ANSWER = Rule(
+    "gpu.no_answer",
+    title="the driver refuses to report what the GPU is, or does not list it",
+    remedy="See sudo dmesg | grep -i -e nvrm -e xid for its PCI address, and ls -l /dev/nvidia* for missing "
+    "permission. Else reboot or power-cycle; if it happens again, check seat, riser, power cables and "
+    "temperature of the card.",
+    severities=("error", "warning"),
 )
 
 _CAUSE = "See sudo dmesg | grep -i xid for the cause."
@@ -152,6 +175,10 @@ XID = Rule(
 _UNKNOWN_XID = Case("not in the table of known Xid errors", XID.remedy, "warning")
 
 
+# Reasons that are no code of NVML's.
+_NO_RETURN = {"HUNG": "the call did not return", "CRASHED": "the call crashed"}
+
+
 def xid_case(code: int) -> Case:
     """Return what an Xid means; one that is not in the table is a warning without a meaning."""
     return XIDS.get(code, _UNKNOWN_XID)
@@ -171,7 +198,11 @@ def status(machine: Machine) -> Iterator[Finding]:
     if rule is None:
         return
     evidence = _driver_evidence(machine)
-    effect = "programs may fail" if differ else "no GPU of this machine can be used"
+    effect = "no GPU of this machine can be used"
+    if differ:
+        effect = "programs may fail"
+    elif name in ("hung", "crashed"):
+        effect = "programs on its GPUs may hang or fail" if machine.gpus else effect
     detail = _driver_detail(msgspec.structs.replace(driver, status=name), evidence)
     yield rule.finding(
         DRIVER,
@@ -179,6 +210,12 @@ def status(machine: Machine) -> Iterator[Finding]:
         evidence,
         "error" if name == driver.status else "warning",
     )
+
+
+def stopped(status: str, detail: str) -> Finding:
+    """Return the finding of a driver that hung or crashed during a watch."""
+    rule = DRIVER_STATUS[status]
+    return rule.finding(DRIVER, f"{rule.title} ({detail}): no further samples", {"status": status}, "error")
 
 
 @check(DRIVER_STATUS["other_driver"])
@@ -212,21 +249,50 @@ def no_device(machine: Machine) -> Iterator[Finding]:
         yield NO_DEVICE.finding(MACHINE, NO_DEVICE.title, {"source": machine.source})
 
 
-@check(GPU_LOST)
+@check(GPU_LOST, GPU_NO_ANSWER)
 def lost_gpus(machine: Machine) -> Iterator[Finding]:
-    """Find GPUs that were counted and then did not answer."""
+    """Find GPUs that were counted and then did not answer, with the reason of NVML where it is another."""
     for gpu in machine.gpus:
-        if gpu.lost:
-            path = at_gpu(gpu.index)
-            reasons = {
+        if not gpu.lost:
+            continue
+        path = at_gpu(gpu.index)
+        evidence = {
+            "pci_address": gpu.pci_address,
+            "name": gpu.name,
+            "missing": {
                 fact: why
                 for fact, why in machine.missing.items()
                 if fact == path or fact.startswith(f"{path}.")
-            }
-            yield GPU_LOST.finding(
-                Subject.of_gpus([gpu.index]),
-                f"{named(gpu)} was enumerated and then did not answer",
-                {"pci_address": gpu.pci_address, "name": gpu.name, "missing": reasons},
+            },
+        }
+        subject, code = Subject.of_gpus([gpu.index]), machine.missing.get(path, "")
+        if code != "GPU_IS_LOST" and re.fullmatch(r"[A-Z0-9_]+", code):
+            drivers = {node.address: node.driver for node in gpu_nodes(machine)}
+            evidence |= {"nvml": code, "kernel_driver": drivers.get(gpu.pci_address or "")}
+            why = _NO_RETURN.get(code, f"refused with NVML's {code}")
+            yield GPU_NO_ANSWER.finding(subject, f"{named(gpu)} does not answer: {why}", evidence)
+        else:
+            yield GPU_LOST.finding(subject, f"{named(gpu)} was enumerated and then did not answer", evidence)
+
+
+@check(GPU_NO_ANSWER)
+def unlisted_gpus(machine: Machine) -> Iterator[Finding]:
+    """Find GPUs that the NVIDIA kernel driver has, and NVML does not count: their start failed, or a control
+    group hides them. Not in a container, which is given some of the GPUs. Virtual functions are no GPUs.
+    """
+    if machine.driver.status != "ok" or machine.host.container not in (None, "none"):
+        return
+    listed = {gpu.pci_address for gpu in machine.gpus}
+    for node in gpu_nodes(machine):
+        whole = node.address.endswith(":00.0")
+        if node.driver == NVIDIA_DRIVER and whole and node.address not in listed and None not in listed:
+            name = f" ({node.name})" if node.name else ""
+            yield GPU_NO_ANSWER.finding(
+                MACHINE,
+                f"{node.address}{name} is bound to the NVIDIA kernel driver and not listed by NVML: its "
+                "start failed, or it is hidden from this process",
+                {"pci_address": node.address, "kernel_driver": node.driver},
+                "warning",
             )
 
 

@@ -25,6 +25,7 @@ CONTRADICTION = Rule(
     title="two sources disagree on a fact",
     remedy="Check that all captures are of one machine and taken at the same time.",
 )
+_DRIVER_CONTRADICTS = "Compare with nvidia-smi -L and lspci -d 10de:. Install the driver again, and reboot."
 TOPOLOGY_UNKNOWN = Rule(
     "topology.unknown",
     title="topology of some pairs of GPUs unknown",
@@ -102,6 +103,9 @@ def contradictions(machine: Machine) -> Iterator[Finding]:
             a, b = subject.gpus
             says = f"sources disagree on the topology of GPUs {a} and {b}: {values}; the first is used"
             yield TOPOLOGY_CONTRADICTION.finding(subject, says, evidence)
+        elif fact == "gpus":
+            says = f"the driver contradicts itself on the number of GPUs: {values}; the first is used"
+            yield CONTRADICTION.finding(DRIVER, says, evidence, remedy=_DRIVER_CONTRADICTS)
         else:
             says = f"sources disagree on the {fact_in_words(fact)}: {values}; the first is used"
             yield CONTRADICTION.finding(subject, says, evidence)

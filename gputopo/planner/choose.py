@@ -69,10 +69,17 @@ def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
     They must be set before TensorFlow loads. By UUID where it is known for all of them, because CUDA orders
     GPUs by speed by default and leaves out those that do not answer; else by index, which
     `CUDA_DEVICE_ORDER=PCI_BUS_ID` makes the same as nvidia-smi's. See "CUDA Environment Variables" in
-    NVIDIA's CUDA programming guide.
+    NVIDIA's CUDA programming guide. Raises NoPlanError where a GPU of this machine does not answer, so that
+    CUDA's indices are others, and a UUID is unknown.
     """
     uuids = {gpu.index: gpu.uuid for gpu in machine.gpus}
     named = [uuid for gpu in gpus if (uuid := uuids.get(gpu))]
+    lost = [gpu.index for gpu in machine.gpus if gpu.lost]
+    if machine.source == "live" and lost and len(named) != len(gpus):
+        raise NoPlanError(
+            f"{gpus_in_words(lost)} does not answer, so CUDA numbers the others anew, and a UUID is unknown",
+            "see nvidia-smi -L, and set CUDA_VISIBLE_DEVICES to the UUIDs of the GPUs to use",
+        )
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(named if len(named) == len(gpus) else map(str, gpus)),

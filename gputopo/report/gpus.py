@@ -98,7 +98,7 @@ def _column(machine: Machine, facts: _Facts) -> Column:
 
 def _is_shown(machine: Machine, facts: _Facts) -> bool:
     """Whether any GPU has a fact of the column, or a working driver was asked for one."""
-    asked = machine.driver.status in ("ok", "not_read")
+    asked = machine.driver.status in ("ok", "not_read", "hung", "crashed")
     return any(
         _fact(gpu, path) is not None
         or (asked and reason_for(machine.missing, at_gpu(gpu.index, path)) is not None)

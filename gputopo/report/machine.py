@@ -14,6 +14,8 @@ _DRIVER_WORDS = {
     "version_mismatch": "library and kernel module of different versions",
     "no_permission": "no permission to open /dev/nvidia*",
     "other_driver": "the device is bound to another kernel driver",
+    "hung": "a call into the driver did not return",
+    "crashed": "a call into the driver crashed",
     "failed": "not working",
 }
 

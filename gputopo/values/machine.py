@@ -122,6 +122,8 @@ DriverStatus = Literal[
     "version_mismatch",  # library and kernel module are of different versions
     "no_permission",  # /dev/nvidia* may not be opened, or is not there (a container)
     "other_driver",  # a device that is bound to another kernel driver (nouveau, vfio-pci)
+    "hung",  # a call of NVML did not return
+    "crashed",  # a call of NVML ended the process that made it
     "failed",  # NVML failed otherwise
     "not_read",  # a capture without it
 ]

@@ -3,8 +3,8 @@
 | the machine                             | a run                                                    |
 |-----------------------------------------|----------------------------------------------------------|
 | a capture (`--from`)                    | its plan is rehearsed on CPU devices                     |
-| an NVIDIA device, no working driver     | HardwareError, exit 3: never silently on the CPU         |
-| no NVIDIA device, or none visible       | CPU devices, as every output states                      |
+| an NVIDIA device, no working driver     | HardwareError, exit 3, unless --cpu asks for CPU devices |
+| no NVIDIA device, none visible, --cpu   | CPU devices, as every output states                      |
 | GPUs                                    | the plan's GPUs, of those that CUDA_VISIBLE_DEVICES leaves |
 """
 
@@ -29,6 +29,7 @@ CPU_DEVICES = 2
 MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing mistake
 _UPDATE_OF_AUTO = {"auto": "parameter_server"}
 _NONE_THERE = "No NVIDIA device"
+_NONE_WANTED = "--cpu"
 _NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
 
 
@@ -55,12 +56,16 @@ def target_of(
     environ: Mapping[str, str],
     rehearsal_of: str | None = None,
     require_gpu: bool = False,
+    cpu: bool = False,
 ) -> Target:
     """Plan for the machine, and choose the backend.
 
-    `machine` is this one, or the captured one if `rehearsal_of` names it. Raises HardwareError for a broken
-    driver, or for no GPU where one is required; UsageError and NoPlanError for a request that cannot be met.
+    `machine` is this one, or the captured one if `rehearsal_of` names it. `cpu`: CPU devices are requested.
+    Raises HardwareError for a broken driver, or for no GPU where one is required; UsageError and NoPlanError
+    for a request that cannot be met.
     """
+    if require_gpu and cpu:
+        raise UsageError("--require-gpu and --cpu contradict one another", "leave one of them out")
     if rehearsal_of is not None:
         if require_gpu:
             raise UsageError(
@@ -69,9 +74,13 @@ def target_of(
             )
         plan = planner.plan(machine, request)
         return Target("cpu", plan, machine, why_cpu="a rehearsal", rehearsal_of=rehearsal_of)
+    if cpu:
+        return _without_gpus(request, _NONE_WANTED, require_gpu=False)
     broken = driver_broken(machine)
     if broken is not None:
-        raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
+        raise HardwareError(
+            broken.says, f"{broken.remedy or 'gputopo inspect shows more'} --cpu uses CPU devices."
+        )
     seen = narrowed(environ, machine)
     if not seen.gpus:
         why = _NONE_VISIBLE if machine.gpus else _NONE_THERE

@@ -1,77 +1,53 @@
 """Reads one GPU from NVML: every fact by itself, so that a refused one costs nothing else."""
 
-import msgspec
+from collections.abc import Iterator
 
-from gputopo.probes.facts import FactReader, MissingFacts, absent_facts
+from gputopo.probes.facts import FactReader
 from gputopo.probes.gpus import errors as gpu_errors
 from gputopo.probes.gpus import links as gpu_links
 from gputopo.probes.gpus import load as gpu_load
 from gputopo.probes.host import cpu_list
-from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
-from gputopo.values.fact_path import at_gpu, within
-from gputopo.values.machine import Gpu, Mig
+from gputopo.values.fact_path import within
+from gputopo.values.machine import Mig
 
 
-def read_gpu(nvml: Nvml, index: int, missing: MissingFacts) -> tuple[Gpu, Handle | None]:
-    """Read the GPU at an index; return it and its handle.
-
-    A GPU that was counted and has no handle has only its index; every fact of it has the same reason.
-    """
-    try:
-        handle = nvml.handle(index)
-    except NotReadError as error:
-        gpu = Gpu(index=index, lost=error.reason == LOST)
-        miss_all(gpu, error.reason, missing)
-        return gpu, None
-    reader = FactReader(nvml, missing, at_gpu(index), handle)
-    gpu = _read(reader, index)
-    return msgspec.structs.replace(gpu, lost=reader.lost), handle
-
-
-def miss_all(gpu: Gpu, reason: str, missing: MissingFacts) -> None:
-    """Note the reason for every fact of a GPU that is None."""
-    missing.note(reason, *(at_gpu(gpu.index, path) for path in absent_facts(gpu)))
-
-
-def _read(gpu: FactReader, index: int) -> Gpu:
+def facts_of_gpu(gpu: FactReader) -> Iterator[tuple[str, object]]:
+    """Read the fields of a Gpu one by one, all but `lost`, and those that identify it first."""
     nvml, read = gpu.nvml, gpu.read
+    yield "uuid", read("uuid", nvml.uuid)
+    yield "name", read("name", nvml.name)
+    yield "brand", read("brand", nvml.brand)
+    yield "architecture", read("architecture", nvml.architecture)
+    yield "pci_address", read("pci_address", nvml.pci_address)
+    yield "pci_device_id", read("pci_device_id", nvml.pci_device_id)
+    yield "vbios_version", read("vbios_version", nvml.vbios_version)
+    yield "gsp_firmware_version", read("gsp_firmware_version", nvml.gsp_firmware_version)
+    yield "numa_node", read("numa_node", nvml.numa_node)
     cpus = read("cpu_affinity", nvml.cpu_affinity)
-    return Gpu(
-        index=index,
-        uuid=read("uuid", nvml.uuid),
-        name=read("name", nvml.name),
-        brand=read("brand", nvml.brand),
-        architecture=read("architecture", nvml.architecture),
-        pci_address=read("pci_address", nvml.pci_address),
-        pci_device_id=read("pci_device_id", nvml.pci_device_id),
-        vbios_version=read("vbios_version", nvml.vbios_version),
-        gsp_firmware_version=read("gsp_firmware_version", nvml.gsp_firmware_version),
-        numa_node=read("numa_node", nvml.numa_node),
-        cpu_affinity=None if cpus is None else cpu_list(cpus),
-        clocks_mhz=gpu_load.clocks(gpu),
-        pstate=read("pstate", nvml.pstate),
-        throttle=gpu_load.throttle(gpu),
-        violation_ns=gpu_load.violations(gpu),
-        power_w=gpu_load.power(gpu),
-        temperature_c=gpu_load.temperature(gpu),
-        pcie=gpu_links.pcie(gpu),
-        memory_mib=gpu_load.memory(gpu),
-        bar1_mib=gpu_load.bar1(gpu),
-        fan_percent=read("fan_percent", nvml.fan_percent),
-        display_active=read("display_active", nvml.display_active),
-        virtualization=read("virtualization", nvml.virtualization),
-        utilization_percent=gpu_load.utilization(gpu),
-        ecc=gpu_errors.ecc(gpu),
-        remapped_rows=gpu_errors.remapped_rows(gpu),
-        retired_pages=gpu_errors.retired_pages(gpu),
-        mig=_mig(gpu),
-        compute_mode=read("compute_mode", nvml.compute_mode),
-        persistence_mode=read("persistence_mode", nvml.persistence_mode),
-        processes=gpu_load.processes(gpu),
-        nvlinks=gpu_links.nvlinks(gpu),
-        fabric=gpu_links.fabric(gpu),
-        recovery_action=read("recovery_action", nvml.recovery_action),
-    )
+    yield "cpu_affinity", None if cpus is None else cpu_list(cpus)
+    yield "clocks_mhz", gpu_load.clocks(gpu)
+    yield "pstate", read("pstate", nvml.pstate)
+    yield "throttle", gpu_load.throttle(gpu)
+    yield "violation_ns", gpu_load.violations(gpu)
+    yield "power_w", gpu_load.power(gpu)
+    yield "temperature_c", gpu_load.temperature(gpu)
+    yield "pcie", gpu_links.pcie(gpu)
+    yield "memory_mib", gpu_load.memory(gpu)
+    yield "bar1_mib", gpu_load.bar1(gpu)
+    yield "fan_percent", read("fan_percent", nvml.fan_percent)
+    yield "display_active", read("display_active", nvml.display_active)
+    yield "virtualization", read("virtualization", nvml.virtualization)
+    yield "utilization_percent", gpu_load.utilization(gpu)
+    yield "ecc", gpu_errors.ecc(gpu)
+    yield "remapped_rows", gpu_errors.remapped_rows(gpu)
+    yield "retired_pages", gpu_errors.retired_pages(gpu)
+    yield "mig", _mig(gpu)
+    yield "compute_mode", read("compute_mode", nvml.compute_mode)
+    yield "persistence_mode", read("persistence_mode", nvml.persistence_mode)
+    yield "processes", gpu_load.processes(gpu)
+    yield "nvlinks", gpu_links.nvlinks(gpu)
+    yield "fabric", gpu_links.fabric(gpu)
+    yield "recovery_action", read("recovery_action", nvml.recovery_action)
 
 
 def _mig(gpu: FactReader) -> Mig:

@@ -20,10 +20,13 @@ def pcie(gpu: FactReader) -> Pcie:
 
 
 def nvlinks(gpu: FactReader) -> tuple[NvLink, ...] | None:
-    """Read the NVLink ports up to the last that answered; an empty tuple for a GPU without NVLink."""
+    """Read the NVLink ports, as many as NVML counts, else up to the last that answered; () for none.
+
+    Some drivers report links after the last one as down instead of as none.
+    """
     links: list[NvLink] = []
     reasons: dict[int, str] = {}
-    for link in range(_MAX_NVLINKS):
+    for link in range(_count(gpu)):
         try:
             active = gpu.nvml.nvlink_active(gpu.handles[0], link)
         except NotReadError as error:
@@ -35,7 +38,8 @@ def nvlinks(gpu: FactReader) -> tuple[NvLink, ...] | None:
                 break
             continue
         links.append(_nvlink(gpu, link) if active else NvLink(link=link, active=False))
-    gpu.lost = gpu.lost or LOST in reasons.values()
+    if LOST in reasons.values():
+        gpu.no_answer = LOST
     if links and len(reasons) == len(links):
         gpu.note(reasons[0], "nvlinks")
         return None
@@ -45,6 +49,13 @@ def nvlinks(gpu: FactReader) -> tuple[NvLink, ...] | None:
     for number, reason in reasons.items():
         gpu.note(reason, item("nvlinks", number, "active"))
     return tuple(links)
+
+
+def _count(gpu: FactReader) -> int:
+    try:
+        return min(gpu.nvml.nvlink_count(gpu.handles[0]), _MAX_NVLINKS)
+    except NotReadError:
+        return _MAX_NVLINKS
 
 
 def fabric(gpu: FactReader) -> Fabric:

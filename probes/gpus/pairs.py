@@ -1,12 +1,10 @@
 """The path between two GPUs by NVML and by the PCI tree, and where the two differ."""
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import msgspec
 
-from gputopo.probes.facts import FactReader, MissingFacts
-from gputopo.probes.nvml.door import Handle, Nvml
+from gputopo.probes.facts import FactReader
 from gputopo.values.fact_path import at_link
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 
@@ -20,19 +18,8 @@ _P2P_REASONS = {
 }
 
 
-def read_pairs(nvml: Nvml, handles: Sequence[Handle | None], missing: MissingFacts) -> tuple[Link, ...]:
-    """Read every pair of GPUs; a pair with a GPU that has no handle stays empty, with no reason."""
-    links = []
-    for a, b in combinations(range(len(handles)), 2):
-        first, second = handles[a], handles[b]
-        link = Link(a=a, b=b)
-        if first is not None and second is not None:
-            link = _read_pair(FactReader(nvml, missing, at_link(a, b), first, second), link)
-        links.append(link)
-    return tuple(links)
-
-
-def _read_pair(pair: FactReader, link: Link) -> Link:
+def read_pair(pair: FactReader, link: Link) -> Link:
+    """Read what NVML reports of a pair of GPUs."""
     read = pair.read("p2p_read", pair.nvml.p2p, "read")
     write = pair.read("p2p_write", pair.nvml.p2p, "write")
     refused = next((status for status in (read, write) if status not in (None, "OK")), None)

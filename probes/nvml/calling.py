@@ -23,10 +23,16 @@ class NotReadError(Exception):
 
 
 class NvmlDoor:
-    """One call to NVML. What drivers and pynvml do wrong with every call is worked round here."""
+    """One call to NVML. What drivers and pynvml do wrong with every call is worked round here.
 
-    def __init__(self, binding: Any) -> None:
+    `before_call` gets the function and the GPUs of each call before it is made, and may raise NotReadError.
+    `about`: those GPUs, set by who asks: "3", "3-5" for a pair, "" for none.
+    """
+
+    def __init__(self, binding: Any, before_call: Callable[[str, str], None] | None = None) -> None:
+        self.about = ""
         self._binding = binding
+        self._before_call = before_call
         self._errors = {
             value: name.removeprefix("NVML_ERROR_")
             for name, value in vars(binding).items()
@@ -37,12 +43,15 @@ class NvmlDoor:
         """Call one pynvml function. Raises NotReadError for all that NVML and pynvml raise.
 
         NVMLLibraryMismatchError is no NVMLError: the unversioned process calls raise it on old drivers.
-        A broken GPU gives names that are no UTF-8. A pynvml older than the function lacks it.
+        A broken GPU gives names that are no UTF-8, or more processes than fit into the memory. A pynvml
+        older than the function lacks it.
         """
         binding = self._binding
         call = getattr(binding, function, None)
         if call is None:
             raise NotReadError("FUNCTION_NOT_FOUND")
+        if self._before_call is not None:
+            self._before_call(function, self.about)
         try:
             return call(*args)
         except binding.NVMLError as error:
@@ -51,6 +60,8 @@ class NvmlDoor:
             raise NotReadError("FUNCTION_NOT_FOUND") from error
         except UnicodeDecodeError as error:
             raise NotReadError("UNREADABLE_TEXT") from error
+        except (MemoryError, OverflowError) as error:
+            raise NotReadError("UNREADABLE_COUNT") from error
 
     def fields(self, gpu: Handle, wanted: Sequence[tuple[int, int]]) -> list[int | NotReadError]:
         """Return field values by (NVML_FI_*, scope), all in one call; each with its own error.

@@ -6,7 +6,7 @@ with its symptom. The questions lie there by theme: device, load, links, fabric,
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gputopo.probes.nvml.calling import LOST, Handle, NotReadError
 from gputopo.probes.nvml.device import DeviceQuestions
@@ -27,14 +27,15 @@ class Nvml(DeviceQuestions, LoadQuestions, LinkQuestions, FabricQuestions, Error
 
 
 @contextlib.contextmanager
-def open_nvml() -> Iterator[Nvml]:
+def open_nvml(before_call: Callable[[str, str], None] | None = None) -> Iterator[Nvml]:
     """Open NVML for the time of a `with` block. Raises NotReadError with the reason of nvmlInit.
 
     LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, NO_PERMISSION, LIB_RM_VERSION_MISMATCH, ...
+    `before_call` gets the function and the GPUs of each call (NvmlDoor).
     """
-    import pynvml  # 25 ms, and not every command needs it
+    import pynvml  # 25 ms, and not every process needs it
 
-    nvml = Nvml(pynvml)
+    nvml = Nvml(pynvml, before_call)
     nvml.ask("nvmlInit")
     try:
         yield nvml

@@ -13,6 +13,7 @@ from gputopo.values.machine import Hop
 
 _NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as an unsigned int
 
+_LINK_COUNT = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
 # Fields of an NVLink's speed, in MB/s: by link (newer GPUs), of links 0 to 5, of 6 to 11, of all alike.
 _SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED
 _SPEED_OF_LINK = {link: 84 + link if link < 6 else 126 + link for link in range(12)}
@@ -58,6 +59,10 @@ class LinkQuestions(NvmlDoor):
         """
         code = int(self.ask("nvmlDeviceGetP2PStatus", a, b, {"read": 0, "write": 1}[what]))
         return P2P_STATUS.get(code, f"UNKNOWN_{code}")
+
+    def nvlink_count(self, gpu: Handle) -> int:
+        """Return the number of NVLinks that the card has, up or down."""
+        return self.field(gpu, _LINK_COUNT)
 
     def nvlink_active(self, gpu: Handle, link: int) -> bool:
         """Return whether an NVLink is up. INVALID_ARGUMENT after the last link of the GPU."""

@@ -9,6 +9,7 @@ import pytest
 
 from gputopo.cli.inspect import default_interval
 from gputopo.cli.watch import Watched, ticks, watch_source
+from gputopo.probes.child import Stop
 from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine
@@ -46,6 +47,7 @@ class Scripted:
     """A source of given samples; after them Ctrl-C is pressed."""
 
     xid_reason: str | None = None
+    stop: Stop | None = None
 
     def __init__(self, *samples: MachineSample) -> None:
         self.samples = list(samples)

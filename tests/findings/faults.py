@@ -75,6 +75,14 @@ def doubted(**fields: Any) -> Change:
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {
     "lost GPU": (gpu(2, lost=True), {"gpu.lost"}),
+    "GPU that is refused": (
+        lambda machine: doubted(missing={"gpus[2]": "UNKNOWN"})(gpu(2, lost=True)(machine)),
+        {"gpu.no_answer"},
+    ),
+    "driver of two counts": (
+        doubted(contradictions=(Contradiction(fact="gpus", said={"handles": "16", "UUIDs": "8"}),)),
+        {"machine.contradiction"},
+    ),
     "reset required": (gpu(2, recovery_action="reset"), {"gpu.reset_required"}),
     "reboot required": (gpu(2, recovery_action="reboot"), {"gpu.reset_required"}),
     "new recovery action": (gpu(2, recovery_action="bus reset"), {"gpu.reset_required"}),
@@ -216,12 +224,3 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "pair not known": (without_links, {"topology.unknown"}),
     "line not understood": (doubted(unread=(Unread(source="a", line=1, text="?"),)), {"capture.unread"}),
 }
-
-BROKEN_DRIVERS = (
-    "not_loaded",
-    "library_missing",
-    "version_mismatch",
-    "no_permission",
-    "other_driver",
-    "failed",
-)

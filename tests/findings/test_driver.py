@@ -1,8 +1,10 @@
 """What the driver requests before a GPU can be used again."""
 
+import msgspec
 import pytest
 
 from gputopo.findings import Finding, find
+from gputopo.values.machine import Machine, PciNode
 from tests.findings.boxes import Change, all_of, gpu, sound
 
 
@@ -47,6 +49,50 @@ def test_no_action_and_an_action_that_is_not_reported_are_no_fault(action: str |
 def test_gpus_that_ask_for_the_same_are_reported_together_and_others_apart() -> None:
     box = all_of(*(gpu(n, recovery_action="reset") for n in (0, 1)), gpu(3, recovery_action="reboot"))
     assert [finding.subject.text for finding in find(box(sound()))] == ["gpus:0-1", "gpu:3"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "id", "says"),
+    [
+        ("UNKNOWN", "gpu.no_answer", "refused with NVML's UNKNOWN"),
+        ("NO_PERMISSION", "gpu.no_answer", "refused with NVML's NO_PERMISSION"),
+        ("HUNG", "gpu.no_answer", "the call did not return"),
+        ("GPU_IS_LOST", "gpu.lost", "was enumerated and then did not answer"),
+        ("Unknown Error, in a capture", "gpu.lost", "was enumerated and then did not answer"),
+    ],
+)
+def test_a_gpu_that_does_not_answer_is_an_error_with_the_reason(reason: str, id: str, says: str) -> None:
+    box = gpu(2, lost=True)(sound())
+    (finding,) = find(msgspec.structs.replace(box, missing={"gpus[2]": reason}))
+    assert (finding.id, finding.severity, finding.subject.text) == (id, "error", "gpu:2")
+    assert finding.says.endswith(says)
+
+
+def unlisted(container: str | None, driver: str = "nvidia", address: str = "0000:81:00.0") -> Machine:
+    node = PciNode(address=address, root="pci0000:80", kind="gpu", vendor_id="10de", driver=driver)
+    machine = sound()
+    return msgspec.structs.replace(
+        machine,
+        driver=msgspec.structs.replace(machine.driver, status="ok"),
+        host=msgspec.structs.replace(machine.host, container=container),
+        pci=(*machine.pci, node),
+    )
+
+
+def test_a_gpu_that_the_kernel_driver_has_and_nvml_does_not_list_is_a_warning() -> None:
+    found = [finding for finding in find(unlisted(None)) if finding.id == "gpu.no_answer"]
+    assert [(finding.severity, finding.evidence["pci_address"]) for finding in found] == [
+        ("warning", "0000:81:00.0")
+    ]
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [unlisted("docker"), unlisted(None, driver="vfio-pci"), unlisted(None, address="0000:81:00.4")],
+    ids=["in a container", "reserved", "virtual function"],
+)
+def test_a_gpu_that_is_not_meant_to_be_listed_is_no_fault(machine: Machine) -> None:
+    assert "gpu.no_answer" not in {finding.id for finding in find(machine)}
 
 
 def test_a_lost_gpu_is_not_asked() -> None:

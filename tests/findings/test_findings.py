@@ -12,7 +12,10 @@ from tests.findings.measured.machines import MEASURED, measured
 from tests.findings.watched import all_watched
 from tests.matrices import SEVEN, changed, machine_of
 
-BROKEN = ("not_loaded", "library_missing", "version_mismatch", "no_permission", "other_driver", "failed")
+BROKEN = (
+    *("not_loaded", "library_missing", "version_mismatch", "no_permission", "other_driver", "failed"),
+    *("hung", "crashed"),
+)
 
 
 def with_driver(status: DriverStatus, **fields: str | None) -> Machine:

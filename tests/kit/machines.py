@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from gputopo.probes.collect import read_machine
+from gputopo.probes.collect import read_with
+from gputopo.probes.gpus.asking import ask_all
+from gputopo.probes.gpus.reading import Received
 from gputopo.values.machine import Machine
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, Scenario
@@ -19,7 +21,14 @@ def read(scenario: Scenario, folder: Path, fake: FakeNvml | None = None) -> Mach
     if not (folder / "sys").exists():
         write_tree(scenario, folder)
     with installed(fake or FakeNvml(scenario)):
-        return read_machine(folder)
+        return read_here(folder)
+
+
+def read_here(root: Path = Path("/nonexistent")) -> Machine:
+    """Read the machine without a child process, so that a double records the calls."""
+    received = Received()
+    ask_all(received, received.put, lambda: None)
+    return read_with(root, received.answers)
 
 
 @cache

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.probes.driver import DriverFacts, decide, module_version, read_facts
+from gputopo.probes.gpus.reading import NvmlAnswers
 from gputopo.probes.pci.nodes import read_pci
 from gputopo.values.machine import DriverStatus
 from tests.kit.scenarios import SCENARIOS, changed
@@ -60,7 +61,7 @@ def test_the_detail_states_what_was_seen() -> None:
 
 def test_facts_are_read_from_proc_sys_and_dev(tmp_path: Path) -> None:
     write_tree(SCENARIOS["desktop"], tmp_path)
-    seen = read_facts(tmp_path, read_pci(tmp_path), "UNKNOWN")
+    seen = read_facts(tmp_path, read_pci(tmp_path), NvmlAnswers("UNKNOWN"))
     assert seen == DriverFacts(
         nvml_error="UNKNOWN",
         bound=("nvidia",),
@@ -73,14 +74,14 @@ def test_facts_are_read_from_proc_sys_and_dev(tmp_path: Path) -> None:
 
 def test_facts_of_a_machine_without_a_driver(tmp_path: Path) -> None:
     write_tree(changed(SCENARIOS["desktop"], gpus={0: {"kernel_driver": "nouveau"}}), tmp_path, driver=False)
-    seen = read_facts(tmp_path, read_pci(tmp_path), "LIBRARY_NOT_FOUND")
+    seen = read_facts(tmp_path, read_pci(tmp_path), NvmlAnswers("LIBRARY_NOT_FOUND"))
     assert (seen.bound, seen.module_loaded, seen.module_version) == (("nouveau",), False, None)
     assert (seen.control_node, seen.gpu_node) == ("absent", "absent")
 
 
 def test_gpus_that_only_the_kernel_module_lists_are_a_sign_of_a_device(tmp_path: Path) -> None:
     write_files(tmp_path, {"proc/driver/nvidia/gpus/0000:01:00.0/information": "Model: x"})
-    assert read_facts(tmp_path, (), "UNKNOWN").other_signs
+    assert read_facts(tmp_path, (), NvmlAnswers("UNKNOWN")).other_signs
 
 
 @pytest.mark.parametrize(

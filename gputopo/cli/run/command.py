@@ -27,7 +27,7 @@ _OF_REPLICAS = (
 )
 _OF_A_SERVER = ("staged_vars", "async")
 # Those that a program of the user can be run with, too.
-_OF_A_PROGRAM = ("require_gpu", "format", "json", "dry_run")
+_OF_A_PROGRAM = ("require_gpu", "cpu", "format", "json", "dry_run")
 
 
 def run(
@@ -53,8 +53,8 @@ def run(
 ) -> int:
     """Train a model on the best GPUs, monitor each of them, and report; or run a program on these GPUs.
 
-    Without an NVIDIA device it trains on CPU devices, which every output shows; with --from it rehearses the
-    plan of another machine on CPU devices. A program after -- runs with the GPUs of the plan.
+    Without an NVIDIA device, or with --cpu, it trains on CPU devices, which every output shows; with --from
+    it rehearses the plan of another machine on them. A program after -- runs with the GPUs of the plan.
 
     The flags of tf_cnn_benchmarks are understood where they mean the same, with dashes or underscores:
     --use_fp16, --local_parameter_device=gpu, --all_reduce_spec=xring, --nouse_nccl.
@@ -108,6 +108,7 @@ def _target_of(
         environ=os.environ,
         rehearsal_of=target.rehearsal_name(sources),
         require_gpu=options.require_gpu,
+        cpu=options.cpu,
     )
     if not copies:
         return chosen
@@ -177,7 +178,9 @@ def _run_program(program: tuple[str, ...], chosen: "Target", *, dry_run: bool, s
         return 0
     gpus = ", ".join(map(str, chosen.plan.choice.gpus))
     message = (
-        f"{program[0]} runs on GPU {gpus}" if has_gpus else f"{chosen.why_cpu}: {program[0]} runs without one"
+        f"{program[0]} runs on GPU {gpus}"
+        if has_gpus
+        else f"{chosen.why_cpu}: {program[0]} runs without a GPU"
     )
     to_stderr(f"gputopo: {message}.\n")
     return run_program(program, environment)

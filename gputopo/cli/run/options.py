@@ -19,6 +19,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     require_gpu: Annotated[
         bool, Option("--require-gpu", "Without a GPU exit with 3 instead of training on the CPU")
     ] = False
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
     output: Annotated[
         str | None,
         Option("--output", "Folder of the run", value="DIR", default="a new one", read=read_folder),

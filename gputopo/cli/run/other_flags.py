@@ -61,7 +61,7 @@ _ELSEWHERE = {
     "leave it out: events.jsonl holds every step's time, and any average can be taken of them": (
         "display_perf_ewma",
     ),
-    "leave it out: --num-gpus N uses CPU devices where there is no GPU": ("device", "horovod_device"),
+    "leave it out, or add --cpu for CPU devices (as many as --num-gpus says)": ("device", "horovod_device"),
     "leave it out: variables stay fp32; --precision fp16 computes in fp16": ("fp16_vars",),
     "leave it out: gputopo trains on one host": (
         *("job_name", "worker_hosts", "ps_hosts", "controller_host", "task_index", "server_protocol", "job"),

@@ -291,21 +291,23 @@ def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, displ
 
 @contextlib.contextmanager
 def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
-    """NVML's sampler on the GPU backend; None, with a message, where NVML cannot be used."""
+    """NVML's sampler on the GPU backend; None where NVML cannot be used. A message shows what it cost."""
     if spec.backend == "cpu":
         yield None
         return
     from gputopo.probes.nvml.door import NotReadError
-    from gputopo.probes.sampler import Monitor
+    from gputopo.probes.sampler import MonitorChild
 
     try:
-        monitor = Monitor([device.gpu for device in spec.devices if device.gpu is not None])
+        monitor = MonitorChild([device.gpu for device in spec.devices if device.gpu is not None])
     except NotReadError as error:
         to_stderr(f"The GPUs' clocks cannot be sampled: {error}\n")
         yield None
         return
     with monitor:
         yield monitor
+    if monitor.stop is not None:
+        to_stderr(f"The GPUs' clocks were sampled only until {monitor.stop.text}\n")
 
 
 def _print(result: "Result", printed: str) -> None:

@@ -35,7 +35,7 @@ def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_reporte
     command = ("run", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; kill -9 $$")
     done = commands.run("-m", "gputopo", *command, GPUTOPO_ROOT=str(tmp_path))
     assert (done.returncode, done.stdout) == (137, "-1\n")
-    assert done.stderr == "gputopo: No NVIDIA device: sh runs without one.\n"
+    assert done.stderr == "gputopo: No NVIDIA device: sh runs without a GPU.\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -84,6 +84,13 @@ def test_a_broken_driver_is_exit_code_3_with_the_finding(
     assert not own_home.exists()
 
 
+def test_a_program_runs_without_a_gpu_on_a_broken_driver_only_if_that_is_requested(
+    call: Call, with_broken_driver: None
+) -> None:
+    done = call("run", "--cpu", "--", "true")
+    assert (done.code, done.err) == (0, "gputopo: --cpu: true runs without a GPU.\n")
+
+
 @pytest.mark.parametrize("what", [("--model", "alexnet"), ("--", "true")])
 def test_a_required_gpu_that_is_absent_is_exit_code_3(
     call: Call, without_gpu: None, own_home: Path, what: tuple[str, ...]

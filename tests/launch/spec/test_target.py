@@ -16,10 +16,12 @@ NOTHING = Machine(source="live", driver=Driver(status="no_device"))
 
 def target(of: Machine, environ: dict[str, str] | None = None, **more: object) -> Target:
     rehearsal_of = more.pop("rehearsal_of", None)
-    require_gpu = bool(more.pop("require_gpu", False))
+    require_gpu, cpu = bool(more.pop("require_gpu", False)), bool(more.pop("cpu", False))
     assert rehearsal_of is None or isinstance(rehearsal_of, str)
     request = Request(model="alexnet", **more)  # type: ignore[arg-type]
-    return target_of(of, request, environ=environ or {}, rehearsal_of=rehearsal_of, require_gpu=require_gpu)
+    return target_of(
+        of, request, environ=environ or {}, rehearsal_of=rehearsal_of, require_gpu=require_gpu, cpu=cpu
+    )
 
 
 def test_a_machine_with_gpus_is_planned_for_and_trained_on() -> None:
@@ -36,14 +38,31 @@ def test_without_a_device_it_is_cpu_devices_and_the_reason() -> None:
 
 @pytest.mark.parametrize(
     "status",
-    ["not_loaded", "library_missing", "version_mismatch", "no_permission", "other_driver", "failed"],
+    [
+        *("not_loaded", "library_missing", "version_mismatch", "no_permission", "other_driver", "failed"),
+        *("hung", "crashed"),
+    ],
 )
-def test_a_broken_driver_never_falls_back_to_the_cpu(status: str) -> None:
+def test_a_broken_driver_never_falls_back_to_the_cpu_unless_it_is_requested(status: str) -> None:
     broken = Machine(source="live", driver=Driver(status=status))  # type: ignore[arg-type]
     with pytest.raises(HardwareError) as error:
         target(broken)
     assert error.value.exit_code == 3
     assert "no GPU of this machine can be used" in error.value.what
+    assert "--cpu" in error.value.hint
+    chosen = target(broken, cpu=True, num_gpus=3)
+    assert (chosen.backend, chosen.why_cpu, chosen.cpu_devices) == ("cpu", "--cpu", 3)
+
+
+def test_cpu_devices_may_be_requested_beside_gpus() -> None:
+    chosen = target(machine(), cpu=True)
+    assert (chosen.backend, chosen.machine, chosen.plan.environment) == (
+        "cpu",
+        None,
+        {"CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    with pytest.raises(UsageError, match="contradict"):
+        target(machine(), cpu=True, require_gpu=True)
 
 
 def test_a_gpu_that_is_required_and_absent_is_exit_code_3() -> None:

@@ -1,10 +1,8 @@
-from pathlib import Path
-
 import pytest
 
-from gputopo.probes.collect import read_machine
 from gputopo.values.machine import Gpu, Machine
 from tests.kit.distinct import DISTINCT
+from tests.kit.machines import read_here
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, changed
 
@@ -15,7 +13,7 @@ FIVE_PLACES = {
 
 def read(fake: FakeNvml) -> Machine:
     with installed(fake):
-        return read_machine(Path("/nonexistent"))
+        return read_here()
 
 
 def first(**fields: object) -> Gpu:

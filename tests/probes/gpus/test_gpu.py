@@ -1,26 +1,24 @@
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
-from gputopo.probes.collect import read_machine
 from gputopo.probes.nvml.words import SRAM_COUNTS
 from gputopo.values.machine import GpuProcess, Machine, NvLink
 from tests.kit.distinct import DISTINCT
-from tests.kit.machines import leaves
+from tests.kit.machines import leaves, read_here
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, Scenario, changed
 
-NO_TREE = Path("/nonexistent")  # so that nothing is filled in from sysfs
 UNKNOWN_ERROR = 999
 FOUR = changed(DISTINCT, gpus={0: {"violations": {0: 11, 1: 12}}})
 
 # What each call about GPU 0 returns. A call with an alternative for the same fact costs nothing.
 COSTS: Mapping[str, tuple[str, ...]] = {
-    "nvmlDeviceGetName": ("name", "cuda_index"),
+    "nvmlDeviceGetName": ("name", "cuda_index", "lost"),
     "nvmlDeviceGetUUID": ("uuid",),
     "nvmlDeviceGetVbiosVersion": ("vbios_version",),
     "nvmlDeviceGetGspFirmwareVersion": ("gsp_firmware_version",),
+    "nvmlDeviceGetFieldValues[91,0]": (),
     "nvmlDeviceGetMemoryAffinity": ("numa_node",),
     "nvmlDeviceGetCpuAffinity[16]": (),
     "nvmlDeviceGetClockInfo[0]": ("clocks_mhz.graphics.now",),
@@ -132,7 +130,7 @@ ELSEWHERE = (
 
 def read(fake: FakeNvml) -> Machine:
     with installed(fake):
-        return read_machine(NO_TREE)
+        return read_here()
 
 
 def read_one(scenario: Scenario = FOUR) -> Machine:
@@ -282,9 +280,9 @@ def test_a_gpu_without_a_handle_keeps_its_place_and_every_fact_has_the_reason(co
     fake = FakeNvml(FOUR)
     fake.refuse("nvmlDeviceGetHandleByIndex_v2", code, gpu=0)
     machine = read(fake)
-    assert machine.gpus[0].lost is False
+    assert machine.gpus[0].lost
     assert machine.gpus[0].name is None
     reason = {4: "NO_PERMISSION", 8: "INSUFFICIENT_POWER", 11: "IRQ_ISSUE", 999: "UNKNOWN"}[code]
     assert machine.missing["gpus[0].clocks_mhz.memory.now"] == reason
-    assert machine.missing["links[0-1].hop"] == reason
+    assert machine.missing["gpus[0]"] == machine.missing["links[0-1].hop"] == reason
     assert machine.gpus[1].name == "NVIDIA Test-100"

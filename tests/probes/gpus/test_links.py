@@ -1,9 +1,7 @@
-from pathlib import Path
-
 import pytest
 
-from gputopo.probes.collect import read_machine
 from gputopo.values.machine import Machine, NvLink
+from tests.kit.machines import read_here
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, NvLinkSpec, changed
 
@@ -13,7 +11,7 @@ NEW_COUNTS = {206: 1, 207: 2, 208: 3, 209: 4, 210: 5, 211: 6, 212: 7, 214: 8, 21
 
 def read(fake: FakeNvml) -> Machine:
     with installed(fake):
-        return read_machine(Path("/nonexistent"))
+        return read_here()
 
 
 def nvlink(spec: NvLinkSpec, *refused: str) -> tuple[NvLink, dict[str, str]]:

@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.collect import read_machine
 from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, tree_hop
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, NumaNode, NvLink, PciNode
-from tests.kit.machines import read
+from tests.kit.machines import read, read_here
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, NvLinkSpec, changed
 
@@ -98,7 +97,7 @@ def test_a_refused_call_about_a_pair_costs_only_its_own_fact(call: str, fact: st
     fake = FakeNvml(SCENARIOS["four"])
     fake.refuse(call, 999, gpu=0)
     with installed(fake):
-        machine = read_machine(Path("/nonexistent"))
+        machine = read_here()
     values = {"hop": Hop.PIX, "p2p_read": "OK", "p2p_write": "OK"}
     for link in machine.links:
         wanted = values if link.a else values | {fact: None}
@@ -109,7 +108,7 @@ def test_a_refused_call_about_a_pair_costs_only_its_own_fact(call: str, fact: st
 
 def test_refused_peer_to_peer_is_reported_with_a_reason() -> None:
     with installed(FakeNvml(SCENARIOS["dual_socket_4_4"])):
-        machine = read_machine(Path("/nonexistent"))
+        machine = read_here()
     across, within = machine.link(0, 4), machine.link(0, 1)
     assert across is not None
     assert within is not None

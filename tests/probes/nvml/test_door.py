@@ -1,12 +1,11 @@
 import contextlib
-from pathlib import Path
 
 import pytest
 
-from gputopo.probes.collect import read_machine
 from gputopo.probes.nvml.door import NotReadError, open_nvml
 from gputopo.values.machine import Hop
 from tests.kit.distinct import DISTINCT
+from tests.kit.machines import read_here
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, GpuSpec, LinkSpec, Scenario, changed
 
@@ -168,7 +167,7 @@ def test_an_old_driver_costs_only_what_it_does_not_have() -> None:
     fake = FakeNvml(FOUR)
     fake.without(*NEWER_THAN_470)
     with installed(fake):
-        machine = read_machine(Path("/nonexistent"))
+        machine = read_here()
     gpu = machine.gpus[0]
     assert (machine.driver.status, gpu.lost, gpu.memory_mib.used, gpu.temperature_c.gpu) == (
         "ok",
