@@ -50,7 +50,7 @@ BAD = {
     "any_size": ("no fixed input shape: (?, ?, ?, 3)", "keras.Input("),
     "unbuilt": ("no fixed input shape", "keras.Input("),
     "words": ("takes int32 of shape (?, 4)", "float32"),
-    "pictures": ("gives (?, 4, 4, 2), not one row of classes", "Flatten"),
+    "pictures": ("outputs (?, 4, 4, 2), not one row of classes", "Flatten"),
     "one_softmax": ("softmax of one number", "sigmoid"),
     "nothing_to_train": ("nothing to train", "trainable"),
     "batch_of_three": ("takes batches of 3 alone, this run has 4", "--batch-size 3"),
