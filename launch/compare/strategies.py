@@ -4,7 +4,6 @@ The strategy makes the variables, runs the replicas and adds their gradients up;
 its rows of the batch and the optimizer are those of our own towers, so that losses agree to rounding.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,13 +15,14 @@ from gputopo.launch.spec.rules.trainer import require_strategy
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.strategy_names import StrategyName
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.loop import ScaleReport, StepOutcome
+from gputopo.launch.train.loop import StepOutcome
 from gputopo.launch.train.marks import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
 from gputopo.launch.train.precision import LossScale
 from gputopo.launch.train.reductions.reducer import self_test
+from gputopo.launch.train.step import GraphStep
 from gputopo.launch.train.towers import TowerInput, TowerMath
 from gputopo.launch.train.updating import Updater
 
@@ -48,7 +48,7 @@ def strategy_of(asked: StrategyName, devices: Sequence[str], server: str) -> tf.
     return tf.distribute.MirroredStrategy(list(devices), cross_device_ops=operations)
 
 
-class StrategyStep:
+class StrategyStep(GraphStep):
     """Takes the steps of `--strategy`. Moving statistics are the first replica's, as in our own towers.
 
     Raises UsageError for what cannot be combined with the strategy, HardwareError if a device is not there
@@ -92,35 +92,11 @@ class StrategyStep:
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
         self.says = (*getattr(model, "says", ()), *remarks(spec), self._ran())
 
-    @property
-    def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
-        """The updater's slots: [place][variable][slot]."""
-        return self._updater.slots
-
-    @property
-    def own_slots(self) -> int:
-        """Number of slots of each variable itself."""
-        return self._updater.own_slots
-
-    @property
-    def scale_variables(self) -> Sequence[Sequence[Any]]:
-        """The state of an automatic loss scale, which a checkpoint holds as well."""
-        return self._updater.scale_variables
-
-    def scale_report(self) -> ScaleReport | None:
-        """Return the current loss scale, after a step; None where nothing is scaled."""
-        return self._updater.report()
-
     def __call__(self, number: int) -> StepOutcome:
         """Take one step."""
         fed = self.source.feed(number)
         losses, begin, marks, _ = self._graph(tf.constant(number, tf.int64), *fed)
         return StepOutcome(losses.numpy(), marks.numpy() - begin.numpy())
-
-    def graph_nodes(self) -> Sequence[Any]:
-        """Return the nodes of the step as built: name, op, device, attr."""
-        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
-        return nodes
 
     def check_variables(self) -> dict[str, int]:
         """Every replica has its copies, or the server has all."""
@@ -130,10 +106,6 @@ class StrategyStep:
             for sets in (self.placement.places, self.placement.states)
             for variables, device in zip(sets, devices, strict=True)
         )
-
-    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Both passes of each replica are on its device."""
-        return checking.check_ops(counts, self._spec)
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         begin = clock([])

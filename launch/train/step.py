@@ -47,7 +47,46 @@ class _Tower:
     hits: Tensor  # [2], on the host; zeros where not requested
 
 
-class TrainingStep:
+class GraphStep:
+    """What a step that is one graph with an `Updater` reports to the loop and to checkpoints.
+
+    A subclass sets `_spec`, `_updater` and `_graph`, the wrapped function of the step.
+    """
+
+    _spec: RunSpec
+    _updater: Updater
+    _graph: Any
+
+    @property
+    def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
+        """The updater's slots: [place][variable][slot]."""
+        return self._updater.slots
+
+    @property
+    def own_slots(self) -> int:
+        """Number of slots of each variable itself."""
+        return self._updater.own_slots
+
+    @property
+    def scale_variables(self) -> Sequence[Sequence[Any]]:
+        """The state of an automatic loss scale, which a checkpoint holds as well."""
+        return self._updater.scale_variables
+
+    def scale_report(self) -> ScaleReport | None:
+        """Return the current loss scale, after a step; None where nothing is scaled."""
+        return self._updater.report()
+
+    def graph_nodes(self) -> Sequence[Any]:
+        """Return the nodes of the step as built, before TensorFlow rewrites it: name, op, device, attr."""
+        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
+        return nodes
+
+    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
+        """Compare the ops' devices with the towers'."""
+        return checking.check_ops(counts, self._spec)
+
+
+class TrainingStep(GraphStep):
     """The compiled step of our own towers: a `Stepper`. Variables change where they live."""
 
     def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: Source) -> None:
@@ -210,37 +249,9 @@ class TrainingStep:
                 states = self._updater.accepted([tower.state for tower in towers])
                 return stored + write_state(self.placement, states)
 
-    @property
-    def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
-        """The updater's slots: [place][variable][slot]."""
-        return self._updater.slots
-
-    @property
-    def own_slots(self) -> int:
-        """Number of slots of each variable itself."""
-        return self._updater.own_slots
-
-    @property
-    def scale_variables(self) -> Sequence[Sequence[Any]]:
-        """The state of an automatic loss scale, which a checkpoint holds as well."""
-        return self._updater.scale_variables
-
-    def scale_report(self) -> ScaleReport | None:
-        """Return the current loss scale, after a step; None where nothing is scaled."""
-        return self._updater.report()
-
-    def graph_nodes(self) -> Sequence[Any]:
-        """Return the nodes of the step as built, before TensorFlow rewrites it: name, op, device, attr."""
-        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
-        return nodes
-
     def check_variables(self) -> dict[str, int]:
         """Compare the variables' devices with the spec."""
         return checking.check_placement(self.placement, self._spec)
-
-    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Compare the ops' devices with the towers'."""
-        return checking.check_ops(counts, self._spec)
 
 
 def _is_large(variable: Any) -> bool:
