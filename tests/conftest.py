@@ -36,7 +36,8 @@ _ROOM_BYTES = 2**30
 _SLOW = ("sessions", "tensorflow")
 _WITHOUT_TENSORFLOW = "not tensorflow"
 _ALL_NEED_IT = "\npytestmark = pytest.mark.tensorflow\n"
-_TOGETHER = ("tests/launch/core/inputs/",)  # one process writes what all files of the folder read
+# Folders whose files all read what one process found.
+TOGETHER = ("tests/launch/train/inputs/", "tests/launch/data/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,7 +88,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:

@@ -1,9 +1,9 @@
-"""What a run of the tests without TensorFlow leaves alone."""
+"""What a run of the tests without TensorFlow leaves alone, and which files share a worker."""
 
 import re
 from pathlib import Path
 
-from tests.conftest import needs_tensorflow
+from tests.conftest import TOGETHER, needs_tensorflow
 
 TESTS = Path(__file__).parent
 _IMPORTS_IT = re.compile(r"^(?:import|from) (?:tensorflow|keras)\b", re.MULTILINE)
@@ -19,3 +19,7 @@ def test_a_file_that_marks_single_tests_is_read_for_the_others(tmp_path: Path) -
     some = tmp_path / "test_some.py"
     some.write_text("import pytest\n\n\n@pytest.mark.tensorflow\ndef test_a() -> None: ...\n")
     assert not needs_tensorflow(some)
+
+
+def test_the_folders_that_stay_on_one_worker_are_there() -> None:
+    assert [folder for folder in TOGETHER if not (TESTS.parent / folder).is_dir()] == []

@@ -1,6 +1,7 @@
 """Runs Python programs on TensorFlow, each in its own process, without importing TensorFlow for each.
 
-They are forks of a server that has imported TensorFlow and touched no device: no pool or runtime has started.
+They are forks of a server that has imported TensorFlow and the training core and touched no device: no pool
+or runtime has started.
 A program with settings of its own in the environment gets a fresh interpreter, since TensorFlow reads some of
 them when it is imported; so does every program where the import starts threads (other releases).
 """
@@ -15,13 +16,25 @@ from collections.abc import Mapping
 from tests.kit.forks import ROOT, Done, Server
 from tests.launch.train.worker_process import environment
 
+_IMPORTED = (
+    "tensorflow",
+    "gputopo.launch.compare.keras_methods.step",
+    "gputopo.launch.compare.strategies",
+    "gputopo.launch.train.lifecycle.evaluating",
+    "gputopo.launch.train.training",
+    "gputopo.launch.train.worker",
+)
 
-def run_program(*arguments: str, timeout_s: float = 300.0, more: Mapping[str, str] | None = None) -> Done:
+
+def run_program(
+    *arguments: str, timeout_s: float = 300.0, more: Mapping[str, str] | None = None, fresh: bool = False
+) -> Done:
     """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS`; `more`: its environment variables.
 
-    Raises TimeoutExpired if it takes longer than `timeout_s`.
+    `fresh`: in an interpreter that has imported nothing, as with `more`. Raises TimeoutExpired if it takes
+    longer than `timeout_s`.
     """
-    server = None if more else _server()
+    server = None if more or fresh else _server()
     if server is not None:
         return server.run(arguments, environment(), timeout_s)
     return subprocess.run(
@@ -46,7 +59,7 @@ def _server() -> Server | None:
 @functools.cache
 def _started() -> Server | None:
     # NumPy's OpenBLAS would start threads at its import; TensorFlow does not use it.
-    server = Server(["tensorflow"], environment(OPENBLAS_NUM_THREADS="1"))
+    server = Server(_IMPORTED, environment(OPENBLAS_NUM_THREADS="1"))
     if server.threads != 1:
         server.end()
         return None

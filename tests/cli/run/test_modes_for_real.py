@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.runs.repeats import Repeats
 from gputopo.values import schema
 from gputopo.values.result import Result
 
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.tensorflow
 BASE = ("--model", "trivial", "--data-name", "cifar10", "--batch-size", "2", "--num-batches", "4")
 
 
-def printed(tmp_path: Path, *options: str) -> str:
+def result_of(tmp_path: Path, *options: str) -> Result:
     (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
     home = {"GPUTOPO_ROOT": str(tmp_path / "root"), "GPUTOPO_HOME": str(tmp_path / "home")}
     done = subprocess.run(
@@ -29,24 +28,29 @@ def printed(tmp_path: Path, *options: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return schema.decode(done.stdout, Result, origin="stdout")
 
 
-def result_of(tmp_path: Path, *options: str) -> Result:
-    return schema.decode(printed(tmp_path, *options), Result, origin="stdout")
+KEPT = ("--checkpoints", "kept", "--optimizer", "momentum")
 
 
-def test_a_run_goes_on_from_its_checkpoint_and_can_be_judged(tmp_path: Path) -> None:
-    kept = ("--checkpoints", "kept", "--optimizer", "momentum")
-    first = result_of(tmp_path, *kept, "--export", "out", "--print_training_accuracy")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A run that leaves what there is to leave, and the folder that it ran in."""
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, result_of(folder, *KEPT, "--export", "out", "--print_training_accuracy")
+
+
+def test_a_run_goes_on_from_its_checkpoint_and_can_be_judged(trained: tuple[Path, Result]) -> None:
+    folder, first = trained
     assert [saved.steps for saved in first.checkpoints] == [7]  # three of warm-up, four
-    assert first.exports[0].path == str(tmp_path / "out")
+    assert first.exports[0].path == str(folder / "out")
     assert first.last_top1 is not None
     assert {"keras", "tensorflow", "python", "onednn"} <= set(first.versions)
-    second = result_of(tmp_path, *kept, "--resume")
+    second = result_of(folder, *KEPT, "--resume")
     assert second.resumed is not None
     assert second.resumed.steps == 7
-    judged = result_of(tmp_path, "--checkpoints", "kept", "--eval")
+    judged = result_of(folder, "--checkpoints", "kept", "--eval")
     assert judged.evaluations[0].steps == second.checkpoints[-1].steps
 
 
@@ -69,17 +73,10 @@ def test_copies_stay_equal_where_gradients_are_clipped_by_their_norm(tmp_path: P
     assert result_of(tmp_path, *options, "--num-batches", "30").replica_difference == 0.0
 
 
-def test_the_input_alone_is_judged_by_the_training_before_it(tmp_path: Path) -> None:
-    assert result_of(tmp_path).input_verdict is None
-    alone = result_of(tmp_path, "--input-only", "--data-source", "python", "--feed", "queue")
+def test_the_input_alone_is_judged_by_the_training_before_it(trained: tuple[Path, Result]) -> None:
+    folder, first = trained
+    assert first.input_verdict is None
+    alone = result_of(folder, "--input-only", "--data-source", "python", "--feed", "queue")
     assert alone.input_verdict is not None
-    assert str(alone.input_verdict.other).startswith(str(tmp_path / "home"))
+    assert str(alone.input_verdict.other).startswith(str(folder / "home"))
     assert alone.parameters == 0
-
-
-def test_each_repeat_has_a_worker_of_its_own(tmp_path: Path) -> None:
-    repeats = schema.decode(printed(tmp_path, "--repeats", "2"), Repeats, origin="stdout")
-    assert (repeats.complete, repeats.status) == (2, "complete")
-    assert repeats.images_per_sec is not None
-    assert repeats.images_per_sec.lowest > 0
-    assert repeats.runs[0].first_loss == repeats.runs[1].first_loss

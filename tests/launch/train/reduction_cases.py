@@ -20,6 +20,7 @@ from gputopo.launch.jobs.reduction.spec import METHODS, Method, ReductionJob
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.events import Device, Event
+from tests.launch.train.gpu_kernels import without_gpu_kernel
 from tests.launch.train.small_model import SmallModel
 
 SHAPES = ((3, 5, 2), (1,), (), (401, 300), (40, 31), (7,), (7,))  # the large one is worth cutting
@@ -39,11 +40,14 @@ WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "hierarchical in rows": ("hierarchical", {"groups": "rows"}),
     "hierarchical of one": ("hierarchical", {"groups": "one"}),
 }
+# Those that differ where the number of devices is even, or allows groups of unequal size.
+ON_FOUR = ("hierarchical all", "hierarchical in rows", "psgpu#3", "pscpu#4")
 
 
-def wrapped(count: int) -> bool:
-    """Return whether what is put round reductions is tried on so many devices."""
-    return count in (3, 4)
+def cases_on(count: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the methods, and what is put round them, that are tried on so many devices."""
+    chosen = {3: tuple(WRAPPED), 4: ON_FOUR}.get(count, ())
+    return {name: (name, {}) for name in ON_CPU} | {name: WRAPPED[name] for name in chosen}
 
 
 def run_spec(count: int, model: str = "trivial") -> RunSpec:
@@ -76,10 +80,8 @@ def main(count: int, out: Path, *, timed: bool) -> None:
         "without_gpu_kernel": {},
         "self_test": {},
     }
-    cases = {name: (name, Exchange()) for name in ON_CPU}
-    if wrapped(count):
-        cases |= {label: (name, exchange_of(fields, count)) for label, (name, fields) in WRAPPED.items()}
-    for label, (name, exchange) in cases.items():
+    for label, (name, fields) in cases_on(count).items():
+        exchange = exchange_of(fields, count)
         reducer = reducer_of(name, names, exchange)
         with _kept_graphs() as nodes:
             np.savez(out / f"{label}.npz", **_reduce(reducer, names))
@@ -88,7 +90,7 @@ def main(count: int, out: Path, *, timed: bool) -> None:
                 results["sound"][label] = _checked(METHODS[label], run)
         if timed:
             results["nodes"][label] = len(nodes)
-            results["without_gpu_kernel"][label] = _without_gpu_kernel(nodes)
+            results["without_gpu_kernel"][label] = [node.op for node in without_gpu_kernel(nodes)]
     for name, broken in _broken(names).items() if timed else ():
         ALGORITHMS[name] = broken
         results["checks"][name] = _checked(Method(name=name, algorithm=name, says=""), run)
@@ -233,21 +235,6 @@ def _kept_graphs() -> Iterator[list[Any]]:
         yield nodes
     finally:
         tf.compat.v1.wrap_function = wrap
-
-
-def _without_gpu_kernel(nodes: Sequence[Any]) -> list[str]:
-    """Name the ops for which TensorFlow has no GPU kernel of their types."""
-    from tensorflow.python.framework import kernels
-
-    def fits(kernel: Any, node: Any) -> bool:
-        for rule in kernel.constraint:
-            allowed, given = set(rule.allowed_values.list.type), node.attr[rule.name]
-            if allowed and not set(given.list.type or [given.type]) <= allowed:
-                return False
-        return kernel.device_type in ("GPU", "DEFAULT")
-
-    of_ops = {op: kernels.get_registered_kernels_for_op(op).kernel for op in {node.op for node in nodes}}
-    return sorted({node.op for node in nodes if not any(fits(each, node) for each in of_ops[node.op])})
 
 
 if __name__ == "__main__":

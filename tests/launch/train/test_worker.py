@@ -1,8 +1,5 @@
 """The real worker in its own process, with the cheapest model."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -25,11 +22,10 @@ from gputopo.values.events import (
     Traced,
     WarmupDone,
 )
+from tests.launch.forks import run_program
 from tests.launch.train.inputs import folders
 from tests.launch.train.worker_process import (
-    asked_to_end,
-    environment,
-    run_fresh_worker,
+    interrupted,
     run_worker,
     trivial_spec,
 )
@@ -85,7 +81,7 @@ def test_a_time_budget_ends_the_steps_before_their_number(tmp_path: Path) -> Non
 def test_a_worker_that_is_asked_to_end_takes_its_step_saves_and_exports_nothing(tmp_path: Path) -> None:
     kept = Lifecycle(checkpoints=str(tmp_path / "kept"), export=str(tmp_path / "export"))
     spec = trivial_spec(num_batches=1_000_000, lifecycle=kept)
-    events = asked_to_end(tmp_path, spec, after=Step, code=130)
+    events = interrupted(tmp_path, spec, after=Step, code=130)
     *_, last, saved, memory, failed = events
     assert isinstance(last, PhaseBegun)
     assert isinstance(saved, CheckpointSaved)
@@ -99,7 +95,7 @@ def test_a_worker_that_is_asked_to_end_takes_its_step_saves_and_exports_nothing(
 
 def test_a_worker_that_is_asked_to_end_in_its_warm_up_saves_as_well(tmp_path: Path) -> None:
     spec = trivial_spec(num_warmup_batches=1_000_000, lifecycle=Lifecycle(checkpoints=str(tmp_path / "kept")))
-    events = asked_to_end(tmp_path, spec, after=PlacementChecked, code=130)
+    events = interrupted(tmp_path, spec, after=PlacementChecked, code=130)
     (saved,) = (event for event in events if isinstance(event, CheckpointSaved))
     assert saved.steps >= 1
     assert not any(isinstance(event, WarmupDone) for event in events)
@@ -116,16 +112,9 @@ def test_without_gpus_a_gpu_spec_fails_with_a_cause_and_a_remedy(tmp_path: Path)
 
 
 def test_memory_that_is_not_there_is_reported_as_out_of_memory_with_the_batch_size(tmp_path: Path) -> None:
-    import resource
-
     spec = trivial_spec(batch_size=40_000)  # 25 GB of images
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = 12 * 1024**3
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    try:
-        code, events, stderr = run_fresh_worker(tmp_path, spec)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))"
+    code, events, stderr = run_worker(tmp_path, spec, before=limit)
     assert events, stderr
     failed = events[-1]
     assert isinstance(failed, RankFailed)
@@ -133,21 +122,19 @@ def test_memory_that_is_not_there_is_reported_as_out_of_memory_with_the_batch_si
     assert "40000" in failed.remedy
 
 
+CLOSED = """
+import os, sys
+from gputopo.launch.train import worker
+reading, writing = os.pipe()
+os.close(reading)
+sys.exit(worker.main([sys.argv[1], str(writing)]))
+"""
+
+
 def test_a_worker_whose_parent_closed_the_pipe_ends_without_a_traceback(tmp_path: Path) -> None:
     file = tmp_path / "spec.json"
     schema.write(file, trivial_spec())
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "gputopo.launch.train.worker", str(file), str(writer)],
-        pass_fds=[writer],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    os.close(writer)
+    done = run_program("-c", CLOSED, str(file))
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
 

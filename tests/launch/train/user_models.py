@@ -26,6 +26,23 @@ def normed() -> Any:
     )
 
 
+def mobile() -> Any:
+    """The kinds of layers of MobileNetV2, channels first as they are on GPUs."""
+    first = "channels_first"
+    return keras.Sequential(
+        [
+            keras.Input((3, 8, 8)),
+            layers.ZeroPadding2D(((0, 1), (0, 1)), data_format=first),
+            layers.Conv2D(4, 3, strides=2, use_bias=False, data_format=first),
+            layers.BatchNormalization(axis=1),
+            layers.DepthwiseConv2D(3, padding="same", use_bias=False, data_format=first),
+            layers.ReLU(6.0),
+            layers.GlobalAveragePooling2D(data_format=first),
+            layers.Dense(7),
+        ]
+    )
+
+
 def dropping() -> Any:
     return keras.Sequential([keras.Input((64,)), layers.Dropout(0.5), layers.Dense(3)])
 

@@ -2,8 +2,7 @@
 
 import os
 import signal
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,55 +38,46 @@ sys.exit(worker.main([sys.argv[1], str(os.open(sys.argv[2], os.O_WRONLY))]))
 """
 
 
-def run_worker(folder: Path, spec: RunSpec) -> tuple[int, list[Event], str]:
-    """Return the worker's exit code, its events and its standard error; TensorFlow is loaded already."""
+def run_worker(folder: Path, spec: RunSpec, *, before: str = "") -> tuple[int, list[Event], str]:
+    """Return the worker's exit code, its events and its standard error; TensorFlow is loaded already.
+
+    `before`: Python that its process runs first.
+    """
     from tests.launch.forks import run_program  # imports this module
 
     file, events = folder / "spec.json", folder / "events.jsonl"
     schema.write(file, spec)
     events.write_bytes(b"")
-    done = run_program("-c", _FORKED, str(file), str(events))
+    done = run_program("-c", before + _FORKED, str(file), str(events))
     with events.open("rb") as stream:
         return done.returncode, list(read_events(stream, origin="events.jsonl")), done.stderr
 
 
-def run_fresh_worker(folder: Path, spec: RunSpec, **more: str) -> tuple[int, list[Event], str]:
-    """Return what `run_worker` does, of its own program with `more` in its environment."""
-    file, events = folder / "spec.json", folder / "events.jsonl"
-    schema.write(file, spec)
-    with events.open("wb") as stream:
-        done = subprocess.run(
-            [sys.executable, "-m", "gputopo.launch.train.worker", str(file), str(stream.fileno())],
-            pass_fds=[stream.fileno()],
-            env=environment(**more),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    with events.open("rb") as stream:
-        return done.returncode, list(read_events(stream, origin="events.jsonl")), done.stderr
+_NAMED = """
+import os, sys
+from gputopo.launch.train import worker
+events = os.open(sys.argv[2], os.O_WRONLY)
+os.write(events, b"%d\\n" % os.getpid())
+sys.exit(worker.main([sys.argv[1], str(events)]))
+"""
 
 
-def asked_to_end(folder: Path, spec: RunSpec, *, after: type[Event], code: int) -> list[Event]:
-    """Ask a worker by SIGINT to end once it has reported an event of a kind; return all its events."""
+def interrupted(folder: Path, spec: RunSpec, *, after: type[Event], code: int) -> list[Event]:
+    """Interrupt a worker by SIGINT after its first event of a kind; return all its events."""
+    from tests.launch.forks import run_program
+
     file = folder / "spec.json"
     schema.write(file, spec)
     reading, writing = os.pipe()
-    with (
-        subprocess.Popen(
-            [sys.executable, "-m", "gputopo.launch.train.worker", str(file), str(writing)],
-            pass_fds=[writing],
-            env=environment(),
-            stderr=subprocess.DEVNULL,
-        ) as worker,
-        open(reading, "rb") as lines,
-    ):
-        os.close(writing)
+    with ThreadPoolExecutor(1) as pool, open(reading, "rb") as lines:
+        done = pool.submit(run_program, "-c", _NAMED, str(file), f"/proc/{os.getpid()}/fd/{writing}")
+        done.add_done_callback(lambda _: os.close(writing))  # from here the lines end
+        pid = int(lines.readline())
         events: list[Event] = []
         for line in lines:
             events.append(decode_line(line))
-            if isinstance(events[-1], after):
-                worker.send_signal(signal.SIGINT)
-        assert worker.wait(60) == code
+            if isinstance(events[-1], after) and pid:
+                os.kill(pid, signal.SIGINT)
+                pid = 0
+    assert done.result().returncode == code, done.result().stderr[-2000:]
     return events

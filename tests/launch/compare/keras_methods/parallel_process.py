@@ -14,6 +14,7 @@ import tensorflow as tf
 ROWS = 15
 TOWERS = 4
 METHODS = ("kuza55", "avolkov1", "fchollet")
+TRAINED = (*((method, TOWERS) for method in METHODS), ("avolkov1", 3), ("kuza55", 1))
 
 
 def main(folder: str) -> None:
@@ -21,9 +22,8 @@ def main(folder: str) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * TOWERS)
     found: dict[str, Any] = {"serial": _fit(_serial(), None, 1)}
-    for method in METHODS:
-        for towers in (1, 3, TOWERS):
-            found[f"{method} {towers}"] = _fit(_serial(), method, towers)
+    for method, towers in TRAINED:
+        found[f"{method} {towers}"] = _fit(_serial(), method, towers)
     found["any batch"] = _fit(_serial(), "kuza55", 2, batch=None)
     found["too few"] = {
         "serial": _fit(_serial(), None, 1, rows=TOWERS - 1),
@@ -34,7 +34,6 @@ def main(folder: str) -> None:
         "serial": _fit(_serial(adds=True), None, 1),
         **{one: _fit(_serial(adds=True), one, 2) for one in METHODS},
     }
-    found["placed"] = _placed()
     found["statistics"] = _statistics()
     found["dropped"] = _dropped()
     found["saved"] = _saved(Path(folder))
@@ -88,31 +87,6 @@ def _fit(
         "weights": [value.ravel().tolist() for value in serial.get_weights()],
         "count": len(model.weights),
     }
-
-
-def _placed() -> dict[str, Any]:
-    """Devices of matrix products of both passes as built, by method and tower."""
-    found: dict[str, Any] = {}
-    for method in METHODS:
-        model = _parallel(_serial(), method, 3)
-
-        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-        def gradients(images: Any, model: Any = model) -> Any:
-            with tf.GradientTape() as tape, tf.device("/CPU:0"):
-                loss = tf.reduce_sum(model(images, training=True) ** 2)
-            return tape.gradient(loss, model.trainable_variables)
-
-        graph = gradients.get_concrete_function(tf.TensorSpec((ROWS, 6, 5, 2))).graph
-        ops = [op for op in graph.get_operations() if op.type.startswith(("MatMul", "Conv2D"))]
-        assert ops
-        found[method] = sorted(
-            {(_tower_of(op.name), op.type, op.device.rpartition("device:")[2]) for op in ops}
-        )
-    return found
-
-
-def _tower_of(name: str) -> str:
-    return next(part for part in name.split("/") if part.startswith("tower_"))
 
 
 def _statistics() -> dict[str, Any]:

@@ -21,8 +21,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("towers", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("method", "towers"), [*((method, 4) for method in METHODS), ("avolkov1", 3), ("kuza55", 1)]
+)
 def test_15_rows_on_any_number_of_towers_train_like_the_serial_model(
     found: dict[str, Any], method: str, towers: int
 ) -> None:
@@ -39,15 +40,6 @@ def test_towers_share_one_set_of_weights(found: dict[str, Any]) -> None:
 
 def test_a_batch_of_unknown_size_is_cut_alike(found: dict[str, Any]) -> None:
     assert found["any batch"]["losses"] == pytest.approx(found["serial"]["losses"], rel=TOLERANCE)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_both_passes_of_each_tower_are_built_on_its_device(found: dict[str, Any], method: str) -> None:
-    placed = found["placed"][method]
-    for tower in range(3):
-        own = [(op, device) for of_tower, op, device in placed if of_tower == f"tower_{tower}"]
-        assert {"MatMul", "Conv2D", "Conv2DBackpropFilter"} <= {op for op, _ in own}
-        assert {device for _, device in own} == {f"CPU:{tower}"}
 
 
 def test_moving_statistics_are_those_of_tower_0(found: dict[str, Any]) -> None:

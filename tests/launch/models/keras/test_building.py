@@ -79,7 +79,7 @@ def cases() -> dict[str, dict[str, Any]]:
         made[f"{name} xla"] = {**made[name], "precision": {"xla": True}}
     made["no module"] = {**normed, "model": "tests.launch.train.nowhere:build"}
     made["needy"] = {**normed, "model": "tests.launch.train.user_models_needy:build"}
-    made["application"] = {**normed, "model": "keras:mobilenetv2", "batch_size": 1, "learning_rate": 0.001}
+    made["application"] = {**normed, "model": "keras:mobilenet", "batch_size": 1, "learning_rate": 0.001}
     made["no application"] = {**normed, "model": "keras:ResNet5"}
     made["another seed"] = {**normed, "seed": 7}
     return made
@@ -204,7 +204,7 @@ def test_random_layers_are_reported_to_draw_other_numbers_under_xla(found: dict[
 
 def test_an_application_trains_under_its_name_in_any_case(found: dict[str, Any]) -> None:
     reported = found["application"]
-    assert reported["parameters"] == 3_504_872  # 3,538,984 with the moving statistics
+    assert reported["parameters"] == 4_231_976  # 4,253,864 with the moving statistics
     assert set(reported["ops"]) == {"/CPU:0", "/CPU:1"}
 
 
@@ -222,7 +222,7 @@ from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.randomness import Stream
 
 answer = {}
-for name in ("ResNet50", "inceptionv3", "MobileNetV3Small"):
+for name in ("inceptionv3", "MobileNetV3Small"):
     built = models.build(f"keras:{name}")
     counted = sum(int(np.prod(one.shape)) for one in (*built.variables, *built.state))
     answer[name] = [counted, parameter_count(built), built.input_shape, built.classes]
@@ -266,7 +266,6 @@ def answer() -> dict[str, Any]:
 
 
 def test_applications_have_the_published_parameter_counts(answer: dict[str, Any]) -> None:
-    assert answer["ResNet50"] == [25_636_712, 25_583_592, [224, 224, 3], 1000]
     assert answer["inceptionv3"] == [23_851_784, 23_817_352, [299, 299, 3], 1000]
     assert answer["MobileNetV3Small"] == [2_554_968, 2_542_856, [224, 224, 3], 1000]
 

@@ -1,17 +1,16 @@
 """What a user's module path leads to. Modules are written for each test; no model is built."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.launch.train.worker_process import environment
+from tests.kit.forks import ROOT
+from tests.launch.forks import run_program
 
 pytestmark = pytest.mark.tensorflow
 
-ENTER = "import os, sys; os.chdir(sys.argv[1])"
+ENTER = "import os, sys; os.chdir(sys.argv[1]); sys.path[:0] = sys.argv.pop().split(':')"
 REMOVE = "os.rmdir(sys.argv[1])"
 ASK = """
 from gputopo.values.errors import UsageError
@@ -50,15 +49,10 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def ask(names: list[str], *programs: str, folder: Path, path: Sequence[Path] = ()) -> dict[str, str]:
-    """Return what is reported of each name, by programs run in a row with `path` on PYTHONPATH."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", "\n".join(programs), str(folder), *names],
-        env=environment() | {"PYTHONPATH": ":".join(map(str, [Path(__file__).parents[4], *path]))},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    """Return the message for each name, of programs run in a row with `path` first in `sys.path`."""
+    first = ":".join(map(str, [ROOT, *path]))
+    done = run_program("-c", "\n".join(programs), str(folder), *names, first)
+    assert done.returncode == 0, done.stderr[-2000:]
     return dict(zip(names, done.stdout.splitlines(), strict=True))
 
 

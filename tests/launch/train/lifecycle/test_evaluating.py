@@ -155,7 +155,7 @@ def test_the_exported_model_gives_the_same_logits_in_a_process_without_gputopo(
     ran: dict[str, Ran], folder: Path, examples: tuple[Any, Any]
 ) -> None:
     joint = folder / f"out{TOWERS}" / "joint_batch.npz"
-    done = run_program("-c", LOAD, str(folder / "export"), str(joint))
+    done = run_program("-c", LOAD, str(folder / "export"), str(joint), fresh=True)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     logits = logits_by_hand(*trained(ran["train"]), examples[0])

@@ -103,20 +103,11 @@ for name in json.loads(sys.argv[1]):
         found[name] = passed.logits.shape.as_list() == [None, model.classes]
 json.dump(found, sys.stdout)
 """
-# One of each family: all kinds of layers are in them.
-FAMILIES = [
-    "alexnet",
-    "googlenet",
-    "overfeat",
-    "vgg11",
-    "inception3",
-    "resnet50_v2",
-    "resnet20",
-    "densenet40_k12",
-]
+# All kinds of layers are in them.
+NETWORKS = ["alexnet", "googlenet", "resnet50_v2", "resnet20", "densenet40_k12"]
 
 
 def test_networks_take_a_batch_of_any_size_as_an_export_needs() -> None:
-    done = run_program("-c", FOLLOW, json.dumps(FAMILIES))
+    done = run_program("-c", FOLLOW, json.dumps(NETWORKS))
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout) == dict.fromkeys(FAMILIES, True)
+    assert json.loads(done.stdout) == dict.fromkeys(NETWORKS, True)

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from gputopo.launch.jobs.reduction.bench import measure, worker_command
+from gputopo.launch.jobs.reduction.bench import measure
 from gputopo.launch.jobs.reduction.spec import METHODS, REFUSED, REFUSED_FOR_ALL, ReductionJob
 from gputopo.values.events import RankFailed, read_events
 from tests.launch.forks import run_program
-from tests.launch.train.reduction_cases import ON_CPU, SHAPES, WRAPPED, run_spec, wrapped
+from tests.launch.train.reduction_cases import ON_CPU, SHAPES, cases_on, run_spec
 from tests.launch.train.small_model import SHAPES as SMALL_MODEL
-from tests.launch.train.worker_process import environment
 
 pytestmark = pytest.mark.tensorflow
 
@@ -30,7 +27,7 @@ LARGEST = 200.0
 TOLERANCE = 6 * LARGEST * 2.0**-24
 TOLERANCE_FP16 = (6 + 7) * LARGEST * 2.0**-11
 COUNTS = (3, 7, 4)  # the longest first: odd and even, beside a prime
-TIMED = (3,)
+TIMED = 3
 
 
 class Ran:
@@ -46,7 +43,7 @@ class Ran:
 
 
 def run_cases(count: int, folder: Path) -> Ran:
-    timed = str(int(count in TIMED))
+    timed = str(int(count == TIMED))
     done = run_program("-m", "tests.launch.train.reduction_cases", str(count), str(folder), timed)
     assert done.returncode == 0, done.stderr[-2000:]
     return Ran(count, folder)
@@ -68,7 +65,7 @@ def ran(request: pytest.FixtureRequest, all_ran: dict[int, Ran]) -> Ran:
 
 EVERY = pytest.mark.parametrize(
     ("count", "method"),
-    [(count, method) for count in COUNTS for method in (*ON_CPU, *(WRAPPED if wrapped(count) else ()))],
+    [(count, method) for count in COUNTS for method in cases_on(count)],
 )
 
 
@@ -113,12 +110,11 @@ def test_what_is_wrong_or_cannot_be_there_is_refused_before(ran: Ran, method: st
 
 
 @pytest.mark.parametrize("method", ON_CPU)
-def test_a_sound_method_is_timed_and_an_unsound_one_caught_by_its_sum(ran: Ran, method: str) -> None:
-    if ran.count not in TIMED:
-        assert method not in ran.reported["sound"]
-        return
-    reported = ran.reported["sound"][method]
-    if wrong_on(method, ran.count):
+def test_a_sound_method_is_timed_and_an_unsound_one_caught_by_its_sum(
+    all_ran: dict[int, Ran], method: str
+) -> None:
+    reported = all_ran[TIMED].reported["sound"][method]
+    if wrong_on(method, TIMED):
         assert reported == ["the reduction 'tf_hierarchical' is wrong on /CPU:0: it adds up to 11, not 111"]
     else:
         size = 4 * sum(math.prod(shape) for shape in SMALL_MODEL.values())
@@ -135,20 +131,16 @@ def test_a_sound_method_is_timed_and_an_unsound_one_caught_by_its_sum(ran: Ran, 
         ("wrong_from_the_second_graph_on", "in a timed call"),
     ],
 )
-def test_a_method_with_one_fault_is_refused_by_name(ran: Ran, fault: str, says: str) -> None:
-    if ran.count not in TIMED:
-        return
-    (refused,) = ran.reported["checks"][fault]
+def test_a_method_with_one_fault_is_refused_by_name(all_ran: dict[int, Ran], fault: str, says: str) -> None:
+    (refused,) = all_ran[TIMED].reported["checks"][fault]
     assert f"'{fault}' is wrong" in refused
     assert says in refused
 
 
-def test_every_op_on_a_towers_device_can_run_on_a_gpu(ran: Ran) -> None:
+def test_every_op_on_a_towers_device_can_run_on_a_gpu(all_ran: dict[int, Ran]) -> None:
     """Of the self-test, the check and the timed graph. Soft placement is off: one op would stop it all."""
-    if ran.count not in TIMED:
-        return
-    tried = (*ON_CPU, *(WRAPPED if wrapped(ran.count) else ()))
-    assert ran.reported["without_gpu_kernel"] == {name: [] for name in tried}
+    ran = all_ran[TIMED]
+    assert ran.reported["without_gpu_kernel"] == {name: [] for name in cases_on(TIMED)}
     assert min(ran.reported["nodes"].values()) > 5
 
 
@@ -159,43 +151,43 @@ def test_every_method_names_an_algorithm_that_there_is() -> None:
 
 
 def test_the_real_worker_is_measured_on_cpu_devices() -> None:
-    times = measure("trivial", None, 3, methods=["copy", "ring"], repeats=4)
+    times = measure("trivial", None, 3, methods=["ring"], repeats=4)
     assert times.not_measured == ()
-    assert [sample.algorithm for sample in times.samples] == ["copy", "ring"]
-    for sample in times.samples:
-        assert (sample.source, sample.bytes, sample.model) == ("cpu:0,1,2", TRIVIAL_BYTES, "trivial")
-        assert len(sample.repeats_us) == 4
-        assert min(sample.repeats_us) > times.fixed_cost_us[sample.algorithm or ""] / 10
-        assert sample.bus_gb_per_s == pytest.approx((sample.median_gb_per_s or 0.0) * 4 / 3)
+    (sample,) = times.samples
+    assert (sample.algorithm, sample.source) == ("ring", "cpu:0,1,2")
+    assert (sample.bytes, sample.model) == (TRIVIAL_BYTES, "trivial")
+    assert len(sample.repeats_us) == 4
+    assert min(sample.repeats_us) > times.fixed_cost_us["ring"] / 10
+    assert sample.bus_gb_per_s == pytest.approx((sample.median_gb_per_s or 0.0) * 4 / 3)
 
 
-def run_worker(job: ReductionJob) -> RankFailed:
-    reading, writing = os.pipe()
-    done = subprocess.run(
-        worker_command(job, writing),
-        pass_fds=[writing],
-        env=environment(),
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    os.close(writing)
-    with open(reading, "rb") as stream:
-        events = list(read_events(stream, origin="pipe"))
+WORKER = """
+import os, sys
+from gputopo.launch.jobs.reduction import worker
+sys.exit(worker.main([sys.argv[1], str(os.open(sys.argv[2], os.O_WRONLY))]))
+"""
+
+
+def run_worker(folder: Path, job: ReductionJob) -> RankFailed:
+    file = folder / "events.jsonl"
+    file.touch()
+    done = run_program("-c", WORKER, msgspec.json.encode(job).decode(), str(file))
+    with file.open("rb") as stream:
+        events = list(read_events(stream, origin="events"))
     assert events, done.stderr[-2000:]
     assert isinstance(events[-1], RankFailed)
     return events[-1]
 
 
-def test_an_op_without_a_kernel_is_refused_in_tensorflows_words() -> None:
+def test_an_op_without_a_kernel_is_refused_in_tensorflows_words(tmp_path: Path) -> None:
     method = METHODS["nccl_op"]
-    reported = run_worker(ReductionJob(run=run_spec(2), method=method, repeats=1, warm_up=1))
+    reported = run_worker(tmp_path, ReductionJob(run=run_spec(2), method=method, repeats=1, warm_up=1))
     assert reported.kind == REFUSED
     assert "NcclAllReduce" in reported.cause
 
 
-def test_gpus_that_tensorflow_does_not_see_are_refused_for_all_methods() -> None:
+def test_gpus_that_tensorflow_does_not_see_are_refused_for_all_methods(tmp_path: Path) -> None:
     run = msgspec.structs.replace(run_spec(2), backend="gpu")
-    reported = run_worker(ReductionJob(run=run, method=METHODS["copy"], repeats=1, warm_up=1))
+    reported = run_worker(tmp_path, ReductionJob(run=run, method=METHODS["copy"], repeats=1, warm_up=1))
     assert reported.kind == REFUSED_FOR_ALL
     assert "TensorFlow sees 0 of the 2 planned GPUs" in reported.cause

@@ -8,6 +8,7 @@ from typing import Any
 from gputopo.launch.spec.run_spec import Backend
 from gputopo.values.events import Device, ModelBuilt, Noticed, Step, WarmupDone
 from gputopo.workload import workloads as workload
+from tests.launch.train.gpu_kernels import is_gpu_build, without_gpu_kernel
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import Picture, source, spec_of
 
@@ -83,16 +84,12 @@ def private_threads(root: Path) -> Any:
 def gpu_kernels(root: Path) -> Any:
     """Ops that reading puts on a tower's device (CPU 1 stands for a GPU) and that have no kernel there."""
     import msgspec
-    from tensorflow.python.framework import kernels
 
     from gputopo.launch.train.inputs.input_only import Arrival
 
-    def kinds(op: str) -> set[str]:
-        return {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel}
-
     data = folders.coloured(root / "kernels")
     device = (Device(tower=0, device="/CPU:1"),)
-    used, fed = set(), []
+    used, fed, without = set(), [], set()
     ways: list[dict[str, Any]] = [{"folder": data}, {"source": "cpu"}, {"source": "gpu"}]
     for fields in ways:
         spec = msgspec.structs.replace(spec_of(**fields, data_format="NCHW", towers=1), devices=device)
@@ -101,10 +98,12 @@ def gpu_kernels(root: Path) -> Any:
             arrival(0)
             fed += [list(one.shape) for one in made.feed(1)[:1]]
             nodes = arrival._graph.graph.as_graph_def().node
-            used |= {node.op for node in nodes if node.device.endswith("CPU:1")}
+            placed = [node for node in nodes if node.device.endswith("CPU:1")]
+            used |= {node.op for node in placed}
+            without |= {node.op for node in without_gpu_kernel(placed)}
     return {
-        "gpu_build": "GPU" in kinds("Conv2D"),
+        "gpu_build": is_gpu_build(),
         "fed_for_NCHW": fed[0],
         "used": sorted(used),
-        "without": sorted(op for op in used if not kinds(op) & {"GPU", "DEFAULT"}),
+        "without": sorted(without),
     }

@@ -1,0 +1,167 @@
+"""Builds training steps and looks their ops up for GPUs: `python -m tests.launch.train.gpu_kernels_process`.
+
+Towers on CPU 1 and 2 stand for GPUs; CPU 0 is the host. It prints JSON: by part what is in `_Found`.
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.models import models
+from gputopo.launch.spec.run_spec import Exchange, Lifecycle, Optimization, Precision, RunSpec
+from gputopo.launch.train.inputs.factory import source_of
+from gputopo.launch.train.lifecycle import evaluating
+from gputopo.launch.train.placement import devices, placements
+from gputopo.launch.train.step import TrainingStep
+from gputopo.launch.train.training import stepper_of
+from gputopo.values.events import Device
+from tests.launch.train.gpu_kernels import is_gpu_build, without_gpu_kernel
+from tests.launch.train.numerics_process import tiny
+
+USER = "tests.launch.train.user_models:"
+_PLACED = ("MatMul", "Conv2D", "AddN", "ConcatV2", "Split", "Mul")  # by whoever builds a step
+
+
+@dataclass
+class _Found:
+    """Nodes on towers' devices, those without a kernel for GPUs, and computing ones on no device.
+
+    `short`: convolutions of 16 bits. `branches`: updates within the branches of a step that may be skipped.
+    """
+
+    nodes: int = 0
+    without: list[list[str]] = field(default_factory=list)
+    nowhere: list[list[str]] = field(default_factory=list)
+    short: int = 0
+    branches: int = 0
+
+    def look(self, label: str, nodes: Iterable[Any]) -> None:
+        given = list(nodes)
+        placed = [node for node in given if node.device and not node.device.endswith("CPU:0")]
+        self.nodes += len(placed)
+        self.without += [[label, node.op, node.name] for node in without_gpu_kernel(placed)]
+        self.nowhere += [
+            [label, node.op, node.name] for node in given if not node.device and node.op in _PLACED
+        ]
+        half = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
+        self.short += sum(node.op == "Conv2D" and node.attr["T"].type in half for node in placed)
+
+
+def spec(update: str = "parameter_server", **fields: Any) -> RunSpec:
+    on_one = update == "parameter_server" and not fields.get("exchange", Exchange()).ps_spread
+    given: dict[str, Any] = {
+        "model": "tiny",
+        "backend": "cpu",
+        "variable_update": update,
+        "devices": tuple(Device(tower=tower, device=f"/CPU:{tower + 1}") for tower in range(2)),
+        "ps_device": "/CPU:1" if on_one else None,
+        "batch_size": 2,
+    }
+    return RunSpec(**{**given, **fields})
+
+
+def core() -> _Found:
+    """Every placement and layout, the exchanges, accuracy, added work, forward passes; and variables."""
+    packed = Exchange(relaxed=True, repacking=2, small_bytes=4096, transfer="fp16")
+    specs = [
+        spec("parameter_server", data_format="NCHW"),
+        spec("replicated", data_format="NHWC"),
+        spec("independent", data_format="NHWC", extra_forward={1: 1}),
+        spec(exchange=Exchange(staged=True, ps_spread=True)),
+        spec(exchange=Exchange(asynchronous=True)),
+        spec("replicated", model="lenet", exchange=packed, all_reduce="ring#2"),
+        spec(data_format="NCHW", lifecycle=Lifecycle(training_accuracy=True), extra_forward={1: 1}),
+    ]
+    found = _Found()
+    for one in specs:
+        # tiny has all kinds of layers; the variables of lenet are large enough to be cut.
+        model = tiny(keep=0.5) if one.model == "tiny" else models.build(one.model)
+        found.look(f"{one.variable_update} {one.data_format}", _step(model, one).graph_nodes())
+    for data_format in ("NHWC", "NCHW"):
+        passes = evaluating.ForwardStep(tiny(keep=0.5), spec(data_format=data_format, task="forward"))
+        found.look(f"forward {data_format}", passes.graph_nodes())
+    for op in ("VarHandleOp", "ReadVariableOp", "AssignVariableOp"):
+        for dtype in (tf.float32, tf.int64):
+            node = tf.compat.v1.NodeDef(op=op)
+            node.attr["dtype"].type = dtype.as_datatype_enum
+            found.without += [[dtype.name, op] for _ in without_gpu_kernel([node])]
+    return found
+
+
+def numerics() -> _Found:
+    """Short types, loss scales and optimizers, also inside the branches of a step that may be skipped."""
+    found = _Found()
+    for compute, optimizer, data_format, update in (
+        ("fp16", "adam", "NHWC", "parameter_server"),
+        ("bf16", "rmsprop", "NHWC", "replicated"),
+        ("bf16", "momentum", "NCHW", "independent"),
+        ("fp32", "sgd", "NCHW", "replicated"),
+    ):
+        one = spec(
+            update,
+            data_format=data_format,
+            precision=Precision(compute=compute, auto_loss_scale=True),  # type: ignore[arg-type]
+            optimization=Optimization(
+                optimizer=optimizer,  # type: ignore[arg-type]
+                weight_decay=0.1,
+                gradient_clip=1.0,
+                gradient_clip_norm=1.0,
+            ),
+        )
+        graph = _step(tiny(keep=0.5), one)._graph.graph.as_graph_def()
+        inner = [node for function in graph.library.function for node in function.node_def]
+        found.look(f"{compute} {optimizer}", itertools.chain(graph.node, inner))
+        found.branches += sum("ResourceApply" in node.op for node in inner)
+    return found
+
+
+def trainers() -> _Found:
+    """What Keras models, methods and strategies place."""
+    found = _Found()
+
+    def look(label: str, one: RunSpec) -> None:
+        step: Any = stepper_of(models.build(one.model, one), one)
+        found.look(label, step.graph_nodes())
+        if one.method is not None:
+            found.look(f"{label} update", step.update_nodes())
+
+    for name, data_format in (
+        ("normed", "NHWC"),
+        ("normed", "NCHW"),
+        ("dropping", "NHWC"),
+        ("mobile", "NCHW"),
+    ):
+        look(f"{name} {data_format}", spec(model=USER + name, data_format=data_format))
+    methods: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("kuza55", USER + "normed", {"optimizer": "sgd", "gradient_clip": 1.0}),
+        ("avolkov1", USER + "dropping", {"optimizer": "momentum", "nesterov": True, "weight_decay": 0.1}),
+        ("fchollet", "lenet", {"optimizer": "rmsprop", "gradient_clip_norm": 1.0}),
+        ("kuza55", "lenet", {"optimizer": "adam"}),
+    )
+    for method, model, options in methods:
+        look(f"{model} {method}", spec(model=model, method=method, optimization=Optimization(**options)))
+    short = Precision(compute="fp16", loss_scale=128.0, auto_loss_scale=True)
+    for model, method in (
+        (USER + "activity", "fchollet"),
+        (USER + "counting", "avolkov1"),
+        ("lenet", "kuza55"),
+    ):
+        look(f"{model} {method} short", spec(model=model, method=method, precision=short))
+    for strategy in ("mirrored:one", "mirrored:hierarchical", "central"):
+        look(strategy, spec(model=USER + "normed", strategy=strategy))
+    return found
+
+
+def _step(model: Any, one: RunSpec) -> TrainingStep:
+    return TrainingStep(model, one, placements.place(model, one), source_of(model, one))
+
+
+if __name__ == "__main__":
+    devices.set_up(spec())
+    parts = {part.__name__: asdict(part()) for part in (core, numerics, trainers)}
+    json.dump({"gpu_build": is_gpu_build(), **parts}, sys.stdout)
