@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.train.asked import answer_of
+from tests.launch.train.answers import answer_of
 
 pytestmark = pytest.mark.tensorflow
 

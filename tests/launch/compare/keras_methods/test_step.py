@@ -52,9 +52,9 @@ TRAINED = [*((model, method) for model in ("small", "normed") for method in METH
 
 def cases() -> dict[str, dict[str, Any]]:
     made: dict[str, dict[str, Any]] = {}
-    for short, method in [*TRAINED, *STATEFUL.items()]:
+    for short, by in [*TRAINED, *STATEFUL.items()]:
         made[f"{short} own"] = {"model": path_of(short), "ps_device": "/CPU:1"}
-        made[f"{short} {method}"] = {**made[f"{short} own"], "method": method}
+        made[f"{short} {by}"] = {**made[f"{short} own"], "method": by}
     for name, fields in OPTIMIZERS.items():
         made[f"{name} own"] = {"model": "small", "ps_device": "/CPU:0", **fields}
         made[f"{name} method"] = {"model": "small", "ps_device": "/CPU:0", "method": "kuza55", **fields}
