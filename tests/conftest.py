@@ -5,6 +5,7 @@ tests all need TensorFlow are not even imported for `-m 'not tensorflow'`, and t
 no need to look at what collecting tests has made.
 """
 
+import contextlib
 import gc
 import os
 import shutil
@@ -20,7 +21,7 @@ from platformdirs import user_cache_path
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-from tests.kit.cuda.build import private_folder
+from tests.kit.cuda.build import NoCompilerError, private_folder
 
 # Of all property tests. No limits of time: the machine is noisy. What is slow is measured in benchmarks.
 settings.register_profile(
@@ -113,7 +114,9 @@ def _keep_bytecode(config: pytest.Config) -> None:
     Rewriting the assertions of all test files takes 5 s. Not for tests with TensorFlow, which is so large
     that compiling it anew costs more than is saved.
     """
-    if sys.dont_write_bytecode and _without_tensorflow(config):
+    if not sys.dont_write_bytecode or not _without_tensorflow(config):
+        return
+    with contextlib.suppress(NoCompilerError):  # no private folder: nothing is stored
         folder = private_folder(user_cache_path("gputopo-tests")) / "bytecode"
         sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
         sys.dont_write_bytecode = False
