@@ -110,7 +110,7 @@ EXCHANGE_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: spec.exchange.ps_spread and spec.variable_update != "parameter_server",
         "--ps gpu:spread cannot be combined with --variable-update {spec.variable_update}: "
-        "every device has its own copy",
+        "each device has its own copy",
         "leave --ps out, or use --variable-update parameter_server",
         to("exchange", ps_spread=False),
     ),
