@@ -89,9 +89,9 @@ class Monitor:
 class MonitorChild:
     """A Monitor in a child process: a driver that hangs or crashes ends the samples, and nothing else.
 
-    `stop`: the call that did, None while all is well; samples after it are empty. Make it in the main thread;
-    another may sample, also while it is closed. Raises NotReadError as Monitor does, and where NVML does not
-    answer.
+    `stop`: the call that did, None while all is well; samples hold no GPU that was asked after it. Make it in
+    the main thread; another may sample, also while it is closed. Raises NotReadError as Monitor does, and
+    where NVML does not answer.
     """
 
     _make: type[Monitor] = Monitor
@@ -111,11 +111,11 @@ class MonitorChild:
             raise NotReadError(refused[0] if self.stop is None else self.stop.text)
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Return one sample a GPU, in the order they were given. Never raises."""
-        return self._samples(self._parts())
+        """Return one sample for each GPU, in the order they were given. Never raises."""
+        return samples_of(self._parts())
 
     def close(self) -> None:
-        """End the child. Samples after this are empty."""
+        """End the child. Samples after this hold no GPU."""
         if self._closed:
             return
         self._closed = True
@@ -159,7 +159,7 @@ class MonitorChild:
             self.stop = answer.stop
         return answer.parts
 
-    def _samples(self, parts: Sequence[bytes]) -> tuple[GpuSample, ...]:
-        found = (msgspec.json.decode(part, type=GpuSample) for part in parts)
-        by_gpu = {sample.gpu: sample for sample in found}
-        return tuple(by_gpu.get(gpu, GpuSample(gpu=gpu)) for gpu in self._gpus)
+
+def samples_of(parts: Sequence[bytes]) -> tuple[GpuSample, ...]:
+    """Read the samples that a child wrote."""
+    return tuple(msgspec.json.decode(part, type=GpuSample) for part in parts)

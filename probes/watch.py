@@ -9,7 +9,7 @@ import msgspec
 
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.events import handle_number
-from gputopo.probes.sampler import Monitor, MonitorChild
+from gputopo.probes.sampler import Monitor, MonitorChild, samples_of
 from gputopo.values.events import MachineSample, Xid
 
 
@@ -100,7 +100,7 @@ class WatcherChild(MonitorChild):
         """Return a sample of all GPUs and the Xid errors since the one before. Never raises."""
         parts = self._parts()
         if not parts:
-            return MachineSample(time_s=time.time(), gpus=self._samples(()))
+            return MachineSample(time_s=time.time(), gpus=())
         news = msgspec.json.decode(parts[0], type=XidNews)
         self.xid_reason = news.reason
-        return MachineSample(time_s=news.time_s, gpus=self._samples(parts[1:]), xids=news.xids)
+        return MachineSample(time_s=news.time_s, gpus=samples_of(parts[1:]), xids=news.xids)

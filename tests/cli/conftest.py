@@ -100,5 +100,15 @@ def with_broken_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield
 
 
+@pytest.fixture
+def with_hidden_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes this machine one that shows no PCI bus, and whose driver is of two versions."""
+    root = tmp_path / "hidden"
+    (root / "proc").mkdir(parents=True)
+    monkeypatch.setenv("GPUTOPO_ROOT", str(root))
+    with installed(FakeNvml(SCENARIOS["four"], init_code=18)):  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        yield
+
+
 def _driver_not_loaded() -> FakeNvml:
     return FakeNvml(SCENARIOS["four"], init_code=9)  # NVML_ERROR_DRIVER_NOT_LOADED

@@ -15,6 +15,8 @@ from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine
 from tests.cli.conftest import Call
 from tests.kit import commands
+from tests.kit.nvml import FakeNvml, crash, installed
+from tests.kit.scenarios import SCENARIOS
 
 KIT = ("-m", "tests.kit.command")
 MACHINE = Machine(source="live", gpus=(Gpu(index=0),))
@@ -144,6 +146,18 @@ def test_findings_of_a_watch_count_for_fail_on() -> None:
     done = commands.run(*KIT, "four+hw_slowdown@2", "--", "inspect", *ONCE, "--fail-on", "error")
     assert done.returncode == 1, done.stderr
     assert "error    gpu:2  throttle.hw_" in done.stdout
+
+
+def test_a_driver_that_crashes_ends_a_watch_with_the_finding(call: Call, on_scenario: OnScenario) -> None:
+    on_scenario("four")
+    fake = FakeNvml(SCENARIOS["four"])
+    fake.spoil("nvmlEventSetWait_v2", crash, after_calls=1)
+    with installed(fake):
+        done = call("inspect", "--watch", "--interval", "0.1")
+    assert done.code == 3
+    assert "error    driver  driver.crashed" in done.out
+    assert "nvmlEventSetWait_v2 ended the process with SIGSEGV" in " ".join(done.out.split())
+    assert "gpu.lost" not in done.out
 
 
 def test_without_a_gpu_there_is_nothing_to_watch(call: Call, without_gpu: None) -> None:

@@ -2,7 +2,10 @@
 
 import contextlib
 import ctypes
+import os
 import re
+import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -35,6 +38,7 @@ class FakeNvml:
         self._refused: dict[tuple[str, int | None], int] = {}
         self._calls_of_gpu: Counter[int] = Counter()
         self._lost_after: dict[int, int] = {}
+        self._faults: list[Callable[[str, int | None], None]] = []
         self._clock_scripts: dict[tuple[int, int], list[int]] = {}
         self._symbols: dict[str, Callable[..., int]] = {}
         self._link_scripts = {
@@ -54,6 +58,20 @@ class FakeNvml:
     def lose(self, gpu: int, after_calls: int = 0) -> None:
         """Let a GPU fall off the bus once it has answered so many calls."""
         self._lost_after[gpu] = after_calls
+
+    def spoil(
+        self, call: str, fault: Callable[[], None], gpu: int | None = None, after_calls: int = 0
+    ) -> None:
+        """Let a call `hang` or `crash`, for one GPU or all, once it has answered so often."""
+        good = [after_calls]
+
+        def meet(name: str, index: int | None) -> None:
+            if name == call and gpu in (None, index):
+                good[0] -= 1
+                if good[0] < 0:
+                    fault()
+
+        self._faults.append(meet)
 
     def script_clock(self, gpu: int, kind: int, values_mhz: list[int]) -> None:
         """Let a clock have another value at each call; the last one stays."""
@@ -116,6 +134,8 @@ class FakeNvml:
         """Note a call and return the code that refuses it, or SUCCESS."""
         full = f"{name}[{','.join(map(str, plain))}]" if plain else name
         self.calls[full, index] += 1
+        for meet in self._faults:
+            meet(name, index)
         codes: Mapping[str, int] = {}
         if index is not None:
             codes = self.scenario.gpus[index].refuses
@@ -135,6 +155,8 @@ class FakeNvml:
     # Calls that are not about one GPU alone, or return more than one thing
 
     def _call_nvmlInitWithFlags(self, _: int) -> int:  # noqa: N802
+        for meet in self._faults:
+            meet("nvmlInitWithFlags", None)
         if not self.init_code:
             self.open += 1
         return self.init_code
@@ -271,6 +293,16 @@ class FakeNvml:
     def _lost(self, index: int) -> int:
         gone = self._calls_of_gpu[index] > self._lost_after.get(index, 1 << 60)
         return GPU_IS_LOST if gone or self.scenario.gpus[index].lost else SUCCESS
+
+
+def hang() -> None:
+    """Do not come back: a fault for `spoil`."""
+    time.sleep(3600)
+
+
+def crash() -> None:
+    """End the process: a fault for `spoil`."""
+    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 @contextlib.contextmanager

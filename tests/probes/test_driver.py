@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.probes.child import Stop
 from gputopo.probes.driver import DriverFacts, decide, module_version, read_facts
 from gputopo.probes.gpus.reading import NvmlAnswers
 from gputopo.probes.pci.nodes import read_pci
@@ -10,6 +11,9 @@ from tests.kit.scenarios import SCENARIOS, changed
 from tests.kit.sysfs import write_files, write_tree
 
 LOADED = {"module_loaded": True, "module_version": "550.54", "control_node": "ok", "gpu_node": "ok"}
+
+
+HUNG = Stop("hung", "nvmlInit", (), "did not return within 10 s")
 
 
 def facts(**fields: object) -> DriverFacts:
@@ -24,6 +28,16 @@ def facts(**fields: object) -> DriverFacts:
         (facts(nvml_error="LIBRARY_NOT_FOUND", bound=()), "no_device"),
         (facts(nvml_gpus=0, bound=(), **LOADED), "no_device"),
         (facts(nvml_error="UNKNOWN", bound=(), other_signs=True, **LOADED), "failed"),
+        # No bus is seen (micro-VM, gVisor, WSL): what implies a device
+        (facts(nvml_error="DRIVER_NOT_LOADED", bound=()), "no_device"),
+        (facts(nvml_error="LIB_RM_VERSION_MISMATCH", bound=()), "version_mismatch"),
+        (facts(nvml_error="NO_PERMISSION", bound=()), "no_permission"),
+        *((facts(nvml_error=one, bound=()), "failed") for one in ("GPU_IS_LOST", "UNKNOWN", "TIMEOUT")),
+        (facts(nvml_error="LIBRARY_NOT_FOUND", bound=(), gpu_node="ok"), "library_missing"),
+        (facts(nvml_error="LIBRARY_NOT_FOUND", bound=(), control_node="denied"), "library_missing"),
+        (facts(nvml_error="DRIVER_NOT_LOADED", bound=(), module_loaded=True), "no_permission"),
+        (facts(nvml_error="HUNG", bound=(), stops=(HUNG,)), "hung"),
+        (facts(nvml_gpus=4, stops=(HUNG,), **LOADED), "hung"),
         (facts(nvml_error="LIBRARY_NOT_FOUND", **LOADED), "library_missing"),
         (facts(nvml_error="LIBRARY_NOT_FOUND", bound=(None,)), "library_missing"),
         (facts(nvml_error="DRIVER_NOT_LOADED", bound=(None,)), "not_loaded"),
@@ -57,6 +71,10 @@ def test_the_detail_states_what_was_seen() -> None:
         "NVML: DRIVER_NOT_LOADED; kernel module nvidia is not loaded; the kernel driver nouveau and vfio-pci "
         "is bound to the device; /dev/nvidiactl is not there; /dev/nvidia0 is not there"
     )
+
+
+def test_a_call_that_hung_is_the_detail() -> None:
+    assert decide(facts(stops=(HUNG,))) == ("hung", "nvmlInit did not return within 10 s")
 
 
 def test_facts_are_read_from_proc_sys_and_dev(tmp_path: Path) -> None:

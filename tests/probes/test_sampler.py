@@ -1,10 +1,15 @@
+import threading
+import time
+from collections.abc import Callable
+
 import pytest
 
+from gputopo.probes import child
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.sampler import Monitor
+from gputopo.probes.sampler import Monitor, MonitorChild
 from gputopo.values.events import GpuSample
 from tests.kit.distinct import DISTINCT
-from tests.kit.nvml import FakeNvml, installed
+from tests.kit.nvml import FakeNvml, crash, hang, installed
 from tests.kit.scenarios import SCENARIOS
 
 FOUR = DISTINCT
@@ -95,3 +100,60 @@ def test_after_closing_samples_are_empty() -> None:
         monitor.close()
         assert fake.open == 0
         assert monitor.sample() == (GpuSample(gpu=0),)
+
+
+def test_a_child_samples_as_the_monitor_does() -> None:
+    fake = FakeNvml(FOUR)
+    fake.script_clock(0, 0, [1410, 1100, 900])
+    with installed(fake), MonitorChild([3, 0]) as monitor:
+        seen = [monitor.sample() for _ in range(3)]
+    assert [[sample.gpu for sample in samples] for samples in seen] == [[3, 0]] * 3
+    assert [samples[1].graphics_mhz for samples in seen] == [1410, 1100, 900]
+    assert (seen[0][0].power_w, monitor.stop) == (61.5, None)
+    assert monitor.sample() == ()
+
+
+@pytest.mark.parametrize(("fault", "how"), [(hang, "did not return within 0.3 s"), (crash, "SIGSEGV")])
+def test_a_driver_that_fails_during_a_run_costs_the_samples_after_it(
+    fault: Callable[[], None], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "CALL_S", 0.3)
+    fake = FakeNvml(FOUR)
+    fake.spoil("nvmlDeviceGetPowerUsage", fault, gpu=1, after_calls=1)
+    with installed(fake), MonitorChild([0, 1, 2]) as monitor:
+        assert monitor.sample()[1].power_w == 61.5
+        assert monitor.stop is None
+        (last,) = monitor.sample()
+        assert (last.gpu, last.power_w) == (0, 61.5)
+        assert monitor.stop is not None
+        assert monitor.stop.text.startswith("nvmlDeviceGetPowerUsage of GPU 1 ")
+        assert how in monitor.stop.text
+        assert monitor.sample() == ()
+
+
+def test_a_child_can_be_closed_while_another_thread_waits_for_its_sample() -> None:
+    fake = FakeNvml(FOUR)
+    fake.spoil("nvmlDeviceGetPowerUsage", hang)
+    with installed(fake):
+        monitor = MonitorChild([0])
+        thread = threading.Thread(target=monitor.sample)
+        thread.start()
+        time.sleep(0.05)
+        monitor.close()
+        thread.join(5)
+    assert not thread.is_alive()
+    assert monitor.stop is None
+
+
+@pytest.mark.parametrize(
+    ("code", "fault", "reason"),
+    [(9, None, "DRIVER_NOT_LOADED"), (None, crash, "nvmlInit ended the process with SIGSEGV")],
+)
+def test_a_child_that_cannot_open_nvml_is_refused_with_the_reason(
+    code: int | None, fault: Callable[[], None] | None, reason: str
+) -> None:
+    fake = FakeNvml(FOUR, init_code=code)
+    if fault is not None:
+        fake.spoil("nvmlInitWithFlags", fault)
+    with installed(fake), pytest.raises(NotReadError, match=reason):
+        MonitorChild([0])

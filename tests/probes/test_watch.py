@@ -2,12 +2,12 @@ import pytest
 
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor
-from gputopo.probes.watch import Watcher
+from gputopo.probes.watch import Watcher, WatcherChild
 from gputopo.values.events import GpuSample, MachineSample, Xid
 from tests.cost import cost_of
 from tests.kit.distinct import DISTINCT
 from tests.kit.faults import broken
-from tests.kit.nvml import FakeNvml, installed
+from tests.kit.nvml import FakeNvml, crash, installed
 from tests.kit.scenarios import SCENARIOS
 
 GPU_IS_LOST, NOT_SUPPORTED, NO_PERMISSION = 15, 3, 4
@@ -134,3 +134,30 @@ def test_a_sample_of_eight_gpus_is_cheap() -> None:
     """At 1 Hz, 20 ms would be 2 % of a core; it takes about 1 ms."""
     with installed(FakeNvml(SCENARIOS["dgx1"])), Watcher(range(8)) as watcher:
         assert cost_of(watcher.observe, rounds=20) < 0.5
+
+
+def test_a_child_watches_as_the_watcher_does() -> None:
+    with installed(FakeNvml(broken("four", "xid_79@2"))), WatcherChild(range(4)) as watcher:
+        sample = watcher.observe()
+        assert sample.xids == (Xid(code=79, gpu=2),)
+        assert [gpu.gpu for gpu in sample.gpus] == [0, 1, 2, 3]
+        assert (watcher.observe().xids, watcher.xid_reason, watcher.stop) == ((), None, None)
+
+
+def test_a_child_reports_why_it_sees_no_errors() -> None:
+    fake = FakeNvml(SCENARIOS["four"])
+    fake.refuse("nvmlEventSetCreate", NO_PERMISSION)
+    with installed(fake), WatcherChild([0]) as watcher:
+        watcher.observe()
+        assert watcher.xid_reason == "NO_PERMISSION"
+
+
+def test_a_driver_that_crashes_ends_the_samples_of_a_watch() -> None:
+    fake = FakeNvml(SCENARIOS["four"])
+    fake.spoil("nvmlEventSetWait_v2", crash, after_calls=1)
+    with installed(fake), WatcherChild([0, 1]) as watcher:
+        assert watcher.observe().gpus[1].power_w is not None
+        sample = watcher.observe()
+        assert (sample.gpus, sample.xids) == ((), ())
+        assert watcher.stop is not None
+        assert watcher.stop.text.startswith("nvmlEventSetWait_v2 ended the process")

@@ -84,6 +84,16 @@ def test_a_broken_driver_is_exit_code_3_with_the_finding(
     assert not own_home.exists()
 
 
+@pytest.mark.parametrize("what", [("run", "--model", "alexnet"), ("run", "--", "true"), ("inspect",)])
+def test_an_error_that_implies_a_device_outranks_a_bus_that_shows_none(
+    call: Call, with_hidden_bus: None, what: tuple[str, ...]
+) -> None:
+    done = call(*what)
+    assert done.code == 3
+    assert "driver library and kernel module have different versions" in done.out + done.err
+    assert ("--cpu uses CPU devices" in done.err) == (what[0] == "run")
+
+
 def test_a_program_runs_without_a_gpu_on_a_broken_driver_only_if_that_is_requested(
     call: Call, with_broken_driver: None
 ) -> None:

@@ -1,4 +1,4 @@
-"""Compiles the library, once for each state of its sources, into a private folder of the user's cache."""
+"""Compiles a library, once for each state of its sources, into a private folder of the user's cache."""
 
 import hashlib
 import os
@@ -13,27 +13,30 @@ from platformdirs import user_cache_path
 SOURCES = Path(__file__).parent / "src"
 _FLAGS = (
     *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"),
-    *("-pthread", "-Wl,-soname,libcuda.so.1"),
+    "-pthread",
 )
 
 
 class NoCompilerError(RuntimeError):
-    """There is no gcc here, or it does not compile the double, or there is no private folder for it."""
+    """There is no gcc here, or it does not compile a library, or there is no private folder for it."""
 
 
 def why_not() -> str | None:
     """Return the reason why the library cannot be built here, None if it can."""
-    return None if shutil.which("gcc") else "no gcc to compile the double of libcuda.so.1"
+    return None if shutil.which("gcc") else "no gcc to compile the doubles of NVIDIA's libraries"
 
 
 @cache
-def library() -> Path:
-    """Return the path of libcuda.so.1, in a folder that holds nothing else. Raises NoCompilerError."""
-    sources = sorted(SOURCES.glob("*.[ch]"))
-    digest = hashlib.sha256(repr(_FLAGS).encode())
+def library(folder: Path = SOURCES, name: str = "libcuda.so.1") -> Path:
+    """Return the path of the library that a folder of C files makes, alone in a folder.
+
+    Raises NoCompilerError.
+    """
+    sources = sorted(folder.glob("*.[ch]"))
+    digest = hashlib.sha256(repr((name, _FLAGS)).encode())
     for source in sources:
         digest.update(source.name.encode() + source.read_bytes())
-    path = private_folder(user_cache_path("gputopo-tests")) / digest.hexdigest()[:16] / "libcuda.so.1"
+    path = private_folder(user_cache_path("gputopo-tests")) / digest.hexdigest()[:16] / name
     if not path.exists():
         _compile([source for source in sources if source.suffix == ".c"], path)
     return path
@@ -62,12 +65,12 @@ def _compile(sources: list[Path], path: Path) -> None:
     # Several processes may build at once: each writes its own file and moves it into place.
     draft = path.with_suffix(f".{os.getpid()}")
     done = subprocess.run(
-        ["gcc", *_FLAGS, "-o", str(draft), *map(str, sources), "-lm"],
+        ["gcc", *_FLAGS, f"-Wl,-soname,{path.name}", "-o", str(draft), *map(str, sources), "-lm"],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     if done.returncode:
-        raise NoCompilerError(f"gcc does not compile the double of libcuda.so.1:\n{done.stderr}")
+        raise NoCompilerError(f"gcc does not compile the double of {path.name}:\n{done.stderr}")
     draft.replace(path)

@@ -1,18 +1,14 @@
 import os
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gputopo.probes import child
 from gputopo.probes.collect import read_machine
-from gputopo.probes.gpus import reading
 from gputopo.values.machine import Machine
 from tests.kit.machines import read
-from tests.kit.nvml import FakeNvml, installed
+from tests.kit.nvml import FakeNvml, crash, hang, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
 
@@ -24,29 +20,10 @@ def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "CALL_S", 0.3)
 
 
-def hang() -> None:
-    time.sleep(60)
-
-
-def crash() -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-class Faulty(FakeNvml):
-    """A double in which one call hangs or crashes, for one GPU or all; after `good` calls that answered."""
-
-    def __init__(self, fault: Callable[[], None], symbol: str, gpu: int | None = None, good: int = 0) -> None:
-        super().__init__(FOUR)
-        self.fault = fault, symbol, gpu
-        self.good = good
-
-    def _code(self, name: str, index: int | None, plain: Any = ()) -> int:
-        fault, symbol, gpu = self.fault
-        if name.startswith(symbol) and gpu in (None, index):
-            self.good -= 1
-            if self.good < 0:
-                fault()
-        return super()._code(name, index, plain)
+def faulty(fault: Callable[[], None], call: str, gpu: int | None = None, after_calls: int = 0) -> FakeNvml:
+    fake = FakeNvml(FOUR)
+    fake.spoil(call, fault, gpu, after_calls)
+    return fake
 
 
 def read_faulty(fake: FakeNvml, folder: Path) -> Machine:
@@ -65,7 +42,7 @@ def test_a_healthy_machine_is_the_same_through_the_child(tmp_path: Path) -> None
 def test_one_call_of_one_gpu_costs_what_comes_after_it_on_that_gpu(
     fault: Callable[[], None], status: str, tmp_path: Path
 ) -> None:
-    machine = read_faulty(Faulty(fault, "nvmlDeviceGetPowerUsage", gpu=2), tmp_path)
+    machine = read_faulty(faulty(fault, "nvmlDeviceGetPowerUsage", gpu=2), tmp_path)
     whole = read(FOUR, tmp_path)
     assert machine.driver.status == status
     assert machine.driver.detail is not None
@@ -89,14 +66,14 @@ def test_one_call_of_one_gpu_costs_what_comes_after_it_on_that_gpu(
 
 
 def test_of_a_call_that_is_made_often_the_answers_before_the_fault_stay(tmp_path: Path) -> None:
-    machine = read_faulty(Faulty(crash, "nvmlDeviceGetClockInfo", gpu=1, good=3), tmp_path)
+    machine = read_faulty(faulty(crash, "nvmlDeviceGetClockInfo", gpu=1, after_calls=3), tmp_path)
     clocks = machine.gpus[1].clocks_mhz
     assert (clocks.graphics.now, clocks.sm.now, clocks.memory.now) == (1305, 1305, 1215)
     assert clocks.video.now is None
 
 
 def test_every_gpu_may_crash_by_itself(tmp_path: Path) -> None:
-    machine = read_faulty(Faulty(crash, "nvmlDeviceGetName"), tmp_path)
+    machine = read_faulty(faulty(crash, "nvmlDeviceGetName"), tmp_path)
     assert [gpu.name for gpu in machine.gpus] == [None] * 4
     assert all(gpu.uuid for gpu in machine.gpus)
     assert machine.driver.detail is not None
@@ -105,7 +82,7 @@ def test_every_gpu_may_crash_by_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("symbol", ["nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus"])
 def test_a_pair_costs_the_pairs_of_its_gpus(symbol: str, tmp_path: Path) -> None:
-    machine = read_faulty(Faulty(crash, symbol, gpu=2), tmp_path)
+    machine = read_faulty(faulty(crash, symbol, gpu=2), tmp_path)
     whole = read(FOUR, tmp_path)
     assert machine.driver.status == "crashed"
     assert [gpu.name for gpu in machine.gpus] == [gpu.name for gpu in whole.gpus]
@@ -115,7 +92,7 @@ def test_a_pair_costs_the_pairs_of_its_gpus(symbol: str, tmp_path: Path) -> None
 
 
 def test_versions_that_hang_cost_themselves(tmp_path: Path) -> None:
-    machine = read_faulty(Faulty(hang, "nvmlSystemGetDriverVersion"), tmp_path)
+    machine = read_faulty(faulty(hang, "nvmlSystemGetDriverVersion"), tmp_path)
     assert (machine.driver.status, machine.driver.version) == ("hung", None)
     assert machine.driver.cuda_version == "12.4"
     assert machine.missing["driver.version"] == "HUNG"
@@ -123,31 +100,22 @@ def test_versions_that_hang_cost_themselves(tmp_path: Path) -> None:
 
 
 def test_a_count_that_crashes_leaves_the_gpus_of_the_bus(tmp_path: Path) -> None:
-    machine = read_faulty(Faulty(crash, "nvmlDeviceGetCount"), tmp_path)
+    machine = read_faulty(faulty(crash, "nvmlDeviceGetCount"), tmp_path)
     assert (machine.driver.status, len(machine.gpus)) == ("crashed", 4)
     assert machine.gpus[0].pci_address == FOUR.gpus[0].address
     assert machine.missing["gpus[0].name"] == "CRASHED"
 
 
-class HangsTwice(Faulty):
-    """A double whose fault leaves a driver in which nothing answers any more."""
+def test_where_the_driver_hangs_altogether_what_was_read_before_stays(tmp_path: Path) -> None:
+    broken, fake = tmp_path / "broken", FakeNvml(FOUR)
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(self.break_all, "nvmlDeviceGetPowerUsage", gpu=1)
-        self.broken = folder / "broken"
-
-    def break_all(self) -> None:
-        self.broken.touch()
+    def hang_for_all() -> None:
+        broken.touch()
         hang()
 
-    def _call_nvmlInitWithFlags(self, _: int) -> int:  # noqa: N802
-        if self.broken.exists():
-            hang()
-        return super()._call_nvmlInitWithFlags(_)
-
-
-def test_where_the_driver_hangs_altogether_what_was_read_before_stays(tmp_path: Path) -> None:
-    machine = read_faulty(HangsTwice(tmp_path), tmp_path / "tree")
+    fake.spoil("nvmlDeviceGetPowerUsage", hang_for_all, gpu=1)
+    fake.spoil("nvmlInitWithFlags", lambda: hang() if broken.exists() else None)
+    machine = read_faulty(fake, tmp_path / "tree")
     whole = read(FOUR, tmp_path / "tree")
     assert machine.driver.detail is not None
     assert [text.split(" ")[0] for text in machine.driver.detail.split("; ")] == [
@@ -170,8 +138,3 @@ def test_without_another_process_the_reason_is_reported(
     machine = read_faulty(FakeNvml(FOUR), tmp_path)
     assert (machine.driver.status, len(machine.gpus)) == ("failed", 4)
     assert "NO_CHILD_PROCESS" in (machine.driver.detail or "")
-
-
-def test_a_garbage_count_is_not_believed(tmp_path: Path) -> None:
-    answers = reading.MAX_GPUS
-    assert answers == 256

@@ -1,0 +1,212 @@
+"""`gputopo inspect` on a driver library that hangs, crashes, refuses or gives garbage, one call at a time."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+
+from gputopo.findings import Inspection
+from gputopo.values import schema
+from gputopo.values.machine import Gpu
+from tests.kit import faulty_nvml
+from tests.kit.cuda.build import why_not
+from tests.kit.forks import Server
+from tests.kit.scenarios import SCENARIOS
+from tests.kit.sysfs import write_tree
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+HANG_S = 1.0  # a deadline that a test can wait for
+_INSPECT = """
+from gputopo.cli import main
+main()
+"""
+_IMPATIENT = f"""
+from gputopo.probes import child
+child.CALL_S = {HANG_S}
+{_INSPECT}
+"""
+INIT, COUNT, HANDLE = "nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2:2"
+VERSION, NAME, PCI = "nvmlSystemGetDriverVersion", "nvmlDeviceGetName:2", "nvmlDeviceGetPciInfo_v3:2"
+POWER, TEMPERATURE = "nvmlDeviceGetPowerUsage:2", "nvmlDeviceGetTemperature:2"
+MEMORY, PROCESSES = "nvmlDeviceGetMemoryInfo:2", "nvmlDeviceGetComputeRunningProcesses_v3:2"
+FIELDS, PAIR, SHUTDOWN = "nvmlDeviceGetFieldValues:2", "nvmlDeviceGetTopologyCommonAncestor:2", "nvmlShutdown"
+
+# The order in which the facts of a GPU are asked for: what stands before a call was read before it.
+ORDER = {
+    NAME: "name",
+    PCI: "pci_address",
+    "": "clocks_mhz",
+    POWER: "power_w",
+    TEMPERATURE: "",
+    FIELDS: "temperature_c",  # that of the memory
+    MEMORY: "memory_mib",
+    PROCESSES: "processes",
+}
+EVERYWHERE = (
+    *(INIT, VERSION, COUNT, HANDLE, NAME, PCI, TEMPERATURE, MEMORY, PROCESSES, FIELDS, PAIR, SHUTDOWN),
+)
+STOPS = [
+    *((fault, place) for fault in ("hang", "segv") for place in EVERYWHERE),
+    *(("abort", place) for place in (INIT, NAME, POWER, SHUTDOWN)),
+    *(("exit", place) for place in (INIT, NAME, POWER, SHUTDOWN)),
+]
+REFUSALS = [*(("999", place) for place in EVERYWHERE), *((code, NAME) for code in ("4", "10", "15", "4711"))]
+GARBAGE = [
+    *(("huge", place) for place in (COUNT, POWER, TEMPERATURE, MEMORY, PROCESSES, FIELDS, PAIR)),
+    *(("garbage", place) for place in (VERSION, NAME, PCI, FIELDS, "nvmlSystemGetProcessName")),
+    *(("escape", place) for place in (VERSION, NAME)),
+    *(("print", place) for place in (INIT, NAME, SHUTDOWN)),
+    ("twice", COUNT),
+]
+DRILLS = [("none", "none"), *STOPS, *REFUSALS, *GARBAGE]
+SHOWN = [("none", "none"), ("hang", NAME), ("segv", POWER), ("999", NAME), *GARBAGE]
+
+
+class Done(NamedTuple):
+    """What an inspection printed as JSON, and for those in SHOWN as a table; how long it took."""
+
+    code: int
+    json: str
+    err: str
+    table: str
+    seconds: float
+
+    @property
+    def inspection(self) -> Inspection:
+        return schema.decode(self.json, Inspection, origin="stdout")
+
+    @property
+    def ids(self) -> set[str]:
+        return {finding.id for finding in self.inspection.findings if finding.severity == "error"}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[tuple[str, str], Done]]:
+    """Every drill, several at once: most of them wait."""
+    root = write_tree(SCENARIOS[faulty_nvml.SCENARIO], tmp_path_factory.mktemp("root"))
+    given = faulty_nvml.environment()
+    server = Server(["tests.kit.preloaded"], given)
+
+    def inspect(fault: tuple[str, str]) -> Done:
+        environment = {**given, "GPUTOPO_ROOT": str(root), faulty_nvml.FAULT: "@".join(fault)}
+        began = time.monotonic()
+        asked = ("-c", _IMPATIENT if fault[0] == "hang" else _INSPECT, "inspect", "--fail-on", "error")
+        whole = server.run((*asked, "--json"), environment, 60)
+        seconds = time.monotonic() - began
+        table = server.run(asked, environment, 60) if fault in SHOWN else None
+        assert table is None or table.returncode == whole.returncode
+        shown, err = ("", "") if table is None else (table.stdout, table.stderr)
+        return Done(whole.returncode, whole.stdout, whole.stderr + err, shown, seconds)
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            yield dict(zip(DRILLS, pool.map(inspect, DRILLS), strict=True))
+    finally:
+        server.end()
+
+
+Drills = Mapping[tuple[str, str], Done]
+
+
+@pytest.mark.parametrize(("fault", "place"), DRILLS)
+def test_no_fault_of_a_driver_ends_in_a_traceback_or_without_output(
+    fault: str, place: str, done: Drills
+) -> None:
+    drill = done[fault, place]
+    assert drill.err == ""
+    assert "garbage" not in drill.json + drill.table
+    assert "\x1b" not in drill.json + drill.table
+    assert len(drill.inspection.machine.gpus) >= 4
+    assert ("Machine\n" in drill.table) == ((fault, place) in SHOWN)
+
+
+def test_the_library_is_healthy_without_a_fault(done: Drills) -> None:
+    drill = done["none", "none"]
+    machine = drill.inspection.machine
+    assert (drill.code, machine.driver.status) == (0, "ok")
+    assert [gpu.name for gpu in machine.gpus] == ["NVIDIA Test-100"] * 4
+    assert {gpu.nvlinks for gpu in machine.gpus} == {()}  # it reports 18 links as down, and counts none
+
+
+@pytest.mark.parametrize(("fault", "place"), STOPS)
+def test_a_call_that_does_not_come_back_costs_what_comes_after_it(
+    fault: str, place: str, done: Drills
+) -> None:
+    drill, machine = done[fault, place], done[fault, place].inspection.machine
+    healthy = done["none", "none"].inspection.machine
+    function, _, index = place.partition(":")
+    if place == SHUTDOWN:
+        assert (drill.code, machine) == (0, healthy)
+        return
+    status = "hung" if fault == "hang" else "crashed"
+    (finding,) = [one for one in drill.inspection.findings if one.id == f"driver.{status}"]
+    assert (drill.code, finding.severity) == (3, "error")
+    call = re.sub("WithFlags$|(?<!Processes)_v[0-9]$", "", function)
+    assert f"{call} of GPU" in finding.says if index else f"({call} " in finding.says
+    how = {
+        "hang": f"did not return within {HANG_S:g} s",
+        "segv": "SIGSEGV",
+        "abort": "SIGABRT",
+        "exit": "exit code 3",
+    }
+    assert how[fault] in finding.says
+    assert f"driver.{status}" in drill.table or (fault, place) not in SHOWN
+    if place in (INIT, COUNT):
+        assert [gpu.pci_address for gpu in machine.gpus] == [gpu.pci_address for gpu in healthy.gpus]
+        return
+    for gpu, whole in zip(machine.gpus, healthy.gpus, strict=True):
+        if gpu.index != 2:
+            assert _read(gpu) == _read(whole)
+    read, answers = _read(machine.gpus[2]), _read(healthy.gpus[2])
+    before = [*ORDER].index(place) if place in ORDER else 0 if place == HANDLE else len(ORDER)
+    names = [name for name in [*ORDER.values()][:before] if name]
+    assert {name: read[name] for name in names} == {name: answers[name] for name in names}
+    assert [link.hop for link in machine.links] == [link.hop for link in healthy.links]
+
+
+def _read(gpu: Gpu) -> dict[str, object]:
+    return {name: getattr(gpu, name) for name in ORDER.values() if name}
+
+
+@pytest.mark.parametrize(
+    ("fault", "place", "code", "ids"),
+    [
+        ("999", INIT, 3, {"driver.failed"}),
+        ("999", COUNT, 3, {"driver.failed"}),
+        *(("999", place, 1, {"gpu.no_answer"}) for place in (HANDLE, NAME, PCI)),
+        *((reason, NAME, 1, {"gpu.no_answer"}) for reason in ("4", "10", "4711")),
+        ("15", NAME, 1, {"gpu.lost"}),
+        *(("999", place, 0, set()) for place in (TEMPERATURE, MEMORY, PROCESSES, FIELDS, PAIR, SHUTDOWN)),
+    ],
+)
+def test_a_refusal_costs_its_fact_and_one_of_the_identity_is_an_error(
+    fault: str, place: str, code: int, ids: set[str], done: Drills
+) -> None:
+    drill = done[fault, place]
+    assert (drill.code, drill.ids) == (code, ids)
+    if "gpu.no_answer" in ids:
+        machine = drill.inspection.machine
+        assert machine.gpus[2].pci_address == "0000:46:00.0"
+        assert {gpu.cuda_index for gpu in machine.gpus} == {None}
+        reason = {"999": "UNKNOWN", "4": "NO_PERMISSION", "10": "TIMEOUT", "4711": "ERROR_4711"}[fault]
+        (finding,) = [one for one in drill.inspection.findings if one.id == "gpu.no_answer"]
+        assert (finding.subject.text, finding.evidence["nvml"]) == ("gpu:2", reason)
+
+
+@pytest.mark.parametrize(("fault", "place"), [("huge", COUNT), ("twice", COUNT)])
+def test_a_count_that_the_handles_contradict_is_a_finding(fault: str, place: str, done: Drills) -> None:
+    drill = done[fault, place]
+    (finding,) = [one for one in drill.inspection.findings if one.id == "machine.contradiction"]
+    assert "the driver contradicts itself on the number of GPUs" in finding.says
+    assert len(drill.inspection.machine.gpus) == (4 if fault == "huge" else 8)
+    said = {"nvmlDeviceGetCount": "2147483647"} if fault == "huge" else {"UUIDs": "4", "PCI addresses": "4"}
+    assert finding.evidence["said"].items() >= said.items()
+
+
+def test_no_fault_takes_long(done: Drills) -> None:
+    slow = {drill: one.seconds for drill, one in done.items() if one.seconds > 20}
+    assert not slow
