@@ -34,7 +34,7 @@ class Format(Protocol):
 
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import markdown_table, nvlink_status, tensorflow_log
+    from gputopo.captures import kernel_log, markdown_table, nvlink_status, tensorflow_log
     from gputopo.captures.bandwidth import nvbandwidth_json, programs
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
@@ -58,6 +58,7 @@ def formats() -> tuple[Format, ...]:
         tensorflow_log,
         markdown_table,
         smi_csv,
+        kernel_log,
     )
 
 
@@ -74,7 +75,12 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     if sources.count("-") > 1:
         raise InputError("standard input can be read only once", "give - once")
     machines = [_load_one(source, read_tree) for source in sources]
-    return merge.merge(single_device.renumbered(sources, machines))
+    machine = merge.merge(single_device.renumbered(sources, machines))
+    if machine.gpus or not machine.kernel_events:
+        return machine
+    from gputopo.captures import kernel_log  # only a log without another capture needs it
+
+    return kernel_log.with_gpus(machine)
 
 
 def read_text(text: str, *, origin: str) -> Machine:
@@ -84,9 +90,21 @@ def read_text(text: str, *, origin: str) -> Machine:
     """
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
-    if not text.lstrip().startswith(("{", "[{")):
-        text = intake.clean(text, origin=origin)
-    return merge.merge(_machines(text, origin))
+    if text.lstrip().startswith(("{", "[{")):
+        return merge.merge(_machines(text, origin))
+    from gputopo.captures import kernel_log
+
+    taken = kernel_log.take(text)  # before cleaning, which takes off the dates
+    rest = intake.clean(taken.rest, origin=origin)
+    if not taken.lines:
+        return merge.merge(_machines(rest, origin))
+    if kernel_log.is_log(taken) and not _is_readable(rest):
+        return kernel_log.with_rest(taken)
+    return merge.merge([*_machines(rest, origin), taken.machine])
+
+
+def _is_readable(text: str) -> bool:
+    return _format_of(text) is not None or any(_format_of(section) is not None for section in _split(text))
 
 
 def _machines(text: str, origin: str) -> list[Machine]:
@@ -111,9 +129,7 @@ def _machines(text: str, origin: str) -> list[Machine]:
 
 def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:
     """Read the sections of a text that are of a format."""
-    stackable = [one for one in formats() if isinstance(one, intake.Stackable)]
-    found = intake.sections(text, stackable) if not text.lstrip().startswith("{") else [text]
-    kinds = [(section, kind) for section in found if (kind := _format_of(section, but=but)) is not None]
+    kinds = [(s, kind) for s in _split(text) if (kind := _format_of(s, but=but)) is not None]
     machines = [kind.parse(section, origin=origin) for section, kind in kinds]
     _refuse_other_machines(machines, origin)
     return machines
@@ -126,6 +142,12 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
         from gputopo.captures.smi.machine import identity_of, refuse_others
 
         refuse_others([identity_of(one, f"one of the outputs ({one.source})") for one in outputs], origin)
+
+
+def _split(text: str) -> list[str]:
+    if text.lstrip().startswith("{"):
+        return [text]
+    return intake.sections(text, [one for one in formats() if isinstance(one, intake.Stackable)])
 
 
 def _format_of(text: str, *, but: Format | None = None) -> Format | None:

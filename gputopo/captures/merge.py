@@ -220,6 +220,7 @@ class _Merge:
             bandwidth=_bandwidth([m.bandwidth for m in self.machines if m.bandwidth is not None]),
             unread=tuple(dict.fromkeys(unread for m in self.machines for unread in m.unread)),
             gaps=tuple(dict.fromkeys(gap for m in self.machines for gap in m.gaps)),
+            kernel_events=tuple(dict.fromkeys(event for m in self.machines for event in m.kernel_events)),
         )
         earlier = {c.fact: c for m in self.machines for c in m.contradictions}
         new = {fact: Contradiction(fact=fact, said=_in_short(said)) for fact, said in self.found.items()}

@@ -14,7 +14,9 @@ import msgspec
 
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named, present
 from gputopo.reference.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, gpus_of_other_drivers
+from gputopo.topology.kernel_events import kernel_events
 from gputopo.values.fact_path import at_gpu
+from gputopo.values.kernel_event import KernelEvent
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -103,6 +105,7 @@ GPU_NO_ANSWER = Rule(
     severities=("error", "warning"),
 )
 
+_OFF_THE_BUS = 79  # Xid
 _CAUSE = "See sudo dmesg | grep -i xid for the cause."
 _RESET = "sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once where NVLink connects them), or reboot"
 _RESET_CASES = {
@@ -166,12 +169,20 @@ XIDS = {
 }
 XID = Rule(
     "driver.xid",
-    title="the kernel module reported an Xid error during the watch",
+    title="the kernel module reported an Xid error, during a watch or in a kernel log",
     remedy="Look the number up in NVIDIA's list of Xid errors. sudo dmesg | grep -i xid shows the driver "
     "message.",
     severities=("warning", "info", "error"),
     cases={f"Xid {code}": case for code, case in XIDS.items()},
 )
+KERNEL_ERROR = Rule(
+    "driver.kernel_error",
+    title="the kernel module reported an error without an Xid in the kernel log",
+    remedy="See sudo dmesg | grep -i nvrm. RmInitAdapter failed: the GPU could not be started; reseat card "
+    "and power cables, and install a driver version that supports the card.",
+    severities=("warning", "error"),
+)
+_NOT_STARTED = re.compile(r"rm_?init_?adapter failed", re.IGNORECASE)
 _UNKNOWN_XID = Case("not in the table of known Xid errors", XID.remedy, "warning")
 
 
@@ -294,6 +305,62 @@ def unlisted_gpus(machine: Machine) -> Iterator[Finding]:
                 {"pci_address": node.address, "kernel_driver": node.driver},
                 "warning",
             )
+
+
+@check(XID)
+def logged_xids(machine: Machine) -> Iterator[Fault | Finding]:
+    """Find Xid errors in the kernel log."""
+    for gpu, event in kernel_events(machine, "xid"):
+        case = xid_case(event.code or 0)
+        says = f"Xid {event.code} in the kernel log{times(event)}: {case.says}"
+        evidence = event_evidence(event)
+        if gpu is not None:
+            yield XID.fault(gpu, says, evidence, case.severity, remedy=case.remedy, part=str(event.code))
+        else:
+            yield XID.finding(
+                DRIVER, f"{_device(event)}: {says}", evidence, case.severity, remedy=case.remedy
+            )
+
+
+@check(GPU_LOST)
+def logged_losses(machine: Machine) -> Iterator[Fault | Finding]:
+    """Find GPUs that fell off the bus by the kernel log."""
+    seen: list[str | None] = []
+    for gpu, event in kernel_events(machine, "xid", "lost"):
+        if (event.kind == "xid" and event.code != _OFF_THE_BUS) or event.pci_address in seen:
+            continue
+        seen.append(event.pci_address)
+        says, evidence = "fallen off the bus by the kernel log", event_evidence(event)
+        if gpu is not None and not gpu.lost:
+            yield GPU_LOST.fault(gpu, says, evidence)
+        elif gpu is None:
+            yield GPU_LOST.finding(DRIVER, f"{_device(event)}: {says}", evidence)
+
+
+@check(KERNEL_ERROR)
+def kernel_errors(machine: Machine) -> Iterator[Fault | Finding]:
+    """Find errors of the kernel module without an Xid in the kernel log."""
+    for gpu, event in kernel_events(machine, "nvrm"):
+        severity: Severity = "error" if _NOT_STARTED.search(event.text) else "warning"
+        says, evidence = f"kernel log{times(event)}: {event.text}", event_evidence(event)
+        if gpu is not None:
+            yield KERNEL_ERROR.fault(gpu, says, evidence, severity, part=event.text)
+        else:
+            yield KERNEL_ERROR.finding(DRIVER, says, evidence, severity)
+
+
+def times(event: KernelEvent) -> str:
+    """Return how often an event is in the log, where that is more than once."""
+    return f" {event.count} times" if event.count > 1 else ""
+
+
+def event_evidence(event: KernelEvent) -> dict[str, Any]:
+    """Return the known facts of an event."""
+    return {name: value for name, value in msgspec.to_builtins(event).items() if value is not None}
+
+
+def _device(event: KernelEvent) -> str:
+    return f"device {event.pci_address}" if event.pci_address else "unknown GPU"
 
 
 @check(RESET_REQUIRED, RESET_RECOMMENDED)

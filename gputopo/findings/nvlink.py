@@ -8,11 +8,13 @@ refused works alone, without NVLink. The same: `nvidia-smi -q`, section Fabric.
 from collections.abc import Iterator
 from itertools import combinations
 
+from gputopo.findings.driver import event_evidence, times
 from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, by_model, check, present
 from gputopo.reference.expectations import expected_gpu
+from gputopo.topology.kernel_events import kernel_events
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Fabric, Gpu, Machine
-from gputopo.values.subject import Subject
+from gputopo.values.subject import MACHINE, Subject
 
 CRC_ERRORS = Threshold(
     "NVLink CRC errors",
@@ -49,6 +51,7 @@ NVLINK_ERRORS = Rule(
     title="NVLink errors counted",
     remedy="See sudo dmesg | grep -i -e nvlink -e 'xid.*74'. Clean and reseat the bridge; if the counts keep "
     "rising (nvidia-smi nvlink -e), have bridge or board replaced.",
+    severities=("warning", "error"),
     thresholds=(CRC_ERRORS, NVLINK_REPLAYS),
 )
 _MANAGER = (
@@ -180,6 +183,20 @@ def errors(machine: Machine) -> Iterator[Fault]:
                 for link, counts in bad.items()
             )
             yield NVLINK_ERRORS.fault(gpu, f"NVLink errors ({words})", {"errors": bad})
+
+
+@check(NVLINK_ERRORS)
+def logged_errors(machine: Machine) -> Iterator[Fault | Finding]:
+    """Find errors of NVLinks and NVSwitches (SXid) in the kernel log. (Xid 74 is an Xid.)"""
+    for gpu, event in kernel_events(machine, "sxid", "nvlink"):
+        severity: Severity = "error" if event.severity == "fatal" else "warning"
+        what = "NVLink error" if event.code is None else f"SXid {event.code}"
+        says = f"{what} in the kernel log{times(event)}: {event.text}"
+        if gpu is not None:
+            yield NVLINK_ERRORS.fault(gpu, says, event_evidence(event), severity, part=event.text)
+        else:
+            switch = f"NVSwitch {event.pci_address}: " if event.pci_address else ""
+            yield NVLINK_ERRORS.finding(MACHINE, f"{switch}{says}", event_evidence(event), severity)
 
 
 @check(FABRIC_NOT_READY, FABRIC_UNHEALTHY)

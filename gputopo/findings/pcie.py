@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gputopo.findings.driver import event_evidence
 from gputopo.findings.load import BUSY_PERCENT, under_load
 from gputopo.findings.rule import (
     Case,
@@ -20,7 +21,9 @@ from gputopo.findings.rule import (
 )
 from gputopo.reference.expectations import expected_gpu, expected_link
 from gputopo.topology.hops import bridges_above
+from gputopo.topology.kernel_events import kernel_events
 from gputopo.values.index_ranges import index_ranges
+from gputopo.values.kernel_event import KernelEvent
 from gputopo.values.machine import Gpu, Machine, PciNode
 from gputopo.values.subject import MACHINE
 
@@ -166,7 +169,7 @@ PCIE_ERRORS = Rule(
     "pcie.errors",
     title="PCIe errors (AER) counted by the kernel on a GPU or its slot",
     remedy="See sudo dmesg | grep -i aer. Reseat card and riser, try another slot, and update the BIOS.",
-    severities=("warning", "error"),
+    severities=("warning", "error", "info"),
     thresholds=(CORRECTED_ERRORS,),
 )
 
@@ -250,6 +253,26 @@ def errors(machine: Machine) -> Iterator[Fault]:
     usual = {gpu.index for model in by_model(machine) if _few_replays_on_all(model) for gpu in model}
     for gpu in present(machine):
         yield from filter(None, (None if gpu.index in usual else _replays(gpu), _aer(gpu, nodes)))
+
+
+@check(PCIE_ERRORS)
+def logged_errors(machine: Machine) -> Iterator[Fault]:
+    """Find PCIe errors of a GPU, or of the ports that lead to it alone, in the kernel log."""
+    by_gpu: dict[int, list[tuple[Gpu, KernelEvent]]] = {}
+    for gpu, event in kernel_events(machine, "aer", "pcie"):
+        if gpu is not None:
+            by_gpu.setdefault(gpu.index, []).append((gpu, event))
+    for of_gpu in by_gpu.values():
+        counts: dict[str, int] = {}
+        for _, event in of_gpu:
+            kind = f"{event.severity} (AER)" if event.kind == "aer" else event.text
+            counts[kind] = max(counts.get(kind, 0), event.count)
+        severity: Severity = "error" if any(one.severity == "fatal" for _, one in of_gpu) else "warning"
+        if counts.keys() <= {"corrected (AER)"} and max(counts.values()) <= CORRECTED_ERRORS.value:
+            severity = "info"
+        words = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        evidence = {"kernel_events": [event_evidence(event) for _, event in of_gpu]}
+        yield PCIE_ERRORS.fault(of_gpu[0][0], f"PCIe errors in the kernel log: {words}", evidence, severity)
 
 
 @check(SHARED_UPLINK)

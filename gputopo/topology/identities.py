@@ -110,6 +110,7 @@ def without_identities(machine: Machine) -> Machine:
         unread=tuple(
             replace(one, source=scrubbed(one.source), text=scrubbed_line(one.text)) for one in machine.unread
         ),
+        kernel_events=tuple(replace(one, text=scrubbed(one.text)) for one in machine.kernel_events),
     )
 
 

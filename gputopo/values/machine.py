@@ -33,6 +33,7 @@ from gputopo.values.gpu import (
     same_address,
 )
 from gputopo.values.index_ranges import same_cpus
+from gputopo.values.kernel_event import KernelEvent
 
 __all__ = [
     "JOINING",
@@ -48,6 +49,7 @@ __all__ = [
     "GpuProcess",
     "Hop",
     "Host",
+    "KernelEvent",
     "Link",
     "Machine",
     "MemoryMib",
@@ -353,6 +355,7 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     unread: tuple[Unread, ...] = ()
     samples: tuple[Sample, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    kernel_events: tuple[KernelEvent, ...] = ()
 
     def link(self, a: int, b: int) -> Link | None:
         """Return the link between two GPUs by index, in either order, or None if it is not known."""

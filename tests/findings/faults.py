@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gputopo.values.kernel_event import KernelEvent, KernelEventKind
 from gputopo.values.machine import (
     Contradiction,
     Gap,
@@ -73,7 +74,17 @@ def doubted(**fields: Any) -> Change:
     return lambda machine: replace(machine, **fields)
 
 
+def logged(kind: KernelEventKind, index: int | None = 1, **fields: Any) -> Change:
+    where = None if index is None else address(index)
+    return doubted(kernel_events=(KernelEvent(kind=kind, text="text", pci_address=where, **fields),))
+
+
 FAULTS: dict[str, tuple[Change, set[str]]] = {
+    "Xid in the kernel log": (logged("xid", code=31), {"driver.xid"}),
+    "Xid 79 in the kernel log": (logged("xid", code=79), {"driver.xid", "gpu.lost"}),
+    "AER in the kernel log": (logged("aer", severity="fatal"), {"pcie.errors"}),
+    "SXid in the kernel log": (logged("sxid", None, code=20034, severity="fatal"), {"nvlink.errors"}),
+    "failed to start": (logged("nvrm"), {"driver.kernel_error"}),
     "lost GPU": (gpu(2, lost=True), {"gpu.lost"}),
     "GPU that is refused": (
         lambda machine: doubted(missing={"gpus[2]": "UNKNOWN"})(gpu(2, lost=True)(machine)),

@@ -1,0 +1,39 @@
+"""Which GPU an error of the kernel log is of: the one at its address, or the one below the bridge there."""
+
+from collections.abc import Iterator
+
+from gputopo.topology.hops import bridges_above
+from gputopo.values.gpu import short_address
+from gputopo.values.kernel_event import KernelEvent, KernelEventKind
+from gputopo.values.machine import Gpu, Machine
+
+
+def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[Gpu | None, KernelEvent]]:
+    """Return the events of some kinds, each with its GPU; None where it is of none, or that is unknown.
+
+    An event of two logs (dmesg and kern.log) counts once, by the higher number.
+    """
+    owners = _owners(machine)
+    events: dict[tuple[object, ...], KernelEvent] = {}
+    for event in machine.kernel_events:
+        if event.kind in kinds:
+            words = event.text if event.code is None and event.kind != "aer" else None
+            key = event.kind, event.code, event.severity, event.pci_address, words
+            if key not in events or events[key].count < event.count:
+                events[key] = event
+    for event in events.values():
+        where = None if event.pci_address is None else short_address(event.pci_address)
+        yield owners.get(where or ""), event
+
+
+def _owners(machine: Machine) -> dict[str, Gpu]:
+    """Return the GPU of each address: its own, and those of the bridges that lead to no other GPU."""
+    tree = {node.address: node for node in machine.pci}
+    below: dict[str, list[Gpu]] = {}
+    gpus = {short_address(gpu.pci_address): gpu for gpu in machine.gpus if gpu.pci_address is not None}
+    for address in tree:
+        if (gpu := gpus.get(short_address(address))) is not None:
+            for bridge in bridges_above(tree, address)[0]:
+                below.setdefault(short_address(bridge), []).append(gpu)
+    owners = {where: those[0] for where, those in below.items() if len(those) == 1}
+    return owners | gpus
