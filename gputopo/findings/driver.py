@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named, present
+from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named
 from gputopo.reference.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, gpus_of_other_drivers
 from gputopo.topology.kernel_events import kernel_events
 from gputopo.values.fact_path import at_gpu
@@ -106,33 +106,6 @@ GPU_NO_ANSWER = Rule(
 )
 
 _OFF_THE_BUS = 79  # Xid
-_CAUSE = "See sudo dmesg | grep -i xid for the cause."
-_RESET = "sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once where NVLink connects them), or reboot"
-_RESET_CASES = {
-    "reset": Case(
-        "must be reset before it can be used", f"End all programs on it, then {_RESET}. {_CAUSE}", "error"
-    ),
-    "reboot": Case("the machine must be rebooted before it can be used", f"Reboot. {_CAUSE}", "error"),
-    "drain p2p": Case(
-        "all P2P traffic must end before the fault can be recovered",
-        "End all programs that copy between GPUs, then see the next action: nvidia-smi "
-        f"--query-gpu=gpu_recovery_action --format=csv. {_CAUSE}",
-        "error",
-    ),
-}
-RESET_REQUIRED = Rule(
-    "gpu.reset_required",
-    title="the GPU cannot be used before a reset or reboot",
-    remedy=f"Do what the driver requests, or reboot. {_CAUSE}",
-    severities=("error",),
-    cases=_RESET_CASES,
-)
-RESET_RECOMMENDED = Rule(
-    "gpu.reset_recommended",
-    title="the GPU works with reduced capacity until it is reset (drain and reset)",
-    remedy=f"Let its programs finish, start no new ones, then {_RESET}. {_CAUSE}",
-)
-
 _XID_PROGRAM = "Debug the program first (compute-sanitizer); the GPU is rarely the cause."
 _XID_RESET = (
     "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. If it happens again, "
@@ -361,22 +334,6 @@ def event_evidence(event: KernelEvent) -> dict[str, Any]:
 
 def _device(event: KernelEvent) -> str:
     return f"device {event.pci_address}" if event.pci_address else "unknown GPU"
-
-
-@check(RESET_REQUIRED, RESET_RECOMMENDED)
-def recovery_actions(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs for which the driver requests a recovery action other than "none"."""
-    for gpu in present(machine):
-        action = gpu.recovery_action
-        evidence: dict[str, object] = {"pci_address": gpu.pci_address, "recovery_action": action}
-        if action == "drain and reset":
-            yield RESET_RECOMMENDED.fault(
-                gpu, "works with reduced capacity until it is reset; start no new programs", evidence
-            )
-        elif action not in (None, "none"):
-            case = _RESET_CASES.get(action)
-            says = case.says if case else f"recovery action requested by the driver: {action}"
-            yield RESET_REQUIRED.fault(gpu, says, evidence, remedy=case.remedy if case else None)
 
 
 def _driver_evidence(machine: Machine) -> dict[str, Any]:

@@ -128,6 +128,7 @@ def _subject(kind: str, keys: list[str]) -> str:
 def _facts_in_words(kind: str, facts: Iterable[str]) -> str:
     """Return `memory clock (now, max), P-state` for facts that share their first parts."""
     value = GROUPS.get(kind, Machine)
+    facts = _outer_parts(value, list(facts))
     parts: dict[str, list[str]] = {}
     for fact in facts:
         if above(fact):
@@ -139,6 +140,18 @@ def _facts_in_words(kind: str, facts: Iterable[str]) -> str:
         + ("" if _is_whole(value, part, within_it) else f" ({plain(_lasts(value, within_it))})")
         for part, within_it in parts.items()
     )
+
+
+def _outer_parts(value: type[msgspec.Struct], facts: Sequence[str]) -> Sequence[str]:
+    """Return the facts with an outer part in place of all the facts and parts within it."""
+    parts = {above(fact) for fact in facts} - {""}
+    whole = {
+        part for part in parts if _is_whole(value, part, [fact for fact in facts if above(fact) == part])
+    }
+    for outer in {above(part) for part in whole} - {""}:
+        if {path for path in fields_of(value) if above(path) == outer} <= whole | set(facts):
+            facts = [*dict.fromkeys(outer if fact.startswith(f"{outer}.") else fact for fact in facts)]
+    return facts
 
 
 def _lasts(value: type[msgspec.Struct], facts: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ def _same_name(a: str, b: str) -> bool:
 
 
 class ClockMhz(Value, frozen=True):
-    """One clock domain, in MHz: now, the card's maximum, the set application clock, the boost clock."""
+    """One clock domain, in MHz: now, the card's maximum, application clock set and default, boost clock."""
 
     now: Annotated[
         int | None,
@@ -53,6 +53,19 @@ class ClockMhz(Value, frozen=True):
             peers=True,
             smi=Smi("applications_clocks/{}_clock", "Applications Clocks/{}", "clocks.applications.{}"),
             metric=Metric("gpu_clock_application_hertz", "clock that is set for applications"),
+        ),
+    ] = None
+    default_application: Annotated[
+        int | None,
+        Fact(
+            "default application",
+            peers=True,
+            smi=Smi(
+                "default_applications_clocks/{}_clock",
+                "Default Applications Clocks/{}",
+                "clocks.default_applications.{}",
+            ),
+            metric=Metric("gpu_clock_default_application_hertz", "default clock for applications"),
         ),
     ] = None
     boost: Annotated[
@@ -434,9 +447,10 @@ def _errors(error: str, bits: str, since: str) -> Fact:
 
 
 class Ecc(Value, frozen=True):
-    """Error correction: mode now and after a reboot, and error counts since boot and in all.
+    """Error correction: mode now and after a reboot, error counts since boot and in all, repairs.
 
-    `counts`: by place, as the card reports them, {"volatile.sram_uncorrectable_parity": 0}.
+    `counts`: by place, as the card reports them, {"volatile.sram_uncorrectable_parity": 0}. Repairs of a
+    memory channel or a TPC (cluster of SMs) take effect with a reset (Blackwell and later).
     """
 
     mode: Annotated[
@@ -466,6 +480,50 @@ class Ecc(Value, frozen=True):
             metric=Metric("gpu_ecc_place_errors_total", "memory errors by their place", by="place"),
         ),
     ] = None
+    channel_repair_pending: Annotated[
+        bool | None,
+        Fact(
+            stability="state",
+            smi=Smi("ecc_errors/channel_repair_pending", "ECC Errors/Channel Repair Pending", kind="yes"),
+            metric=Metric("gpu_channel_repair_pending", "whether the repair of a memory channel is pending"),
+        ),
+    ] = None
+    tpc_repair_pending: Annotated[
+        bool | None,
+        Fact(
+            "TPC repair pending",
+            stability="state",
+            smi=Smi("ecc_errors/tpc_repair_pending", "ECC Errors/TPC Repair Pending", kind="yes"),
+            metric=Metric("gpu_tpc_repair_pending", "whether the repair of a TPC is pending"),
+        ),
+    ] = None
+    unrepairable_memory: Annotated[
+        bool | None,
+        Fact(
+            stability="state",
+            smi=Smi("ecc_errors/unrepairable_memory", "ECC Errors/Unrepairable Memory", kind="yes"),
+            metric=Metric("gpu_unrepairable_memory", "whether memory could not be repaired"),
+        ),
+    ] = None
+
+
+def _banks(spare: str) -> Fact:
+    return Fact(
+        f"{spare} spare rows",
+        smi=Smi(f"{{}}/row_remapper_histogram_{spare}", f"{{}}/{spare}", f"{{}}.{spare}", kind="banks"),
+        metric=Metric("gpu_memory_banks", "memory banks, by the spare rows that they have left"),
+        labels={"spare_rows": spare},
+    )
+
+
+class SpareRows(Value, frozen=True):
+    """Number of memory banks with all, many, some, few or none of their spare rows left."""
+
+    max: Annotated[int | None, _banks("max")] = None
+    high: Annotated[int | None, _banks("high")] = None
+    partial: Annotated[int | None, _banks("partial")] = None
+    low: Annotated[int | None, _banks("low")] = None
+    none: Annotated[int | None, _banks("none")] = None
 
 
 class RemappedRows(Value, frozen=True):
@@ -501,6 +559,14 @@ class RemappedRows(Value, frozen=True):
             metric=Metric("gpu_remapping_failed", "whether a row could not be replaced"),
         ),
     ] = None
+    banks: Annotated[
+        SpareRows,
+        Fact(
+            "memory banks",
+            smi=Smi("{}/row_remapper_histogram", "{}/Bank Remap Availability Histogram", "{}.histogram"),
+            part="{whole} with {part}",
+        ),
+    ] = SpareRows()
 
 
 class RetiredPages(Value, frozen=True):

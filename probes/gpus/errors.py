@@ -3,7 +3,7 @@
 from gputopo.probes.facts import FactReader
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.words import MEMORY_LOCATIONS, SRAM_COUNTS
-from gputopo.values.machine import Ecc, RemappedRows, RetiredPages
+from gputopo.values.machine import Ecc, RemappedRows, RetiredPages, SpareRows
 
 _SINCE = ("volatile", "aggregate")
 # The names of the two kinds of errors in `nvidia-smi -q -x`, where memories are counted one by one.
@@ -15,15 +15,21 @@ _ONE_BY_ONE = tuple(name for name in MEMORY_LOCATIONS if name not in ("device_me
 
 
 def ecc(gpu: FactReader) -> Ecc:
-    """Read the ECC mode, the totals and the counts by location."""
+    """Read the ECC mode, the totals, the counts by location, and pending repairs."""
     mode = gpu.read_parts("ecc", ("mode", "mode_pending"), gpu.nvml.ecc_mode)
     totals = {
         f"{what}_{since}": gpu.read(f"ecc.{what}_{since}", gpu.nvml.ecc_errors, what, since)
         for what in ("corrected", "uncorrected")
         for since in _SINCE
     }
+    repairs = ("channel_repair_pending", "tpc_repair_pending")
     return Ecc(
-        mode=mode.get("mode"), mode_pending=mode.get("mode_pending"), **totals, counts=_counts(gpu) or None
+        mode=mode.get("mode"),
+        mode_pending=mode.get("mode_pending"),
+        **totals,
+        counts=_counts(gpu) or None,
+        **gpu.read_parts("ecc", repairs, gpu.nvml.repairs_pending),
+        unrepairable_memory=gpu.read("ecc.unrepairable_memory", gpu.nvml.unrepairable_memory),
     )
 
 
@@ -83,9 +89,8 @@ def remapped_rows(gpu: FactReader) -> RemappedRows:
     """Read the remapped rows (Ampere and later)."""
     names = ("correctable", "uncorrectable", "pending", "failure")
     rows = gpu.read([f"remapped_rows.{name}" for name in names], gpu.nvml.remapped_rows)
-    if rows is None:
-        return RemappedRows()
-    return RemappedRows(correctable=rows[0], uncorrectable=rows[1], pending=rows[2], failure=rows[3])
+    banks = gpu.read_named("remapped_rows.banks", SpareRows.__struct_fields__, gpu.nvml.spare_rows)
+    return RemappedRows(**dict(zip(names, rows or (), strict=False)), banks=SpareRows(**banks))
 
 
 def retired_pages(gpu: FactReader) -> RetiredPages:

@@ -35,6 +35,9 @@ def _clock(gpu: FactReader, name: str) -> ClockMhz:
         now=gpu.read(within(path, "now"), nvml.clock_mhz, name),
         max=gpu.read(within(path, "max"), nvml.max_clock_mhz, name),
         application=gpu.read(within(path, "application"), nvml.application_clock_mhz, name),
+        default_application=gpu.read(
+            within(path, "default_application"), nvml.default_application_clock_mhz, name
+        ),
         boost=gpu.read(within(path, "boost"), nvml.boost_clock_mhz, name),
     )
 

@@ -29,6 +29,20 @@ class ErrorQuestions(NvmlDoor):
         correctable, uncorrectable, pending, failure = self.ask("nvmlDeviceGetRemappedRows", gpu)
         return correctable, uncorrectable, bool(pending), bool(failure)
 
+    def spare_rows(self, gpu: Handle) -> dict[str, int]:
+        """Return the number of memory banks by the spare rows left, by the names of SpareRows."""
+        found = self.ask("nvmlDeviceGetRowRemapperHistogram", gpu)
+        return {name: int(getattr(found, name)) for name in ("max", "high", "partial", "low", "none")}
+
+    def repairs_pending(self, gpu: Handle) -> tuple[bool, bool]:
+        """Return whether the repair of a memory channel and of a TPC is pending (Blackwell and later)."""
+        channel, tpc = self.ask("nvmlDeviceGetRepairStatus", gpu)
+        return bool(channel), bool(tpc)
+
+    def unrepairable_memory(self, gpu: Handle) -> bool:
+        """Return whether memory could not be repaired (driver 590 and later)."""
+        return bool(self.ask("nvmlDeviceGetUnrepairableMemoryFlag_v1", gpu))
+
     def recovery_action(self, gpu: Handle) -> str:
         """Return what must be done before the GPU can be used, "none" if nothing."""
         number = self.field(gpu, _RECOVERY_ACTION)

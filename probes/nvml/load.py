@@ -27,6 +27,10 @@ class LoadQuestions(NvmlDoor):
             lambda: int(self.ask("nvmlDeviceGetClock", gpu, CLOCKS[clock], 1)),  # APP_CLOCK_TARGET
         )
 
+    def default_application_clock_mhz(self, gpu: Handle, clock: str) -> int:
+        """Return the application clock that a GPU starts with."""
+        return int(self.ask("nvmlDeviceGetDefaultApplicationsClock", gpu, CLOCKS[clock]))
+
     def boost_clock_mhz(self, gpu: Handle, clock: str) -> int:
         """Return the highest boost clock that a user may set."""
         return int(self.ask("nvmlDeviceGetMaxCustomerBoostClock", gpu, CLOCKS[clock]))

@@ -14,6 +14,7 @@ from gputopo.values.machine import (
     NumaNode,
     NvLink,
     PciNode,
+    SpareRows,
     Unread,
 )
 from tests.findings.boxes import (
@@ -143,6 +144,19 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "hot memory": (gpu(1, temperature_c={"memory": 90}), {"thermal.memory_hot"}),
     "ECC": (gpu(1, ecc={"uncorrected_volatile": 2}), {"ecc.uncorrected"}),
     "ECC waits": (gpu(1, ecc={"mode_pending": False}), {"ecc.mode_pending"}),
+    "ECC before the reboot": (gpu(1, ecc={"uncorrected_aggregate": 12}), {"ecc.uncorrected_before"}),
+    "SRAM threshold": (
+        gpu(1, ecc={"counts": {"aggregate.sram_threshold_exceeded": 1}}),
+        {"memory.sram_threshold_exceeded"},
+    ),
+    "channel repair pending": (gpu(1, ecc={"channel_repair_pending": True}), {"memory.repair_pending"}),
+    "TPC repair pending": (gpu(1, ecc={"tpc_repair_pending": True}), {"memory.repair_pending"}),
+    "unrepairable memory": (gpu(1, ecc={"unrepairable_memory": True}), {"memory.unrepairable"}),
+    "no spare rows": (
+        gpu(1, remapped_rows={"banks": SpareRows(max=637, high=0, partial=0, low=0, none=3)}),
+        {"memory.few_spare_rows"},
+    ),
+    "rows remapped": (gpu(1, remapped_rows={"uncorrectable": 7}), {"memory.repaired"}),
     "remap pending": (gpu(1, remapped_rows={"pending": True}), {"memory.remap_pending"}),
     "remap failed": (
         gpu(1, remapped_rows={"pending": True, "failure": True}),

@@ -40,7 +40,6 @@ def test_two_faults_of_one_card_give_both_findings() -> None:
     several = (
         "x1 riser",
         "ECC",
-        "remap pending",
         "busy",
         "persistence",
         "exclusive",

@@ -32,6 +32,7 @@ THRESHOLDS = {
     ("clocks.sagging", "utilization under load"): 50,
     ("gpu.busy", "utilization by other programs"): 10,
     ("gpu.busy", "memory used by other programs"): 0.1,
+    ("memory.few_spare_rows", "memory banks without spare rows"): 1,
     ("machine.mixed_memory", "memory size difference"): 0.07,
     ("memory.many_retired_pages", "retired pages"): 60,
     ("numa.far_slow", "slow copies with a far NUMA node"): 0.9,

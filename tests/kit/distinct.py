@@ -22,6 +22,10 @@ _NUMBERS = {
     "sram_errors": {"volatileCor": 41, "aggregateUncParity": 42, "bThresholdExceeded": 1},
     "fabric": {"state": 3, "status": 23, "healthMask": 0x2599},
     "remapped_rows": (1, 2, 0, 0),
+    "spare_rows": {"max": 630, "high": 5, "partial": 3, "low": 2, "none": 1},
+    "repairs": {"bChannelRepairPending": 1, "bTpcRepairPending": 0},
+    "unrepairable": {"unrepairableMemory": 1},
+    "default_clocks": {0: 1095, 2: 1215},
     "retired_pages": (2, 1),
 }
 

@@ -29,6 +29,7 @@ ABOUT_GPU: dict[str, Callable[..., Answer]] = {
     "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: gpu.max_clocks[kind],
     "nvmlDeviceGetApplicationsClock": lambda gpu, kind: gpu.application_clocks[kind],
     "nvmlDeviceGetClock": lambda gpu, kind, _: gpu.application_clocks[kind],
+    "nvmlDeviceGetDefaultApplicationsClock": lambda gpu, kind: (gpu.default_clocks or {}).get(kind),
     "nvmlDeviceGetMaxCustomerBoostClock": lambda gpu, kind: gpu.boost_clocks[kind],
     "nvmlDeviceGetPerformanceState": lambda gpu: gpu.pstate,
     "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: gpu.throttle,
@@ -72,6 +73,9 @@ ABOUT_GPU: dict[str, Callable[..., Answer]] = {
         gpu.ecc_at[place][2 * kind + since] if place in gpu.ecc_at else None
     ),
     "nvmlDeviceGetRemappedRows": lambda gpu: gpu.remapped_rows,
+    "nvmlDeviceGetRowRemapperHistogram": lambda gpu: gpu.spare_rows,
+    "nvmlDeviceGetRepairStatus": lambda gpu: gpu.repairs,
+    "nvmlDeviceGetUnrepairableMemoryFlag_v1": lambda gpu: gpu.unrepairable,
     "nvmlDeviceGetRetiredPages": lambda gpu, cause: [0x1000 * n for n in range(gpu.retired_pages[cause])],
     "nvmlDeviceGetRetiredPagesPendingStatus": lambda gpu: gpu.retired_pending,
     "nvmlDeviceGetMigMode": lambda gpu: gpu.mig,

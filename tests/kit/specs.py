@@ -151,6 +151,11 @@ class GpuSpec:
     )
     sram_errors: Mapping[str, int] | None = field(default_factory=lambda: {"volatileCor": 0})
     remapped_rows: tuple[int, int, int, int] | None = (0, 0, 0, 0)
+    # Fields of the structs of newer drivers, and default application clocks by nvmlClockType_t.
+    spare_rows: Mapping[str, int] | None = None
+    repairs: Mapping[str, int] | None = None
+    unrepairable: Mapping[str, int] | None = None
+    default_clocks: Mapping[int, int] | None = None
     retired_pages: tuple[int, int] = (0, 0)
     retired_pending: int = 0
     mig: tuple[int, int] | None = (0, 0)

@@ -29,7 +29,8 @@ def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() ->
 
 
 def test_a_part_that_is_missing_as_a_whole_is_named_as_a_whole() -> None:
-    names = ("correctable", "uncorrectable", "pending", "failure")
+    banks = (f"banks.{name}" for name in ("max", "high", "partial", "low", "none"))
+    names = ("correctable", "uncorrectable", "pending", "failure", *banks)
     missing = {f"gpus[0].remapped_rows.{name}": "NOT_SUPPORTED" for name in names}
     assert list(grouped_missing(missing).values()) == ["remapped rows"]
 

@@ -55,7 +55,13 @@ def test_a_value_cannot_be_changed() -> None:
 def test_absent_facts_are_null_and_not_zero() -> None:
     built = msgspec.to_builtins(Gpu(index=0))
     assert built["memory_mib"] == {"total": None, "used": None, "free": None}
-    assert built["clocks_mhz"]["memory"] == {"now": None, "max": None, "application": None, "boost": None}
+    assert built["clocks_mhz"]["memory"] == {
+        "now": None,
+        "max": None,
+        "application": None,
+        "default_application": None,
+        "boost": None,
+    }
 
 
 def test_identities_are_left_out_and_all_else_stays() -> None:

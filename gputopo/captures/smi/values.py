@@ -108,6 +108,11 @@ def _count(text: str) -> Value | None:
     return Value(int(text)) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else None
 
 
+def _banks(text: str) -> Value | None:
+    """Return a number of memory banks: "640 bank(s)"."""
+    return _count(text.removesuffix("bank(s)").rstrip())
+
+
 def _step(text: str) -> Value | None:
     """A PCIe generation; the driver reports 0 where it is unknown."""
     if text == "0":
@@ -220,6 +225,7 @@ def _section(text: str) -> Value | None:
 _KINDS: dict[str, Callable[[str], Value | None]] = {
     "section": _section,
     "count": _count,
+    "banks": _banks,
     "step": _step,
     "width": _width,
     "words": _words,

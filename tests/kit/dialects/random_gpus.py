@@ -63,6 +63,7 @@ _OF_KIND: dict[str, Callable[[Random], Any]] = {
     "W": lambda random: random.randint(0, 150_000) / 100,
     "us": _between(0, 10**12, 1000),
     "count": _between(0, 10**9),
+    "banks": _between(0, 2560),
     "width": _among(1, 2, 4, 8, 16),
     "mode": _among("default", "exclusive_process", "prohibited"),
     "instances": _between(1, 7),

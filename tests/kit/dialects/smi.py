@@ -151,7 +151,7 @@ def _text_rows(found: Sequence[Row], gpu: Gpu, era: int, depth: int, width: int)
 def _is_absent(row: Row, gpu: Gpu, era: int) -> bool:
     """Whether a section has `N/A` in the place of its rows, as the remapped rows of a GPU without them."""
     return row.text == "Remapped Rows" and all(
-        value(gpu, one.fact) is None for one in row.rows if one.fact is not None
+        value(gpu, one.fact) is None for one in _flat(row.rows) if one.fact is not None
     )
 
 
@@ -258,6 +258,8 @@ def _of_kind(kind: str, found: Any, era: int, dialect: Dialect) -> str:
         return _address(found, era)
     if kind == "width":
         return str(found) if dialect == "csv" else f"{found}x"
+    if kind == "banks":
+        return str(found) if dialect == "csv" else f"{found} bank(s)"
     if kind == "device":
         return f"{'' if dialect == 'xml' else '0x'}{found.upper()}10DE"
     return _PRINTED[kind](found)

@@ -231,9 +231,9 @@ ECC Errors                      | ecc_errors                   | -              
         SRAM Microcontroller    | sram_microcontroller         | ecc.errors.uncorrected.aggregate.sram.mcu | ecc.counts[aggregate_uncorrectable_sram_sources.sram_microcontroller] count | 545-?
         SRAM PCIE               | sram_pcie                    | ecc.errors.uncorrected.aggregate.sram.pcie | ecc.counts[aggregate_uncorrectable_sram_sources.sram_pcie] count | 545-?
         SRAM Other              | sram_other                   | ecc.errors.uncorrected.aggregate.sram.other | ecc.counts[aggregate_uncorrectable_sram_sources.sram_other] count | 545-?
-    Channel Repair Pending      | channel_repair_pending       | -                   | = No                         | 580-
-    TPC Repair Pending          | tpc_repair_pending           | -                   | = No                         | 580-
-    Unrepairable Memory         | unrepairable_memory          | -                   | = No                         | 590-
+    Channel Repair Pending      | channel_repair_pending       | -                   | ecc.channel_repair_pending yes | 580-?
+    TPC Repair Pending          | tpc_repair_pending           | -                   | ecc.tpc_repair_pending yes                         | 580-?
+    Unrepairable Memory         | unrepairable_memory          | -                   | ecc.unrepairable_memory yes                         | 590-?
 Retired Pages                   | retired_pages                | -                   |
     Single Bit ECC              | multiple_single_bit_retirement/retired_count | retired_pages.single_bit_ecc.count | retired_pages.single_bit count
     Double Bit ECC              | double_bit_retirement/retired_count | retired_pages.double_bit.count | retired_pages.double_bit count
@@ -246,8 +246,11 @@ Remapped Rows                   | remapped_rows                | -              
     Pending                     | remapped_row_pending         | remapped_rows.pending | remapped_rows.pending yes  | 450-
     Remapping Failure Occurred  | remapped_row_failure         | remapped_rows.failure | remapped_rows.failure yes  | 450-
     Bank Remap Availability Histogram | row_remapper_histogram | -                   |                              | 450-
-        Max                     | row_remapper_histogram_max   | -                   | = 192 bank(s)                | 450-
-        None                    | row_remapper_histogram_none  | -                   | = 0 bank(s)                  | 450-
+        Max                     | row_remapper_histogram_max   | remapped_rows.histogram.max | remapped_rows.banks.max banks | 450-
+        High                    | row_remapper_histogram_high  | remapped_rows.histogram.high | remapped_rows.banks.high banks | 450-
+        Partial                 | row_remapper_histogram_partial | remapped_rows.histogram.partial | remapped_rows.banks.partial banks | 450-
+        Low                     | row_remapper_histogram_low   | remapped_rows.histogram.low | remapped_rows.banks.low banks | 450-
+        None                    | row_remapper_histogram_none  | remapped_rows.histogram.none | remapped_rows.banks.none banks | 450-
 Temperature                     | temperature                  | -                   |
     Gpu                         | gpu_temp                     | temperature.gpu     | temperature_c.gpu C          | -331
     GPU Current Temp            | gpu_temp                     | temperature.gpu     | temperature_c.gpu C          | 340-
@@ -301,8 +304,10 @@ Applications Clocks             | applications_clocks          | -              
     Graphics                    | graphics_clock               | clocks.applications.graphics | = Requested functionality has been deprecated | 580-
     Memory                      | mem_clock                    | clocks.applications.memory | = Requested functionality has been deprecated | 580-
 Default Applications Clocks     | default_applications_clocks  | -                   |
-    Graphics                    | graphics_clock               | clocks.default_applications.graphics | = 1 MHz
-    Memory                      | mem_clock                    | clocks.default_applications.memory | = 1 MHz
+    Graphics                    | graphics_clock               | clocks.default_applications.graphics | clocks_mhz.graphics.default_application MHz | -560
+    Memory                      | mem_clock                    | clocks.default_applications.memory | clocks_mhz.memory.default_application MHz | -560
+    Graphics                    | graphics_clock               | clocks.default_applications.graphics | = Requested functionality has been deprecated | 580-
+    Memory                      | mem_clock                    | clocks.default_applications.memory | = Requested functionality has been deprecated | 580-
 Deferred Clocks                 | deferred_clocks              | -                   |                              | 560-
     Memory                      | mem_clock                    | -                   | = N/A                        | 560-
 Max Clocks                      | max_clocks                   | -                   |

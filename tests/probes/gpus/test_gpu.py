@@ -124,6 +124,10 @@ ELSEWHERE = (
     "nvmlDeviceGetP2PStatus[0]",
     "nvmlDeviceGetP2PStatus[1]",
     "nvmlDeviceGetNvLinkState[2]",
+    "nvmlDeviceGetRowRemapperHistogram",
+    "nvmlDeviceGetRepairStatus",
+    "nvmlDeviceGetUnrepairableMemoryFlag_v1",
+    *(f"nvmlDeviceGetDefaultApplicationsClock[{clock}]" for clock in range(4)),
     *(f"nvmlDeviceGetViolationStatus[{policy}]" for policy in (2, 3, 4, 5, 10, 11)),
 )
 
@@ -195,6 +199,11 @@ def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
     assert (gpu.bar1_mib.total, gpu.bar1_mib.used, gpu.fan_percent) == (65536, 1, 30)
     assert (gpu.display_active, gpu.virtualization, gpu.mig.instances) == (False, "none", 0)
     assert (gpu.remapped_rows.uncorrectable, gpu.remapped_rows.pending) == (2, False)
+    banks = gpu.remapped_rows.banks
+    assert (banks.max, banks.high, banks.partial, banks.low, banks.none) == (630, 5, 3, 2, 1)
+    assert (gpu.ecc.channel_repair_pending, gpu.ecc.tpc_repair_pending) == (True, False)
+    assert gpu.ecc.unrepairable_memory is True
+    assert (clocks.graphics.default_application, clocks.memory.default_application) == (1095, 1215)
     assert (gpu.retired_pages.single_bit, gpu.retired_pages.double_bit) == (2, 1)
     assert gpu.recovery_action == "drain and reset"
     assert (gpu.fabric.state, gpu.fabric.status) == ("completed", "insufficient resources")

@@ -1,0 +1,89 @@
+"""One verdict for each GPU: the worst sign gives the finding its id, the evidence has the fields of all."""
+
+import pytest
+
+from gputopo.findings import find
+from gputopo.findings.memory_health import VERDICTS, verdict
+from tests.findings.boxes import Change, all_of, gpu, sound
+from tests.findings.faults import FAULTS
+
+VERDICT_OF = {
+    "new recovery action": "reset",
+    "reset required": "reset",
+    "reboot required": "reboot",
+    "reset recommended": "reset",
+    "ECC": "reset",
+    "ECC before the reboot": "watch",
+    "SRAM threshold": "replace",
+    "channel repair pending": "repair pending",
+    "TPC repair pending": "repair pending",
+    "unrepairable memory": "replace",
+    "no spare rows": "watch",
+    "rows remapped": "fine",
+    "remap pending": "reset",
+    "remap failed": "replace",
+    "retirement pending": "reboot",
+    "retired pages": "replace",
+}
+# Causes with their usual consequences: the id of the one finding, and the verdict.
+TOGETHER: dict[str, tuple[Change, str, str]] = {
+    "an error whose row waits for a reset": (
+        gpu(1, ecc={"uncorrected_volatile": 1}, remapped_rows={"pending": True, "uncorrectable": 1}),
+        "ecc.uncorrected",
+        "reset",
+    ),
+    "the driver requests the reset that remaps": (
+        gpu(1, recovery_action="reset", remapped_rows={"pending": True}),
+        "gpu.reset_required",
+        "reset",
+    ),
+    "errors until a row could not be replaced": (
+        gpu(1, ecc={"uncorrected_volatile": 5}, remapped_rows={"failure": True}),
+        "memory.remap_failed",
+        "replace",
+    ),
+    "errors that were repaired": (
+        gpu(1, ecc={"uncorrected_aggregate": 2}, remapped_rows={"uncorrectable": 2}),
+        "ecc.uncorrected_before",
+        "watch",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", VERDICT_OF)
+def test_the_verdict_is_in_the_evidence(fault: str) -> None:
+    machine = FAULTS[fault][0](sound())
+    (found,) = find(machine)
+    assert found.evidence["verdict"] == VERDICT_OF[fault] == verdict(machine.gpus[found.subject.gpus[0]])
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_one_gpu_has_one_finding(case: str) -> None:
+    change, id, what = TOGETHER[case]
+    (found,) = find(change(sound()))
+    assert (found.id, found.evidence["verdict"], found.subject.text) == (id, what, "gpu:1")
+
+
+def test_the_message_has_all_signs_the_worst_first() -> None:
+    change = all_of(
+        gpu(1, ecc={"uncorrected_volatile": 5, "uncorrected_aggregate": 8}),
+        gpu(1, remapped_rows={"failure": True}),
+    )
+    (found,) = find(change(sound()))
+    assert found.says.endswith(
+        "row remapping failed: a failing memory row could not be replaced; "
+        "5 uncorrected ECC errors since the driver was loaded"
+    )
+    assert (found.evidence["failure"], found.evidence["uncorrected_aggregate"]) == (True, 8)
+
+
+def test_errors_of_a_single_place_count_where_no_total_is_reported() -> None:
+    counts = {"volatile.dram_uncorrectable": 0, "aggregate.sram_uncorrectable_parity": 4}
+    one = gpu(1, ecc={"uncorrected_volatile": None, "uncorrected_aggregate": None, "counts": counts})
+    (found,) = find(one(sound()))
+    assert (found.id, found.severity) == ("ecc.uncorrected_before", "warning")
+
+
+def test_a_sound_gpu_is_fine_and_replacing_is_the_worst() -> None:
+    assert verdict(sound().gpus[0]) == VERDICTS[0] == "fine"
+    assert VERDICTS[-1] == "replace"
