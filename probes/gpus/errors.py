@@ -22,13 +22,20 @@ def ecc(gpu: FactReader) -> Ecc:
         for what in ("corrected", "uncorrected")
         for since in _SINCE
     }
-    repairs = ("channel_repair_pending", "tpc_repair_pending")
+    counts = _counts(gpu) or None
+    repairs = gpu.read_parts(
+        "ecc", ("channel_repair_pending", "tpc_repair_pending"), gpu.nvml.repairs_pending
+    )
     return Ecc(
         mode=mode.get("mode"),
         mode_pending=mode.get("mode_pending"),
-        **totals,
-        counts=_counts(gpu) or None,
-        **gpu.read_parts("ecc", repairs, gpu.nvml.repairs_pending),
+        corrected_volatile=totals["corrected_volatile"],
+        uncorrected_volatile=totals["uncorrected_volatile"],
+        corrected_aggregate=totals["corrected_aggregate"],
+        uncorrected_aggregate=totals["uncorrected_aggregate"],
+        counts=counts,
+        channel_repair_pending=repairs.get("channel_repair_pending"),
+        tpc_repair_pending=repairs.get("tpc_repair_pending"),
         unrepairable_memory=gpu.read("ecc.unrepairable_memory", gpu.nvml.unrepairable_memory),
     )
 
@@ -90,7 +97,12 @@ def remapped_rows(gpu: FactReader) -> RemappedRows:
     names = ("correctable", "uncorrectable", "pending", "failure")
     rows = gpu.read([f"remapped_rows.{name}" for name in names], gpu.nvml.remapped_rows)
     banks = gpu.read_named("remapped_rows.banks", SpareRows.__struct_fields__, gpu.nvml.spare_rows)
-    return RemappedRows(**dict(zip(names, rows or (), strict=False)), banks=SpareRows(**banks))
+    spare = SpareRows(**banks)
+    if rows is None:
+        return RemappedRows(banks=spare)
+    return RemappedRows(
+        correctable=rows[0], uncorrectable=rows[1], pending=rows[2], failure=rows[3], banks=spare
+    )
 
 
 def retired_pages(gpu: FactReader) -> RetiredPages:
