@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.probes.driver import decide, module_version, read_facts
+from gputopo.probes.driver import decide, listed_gpus, module_version, read_facts
 from gputopo.probes.facts import MissingFacts, absent_facts, miss_all
 from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, tree_hop
 from gputopo.probes.gpus.reading import NvmlAnswers, Reading
@@ -15,6 +15,7 @@ from gputopo.probes.host import read_host
 from gputopo.probes.pci.errors import host_acs
 from gputopo.probes.pci.nodes import interface_name, read_pci
 from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
+from gputopo.reference.kernel_drivers import UNCOUNTED
 from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
@@ -77,7 +78,7 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
     contradictions += _miscounted(nvml)
     links = tuple(_with_nvlinks(link, gpus, missing) for link in links)
     nics = _nics(root, nodes, gpus, host)
-    _explain(missing, gpus, links, nics, host, driver, on_bus, nvml.error)
+    _explain(missing, gpus, links, nics, host, driver, on_bus, listed_gpus(root), nvml.error)
     return Machine(
         source="live",
         host=host,
@@ -169,6 +170,7 @@ def _explain(
     host: Host,
     driver: Driver,
     on_bus: Iterable[PciNode],
+    listed: Iterable[str],
     nvml_error: str | None,
 ) -> None:
     """Note a reason for every fact still without one, and remove those of facts found elsewhere."""
@@ -194,6 +196,9 @@ def _explain(
         if node.address not in addresses:
             reason = f"NOT_COUNTED_BY_NVML (kernel driver {node.driver or 'none'})"
             missing.note(reason, at_pci(node.address, "gpu"))
+    for address in listed:
+        if address not in addresses:
+            missing.note_if_none(UNCOUNTED, at_pci(address, "gpu"))
 
 
 def _with_users(gpus: Sequence[Gpu], host: Host) -> tuple[Gpu, ...]:

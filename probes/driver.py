@@ -115,7 +115,7 @@ def read_facts(root: Path, nodes: Sequence[PciNode], nvml: NvmlAnswers) -> Drive
         module_version=version,
         control_node=_access(root / "dev/nvidiactl"),
         gpu_node=_best_gpu_node(root / "dev"),
-        other_signs=_lists_gpus(root / "proc/driver/nvidia/gpus"),
+        other_signs=bool(listed_gpus(root)),
     )
 
 
@@ -140,8 +140,9 @@ def _best_gpu_node(dev: Path) -> NodeAccess:
     return "ok" if "ok" in found else "denied" if "denied" in found else "absent"
 
 
-def _lists_gpus(folder: Path) -> bool:
+def listed_gpus(root: Path) -> tuple[str, ...]:
+    """Return the PCI addresses of the GPUs that the kernel module lists, with or without a bus to be seen."""
     try:
-        return any(folder.iterdir())
+        return tuple(sorted(os.listdir(root / "proc/driver/nvidia/gpus")))
     except OSError:
-        return False
+        return ()

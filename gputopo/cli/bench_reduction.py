@@ -73,13 +73,19 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
     devices or a method that there is not.
     """
     from gputopo.launch.jobs.reduction import bench
+    from gputopo.planner.choose import plan_environment
     from gputopo.topology.reduction_groups import reduction_groups
 
     gpus = _gpus(chosen, machine)
     began = time.time()
     groups = () if gpus is None else reduction_groups(machine, gpus)
     times = bench.measure(
-        model, gpus, methods=None if method is None else (method,), groups=groups, progress=_show_progress
+        model,
+        gpus,
+        methods=None if method is None else (method,),
+        visible=None if gpus is None else plan_environment(machine, gpus),
+        groups=groups,
+        progress=_show_progress,
     )
     where = () if gpus is not None else ("No NVIDIA device: the reduction was timed on CPU devices.",)
     return Bandwidth(

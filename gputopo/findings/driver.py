@@ -13,9 +13,15 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named
-from gputopo.reference.kernel_drivers import NVIDIA_DRIVER, SET_ASIDE, gpu_nodes, gpus_of_other_drivers
+from gputopo.reference.kernel_drivers import (
+    NVIDIA_DRIVER,
+    SET_ASIDE,
+    UNCOUNTED,
+    gpu_nodes,
+    gpus_of_other_drivers,
+)
 from gputopo.topology.kernel_events import kernel_events
-from gputopo.values.fact_path import at_gpu
+from gputopo.values.fact_path import FactPath, at_gpu
 from gputopo.values.kernel_event import KernelEvent
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
@@ -261,21 +267,23 @@ def lost_gpus(machine: Machine) -> Iterator[Finding]:
 
 @check(GPU_NO_ANSWER)
 def unlisted_gpus(machine: Machine) -> Iterator[Finding]:
-    """Find GPUs that the NVIDIA kernel driver has, and NVML does not count: their start failed, or a control
+    """Find GPUs that the NVIDIA kernel module has, and NVML does not count: their start failed, or a control
     group hides them. Not in a container, which is given some of the GPUs. Virtual functions are no GPUs.
     """
     if machine.driver.status != "ok" or machine.host.container not in (None, "none"):
         return
-    listed = {gpu.pci_address for gpu in machine.gpus}
-    for node in gpu_nodes(machine):
-        whole = node.address.endswith(":00.0")
-        if node.driver == NVIDIA_DRIVER and whole and node.address not in listed and None not in listed:
-            name = f" ({node.name})" if node.name else ""
+    if any(gpu.pci_address is None for gpu in machine.gpus):
+        return
+    names = {node.address: node.name for node in gpu_nodes(machine)}
+    for path in (path for path, why in machine.missing.items() if why == UNCOUNTED):
+        at = FactPath.parse(path)
+        if at.key.endswith(":00.0"):
+            name = f" ({names[at.key]})" if names.get(at.key) else ""
             yield GPU_NO_ANSWER.finding(
                 MACHINE,
-                f"{node.address}{name} is bound to the NVIDIA kernel driver and not listed by NVML: its "
-                "start failed, or it is hidden from this process",
-                {"pci_address": node.address, "kernel_driver": node.driver},
+                f"{at.key}{name} is bound to the NVIDIA kernel driver and not listed by NVML: its start "
+                "failed, or it is hidden from this process",
+                {"pci_address": at.key, "kernel_driver": NVIDIA_DRIVER},
                 "warning",
             )
 

@@ -77,7 +77,7 @@ def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
     lost = [gpu.index for gpu in machine.gpus if gpu.lost]
     if machine.source == "live" and lost and len(named) != len(gpus):
         raise NoPlanError(
-            f"{gpus_in_words(lost)} does not answer, so CUDA numbers the others anew, and a UUID is unknown",
+            f"no answer from {gpus_in_words(lost)}: CUDA renumbers the others, and a UUID is unknown",
             "see nvidia-smi -L, and set CUDA_VISIBLE_DEVICES to the UUIDs of the GPUs to use",
         )
     return {

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from gputopo.values.machine import Machine, PciNode
 
 NVIDIA_DRIVER = "nvidia"
+# Reason of a GPU that NVIDIA's kernel module has and NVML does not count, in `Machine.missing`.
+UNCOUNTED = f"NOT_COUNTED_BY_NVML (kernel driver {NVIDIA_DRIVER})"
 # Drivers to which a device is bound to reserve it for a virtual machine.
 SET_ASIDE = frozenset({"vfio-pci", "pci-stub", "pciback", "xen-pciback"})
 

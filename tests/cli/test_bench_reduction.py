@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -21,10 +21,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         gpus: Sequence[int] | None,
         *,
         methods: Sequence[str] | None,
+        visible: Mapping[str, str] | None,
         groups: Sequence[Sequence[int]],
         progress: Callable[[str, int, int], None],
     ) -> ReductionTimes:
         calls.append((model, gpus, methods))
+        named = () if visible is None else visible["CUDA_VISIBLE_DEVICES"].split(",")
+        assert [name[:4] for name in named] == ["GPU-"] * len(gpus or ())  # by UUID
         assert sorted(tower for group in groups for tower in group) == list(range(len(gpus or ())))
         progress("copy", 0, 1)
         place = "cpu:0,1" if gpus is None else f"gpu:{','.join(map(str, gpus))}"

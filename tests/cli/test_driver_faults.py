@@ -1,9 +1,14 @@
 """`gputopo inspect` on a driver library that hangs, crashes, refuses or gives garbage, one call at a time."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -205,6 +210,45 @@ def test_a_count_that_the_handles_contradict_is_a_finding(fault: str, place: str
     assert len(drill.inspection.machine.gpus) == (4 if fault == "huge" else 8)
     said = {"nvmlDeviceGetCount": "2147483647"} if fault == "huge" else {"UUIDs": "4", "PCI addresses": "4"}
     assert finding.evidence["said"].items() >= said.items()
+
+
+@pytest.mark.parametrize(
+    "command", [("plan", "--model", "alexnet"), ("run", "--", "true"), ("inspect", "--watch")]
+)
+def test_other_commands_end_with_the_finding_too(command: tuple[str, ...], tmp_path: Path) -> None:
+    root = write_tree(SCENARIOS[faulty_nvml.SCENARIO], tmp_path)
+    environment = {**faulty_nvml.environment(), "GPUTOPO_ROOT": str(root), faulty_nvml.FAULT: f"segv@{POWER}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "gputopo", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 2)
+    assert "nvmlDeviceGetPowerUsage of GPU 2 ended the process with SIGSEGV" in done.stderr
+
+
+def test_ctrl_c_ends_a_driver_that_hangs_at_once(tmp_path: Path) -> None:
+    root = write_tree(SCENARIOS[faulty_nvml.SCENARIO], tmp_path)
+    environment = {**faulty_nvml.environment(), "GPUTOPO_ROOT": str(root), faulty_nvml.FAULT: f"hang@{NAME}"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "gputopo", "inspect"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (found := children.read_text().split()):
+            time.sleep(0.01)
+        time.sleep(0.5)
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=5)
+        assert (process.returncode, err) == (130, b"gputopo: interrupted\n")
+    assert time.monotonic() - began < 5
+    assert not Path(f"/proc/{found[0]}").exists()
 
 
 def test_no_fault_takes_long(done: Drills) -> None:

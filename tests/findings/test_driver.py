@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gputopo.findings import Finding, find
-from gputopo.values.machine import Machine, PciNode
+from gputopo.values.machine import Machine
 from tests.findings.boxes import Change, all_of, gpu, sound
 
 
@@ -69,13 +69,12 @@ def test_a_gpu_that_does_not_answer_is_an_error_with_the_reason(reason: str, id:
 
 
 def unlisted(container: str | None, driver: str = "nvidia", address: str = "0000:81:00.0") -> Machine:
-    node = PciNode(address=address, root="pci0000:80", kind="gpu", vendor_id="10de", driver=driver)
     machine = sound()
     return msgspec.structs.replace(
         machine,
         driver=msgspec.structs.replace(machine.driver, status="ok"),
         host=msgspec.structs.replace(machine.host, container=container),
-        pci=(*machine.pci, node),
+        missing={f"pci[{address}].gpu": f"NOT_COUNTED_BY_NVML (kernel driver {driver})"},
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from gputopo import captures
 from gputopo.planner import Request, plan
 from gputopo.planner.choose import plan_environment
+from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Mig
 from gputopo.values.plan import Plan
 from gputopo.values.schema import decode, encode
@@ -265,6 +266,18 @@ def test_gpus_are_named_by_uuid_in_tower_order() -> None:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "GPU-c,GPU-a",
     }
+
+
+def test_beside_a_gpu_that_does_not_answer_no_index_is_given() -> None:
+    """CUDA leaves that GPU out, and counts the others anew."""
+    lost = msgspec.structs.replace(
+        machine_with("GPU-a", None, "GPU-c", None),
+        source="live",
+        gpus=(Gpu(index=0, uuid="GPU-a"), Gpu(index=1, lost=True), Gpu(index=2, uuid="GPU-c"), Gpu(index=3)),
+    )
+    assert plan_environment(lost, (2, 0))["CUDA_VISIBLE_DEVICES"] == "GPU-c,GPU-a"
+    with pytest.raises(NoPlanError, match="no answer from GPU 1"):
+        plan_environment(lost, (0, 3))
 
 
 def test_one_unknown_uuid_makes_all_of_them_indices() -> None:

@@ -156,6 +156,16 @@ def test_a_gpu_that_nvml_does_not_count_is_mentioned(tmp_path: Path) -> None:
     assert machine.missing["pci[0000:47:00.0].gpu"] == "NOT_COUNTED_BY_NVML (kernel driver vfio-pci)"
 
 
+def test_a_gpu_that_only_the_kernel_module_lists_is_mentioned(tmp_path: Path) -> None:
+    """As where no PCI bus is shown."""
+    four = SCENARIOS["four"]
+    names = [f"proc/driver/nvidia/gpus/{gpu.address}/information" for gpu in four.gpus]
+    write_files(tmp_path, dict.fromkeys(names, "Model: x"))
+    machine = read(replace(four, gpus=four.gpus[:3]), tmp_path)
+    reasons = {path: why for path, why in machine.missing.items() if path.startswith("pci[")}
+    assert reasons == {"pci[0000:47:00.0].gpu": "NOT_COUNTED_BY_NVML (kernel driver nvidia)"}
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [(12, "library_missing"), (18, "version_mismatch"), (4, "no_permission"), (999, "failed")],

@@ -97,6 +97,7 @@ def measure(
     environment: Mapping[str, str] | None = None,
     repeats: int = REPEATS,
     *,
+    visible: Mapping[str, str] | None = None,
     groups: Groups = (),
     progress: Callable[[str, int, int], None] | None = None,
     silence_limit_s: float = SILENCE_LIMIT_S,
@@ -105,7 +106,8 @@ def measure(
     """Time the reduction of the model's gradients over GPUs, or over CPU devices where `gpus` is None.
 
     `gpus`: indices in the machine (PCI order). `methods`: names of `METHODS`, all if None. `environment`: the
-    parent's (`os.environ` if None); the chosen GPUs replace its CUDA_VISIBLE_DEVICES. `groups`: for the
+    parent's (`os.environ` if None); `visible`: the variables that show the chosen GPUs alone, by default
+    their indices. `groups`: for the
     hierarchical method (see `reduction_groups`). `progress` is called before each method with its name, its
     number from 0 and their count. Call it from the main thread.
 
@@ -119,7 +121,7 @@ def measure(
     run = _run_spec(model, gpus, cpu_devices)
     session = _Session(run, command)
     silence = Patience(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
-    environment = worker_env(*_environments(run, gpus, environment))
+    environment = worker_env(*_environments(run, gpus, environment, visible))
     with workers(environment, limits=Limits(patience=silence)) as running:
         for number, method in enumerate(chosen):
             if progress is not None:
@@ -287,8 +289,13 @@ def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSp
 
 
 def _environments(
-    run: RunSpec, gpus: Sequence[int] | None, environment: Mapping[str, str] | None
+    run: RunSpec,
+    gpus: Sequence[int] | None,
+    environment: Mapping[str, str] | None,
+    visible: Mapping[str, str] | None,
 ) -> tuple[Mapping[str, str], RunSpec, Mapping[str, str]]:
     parent = dict(os.environ) if environment is None else environment
-    visible = ",".join(map(str, gpus or ()))
-    return parent, run, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible}
+    if visible is None:
+        indices = ",".join(map(str, gpus or ()))
+        visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": indices}
+    return parent, run, visible
