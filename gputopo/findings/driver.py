@@ -246,7 +246,7 @@ def lost_gpus(machine: Machine) -> Iterator[Finding]:
         if not gpu.lost:
             continue
         path = at_gpu(gpu.index)
-        evidence = {
+        evidence: dict[str, Any] = {
             "pci_address": gpu.pci_address,
             "name": gpu.name,
             "missing": {
@@ -255,14 +255,20 @@ def lost_gpus(machine: Machine) -> Iterator[Finding]:
                 if fact == path or fact.startswith(f"{path}.")
             },
         }
+        logged = [event for one, event in kernel_events(machine, "xid", "lost", "nvrm") if one is gpu]
+        if logged:
+            evidence["kernel_events"] = [event_evidence(event) for event in logged]
+        xids = ", ".join(sorted({f"Xid {event.code}" for event in logged if event.code is not None}))
+        also = f"; {xids} in the kernel log" if xids else ""
         subject, code = Subject.of_gpus([gpu.index]), machine.missing.get(path, "")
         if code != "GPU_IS_LOST" and re.fullmatch(r"[A-Z0-9_]+", code):
             drivers = {node.address: node.driver for node in gpu_nodes(machine)}
             evidence |= {"nvml": code, "kernel_driver": drivers.get(gpu.pci_address or "")}
             why = _NO_RETURN.get(code, f"refused with NVML's {code}")
-            yield GPU_NO_ANSWER.finding(subject, f"{named(gpu)} does not answer: {why}", evidence)
+            yield GPU_NO_ANSWER.finding(subject, f"{named(gpu)} does not answer: {why}{also}", evidence)
         else:
-            yield GPU_LOST.finding(subject, f"{named(gpu)} was enumerated and then did not answer", evidence)
+            says = f"{named(gpu)} was enumerated and then did not answer{also}"
+            yield GPU_LOST.finding(subject, says, evidence)
 
 
 @check(GPU_NO_ANSWER)
