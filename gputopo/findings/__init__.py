@@ -80,7 +80,7 @@ CHECKS = (
     nvlink.fabric,
     peer_access.acs,
     peer_access.off,
-    configuration.processes,
+    configuration.used,
     configuration.modes,
     configuration.cuda_order,
     configuration.numa,

@@ -3,10 +3,11 @@
 
 from collections.abc import Iterator
 
-from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.load import USE_THRESHOLDS, use_of
+from gputopo.findings.rule import Fault, Finding, Rule, Threshold, by_model, check, present
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.index_ranges import index_ranges, parse_cpus
-from gputopo.values.machine import Gpu, GpuProcess, Machine
+from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
 
 MEMORY_SHARE = Threshold(
@@ -15,15 +16,6 @@ MEMORY_SHARE = Threshold(
     "below the largest of the model",
     "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); sizes of "
     "one model differ by more (RTX 3080: 10 and 12 GB)",
-)
-BUSY_PERCENT = Threshold(
-    "utilization by other programs", 10, "%", "A process below this leaves the GPU to others. Ours"
-)
-USED_SHARE = Threshold(
-    "memory used by other programs",
-    0.10,
-    "of the GPU's memory",
-    "A process below this leaves memory to others. Ours",
 )
 
 MIXED_MODELS = Rule(
@@ -50,9 +42,10 @@ NO_EXPECTATION = Rule(
 GPU_BUSY = Rule(
     "gpu.busy",
     title="another program runs on the GPU",
-    remedy="Wait for it, end it, or use other GPUs. Measurements beside it are not meaningful.",
+    remedy="Wait for it, end it, or use other GPUs. Measurements beside it are not meaningful. "
+    "In a container, nvidia-smi on the host lists its processes.",
     severities=("warning", "info"),
-    thresholds=(BUSY_PERCENT, USED_SHARE),
+    thresholds=USE_THRESHOLDS,
 )
 COMPUTE_PROHIBITED = Rule(
     "configuration.compute_prohibited",
@@ -139,19 +132,14 @@ def no_expectation(machine: Machine) -> Iterator[Fault]:
 
 
 @check(GPU_BUSY)
-def processes(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs on which other programs compute. What draws the screen does not count."""
+def used(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that other programs use. What draws the screen does not count."""
     for gpu in present(machine):
-        computing = [process for process in gpu.processes or () if process.kind in ("compute", "mps")]
-        if computing:
-            severity: Severity = "warning" if _is_loaded(gpu, computing) else "info"
-            evidence = {
-                "processes": [
-                    {"pid": one.pid, "name": one.name, "memory_mib": one.memory_mib} for one in computing
-                ],
-                "utilization_percent": gpu.utilization_percent.gpu,
-            }
-            yield GPU_BUSY.fault(gpu, f"used by another program: {_names(computing)}", evidence, severity)
+        use = use_of(gpu)
+        if use is not None:
+            says = f"used by another program: {use.by}"
+            part = "processes" if use.evidence["processes"] else "no process"
+            yield GPU_BUSY.fault(gpu, says, use.evidence, use.severity, part=part)
 
 
 @check(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE, MIG_ON)
@@ -218,15 +206,3 @@ def numa(machine: Machine) -> Iterator[Fault | Finding]:
             f"NUMA node of GPU {index_ranges(unknown)} unknown; this machine has {len(nodes)} nodes",
             {"gpus": unknown, "nodes": sorted(nodes)},
         )
-
-
-def _is_loaded(gpu: Gpu, computing: list[GpuProcess]) -> bool:
-    if (gpu.utilization_percent.gpu or 0) >= BUSY_PERCENT.value:
-        return True
-    used, total = sum(process.memory_mib or 0 for process in computing), gpu.memory_mib.total
-    return bool(total) and used >= USED_SHARE.value * (total or 0)
-
-
-def _names(computing: list[GpuProcess]) -> str:
-    names = [f"{process.name or 'a program'} (pid {process.pid})" for process in computing[:3]]
-    return ", ".join(names) + (f" and {len(computing) - 3} more" if len(computing) > 3 else "")

@@ -1,8 +1,8 @@
 import pytest
 
-from gputopo.findings import Finding, find
+from gputopo.findings import Finding
 from gputopo.values.machine import Machine
-from tests.findings.boxes import all_of, every_gpu, gpu, sound
+from tests.findings.boxes import all_of, every_gpu, find, gpu, sound
 from tests.findings.faults import IDLE
 
 GEFORCE = {"throttle": {"mask": 0}, "pcie": {"gen_max_device": 3}, "nvlinks": (), "ecc": {"mode": None}}

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from gputopo.findings import Finding, find
+from gputopo.findings import Finding
 from gputopo.values.machine import KernelEvent, Machine
-from tests.findings.boxes import Change, all_of, gpu, sound
+from tests.findings.boxes import Change, all_of, find, gpu, sound
 
 
 def only(change: Change) -> Finding:

@@ -4,8 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from gputopo.findings import find
-from tests.findings.boxes import IDS, every_gpu, gpu, sound
+from tests.findings.boxes import IDS, every_gpu, find, gpu, sound
 from tests.findings.faults import FAULTS, IDLE
 
 

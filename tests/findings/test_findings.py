@@ -3,10 +3,10 @@ from typing import get_args
 import msgspec
 import pytest
 
-from gputopo.findings import Finding, Inspection, driver_broken, find, reaches
+from gputopo.findings import Finding, Inspection, driver_broken, reaches
 from gputopo.values.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
 from gputopo.values.schema import decode, encode, to_builtins
-from tests.findings.boxes import IDS, at_times, sound
+from tests.findings.boxes import IDS, at_times, find, sound
 from tests.findings.faults import FAULTS
 from tests.findings.measured.machines import MEASURED, measured
 from tests.findings.watched import all_watched

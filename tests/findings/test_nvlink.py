@@ -3,10 +3,9 @@ from itertools import combinations
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import find
 from gputopo.findings.rule import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Mig, NvLink
-from tests.findings.boxes import address, all_of, every_gpu, gpu, host, sound
+from tests.findings.boxes import address, all_of, every_gpu, find, gpu, host, sound
 
 
 def ports(up: int, down: int = 0) -> tuple[NvLink, ...]:

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from gputopo.captures.merge import merge
-from gputopo.findings import find
 from gputopo.values.machine import Machine
 from gputopo.values.samples import PASSING, SETTINGS, facts_of
 from tests.findings import faults
-from tests.findings.boxes import Change, all_of, every_gpu, gpu, sound
+from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
 
 
 def is_of_samples(healthy: Machine, sick: Machine) -> bool:

@@ -3,10 +3,9 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import find
 from gputopo.findings.rule import Finding
 from gputopo.values.machine import Machine
-from tests.findings.boxes import PORT, UP, all_of, down, every_gpu, gpu, node, sound
+from tests.findings.boxes import PORT, UP, all_of, down, every_gpu, find, gpu, node, sound
 from tests.findings.faults import IDLE, chipset_slot
 
 

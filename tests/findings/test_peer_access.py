@@ -4,9 +4,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import find
 from gputopo.values.machine import Hop
-from tests.findings.boxes import PORT, all_of, down, every_gpu, gpu, host, node, pair, sound
+from tests.findings.boxes import PORT, all_of, down, every_gpu, find, gpu, host, node, pair, sound
 
 CORE = {"now": 2520, "max": 3105, "application": None}
 GEFORCE: dict[str, Any] = {

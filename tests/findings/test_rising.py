@@ -1,8 +1,8 @@
 import msgspec
 
-from gputopo.findings import Finding, find
+from gputopo.findings import Finding
 from gputopo.values.machine import Machine
-from tests.findings.boxes import TIMES, at_times
+from tests.findings.boxes import TIMES, at_times, find
 
 
 def rising(machine: Machine) -> list[Finding]:

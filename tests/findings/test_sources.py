@@ -3,9 +3,8 @@ from itertools import combinations
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import find
 from gputopo.values.machine import Contradiction, Hop
-from tests.findings.boxes import all_of, driver, every_gpu, host, pair, sound
+from tests.findings.boxes import all_of, driver, every_gpu, find, host, pair, sound
 
 VIRTUAL = host(virtual_machine="kvm")
 

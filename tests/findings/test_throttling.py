@@ -1,9 +1,8 @@
 import pytest
 
-from gputopo.findings import find
 from gputopo.findings.throttling import THROTTLE, degrees_left
 from gputopo.reference.clock_events import BITS, UNTHROTTLED
-from tests.findings.boxes import every_gpu, gpu, sound
+from tests.findings.boxes import every_gpu, find, gpu, sound
 from tests.findings.faults import throttled
 
 

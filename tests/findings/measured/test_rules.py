@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import find, find_bandwidth
+from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, NotMeasured
 from gputopo.values.machine import Gpu, Machine
-from tests.findings.boxes import IDS, gpu, sound
+from tests.findings.boxes import IDS, find, gpu, sound
 from tests.findings.measured.machines import MEASURED, conditions, measured, sample
 
 
