@@ -2,9 +2,8 @@
 
 import pytest
 
-from gputopo.findings import find
 from gputopo.findings.memory_health import VERDICTS, verdict
-from tests.findings.boxes import Change, all_of, gpu, sound
+from tests.findings.boxes import Change, all_of, find, gpu, sound
 from tests.findings.faults import FAULTS
 
 VERDICT_OF = {
