@@ -89,7 +89,7 @@ def use_of(gpu: Gpu) -> Use | None:
     """
     processes = [one for one in gpu.processes or () if _computes(one)]
     shown = _shown(gpu)
-    evidence = {
+    evidence: dict[str, Any] = {
         "processes": [{"pid": one.pid, "name": one.name, "memory_mib": one.memory_mib} for one in processes],
         "utilization_percent": gpu.utilization_percent.gpu,
     }

@@ -55,13 +55,8 @@ def card(**facts: Any) -> Gpu:
     memory = MemoryMib(total=10_240, used=facts.pop("used", 1), free=facts.pop("free", 9_900))
     power = PowerW(draw=facts.pop("watts", 30.0), default_limit=320.0)
     percent = UtilizationPercent(gpu=facts.pop("percent", 0))
-    return Gpu(
-        index=0,
-        memory_mib=memory,
-        power_w=power,
-        utilization_percent=percent,
-        **{"persistence_mode": True, "processes": ()} | facts,
-    )
+    others: dict[str, Any] = {"persistence_mode": True, "processes": ()} | facts
+    return Gpu(index=0, memory_mib=memory, power_w=power, utilization_percent=percent, **others)
 
 
 XORG = GpuProcess(pid=7, kind="graphics", name="Xorg", memory_mib=22)
