@@ -38,6 +38,7 @@ def formats() -> tuple[Format, ...]:
     from gputopo.captures.bandwidth import nvbandwidth_json, programs
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
+    from gputopo.captures.smi import overview as smi_table
     from gputopo.captures.smi import text as smi_text
     from gputopo.captures.smi import xml as smi_xml
     from gputopo.captures.topo import p2p as topo_p2p
@@ -51,6 +52,7 @@ def formats() -> tuple[Format, ...]:
         programs,
         topo_matrix,
         smi_text,
+        smi_table,
         topo_p2p,
         nvlink_status,
         lspci,

@@ -224,7 +224,38 @@ TABLE = """\
 | 2 | GeForce GTX 1070 | 8119 MiB | `00000000:85:00.0` | 3/3 | 4/16 | 120.00 W | Disabled |
 """
 
+
+def _overview_gpu(number: int) -> str:
+    persistence, limit = (("Off", 151), ("On", 151), ("Off", 120))[number]
+    return f"""\
+|   {number}  GeForce GTX 1070    {persistence:>3}  | 0000{GPUS[number].upper()} Off |                  N/A |
+|  0%   41C    P8     8W / {limit}W |      3MiB /  8119MiB |      0%      Default |
++-------------------------------+----------------------+----------------------+
+"""
+
+
+OVERVIEW = (
+    """\
++-----------------------------------------------------------------------------+
+| NVIDIA-SMI 418.67       Driver Version: 418.67       CUDA Version: 10.1     |
+|-------------------------------+----------------------+----------------------+
+| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |
+|===============================+======================+======================|
+"""
+    + "".join(map(_overview_gpu, range(3)))
+    + """
++-----------------------------------------------------------------------------+
+| Processes:                                                       GPU Memory |
+|  GPU       PID   Type   Process name                             Usage      |
+|=============================================================================|
+|  No running processes found                                                 |
++-----------------------------------------------------------------------------+
+"""
+)
+
 ALL = {
+    "nvidia-smi": OVERVIEW,
     "topo": TOPO,
     "nccl": NCCL,
     "hwloc": HWLOC,

@@ -21,6 +21,7 @@ ROOMS = ("topo", "nccl_xml", "hwloc", "other", "smi_xml", "smi_text")
 # No matrix in them: an error text of nvidia-smi, and a paste that contradicts itself.
 REFUSED = ("windows_geforce-rtx-2080-super_591.86_nvidia_gpu_exporter.txt", "autonomys-docs")
 SOURCES = {
+    "nvidia-smi": "nvidia-smi",
     "topo": "nvidia-smi topo",
     "nccl": "nccl xml",
     "hwloc": "hwloc xml",

@@ -10,6 +10,7 @@ import msgspec
 
 from gputopo.captures import merge
 from gputopo.captures.bandwidth.matrix_rows import plain, without_cut_number
+from gputopo.captures.ledger import is_noise
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
@@ -21,12 +22,6 @@ _WORDS = re.compile(
 )
 _HINT = "copy the whole output of the program again"
 _MAX_UNREAD = 200
-# Lines without information on the machine: fences, headings, prompts, commands, where something was left out.
-_NOISE = re.compile(
-    r"^(?:\W*(?:text|console|bash|sh(?:ell)?)?\W*|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"
-    r"|(?:\(\w+\) )?\S+@\S*[$#].*"
-    r"|\S*(?:p2pBandwidthLatencyTest|bandwidthTest|nvbandwidth)(?:\.exe)?(?: +-.*)?)$"
-)
 
 
 def recognise(text: str) -> bool:
@@ -65,7 +60,7 @@ def with_unread(machine: Machine, rest: str) -> Machine:
     unread = [
         Unread(source=machine.source, line=number, text=line.strip()[:200])
         for number, line in enumerate(rest.splitlines(), 1)
-        if plain(line) and _NOISE.match(line.strip()[:200]) is None
+        if plain(line) and not is_noise(line)
     ]
     return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MAX_UNREAD]))
 

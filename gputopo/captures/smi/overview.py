@@ -1,0 +1,254 @@
+"""The table that `nvidia-smi` prints without options, of any driver and system: text in, Machine out.
+
+    |   0  Tesla V100-SXM2-16GB     On   | 00000000:00:1E.0 Off |                    0 |
+    | N/A   43C    P0    39W / 300W      |      0MiB / 16130MiB |      0%      Default |
+
+Drivers differ in widths and in the third line (MIG mode, since 450). A name that the table cuts (`Tesla V100-
+SXM2...`) is not known. Several tables (`-l`, `watch`) are samples of one machine.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gputopo.captures import merge
+from gputopo.captures.ledger import is_noise
+from gputopo.captures.smi import unanswered, values
+from gputopo.captures.smi.gpu import Entry, ReportedGpu
+from gputopo.captures.smi.machine import identity_of, machine, refuse_others, unread
+from gputopo.captures.smi.names import Named, names
+from gputopo.captures.smi.unanswered import Unanswered
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine, Unread
+
+SOURCE = "nvidia-smi"
+READS = "the table of `nvidia-smi`"
+
+_HINT = "copy the whole output of `nvidia-smi` again"
+_LONGEST = 400  # far wider than the table of any driver
+_CUT = "..."
+_ERROR = r"N/A|\[N/A\]|ERR!|Unknown(?: Error)?"
+
+_HEAD = re.compile(r"\|\s*NVIDIA-SMI\s+\S")
+_TIME = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}")
+_VERSION = re.compile(r"\b((?:KMD|CUDA UMD|CUDA|Driver) Version)\s*:\s*([\w./!]+)")
+_RULE = re.compile(r"[|+]?[-=+| ]{8,}[|+]?")
+_TITLES = re.compile(
+    r"\| *(?:GPU +Name|Fan +Temp|GPU +GI|GPU +PID|ID +ID|Processes:|MIG devices:|Compute processes:"
+    r"|GPU +Memory)|\|[ |]*MIG M\.|\|[ |]*(?:ECC|Usage)\s*\|"
+)
+_GPU = re.compile(
+    r" *(?P<index>\d{1,3})  ?(?P<name>\S.*?)(?: +(?P<mode>On|Off|N/A|ERR!|WDDM|TCC|MCDM|WDM))?"
+    r" *\| *(?P<address>[0-9A-Fa-f:.]{7,20}) +(?P<display>On|Off|N/A) *\| *(?P<ecc>\S.*?) *"
+)
+_USED = rf"\d+ ?Mi?B|{_ERROR}|Not Supported"
+_READINGS = re.compile(
+    rf" *(?P<fan>\d{{1,3}} ?%|{_ERROR}) +(?P<temperature>\d{{1,3}} ?C|{_ERROR}) +(?P<pstate>P\d{{1,2}}"
+    rf"|{_ERROR}) +(?P<draw>\d[\d.]* ?W|{_ERROR}) +/ +(?P<limit>\d[\d.]* ?W|{_ERROR})"
+    rf" *\| *(?:\d{{1,3}}% +)?(?P<used>{_USED}) +/ +(?P<total>{_USED})"
+    rf" *\| *(?P<utilization>\d{{1,3}} ?%|{_ERROR}) +(?P<compute>\S.*?) *"
+)
+_MIG = re.compile(r" *\| *\| *(?P<mode>Enabled|Disabled|N/A|ERR!)(?P<pending>\*?) *")
+_INSTANCE = re.compile(r" *(?P<gpu>\d{1,3}) +\d{1,3} +\d{1,3} +\d{1,3} *\|.*")
+_INSTANCE_MORE = re.compile(r" *\| *\d+ ?MiB / *\d+ ?MiB *\|[ |]*")
+_PROCESS = re.compile(
+    r" *(?P<gpu>\d{1,3}) +(?:(?:N/A|\d{1,3}) +(?:N/A|\d{1,3}) +)?(?P<pid>\d{1,10})"
+    r"(?: +(?P<kind>C\+G|M\+C|[CGM]))?(?: +(?P<name>\S.*?))? +(?P<memory>\d+ ?Mi?B|N/A|ERR!|Unknown\S*) *"
+)
+_NO_PROCESSES = re.compile(r" *No running (?:compute )?processes found *")
+_NOT_SUPPORTED = re.compile(r" *(?P<gpu>\d{1,3}) +(?P<reason>Not Supported|ERROR: .*?) *")
+_NO_INSTANCES = re.compile(r" *No MIG devices found *")
+_MODES = {"E. Process": "Exclusive_Process", "E. Thread": "Exclusive_Thread"}
+_SYSTEM = {"WDDM": "Windows", "TCC": "Windows", "MCDM": "Windows", "WDM": "Windows"}
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text has such a table, with a line of a GPU or where there is none."""
+    return _HEAD.search(text) is not None and (
+        any(_cells(line, _GPU) for line in text.splitlines()) or "No running" in text
+    )
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Return whether a line is the first of a table, or the time above it."""
+    head = next((place for place, line in enumerate(lines) if _HEAD.match(line.strip())), None)
+    above = [line.strip() for line in lines[:head]] if head is not None else [""]
+    return all(_RULE.fullmatch(line) or _TIME.fullmatch(line) for line in above)
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the tables in a text. Raises InputError if there is none with a GPU."""
+    outputs: list[_Output] = []
+    ahead: list[str] = []
+    strays: list[Unread] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw[:_LONGEST].strip()
+        if _HEAD.match(line):
+            outputs.append(_Output(time=next((one for one in ahead if _TIME.fullmatch(one)), None)))
+        ahead = [*ahead[-1:], line] if line else ahead
+        if _TIME.fullmatch(line) or _RULE.fullmatch(line) or not line:
+            continue
+        if (not outputs or not outputs[-1].take(number, line)) and not is_noise(line):
+            strays.append(unread(SOURCE, number, line))
+    if not any(one.gpus or one.unanswered for one in outputs):
+        raise InputError(f"{origin}: no GPU in this table of `nvidia-smi`", _HINT)
+    machines = [one.machine() for one in outputs]
+    identities = [identity_of(one, "one of the tables") for one in machines]
+    refuse_others([one._replace(attached=None) for one in identities], origin)  # `-i` shows some GPUs only
+    merged = merge.merge(machines)
+    lines = sorted((*merged.unread, *strays), key=lambda one: one.line)
+    return msgspec.structs.replace(merged, unread=tuple(dict.fromkeys(lines)))
+
+
+def _cells(line: str, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    """Return the match of the content of a line between its outer borders."""
+    bare = line.strip()
+    return pattern.fullmatch(bare[1:-1]) if bare.startswith("|") and bare.endswith("|") else None
+
+
+@dataclass
+class _Output:
+    """One table, line by line."""
+
+    time: str | None
+    gpus: dict[int, ReportedGpu] = field(default_factory=dict)
+    driver: list[tuple[Named, str]] = field(default_factory=list)
+    unanswered: list[Unanswered] = field(default_factory=list)
+    gpu: ReportedGpu | None = None  # of the line above
+    processes: bool | None = None  # None: the table has no such part so far
+
+    def take(self, number: int, line: str) -> bool:
+        """Read a line. False where it is not understood."""
+        if _HEAD.match(line):
+            known = names("text").driver
+            versions = [(known[name.lower()], value) for name, value in _VERSION.findall(line)]
+            self.driver += versions
+            return bool(versions)
+        if _TITLES.match(line):
+            self.processes = False if "rocesses:" in line and self.processes is None else self.processes
+            return True
+        if silent := unanswered.read(line):
+            unanswered.lose(self.gpus, silent, own=True)
+            self.unanswered.append(silent)
+            return True
+        readers: tuple[Callable[[int, str], bool], ...] = (self._process, self._no_processes)
+        if self.processes is None:
+            readers = (self._begin, self._readings, self._mig, self._instance)
+        return any(reader(number, line) for reader in readers)
+
+    def _begin(self, number: int, line: str) -> bool:
+        found = _cells(line, _GPU)
+        if found is None or int(found["index"]) in self.gpus or values.address(found["address"]) is None:
+            return False
+        self.gpu = self.gpus[int(found["index"])] = ReportedGpu(names("csv"))
+        name, ecc, mode = found["name"], found["ecc"], found["mode"]
+        facts = {"pci.bus_id": found["address"], "display_active": found["display"]}
+        if name.endswith(_CUT):
+            self.gpu.notes["name"] = f"cut in the table: {name}"
+        else:
+            facts["name"] = name
+        if mode in _SYSTEM:
+            self.gpu.notes["persistence_mode"] = f"not reported on {_SYSTEM[mode]}"
+        elif mode is not None:
+            facts["persistence_mode"] = mode
+        if ecc.isdigit():
+            facts |= {"ecc.mode.current": "Enabled", "ecc.errors.uncorrected.volatile.total": ecc}
+        else:
+            facts |= {"ecc.mode.current": "Disabled" if ecc == "Off" else ecc}
+        return self._add(self.gpu, number, line, facts)
+
+    def _readings(self, number: int, line: str) -> bool:
+        found = _cells(line, _READINGS)
+        if found is None or self.gpu is None:
+            return False
+        compute = " ".join(found["compute"].split())
+        return self._add(
+            self.gpu,
+            number,
+            line,
+            {
+                "fan.speed": found["fan"],
+                "temperature.gpu": found["temperature"],
+                "pstate": found["pstate"],
+                "power.draw": found["draw"],
+                "power.limit": found["limit"],
+                "memory.used": found["used"],
+                "memory.total": found["total"],
+                "utilization.gpu": found["utilization"],
+                "compute_mode": _MODES.get(compute, compute),
+            },
+        )
+
+    def _mig(self, number: int, line: str) -> bool:
+        found = _cells(line, _MIG)
+        if found is None or self.gpu is None:
+            return False
+        facts = {"mig.mode.current": found["mode"]}
+        if found["pending"]:
+            facts["mig.mode.pending"] = "Disabled" if found["mode"] == "Enabled" else "Enabled"
+        return self._add(self.gpu, number, line, facts)
+
+    def _instance(self, number: int, line: str) -> bool:
+        found = _cells(line, _INSTANCE)
+        if found is not None and int(found["gpu"]) in self.gpus:
+            gpu = self.gpus[int(found["gpu"])]
+            gpu.instances = (gpu.instances or 0) + 1
+            return True
+        return bool(_cells(line, _INSTANCE_MORE) or _cells(line, _NO_INSTANCES))
+
+    def _process(self, number: int, line: str) -> bool:
+        found = _cells(line, _PROCESS)
+        gpu = self.gpus.get(int(found["gpu"])) if found else None
+        if found is None or gpu is None:
+            return False
+        self.processes = True
+        kind, name = found["kind"], found["name"]
+        of_process = {
+            "pid": int(found["pid"]),
+            "kind": values.read("process", kind).value if kind else None,
+            "name": _program(name) if name else None,
+            "memory_mib": values.read("MiB", found["memory"]).value,
+        }
+        gpu.processes = [*(gpu.processes or []), of_process]
+        return True
+
+    def _no_processes(self, number: int, line: str) -> bool:
+        if _cells(line, _NO_PROCESSES):
+            self.processes = True
+            return True
+        found = _cells(line, _NOT_SUPPORTED)
+        if found is None or int(found["gpu"]) not in self.gpus:
+            return False
+        self.gpus[int(found["gpu"])].no_processes = found["reason"]
+        return True
+
+    def _add(self, gpu: ReportedGpu, number: int, line: str, facts: dict[str, str]) -> bool:
+        understood = [gpu.add(Entry(path, text, number, line)) for path, text in facts.items()]
+        return all(understood)
+
+    def machine(self) -> Machine:
+        """Return what the table shows."""
+        for gpu in self.gpus.values():
+            if self.processes is not None:  # the table of the GPUs is whole, and so are their instances
+                gpu.instances_end = True
+            if self.processes and gpu.processes is None and gpu.no_processes is None:
+                gpu.processes = []
+        return machine(
+            SOURCE,
+            unanswered.numbered(self.gpus, self.unanswered, names("csv"), own=True),
+            driver_values=self.driver,
+            not_understood=(),
+            attached=None,
+            time=self.time,
+            without_mask=False,
+        )
+
+
+def _program(shown: str) -> str | None:
+    """Return a process's program; None where the table cut its name: `...conda3/envs/x` may be a folder."""
+    if shown.endswith(_CUT) or (shown.startswith(_CUT) and not re.search(r"[/\\]\S+$", shown)):
+        return None
+    name = values.read("program", shown.removeprefix(_CUT)).value
+    return name if isinstance(name, str) else None
