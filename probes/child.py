@@ -260,11 +260,12 @@ def _open_files() -> set[int]:
 def _reaped(pid: int) -> int:
     """Wait for a child that was killed, and return its status; 0 for one that does not end."""
     until_s = time.monotonic() + _REAP_S
-    while time.monotonic() < until_s:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return status
-        time.sleep(0.0005)
+    with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel reaps it
+        while time.monotonic() < until_s:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return status
+            time.sleep(0.0005)
     return 0
 
 

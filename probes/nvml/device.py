@@ -3,6 +3,8 @@
 from gputopo.probes.nvml.calling import Handle, NotReadError, NvmlDoor, address_of, bits, first, word
 from gputopo.probes.nvml.words import ARCHITECTURES, BRANDS, COMPUTE_MODES, VIRTUALIZATIONS
 
+_MAX_INSTANCES = 64  # GPUs have up to 7 or 8; a larger count is garbage
+
 
 class DeviceQuestions(NvmlDoor):
     """The library and the driver; identity, place and modes of a GPU."""
@@ -103,7 +105,7 @@ class DeviceQuestions(NvmlDoor):
     def mig_instances(self, gpu: Handle) -> int:
         """Count the instances that a split GPU has; their numbers have gaps, which are NOT_FOUND."""
         count = 0
-        for place in range(int(self.ask("nvmlDeviceGetMaxMigDeviceCount", gpu))):
+        for place in range(min(int(self.ask("nvmlDeviceGetMaxMigDeviceCount", gpu)), _MAX_INSTANCES)):
             try:
                 self.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, place)
             except NotReadError as error:
