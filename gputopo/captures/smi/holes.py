@@ -21,7 +21,10 @@ class Hole(NamedTuple):
 
 
 def first_hole(sections: Sequence[str], others: Sequence[Sequence[str]]) -> Hole | None:
-    """Return the first hole in the sections of a GPU, one for each line; `others`: those of other GPUs."""
+    """Return the first hole in the sections of a GPU, one for each line; `others`: those of other GPUs.
+
+    "" stands for a section that is not known.
+    """
     mine = _in_order(sections)
     peers = [_in_order(one) for one in others]
     seen: set[str] = set()
@@ -37,7 +40,7 @@ def first_hole(sections: Sequence[str], others: Sequence[Sequence[str]]) -> Hole
 
 
 def _in_order(sections: Sequence[str]) -> list[str]:
-    return [name for name, _ in groupby(name for name in sections if name not in _OPTIONAL)]
+    return [name for name, _ in groupby(name for name in sections if name and name not in _OPTIONAL)]
 
 
 def _is_hole(above: str, below: str, peers: Sequence[Sequence[str]]) -> bool:

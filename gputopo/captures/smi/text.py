@@ -197,11 +197,8 @@ class _Output:
         """
         places = self.places[key]
         complete = self.attached == str(len(self.gpus))
-        if (
-            complete
-            and sections.count(hole.after)
-            and sections.index(hole.after) < sections.index(hole.before)
-        ):
+        above = sections.index(hole.before) if hole.before else 0
+        if complete and hole.after and sections.index(hole.after) < above:
             return places  # two outputs without a line between them
         titles = [places[sections.index(name)].line.text.partition(":")[0].strip() for name in hole if name]
         where = f"lines are missing {'between' if all(hole) else 'below' if hole.before else 'above'}"
@@ -209,7 +206,7 @@ class _Output:
         self.gaps.append(Gap(source=SOURCE, text=words))
         if complete or not hole.after:
             return places
-        return places[: sections.index(hole.before) if hole.before else 0]
+        return places[:above]
 
     def _read(self, gpu: ReportedGpu, place: _Place) -> None:
         if gpu.add(place.entry):

@@ -1,0 +1,137 @@
+"""Texts of `nvidia-smi -q` with missing lines: what is missing is named, and no value crosses the gap."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.captures import detect
+from gputopo.captures.smi.holes import Hole, first_hole
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+
+SECTIONS = ["product name", "pci", "clocks", "temperature", "processes"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "hole"),
+    [
+        (SECTIONS, None),
+        (["product name", "pci", "pci", "temperature", "processes"], Hole("pci", "temperature")),
+        (SECTIONS[1:], Hole("", "pci")),
+        (SECTIONS[:3], Hole("clocks", "")),
+        ([*SECTIONS[:3], "pci", "clocks"], Hole("clocks", "pci")),
+        ([*SECTIONS[:2], "mig device", *SECTIONS[2:]], None),
+    ],
+)
+def test_a_hole_is_between_two_sections(mine: list[str], hole: Hole | None) -> None:
+    assert first_hole(mine, [SECTIONS, SECTIONS]) == hole
+
+
+def test_a_whole_output_of_one_gpu_ends_with_its_processes() -> None:
+    assert first_hole(SECTIONS, []) is None
+    assert first_hole(SECTIONS[:3], []) == Hole("clocks", "")
+    assert first_hole(["clocks", "temperature"], []) is None  # a part was asked for
+
+
+GPU = """GPU 00000000:{bus:02X}:00.0
+    Product Name                          : NVIDIA GeForce RTX 3080
+    Performance State                     : P2
+    FB Memory Usage
+        Total                             : 10240 MiB
+        Used                              : {n}00 MiB
+    Utilization
+        GPU                               : {n} %
+    Temperature
+        GPU Current Temp                  : {n}0 C
+    Power Readings
+        Power Draw                        : {n}0.00 W
+    Clocks
+        Graphics                          : {n}000 MHz
+    Processes                             : None
+
+"""
+
+
+def output(gpus: int = 3, driver: str = "525.105.17", first: int = 1) -> str:
+    """An output in which each value of GPU n begins with n."""
+    head = f"==============NVSMI LOG==============\n\nDriver Version                            : {driver}\n"
+    head += f"Attached GPUs                             : {gpus}\n"
+    return head + "".join(GPU.format(bus=n, n=n) for n in range(first, first + gpus))
+
+
+def read(text: str) -> Machine:
+    return detect.read_text(text, origin="a.txt")
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_no_value_crosses_a_gap(start: int, size: int) -> None:
+    lines = output().splitlines(keepends=True)
+    try:
+        machine = read("".join(lines[:start] + lines[start + size :]))
+    except InputError:
+        return
+    for gpu in machine.gpus:
+        number = int((gpu.pci_address or "")[5:7], 16)
+        read_values = (gpu.utilization_percent.gpu, (gpu.temperature_c.gpu or 0) // 10)
+        if seam_is_hidden(lines, start, size):
+            continue
+        assert set(read_values) <= {None, 0, number}, (gpu, machine.gaps)
+
+
+def seam_is_hidden(lines: list[str], start: int, size: int) -> bool:
+    """Whether the lines below the gap go on where those above it ended, as if no GPU were missing."""
+    whole = len(GPU.splitlines())
+    return size % whole <= 2 or size % whole >= whole - 2
+
+
+def test_fewer_gpus_than_are_attached_are_a_gap() -> None:
+    text = output().replace(GPU.format(bus=2, n=2), "")
+    (gap,) = read(text).gaps
+    assert (gap.attached, gap.listed, gap.text) == (3, 2, "3 GPUs are attached and 2 are listed")
+    assert read(output()).gaps == ()
+
+
+def test_a_text_that_ends_early_is_a_gap() -> None:
+    (gap,) = read(output().rpartition("    Power Readings")[0]).gaps
+    assert gap.text == "lines are missing below Temperature of GPU 0000:03:00.0"
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (output(driver="550.54.14"), "driver 550.54.14, not 525.105.17"),
+        (output(gpus=2), "counts 2 GPUs, not 3"),
+        (output(first=5), "other PCI addresses: 0000:05:00.0"),
+    ],
+)
+def test_two_machines_in_one_text_are_refused(other: str, why: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read(output() + other)
+    assert refused.value.hint == "give one file for each machine"
+    assert why in refused.value.what
+
+
+def test_a_gpu_that_fell_off_the_bus_leaves_the_machine_the_same() -> None:
+    uuids = [
+        f"    GPU UUID                              : GPU-{n:08d}-1111-2222-3333-444444444444\n"
+        for n in range(3)
+    ]
+    before = output(gpus=2)
+    for bus in (1, 2):
+        before = before.replace(f":{bus:02X}:00.0\n", f":{bus:02X}:00.0\n{uuids[bus]}")
+    after = before.replace(
+        "Attached GPUs                             : 2", "Attached GPUs                             : 1"
+    )
+    after = after[: after.index("GPU 00000000:02")]
+    machine = read(before + after)
+    assert len(machine.gpus) == 2
+    assert len(machine.samples) < 2  # what is left of it agrees
+
+
+def test_parts_of_one_output_are_whole_together() -> None:
+    head, _, gpus = output().partition("GPU 0")
+    parts = [f"{head}GPU 0{one}" for one in gpus.split("GPU 0")]
+    machine = read("".join(parts))
+    assert [gpu.utilization_percent.gpu for gpu in machine.gpus] == [1, 2, 3]
+    assert machine.gaps == ()
+    assert machine.samples == ()
