@@ -95,6 +95,10 @@ def read_text(text: str, *, origin: str) -> Machine:
     if text.lstrip().startswith(("{", "[{")):
         return merge.merge(_machines(text, origin))
     from gputopo.captures import kernel_log
+    from gputopo.captures.smi import csv_table
+
+    if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
+        return csv_table.parse(text, origin=origin)
 
     taken = kernel_log.take(text)  # before cleaning, which takes off the dates
     rest = intake.clean(taken.rest, origin=origin)

@@ -20,8 +20,18 @@ from gputopo.topology.matching import aligned, cuda_order, first_with_gpus
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.fact_path import FactPath, at_gpu, item, key_of, key_text, values_at, within
 from gputopo.values.fields import field_at
+from gputopo.values.history import GpuHistory
 from gputopo.values.machine import Contradiction, Gpu, Hop, Machine, Sample
-from gputopo.values.samples import OF_LOAD, PASSING, SETTINGS, at_samples, facts_of, same, seconds
+from gputopo.values.samples import (
+    OF_LOAD,
+    PASSING,
+    at_samples,
+    facts_of,
+    of_sample,
+    same,
+    seconds,
+    without_settings,
+)
 
 _REASONS = "throttle.reasons"  # empty: not throttled; other empty lists are lists of nothing known
 _ONE_READING = "throttle"  # its mask and its reasons are of the same time and report the same
@@ -125,10 +135,10 @@ def _sample_facts(machine: Machine) -> Facts:
     """Return the facts of a capture by which its sample is known from others."""
     found: Facts = {}
     for gpu in machine.gpus:
-        for path, value in facts_of(gpu).items():
+        for path, value in of_sample(facts_of(gpu)).items():
             if path == _REASONS and at_gpu(gpu.index, path) in machine.missing:
                 found[gpu.index, _PART] = value
-            elif path in PASSING or path in SETTINGS:
+            else:
                 found[gpu.index, path] = value
     return found
 
@@ -146,21 +156,6 @@ def _is_beyond(part: Facts, whole: Facts) -> bool:
         not set(reasons) <= set(whole[index, _REASONS])
         for (index, path), reasons in part.items()
         if path == _PART and (index, _REASONS) in whole
-    )
-
-
-def _without_settings(sample: Sample, lasting: Mapping[int, Mapping[str, Any]]) -> Sample:
-    """Return a sample without the settings that are those of the machine."""
-    return msgspec.structs.replace(
-        sample,
-        gpus=tuple(
-            {
-                path: value
-                for path, value in facts.items()
-                if path not in SETTINGS or not same(path, value, lasting[facts["index"]].get(path, value))
-            }
-            for facts in sample.gpus
-        ),
     )
 
 
@@ -202,7 +197,7 @@ class _Merge:
         if len(samples) > 1:
             lasting = {gpu.index: facts_of(gpu) for gpu in merged.gpus}
             samples = [
-                _without_settings(one, lasting) for one in sorted(samples, key=lambda one: one.time or "")
+                without_settings(one, lasting) for one in sorted(samples, key=lambda one: one.time or "")
             ]
         else:
             samples = [Sample(source=one.source, time=one.time) for one in samples if one.time is not None]
@@ -221,6 +216,7 @@ class _Merge:
             unread=tuple(dict.fromkeys(unread for m in self.machines for unread in m.unread)),
             gaps=tuple(dict.fromkeys(gap for m in self.machines for gap in m.gaps)),
             kernel_events=tuple(dict.fromkeys(event for m in self.machines for event in m.kernel_events)),
+            series=_longest(history for m in self.machines for history in m.series),
         )
         earlier = {c.fact: c for m in self.machines for c in m.contradictions}
         new = {fact: Contradiction(fact=fact, said=_in_short(said)) for fact, said in self.found.items()}
@@ -265,15 +261,7 @@ class _Merge:
         return Sample(
             source=" + ".join(self.names[place] for place in group),
             time=max(times, default=None),
-            gpus=tuple(
-                {"index": gpu.index}
-                | {
-                    path: value
-                    for path, value in facts_of(gpu).items()
-                    if path in PASSING or path in SETTINGS
-                }
-                for gpu in gpus
-            ),
+            gpus=tuple({"index": gpu.index} | of_sample(facts_of(gpu)) for gpu in gpus),
         )
 
     def _fact(self, path: str, reports: Reports) -> Any:
@@ -359,6 +347,15 @@ def _in_short(said: Mapping[str, str]) -> dict[str, str]:
         return dict(said)
     firsts = {words: name for name, words in reversed([*said.items()])}
     return {name: words for name, words in said.items() if firsts[words] == name}
+
+
+def _longest(histories: Iterable[GpuHistory]) -> tuple[GpuHistory, ...]:
+    """Return of each GPU the history with the most samples."""
+    found: dict[int, GpuHistory] = {}
+    for one in histories:
+        if one.gpu not in found or one.samples > found[one.gpu].samples:
+            found[one.gpu] = one
+    return tuple(found[gpu] for gpu in sorted(found))
 
 
 def _is_list(value: Any) -> bool:

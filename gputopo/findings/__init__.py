@@ -5,6 +5,8 @@ sample), `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCH_CHE
 time). A fact that is None makes no finding: neither a fault nor a pass.
 """
 
+from collections.abc import Sequence
+
 from gputopo.findings import (
     clocks,
     configuration,
@@ -112,7 +114,28 @@ def find(machine: Machine) -> tuple[Finding, ...]:
 def find_read(machine: Machine) -> list[Finding]:
     """Return the findings from readings, over all samples of the machine; counters by their maximum."""
     samples = at_samples(machine, max_counters(machine))
-    return [finding for check in CHECKS for finding in check.over(samples)] + rising.rising(machine)
+    of = max((history.samples for history in machine.series), default=None)
+    read = [finding for check in CHECKS for finding in check.over(samples, of)]
+    watched = _find_in_series(machine)
+    return [*(one for one in read if not _is_in(one, watched)), *watched, *rising.rising(machine)]
+
+
+def _is_in(one: Finding, others: Sequence[Finding]) -> bool:
+    """Return whether others of its rule report a finding for each of its GPUs, and no milder."""
+    same = [other for other in others if other.id == one.id and reaches([other], one.severity)]
+    return bool(one.subject.gpus) and set(one.subject.gpus) <= {
+        gpu for other in same for gpu in other.subject.gpus
+    }
+
+
+def _find_in_series(machine: Machine) -> tuple[Finding, ...]:
+    """Return the findings from what was counted over the samples of a log."""
+    if not machine.series:
+        return ()
+    from gputopo.findings.watched import find_watched
+    from gputopo.values.history import History
+
+    return find_watched(machine, History(machine.series))
 
 
 def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:

@@ -140,13 +140,15 @@ class Check(Generic[P]):
         """Return the findings for a machine: one for all GPUs that have the same fault."""
         return _findings(self.function(machine, *args, **kwargs), machine)
 
-    def over(self, samples: Sequence[Machine], *args: P.args, **kwargs: P.kwargs) -> list[Finding]:
+    def over(self, samples: Sequence[Machine], of: int | None = None) -> list[Finding]:
         """Return the findings for a machine at its samples: a fault in one is a fault.
 
         Of the faults of one rule on one subject the worst stand, with the number of samples that have any.
+        `of`: of how many samples these were stored, where they are a part.
         """
-        found = [list(self.function(machine, *args, **kwargs)) for machine in samples]
-        return _findings(found[0] if len(found) == 1 else _of_samples(found), samples[0])
+        function: Callable[[Machine], Iterable[Fault | Finding]] = self.function
+        found = [list(function(machine)) for machine in samples]
+        return _findings(found[0] if len(found) == 1 else _of_samples(found, of), samples[0])
 
 
 def check(
@@ -216,7 +218,7 @@ def _findings(found: Iterable[Fault | Finding], machine: Machine) -> list[Findin
     ]
 
 
-def _of_samples(found: Sequence[Sequence[Fault | Finding]]) -> Iterator[Fault | Finding]:
+def _of_samples(found: Sequence[Sequence[Fault | Finding]], of: int | None) -> Iterator[Fault | Finding]:
     """Join what was found in several samples by rule, subject and part."""
     by_key: dict[tuple[object, ...], list[list[Fault | Finding]]] = {}
     for sample in found:
@@ -230,18 +232,18 @@ def _of_samples(found: Sequence[Sequence[Fault | Finding]]) -> Iterator[Fault | 
             each, key=lambda faults: (max(SEVERITIES.index(one.severity) for one in faults), len(faults))
         )
         for one in worst:
-            yield one if len(each) == len(found) else _in_some(one, len(each), len(found))
+            yield one if len(each) == len(found) else _in_some(one, len(each), len(found), of)
 
 
 def _key(one: Fault | Finding) -> tuple[object, ...]:
     return (one.rule.id, one.gpu.index, one.part) if isinstance(one, Fault) else (one.id, one.subject)
 
 
-def _in_some(one: Fault | Finding, samples: int, of: int) -> Fault | Finding:
-    says = f"{one.says}, in {samples} of {of} samples"
-    return msgspec.structs.replace(
-        one, says=says, evidence={**one.evidence, "samples": samples, "of_samples": of}
-    )
+def _in_some(one: Fault | Finding, samples: int, among: int, of: int | None) -> Fault | Finding:
+    """Add in how many samples a fault was; of a log of which a part is stored, of how many."""
+    counted: dict[str, Any] = {"samples": samples, "of_samples": among} if of is None else {"of_samples": of}
+    words = f"in {samples} of {among} samples" if of is None else f"in some of {of} samples"
+    return msgspec.structs.replace(one, says=f"{one.says}, {words}", evidence={**one.evidence, **counted})
 
 
 def _split(faults: list[Fault], gpus: int) -> list[list[Fault]]:

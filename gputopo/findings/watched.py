@@ -104,7 +104,7 @@ def _slowdowns(machine: Machine, history: History) -> Iterator[Fault]:
                 share = seconds / seen.watched_s if seen.watched_s > 0 else samples / seen.samples
                 yield rule.fault(
                     gpu,
-                    f"{throttle_message(name)}, {share:.0%} of the time",
+                    f"{throttle_message(name)}, {_percent(share)} of the time",
                     {"share": round(share, 4), "seconds": round(seconds, 1), "reason": name},
                     part=name,
                 )
@@ -160,6 +160,10 @@ def _tally(seen: GpuHistory) -> str:
     generations = ", ".join(f"generation {one}: {count}" for one, count in sorted(seen.generations.items()))
     widths = ", ".join(f"x{one}: {count}" for one, count in sorted(seen.widths.items()))
     return f"{generations or 'generation unknown'}; {widths or 'width unknown'}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
 def _reasons(seen: GpuHistory) -> dict[str, tuple[int, float]]:

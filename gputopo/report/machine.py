@@ -1,11 +1,11 @@
 """The host, the driver and the GPUs of a machine as tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gputopo.report.gpus import gpu_tables
 from gputopo.report.layout import INDENT, Line, labelled, line, plain, section
 from gputopo.report.units import counted, gib
-from gputopo.values.machine import Driver, Host, Machine, NumaNode, Sample
+from gputopo.values.machine import Driver, Host, Machine, NumaNode
 
 _DRIVER_WORDS = {
     "no_device": "no NVIDIA device on this machine",
@@ -35,15 +35,17 @@ def machine_view(machine: Machine, width: int) -> list[Line]:
 def about_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return the facts of the host and the driver, and the source, as rows of a label and words."""
     rows = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
-    return [*rows, *_sample_rows(machine.samples)]
+    return [*rows, *_sample_rows(machine)]
 
 
-def _sample_rows(samples: Sequence[Sample]) -> Iterator[tuple[str, str]]:
+def _sample_rows(machine: Machine) -> Iterator[tuple[str, str]]:
+    samples = machine.samples
+    count = max((history.samples for history in machine.series), default=len(samples))
     if len(samples) > 1:
         times = [sample.time for sample in samples if sample.time is not None]
         when = f", {plain(times[0])} to {plain(times[-1])}" if len(times) > 1 else ""
         shown = "last" if times else "first"
-        yield "Samples", f"{len(samples)}{when}; values that change are of the {shown} one, findings of all"
+        yield "Samples", f"{count}{when}; values that change are of the {shown} one, findings of all"
 
 
 def _host_rows(host: Host) -> Iterator[tuple[str, str]]:

@@ -51,6 +51,9 @@ def aligned(
         links=tuple(_link(link, gpus) for link in other.links if link.a in gpus and link.b in gpus),
         bandwidth=other.bandwidth and places.renumbered(other.bandwidth, gpus),
         nics=tuple(_nic(nic, gpus, nics) for nic in other.nics if nic.index in nics),
+        series=tuple(
+            msgspec.structs.replace(one, gpu=gpus[one.gpu]) for one in other.series if one.gpu in gpus
+        ),
         missing={new: why for fact, why in other.missing.items() if (new := _fact(fact, gpus, nics))},
         contradictions=tuple(
             Contradiction(fact=new, said=c.said)

@@ -33,6 +33,7 @@ from gputopo.values.gpu import (
     UtilizationPercent,
     same_address,
 )
+from gputopo.values.history import GpuHistory
 from gputopo.values.index_ranges import same_cpus
 from gputopo.values.kernel_event import KernelEvent
 
@@ -341,7 +342,8 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     """All that is known of one machine, and where it came from.
 
     `samples`: in order of time, as far as it is known. Where there are several, `gpus` has what lasts and, of
-    what passes, the facts of one of them: the last by time, never a mixture.
+    what passes, the facts of one of them: the last by time, never a mixture. `series`: what was counted over
+    all samples of a log, of which `samples` are those that rules need.
     """
 
     source: str  # live, recording, nvidia-smi topo, ...; several are joined by " + "
@@ -358,6 +360,7 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     samples: tuple[Sample, ...] = ()
     gaps: tuple[Gap, ...] = ()
     kernel_events: tuple[KernelEvent, ...] = ()
+    series: tuple[GpuHistory, ...] = ()
 
     def link(self, a: int, b: int) -> Link | None:
         """Return the link between two GPUs by index, in either order, or None if it is not known."""

@@ -48,9 +48,24 @@ def facts_of(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def passing(facts: Facts) -> dict[str, Any]:
-    """Return those facts that pass."""
-    return {path: value for path, value in facts.items() if path in PASSING}
+def of_sample(facts: Facts) -> dict[str, Any]:
+    """Return those facts that a sample has: what passes, and settings."""
+    return {path: value for path, value in facts.items() if path in PASSING or path in SETTINGS}
+
+
+def without_settings(sample: Sample, lasting: Mapping[int, Facts]) -> Sample:
+    """Return a sample without the settings that are those of the machine (`lasting`: its facts by GPU)."""
+    return msgspec.structs.replace(
+        sample,
+        gpus=tuple(
+            {
+                path: value
+                for path, value in facts.items()
+                if path not in SETTINGS or not same(path, value, lasting[facts["index"]].get(path, value))
+            }
+            for facts in sample.gpus
+        ),
+    )
 
 
 def same(path: str, a: Any, b: Any) -> bool:

@@ -3,22 +3,29 @@
 The first line names the columns. Where it was left out (`noheader`) the columns are unknown: then
 only what is known by its form is read (a PCI address, a UUID, a performance state), one GPU a line, and
 every line is Unread. A report of a GPU without an answer is a GPU, wherever it stands. Several queries
-in one text are tables of one machine.
+in one text are tables of one machine. Of a log (`-l 1`) each reading is a sample; see series.py for which of
+them are stored.
 """
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from typing import NamedTuple
+
+import msgspec
 
 from gputopo.captures import merge
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine, unread
 from gputopo.captures.smi.names import Named, names
+from gputopo.captures.smi.series import Clock, Series, groups, is_fixed
 from gputopo.captures.smi.unanswered import Unanswered
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine, Unread
+from gputopo.values.machine import Gap, Machine, Sample, Unread
+from gputopo.values.samples import facts_of, of_sample, without_settings
 
 SOURCE = "nvidia-smi --query-gpu"
 READS = "`nvidia-smi --query-gpu=... --format=csv` with its first line"
@@ -49,6 +56,9 @@ _IDENTITIES = {
 }
 
 
+_LEFT_OUT = "(left out)"  # in the place of a cell
+
+
 class _Line(NamedTuple):
     number: int
     text: str
@@ -56,14 +66,29 @@ class _Line(NamedTuple):
     may_be_cut: bool
 
 
+_Rows = list[tuple[int, _Line]]  # of one sample, each with the index of its GPU
+
+
 def recognise(text: str) -> bool:
     """Return whether the text has a line that names such columns, or is nothing but such lines without it."""
-    lines = list(_lines(text))
-    return any(map(_is_header, lines, _followers(lines))) or _is_headless(lines)
+    followed = pairwise(chain(_lines(text), [None]))
+    return any(line is not None and _is_header(line, below) for line, below in followed) or _is_headless(
+        list(_lines(text))
+    )
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text is one query's output from end to end, but for a last line that may be cut."""
+    head = next(_lines(text.partition("\n")[0]), None)
+    if head is None or len(head.cells) == 1 or not _is_header(head, None):
+        return False
+    return all(line.count(",") == len(head.cells) - 1 for line in text.splitlines()[:-1])
 
 
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line names the columns of a query, of whatever kind."""
+    if not any(map(_names_column, _cells(lines[0]))):
+        return False
     first, *below = _lines("\n".join(lines))
     return _is_header(first, next(iter(below), None)) or _is_other_query(first)
 
@@ -75,6 +100,9 @@ def parse(text: str, *, origin: str) -> Machine:
     table: _Table | None = None
     outside: list[_Line] = []
     for line, below in zip(lines, _followers(lines), strict=True):
+        if table is not None and table.is_plain_row(line):
+            table.add(line)
+            continue
         if _COMMAND.match(line.text):
             continue
         if _is_other_query(line):
@@ -89,7 +117,7 @@ def parse(text: str, *, origin: str) -> Machine:
         return _headless(lines)
     for line in outside:
         next(iter(tables.values())).take_unanswered(line)
-    filled = [table for table in tables.values() if table.gpus or table.unanswered]
+    filled = [table for table in tables.values() if table.rows or table.unanswered]
     if not filled:
         raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
     return merge.merge([table.machine() for table in filled])
@@ -101,7 +129,11 @@ def _lines(text: str) -> Iterator[_Line]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             last = number == len(lines) and not whole
-            yield _Line(number, line, tuple(cell.strip() for cell in line.split(",")), last)
+            yield _Line(number, line, _cells(line), last)
+
+
+def _cells(line: str) -> tuple[str, ...]:
+    return tuple([cell.strip() for cell in line.split(",")])
 
 
 def _column(cell: str) -> str:
@@ -113,6 +145,11 @@ def _is_known(column: str) -> bool:
     return column in known.facts or column in known.driver or known.is_unplaced(column)
 
 
+@functools.lru_cache(maxsize=4096)  # most cells of a log come again
+def _names_column(cell: str) -> bool:
+    return _is_known(_column(cell))
+
+
 def _followers(lines: Sequence[_Line]) -> list[_Line | None]:
     """Return the line below each."""
     return [*lines[1:], None][: len(lines)]
@@ -120,13 +157,15 @@ def _followers(lines: Sequence[_Line]) -> list[_Line | None]:
 
 def _is_header(line: _Line, below: _Line | None) -> bool:
     """Return whether a line names the columns; where it names one only, a value must follow, and no list."""
+    known = sum(map(_names_column, line.cells))
+    if known == 0 or _COMMAND.match(line.text) or _is_other_query(line):
+        return False
     columns = [_column(cell) for cell in line.cells]
-    if not all(columns) or _COMMAND.match(line.text) or _is_other_query(line):
+    if not all(columns):
         return False
     if len(columns) == 1:
         named = names("csv").facts.get(columns[0]) if "." in columns[0] or "[" in line.text else None
         return named is not None and below is not None and _is_value(named, below)
-    known = sum(1 for column in columns if _is_known(column))
     return known >= 2 and 2 * known >= len(columns)
 
 
@@ -138,8 +177,9 @@ def _is_value(named: Named, line: _Line) -> bool:
 
 def _is_other_query(line: _Line) -> bool:
     """Return whether a line names the columns of a query for programs or for retired pages."""
-    columns = [_column(cell) for cell in line.cells]
-    return any(map(_is_known, columns)) and not _NOT_OF_GPUS.isdisjoint(columns)
+    if not any(map(_names_column, line.cells)):
+        return False
+    return not _NOT_OF_GPUS.isdisjoint(map(_column, line.cells))
 
 
 def _is_headless(text: Sequence[_Line]) -> bool:
@@ -177,24 +217,36 @@ def _headless(lines: Sequence[_Line]) -> Machine:
 
 @dataclass
 class _Table:
-    """The columns of one query, and the GPUs below them."""
+    """The columns of one query, and the rows below them."""
 
     origin: str
     head: _Line
-    gpus: dict[int, ReportedGpu] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)  # a GPU's identity: its index
-    driver: list[tuple[Named, str]] = field(default_factory=list)
-    attached: str | None = None
-    unanswered: list[Unanswered] = field(default_factory=list)
+    rows: list[_Line] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)  # rows above each line that names the columns again
+    found: dict[str, int] = field(default_factory=dict)  # a GPU's identity: its index
+    unanswered: list[tuple[int, Unanswered]] = field(default_factory=list)  # by line
+    gaps: list[Gap] = field(default_factory=list)
     not_understood: list[Unread] = field(default_factory=list)
     between: list[_Line] = field(default_factory=list)  # lines of one cell since the last row
 
     def __post_init__(self) -> None:
         self.columns = [_column(cell) for cell in self.head.cells]
         self.numbers = "index" in self.columns
+        self.identities = [at for at, column in enumerate(self.columns) if column in _IDENTITIES]
+        self.indices: dict[tuple[str, ...], int | None] = {}  # of GPUs, by the cells that identify them
         for column, cell in zip(self.columns, self.head.cells, strict=True):
             if not _is_known(column):
                 self._note(self.head.number, f"column {cell}")
+
+    def is_plain_row(self, line: _Line) -> bool:
+        """Return whether a line is surely a row: it has several cells, and the first one names no column."""
+        return (
+            len(line.cells) == len(self.columns) > 1
+            and not _names_column(line.cells[0])
+            and not line.may_be_cut
+            and line.text[0] not in "#$ \t"
+            and "nvidia-smi" not in line.text
+        )
 
     def take(self, line: _Line) -> None:
         """Take in a line: a GPU, the columns' names again, or something else."""
@@ -202,6 +254,7 @@ class _Table:
             return
         if [_column(cell) for cell in line.cells] == self.columns:
             self._settle(below_is_a_row=False)  # what stands above it came between two outputs
+            self.heads.append(len(self.rows))
             return
         if len(line.cells) != len(self.columns) or self._is_talk(line):
             if len(line.cells) > 1:
@@ -209,18 +262,16 @@ class _Table:
             else:
                 self.between.append(line)
             return
-        self._settle(below_is_a_row=True)
-        cells = dict(zip(self.columns, line.cells, strict=True))
         if line.may_be_cut and not values.is_whole(line.cells[-1]):
             self._note(line.number, f"{self.columns[-1]}: {line.cells[-1]} (the end, which may be cut)")
-            del cells[self.columns[-1]]
-        index = self._index(cells, line)
-        if index is None:
-            return
-        gpu = self.gpus.setdefault(index, ReportedGpu(names("csv"), queried=True))
-        gpu.visit += 1
-        for column, cell in cells.items():
-            self._cell(gpu, column, cell, line)
+            line = line._replace(cells=(*line.cells[:-1], _LEFT_OUT))
+        self.add(line)
+
+    def add(self, line: _Line) -> None:
+        """Take in a row."""
+        if self.between:
+            self._settle(below_is_a_row=True)
+        self.rows.append(line)
 
     def _is_talk(self, line: _Line) -> bool:
         """Return whether a line of one cell, below one column, is no value of it and no reason for none."""
@@ -228,56 +279,175 @@ class _Table:
 
     def take_unanswered(self, line: _Line) -> bool:
         """Add a line if it reports that a GPU did not answer."""
-        silent = unanswered.read(line.text)
+        silent = unanswered.read(line.text) if len(line.cells) == 1 else None
         if silent is None:
             return False
-        unanswered.lose(self.gpus, silent, own=self.numbers)
-        self.unanswered.append(silent)
+        self.unanswered.append((line.number, silent))
         return True
 
     def _settle(self, *, below_is_a_row: bool) -> None:
         """List the lines of one cell between two rows, and messages below them; prompts and talk are none."""
         for line in self.between:
-            inside = below_is_a_row and self.gpus and _PROMPT.fullmatch(line.text.strip()) is None
+            inside = below_is_a_row and self.rows and _PROMPT.fullmatch(line.text.strip()) is None
             if inside or _TROUBLE.search(line.text):
                 self._note(line.number, line.text)
         self.between = []
 
-    def _index(self, cells: dict[str, str], line: _Line) -> int | None:
+    def machine(self) -> Machine:
+        """Return the GPUs as a machine: of a log with the samples that are stored."""
+        self._settle(below_is_a_row=False)
+        samples = self._samples()
+        if len(samples) > 1:
+            return self._series(samples)
+        return self._at(samples[0] if samples else [], only=[one for _, one in self.unanswered])
+
+    def _samples(self) -> list[_Rows]:
+        """Return the rows of each sample, each with the index of its GPU."""
+        keys = {tuple(line.cells[at] for at in self.identities): line for line in self.rows}
+        if not self.identities or any(self._identity(line) is None for line in keys.values()):
+            return [list(enumerate(self.rows[row] for row in rows)) for rows in self._groups()]
+        samples: list[_Rows] = []
+        seen: set[int] = set()
+        for line in self.rows:
+            index = self._index(line)
+            if index is None:
+                continue
+            if not samples or index in seen:
+                samples.append([])
+                seen = set()
+            samples[-1].append((index, line))
+            seen.add(index)
+        return samples
+
+    def _groups(self) -> list[range]:
+        """Return the rows of each sample where rows name no GPU."""
+        clock, at = Clock(), self._place("timestamp")
+        times = [None if at is None else clock.read(line.cells[at]) for line in self.rows]
+        facts = names("csv").facts
+        fixed = [at for at, column in enumerate(self.columns) if column in facts and is_fixed(facts[column])]
+        constant = [tuple(line.cells[at] for at in fixed) for line in self.rows]
+        found = groups(times, constant, self.heads)
+        if left := len(self.rows) - sum(map(len, found)):
+            words = f"{left} rows name no GPU, and are not of a whole sample"
+            self.gaps.append(Gap(source=SOURCE, text=words))
+        return found
+
+    def _place(self, column: str) -> int | None:
+        return self.columns.index(column) if column in self.columns else None
+
+    def _identity(self, line: _Line) -> str | None:
+        """Return what tells the GPU of a row from others, None where the row has nothing of that kind."""
+        cells = dict(zip(self.columns, line.cells, strict=True))
         read = ((name, values.read(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
-        identity = next((f"{name} {value.value}" for name, value in read if value.value is not None), None)
-        number = cells.get("index")
+        return next((f"{name} {value.value}" for name, value in read if value.value is not None), None)
+
+    def _index(self, line: _Line) -> int | None:
+        key = tuple(line.cells[at] for at in self.identities)
+        if key not in self.indices:
+            self.indices[key] = self._new_index(line)
+        return self.indices[key]
+
+    def _new_index(self, line: _Line) -> int | None:
+        at = self._place("index")
+        number = None if at is None else line.cells[at]
         if number is not None and re.fullmatch(r"\d{1,4}", number, re.ASCII) is None:
             self._note(line.number, line.text)
             return None
-        index = len(self.gpus) if number is None else int(number)
-        identity = identity or f"index {index}"
-        if identity in self.seen:
-            return self.seen[identity]
-        if index in self.gpus:
+        index = len(self.found) if number is None else int(number)
+        identity = self._identity(line) or f"index {index}"
+        if identity in self.found:
+            return self.found[identity]
+        if index in self.found.values():
             raise InputError(f"{self.origin}: line {line.number}: another GPU has the index {index}", _HINT)
-        self.seen[identity] = index
+        self.found[identity] = index
         return index
 
-    def _cell(self, gpu: ReportedGpu, column: str, cell: str, line: _Line) -> None:
-        if column in names("csv").driver:
-            self.driver.append((names("csv").driver[column], cell))
-        elif column == "count":
-            self.attached = self.attached or cell
-        elif _is_known(column) and not gpu.add(Entry(column, cell, line.number, line.text)):
-            self._note(line.number, f"{column}: {cell}")
-        gpu.notice(cell)
-
-    def machine(self) -> Machine:
-        """Return the GPUs as a machine."""
-        self._settle(below_is_a_row=False)
+    def _at(self, rows: _Rows, *, only: Sequence[Unanswered]) -> Machine:
+        """Return the machine of these rows. `only`: those lines that may be of a GPU without a row."""
+        driver: list[tuple[Named, str]] = []
+        attached: str | None = None
+        gpus = {index: self._gpu(line) for index, line in rows}
+        for _, line in rows:
+            for column, cell in zip(self.columns, line.cells, strict=True):
+                if column in names("csv").driver:
+                    driver.append((names("csv").driver[column], cell))
+                elif column == "count":
+                    attached = attached or cell
+        lines = dict(rows)
+        for number, silent in self.unanswered:
+            before = {index: gpu for index, gpu in gpus.items() if lines[index].number < number}
+            unanswered.lose(before, silent, own=self.numbers)
         return machine(
             SOURCE,
-            unanswered.numbered(self.gpus, self.unanswered, names("csv"), own=self.numbers),
-            driver_values=self.driver,
+            unanswered.numbered(gpus, only, names("csv"), own=self.numbers),
+            driver_values=driver,
             not_understood=self.not_understood,
-            attached=self.attached,
+            attached=attached,
             without_mask=False,
+            gaps=self.gaps,
+        )
+
+    def _gpu(self, line: _Line) -> ReportedGpu:
+        gpu = ReportedGpu(names("csv"), queried=True)
+        for column, cell in zip(self.columns, line.cells, strict=True):
+            if cell is _LEFT_OUT:
+                continue
+            of_gpu = column not in names("csv").driver and column != "count" and _is_known(column)
+            if of_gpu and not gpu.add(Entry(column, cell, line.number, line.text)):
+                self._note(line.number, f"{column}: {cell}")
+            gpu.notice(cell)
+        return gpu
+
+    def _sample(self, rows: _Rows) -> Sample:
+        at = self._place("timestamp")
+        return Sample(
+            source=SOURCE,
+            time=None if at is None else values.time(rows[0][1].cells[at]),
+            gpus=tuple(
+                {"index": index} | of_sample(facts_of(self._gpu(line).gpu(index)[0])) for index, line in rows
+            ),
+        )
+
+    def _lasting(self, line: _Line) -> _Line:
+        """Return a row without what passes."""
+        facts = names("csv").facts
+        cells = (
+            cell if column not in facts or is_fixed(facts[column]) else _LEFT_OUT
+            for column, cell in zip(self.columns, line.cells, strict=True)
+        )
+        return line._replace(cells=tuple(cells))
+
+    def _series(self, samples: Sequence[_Rows]) -> Machine:
+        """Return the GPUs of a log: its last whole sample, those that are stored, and what was counted."""
+        last: dict[int, tuple[int, _Line]] = {  # the last row of each GPU, and its sample
+            index: (place, line) for place, rows in enumerate(samples) for index, line in rows
+        }
+        whole = (place for place in reversed(range(len(samples))) if len(samples[place]) == len(last))
+        shown = next(whole, len(samples) - 1)
+        rows = dict(samples[shown])
+        others = {index: self._lasting(line) for index, (_, line) in last.items() if index not in rows}
+        for index, (place, _) in sorted(last.items()):
+            if place < len(samples) - 2:
+                words = (
+                    f"GPU {index} is in none of the last {len(samples) - 1 - place} of {len(samples)} samples"
+                )
+                self.gaps.append(Gap(source=SOURCE, text=words))
+        facts = names("csv").facts
+        series = Series([facts.get(column) for column in self.columns])
+        cells = [[(index, line.cells) for index, line in each] for each in samples]
+        stored = [self._sample(samples[place]) for place in sorted({*series.stored(cells), shown})]
+        clock, at = Clock(), self._place("timestamp")
+        times = [None if at is None else clock.read(each[0][1].cells[at]) for each in samples]
+        of_rows = [one for _, one in self.unanswered] if self.numbers else []
+        found = self._at(sorted({**rows, **others}.items()), only=of_rows)
+        lasting = {gpu.index: facts_of(gpu) for gpu in found.gpus}
+        lost = [{"index": gpu.index, "lost": True} for gpu in found.gpus if gpu.lost]
+        if lost:
+            stored.append(Sample(source=SOURCE, time=stored[-1].time, gpus=tuple(lost)))
+        return msgspec.structs.replace(
+            found,
+            samples=tuple(without_settings(one, lasting) for one in stored),
+            series=series.histories(cells, times),
         )
 
     def _note(self, line: int, text: str) -> None:

@@ -5,7 +5,7 @@ be another GPU's, whose own first line was lost.
 """
 
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 _OPTIONAL = ("mig device", "mig devices")  # only on GPUs that are split
@@ -20,12 +20,16 @@ class Hole(NamedTuple):
     after: str
 
 
-def first_hole(sections: Sequence[str], others: Sequence[Sequence[str]]) -> Hole | None:
-    """Return the first hole in the sections of a GPU, one for each line; `others`: those of other GPUs.
+class Place(NamedTuple):
+    """The section of a line, "" if it is not known, and whether the line begins it."""
 
-    "" stands for a section that is not known.
-    """
-    mine = _in_order(sections)
+    section: str
+    begins: bool = True
+
+
+def first_hole(lines: Sequence[Place], others: Sequence[Sequence[Place]]) -> Hole | None:
+    """Return the first hole in the sections of a GPU; `others`: the lines of other GPUs."""
+    mine = _in_order(lines)
     peers = [_in_order(one) for one in others]
     seen: set[str] = set()
     for above, below in pairwise(["", *mine, ""]):
@@ -39,8 +43,12 @@ def first_hole(sections: Sequence[str], others: Sequence[Sequence[str]]) -> Hole
     return None
 
 
-def _in_order(sections: Sequence[str]) -> list[str]:
-    return [name for name, _ in groupby(name for name in sections if name and name not in _OPTIONAL)]
+def _in_order(lines: Sequence[Place]) -> list[str]:
+    names: list[str] = []
+    for section, begins in lines:
+        if section and section not in _OPTIONAL and (begins or names[-1:] != [section]):
+            names.append(section)
+    return names
 
 
 def _is_hole(above: str, below: str, peers: Sequence[Sequence[str]]) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from gputopo.captures import merge
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
-from gputopo.captures.smi.holes import Hole, first_hole
+from gputopo.captures.smi.holes import Hole, Place, first_hole
 from gputopo.captures.smi.machine import Identity, machine, refuse_others, unread
 from gputopo.captures.smi.names import Named, names
 from gputopo.captures.smi.unanswered import Unanswered
@@ -182,11 +182,11 @@ class _Output:
 
     def fill(self, *, flat: bool) -> None:
         """Read the lines of each GPU, as far as they are its own; lost indentation hides where that ends."""
-        sections = {key: [_section(place) for place in places] for key, places in self.places.items()}
+        lines = {key: [_section(place) for place in places] for key, places in self.places.items()}
         for key, places in self.places.items():
-            others = [one for other, one in sections.items() if other != key]
-            hole = None if flat else first_hole(sections[key], others)
-            own = places if hole is None else self._above(hole, key, sections[key])
+            others = [one for other, one in lines.items() if other != key]
+            hole = None if flat else first_hole(lines[key], others)
+            own = places if hole is None else self._above(hole, key, [one.section for one in lines[key]])
             for place in own:
                 self._read(self.gpus[key], place)
 
@@ -198,7 +198,7 @@ class _Output:
         places = self.places[key]
         complete = self.attached == str(len(self.gpus))
         above = sections.index(hole.before) if hole.before else 0
-        if complete and hole.after and sections.index(hole.after) < above:
+        if complete and hole.after and sections.index(hole.after) <= above:
             return places  # two outputs without a line between them
         titles = [places[sections.index(name)].line.text.partition(":")[0].strip() for name in hole if name]
         where = f"lines are missing {'between' if all(hole) else 'below' if hole.before else 'above'}"
@@ -238,10 +238,9 @@ class _Output:
         )
 
 
-def _section(place: _Place) -> str:
-    """Return the section that a line is in, "" for one that is not known."""
-    section = place.entry.path.partition("/")[0]
-    return section if section in _known_sections() else ""
+def _section(place: _Place) -> Place:
+    section, _, below = place.entry.path.partition("/")
+    return Place(section if section in _known_sections() else "", not below)
 
 
 @functools.cache

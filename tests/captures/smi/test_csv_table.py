@@ -109,9 +109,13 @@ def test_two_cards_of_one_index_are_refused() -> None:
     assert "another GPU has the index 0" in refused(HEAD + ROWS.replace("1, NV", "0, NV")).what
 
 
-def test_of_a_loop_the_first_reading_of_a_card_stands() -> None:
+def test_each_reading_of_a_loop_is_a_sample() -> None:
     machine = parse(HEAD + ROWS + HEAD + ROWS.replace("P8", "P0"))
-    assert [gpu.pstate for gpu in machine.gpus] == ["P8", "P2"]
+    assert [[gpu["pstate"] for gpu in sample.gpus] for sample in machine.samples] == [
+        ["P8", "P2"],
+        ["P0", "P2"],
+    ]
+    assert [gpu.pstate for gpu in machine.gpus] == ["P0", "P2"]
     assert machine.contradictions == ()
 
 

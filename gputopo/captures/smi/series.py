@@ -1,0 +1,213 @@
+"""The rows of a log (`nvidia-smi --query-gpu=... -l 1`): which are of one sample, and which must be stored.
+
+Of each GPU those rows are stored that have a new combination of words (P-state, throttle reasons, link) and
+load, or the minimum or maximum of a number at one: whatever a rule finds in a sample it finds in these. What
+rules need of all samples (shares of time, changes, means) is counted in a History.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from gputopo.captures.smi import values
+from gputopo.captures.smi.names import Named
+from gputopo.reference.clock_events import BITS
+from gputopo.values.events import GpuSample
+from gputopo.values.fields import field_at
+from gputopo.values.history import BUSY_PERCENT, GpuHistory, History
+from gputopo.values.machine import Gpu
+from gputopo.values.samples import seconds
+
+Cells = Sequence[str]
+Rows = Sequence[tuple[int, Cells]]  # of one sample: each with the index of its GPU
+
+_MAX_AT_ONCE = 16  # GPUs of a machine, where rows name none
+_MIN_INTERVAL_S = 0.05  # between two samples; the rows of one are written faster. Ours.
+_MANY = 0.95  # of the times between rows, sorted: one between two samples where up to 16 GPUs have a row each
+_MAX_COMBINATIONS = 256  # of a GPU
+_NUMBERS = ("W", "MHz", "C", "%", "MiB", "count")
+_LOAD = "utilization_percent.gpu"
+_REASON = "throttle.reasons."
+_LOST = "GPU is lost"
+# Facts of a History's sample, and the facts of a GPU that they are, the preferred one first.
+_OF_HISTORY = {
+    "graphics_mhz": ("clocks_mhz.sm.now", "clocks_mhz.graphics.now"),
+    "memory_mhz": ("clocks_mhz.memory.now",),
+    "power_w": ("power_w.draw",),
+    "temperature_c": ("temperature_c.gpu",),
+    "throttle_mask": ("throttle.mask",),
+    "gpu_utilization_percent": (_LOAD,),
+    "pcie_gen": ("pcie.gen_now",),
+    "pcie_width": ("pcie.width_now",),
+    "pstate": ("pstate",),
+}
+
+
+class Clock(dict[str, float | None]):
+    """Seconds since the epoch of timestamps; each minute is read once."""
+
+    def __missing__(self, minute: str) -> float | None:
+        self[minute] = found = seconds(values.time(f"{minute}:00"))
+        return found
+
+    def read(self, time: str) -> float | None:
+        """Return the seconds of a timestamp such as `2026/11/23 10:00:00.123`; None where it is none."""
+        minute, second = self[time[:16]], time[17:]
+        if minute is None or not second.replace(".", "", 1).isdecimal():
+            return None
+        return minute + float(second)
+
+
+def groups(times: Sequence[float | None], constant: Sequence[Hashable], heads: Sequence[int]) -> list[range]:
+    """Return the rows of each sample where rows name no GPU; the position in a sample is the GPU's.
+
+    By the lines that name the columns again (`heads`: rows above them), else by time, else by the period of
+    what is constant of a GPU; few rows are of one sample. Samples with more or fewer rows than most are left
+    out: their positions say nothing.
+    """
+    count = len(constant)
+    if heads:
+        starts = sorted({0, *heads})
+        found = [range(*ends) for ends in pairwise([*starts, count])]
+        if count <= _MAX_AT_ONCE and len({tuple(constant[row] for row in one) for one in found}) > 1:
+            return [range(count)]
+        return _of_usual_size(found)
+    known = [time for time in times if time is not None]
+    if len(known) == count > 1:
+        return _of_usual_size(list(_between_pauses(known)))
+    if count <= _MAX_AT_ONCE:
+        return [range(count)]
+    size = _period(constant)
+    return [range(start, start + size) for start in range(0, count - size + 1, size)]
+
+
+def _between_pauses(times: Sequence[float]) -> Iterator[range]:
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    pause = max(sorted(waits)[int(_MANY * (len(waits) - 1))] / 2, _MIN_INTERVAL_S)
+    start = 0
+    for row, wait in enumerate(waits, 1):
+        if wait > pause or wait < 0:
+            yield range(start, row)
+            start = row
+    yield range(start, len(times))
+
+
+def _of_usual_size(found: Sequence[range]) -> list[range]:
+    usual = Counter(map(len, found)).most_common(1)[0][0]
+    return [one for one in found if len(one) == usual]
+
+
+def _period(constant: Sequence[Hashable]) -> int:
+    """Return after how many rows what is constant of a GPU comes again, 1 where it does not differ."""
+    for size in range(1, _MAX_AT_ONCE + 1):
+        if all(mine == other for mine, other in zip(constant, constant[size:], strict=False)):
+            return size
+    return 1
+
+
+class Series:
+    """The columns of a log by what they mean for it."""
+
+    def __init__(self, columns: Sequence[Named | None]) -> None:
+        self.columns = columns
+        facts = [None if named is None else named.row.fact for named in columns]
+        self.place = {fact: at for at, fact in reversed([*enumerate(facts)]) if fact is not None}
+        passing = [at for at, named in enumerate(columns) if named is not None and not is_fixed(named)]
+        numeric = {at for at, named in enumerate(columns) if named is not None and named.row.kind in _NUMBERS}
+        read = [_Cache(named) for named in columns]
+        self.load = self.place.get(_LOAD)
+        self.loads = None if self.load is None else read[self.load]
+        self.numbers = [(read[at], at) for at in passing if at in numeric]
+        self.words = [at for at in passing if at not in numeric]
+        self.readers = [
+            (name, read[at], at)
+            for name, sources in _OF_HISTORY.items()
+            if (at := next((self.place[fact] for fact in sources if fact in self.place), None)) is not None
+        ]
+        self.reasons = [
+            (BITS[fact.removeprefix(_REASON)], read[at], at)
+            for fact, at in self.place.items()
+            if fact.startswith(_REASON) and fact.removeprefix(_REASON) in BITS
+        ]
+
+    def stored(self, samples: Sequence[Rows]) -> list[int]:
+        """Return the places of the samples to store, the last one among them, in order."""
+        seen: dict[int, _Extremes] = {}
+        for place, rows in enumerate(samples):
+            for gpu, cells in rows:
+                if gpu not in seen:
+                    seen[gpu] = _Extremes(self)
+                seen[gpu].add(place, cells)
+        return sorted({len(samples) - 1}.union(*(one.places() for one in seen.values())))
+
+    def histories(self, samples: Sequence[Rows], times: Sequence[float | None]) -> tuple[GpuHistory, ...]:
+        """Return what a watch would have counted."""
+        history = History()
+        for rows, time in zip(samples, times, strict=True):
+            passed = history.passed_s(time or 0.0)
+            for gpu, cells in rows:
+                sample, silent = self._sample(gpu, cells)
+                history.gpu(gpu).add(sample, passed, silent=silent)
+        return tuple(history.gpus[gpu] for gpu in sorted(history.gpus))
+
+    def _sample(self, gpu: int, cells: Cells) -> tuple[GpuSample, bool]:
+        facts = {name: read[cells[at]] for name, read, at in self.readers}
+        if self.reasons and facts.get("throttle_mask") is None:
+            facts["throttle_mask"] = sum(bit for bit, read, at in self.reasons if read[cells[at]])
+        return GpuSample(gpu=gpu, **facts), _LOST in cells or f"[{_LOST}]" in cells
+
+
+class _Cache(dict[str, Any]):
+    """The values of a column by their texts."""
+
+    def __init__(self, named: Named | None) -> None:
+        super().__init__()
+        self.kind = "words" if named is None else named.row.kind
+
+    def __missing__(self, text: str) -> Any:
+        self[text] = found = values.read(self.kind, text, bare=True).value
+        return found
+
+
+class _Extremes:
+    """Where the combinations of one GPU, and the extremes of its numbers at each, were seen."""
+
+    def __init__(self, series: Series) -> None:
+        self.series = series
+        self.firsts: dict[tuple[object, ...], list[list[Any]]] = {}
+        self.at: set[int] = set()
+        self.known: set[tuple[int, str]] = set()  # words of any combination
+
+    def add(self, place: int, cells: Cells) -> None:
+        """Take in a row of the GPU in the sample at a place."""
+        series = self.series
+        numbers = [read[cells[at]] for read, at in series.numbers]
+        load = None if series.load is None or series.loads is None else series.loads[cells[series.load]]
+        bucket = None if load is None else 0 if load == 0 else 1 if load < BUSY_PERCENT else 2
+        key = (bucket, *[cells[at] for at in series.words], *[number is None for number in numbers])
+        extremes = self.firsts.get(key)
+        if extremes is None:
+            new = [word for at in series.words if (word := (at, cells[at])) not in self.known]
+            if new or len(self.firsts) < _MAX_COMBINATIONS:
+                self.at.add(place)
+                self.known.update(new)
+            if len(self.firsts) < _MAX_COMBINATIONS:
+                self.firsts[key] = [[number, place, number, place] for number in numbers]
+            return
+        for number, extreme in zip(numbers, extremes, strict=True):
+            if number is not None:
+                if number < extreme[0]:
+                    extreme[0], extreme[1] = number, place
+                elif number > extreme[2]:
+                    extreme[2], extreme[3] = number, place
+
+    def places(self) -> set[int]:
+        """Return the places of all samples to store."""
+        ends = (extreme for extremes in self.firsts.values() for extreme in extremes)
+        return self.at.union(*({extreme[1], extreme[3]} for extreme in ends))
+
+
+def is_fixed(named: Named) -> bool:
+    """Return whether the fact of a column is given by the hardware."""
+    return field_at(Gpu, named.row.fact).stability == "fixed"
