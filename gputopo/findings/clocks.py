@@ -1,6 +1,5 @@
 """Clocks: different from GPUs of the same model, or low under load."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -9,7 +8,7 @@ from gputopo.findings.rule import Fault, Rule, Threshold, by_model, check, prese
 from gputopo.findings.throttling import explained
 from gputopo.reference.clock_events import reasons_of
 from gputopo.reference.expectations import expected_gpu
-from gputopo.values.machine import ClockMhz, Gpu, Machine
+from gputopo.values.machine import Gpu, Machine
 
 MEMORY_SHARE = Threshold(
     "memory or application clock difference",
@@ -73,6 +72,12 @@ APPLICATION_DIFFERS = Rule(
     remedy="Reset the application clocks: sudo nvidia-smi -i GPU -rac.",
     thresholds=(MEMORY_SHARE,),
 )
+APPLICATION_BELOW_DEFAULT = Rule(
+    "clocks.application_below_default",
+    title="application clock set below the default",
+    remedy="If not wanted, reset it: sudo nvidia-smi -i GPU -rac. Look for a start-up script that sets it.",
+    thresholds=(MEMORY_SHARE,),
+)
 CORE_BELOW_MAXIMUM = Rule(
     "clocks.core_below_maximum",
     title="low core clock under load, no throttle reason reported",
@@ -101,19 +106,6 @@ MEMORY_BELOW_MODEL = Rule(
 )
 
 
-@check(MEMORY_DIFFERS, CORE_DIFFERS, APPLICATION_DIFFERS)
-def peers(machine: Machine) -> Iterator[Fault]:
-    """Compare max and application clocks of GPUs of one model."""
-    groups = by_model(machine)
-    for group in groups:
-        yield from _odd(MEMORY_DIFFERS, group, "memory", "max", MEMORY_SHARE)
-    for group in groups:
-        yield from _odd(CORE_DIFFERS, group, "core", "max", CORE_SHARE)
-    for group in groups:
-        for domain in ("memory", "core"):
-            yield from _odd(APPLICATION_DIFFERS, group, domain, "application", MEMORY_SHARE)
-
-
 @check(CORE_BELOW_MAXIMUM, MEMORY_BELOW_MAXIMUM, CORE_SLOWER_THAN_PEERS)
 def low(machine: Machine) -> Iterator[Fault]:
     """Find low clocks under load without a throttle reason."""
@@ -126,50 +118,44 @@ def low(machine: Machine) -> Iterator[Fault]:
         yield from _slower([gpu for gpu in group if gpu in loaded and gpu.index not in known])
 
 
-@check(MEMORY_BELOW_MODEL)
-def model(machine: Machine) -> Iterator[Fault]:
-    """Compare the max memory clock with the reference, where it does not differ from the peers."""
-    odd = {
-        fault.gpu.index
-        for group in by_model(machine)
-        for fault in _odd(MEMORY_DIFFERS, group, "memory", "max", MEMORY_SHARE)
-    }
-    for gpu in present(machine):
-        expected = expected_gpu(gpu.name, gpu.pci_device_id)
-        top = gpu.clocks_mhz.memory.max
-        if gpu.index in odd or expected is None or expected.max_memory_mhz is None or not top:
-            continue
-        if top < expected.max_memory_mhz * (1 - MODEL_SHARE.value):
-            yield MEMORY_BELOW_MODEL.fault(
-                gpu,
-                f"max memory clock {top} MHz, {expected.max_memory_mhz} MHz for {expected.name}",
-                {"max_mhz": top, "expected_mhz": expected.max_memory_mhz, "source": expected.source},
-            )
+def below_default(gpu: Gpu) -> Fault | None:
+    """Return the fault of a GPU whose application clocks are set below the default, or None."""
+    found: dict[str, dict[str, int]] = {}
+    for domain in ("memory", "core"):
+        set_, default = (_clock(gpu, domain, kind) for kind in ("application", "default_application"))
+        if set_ and default and set_ < default * (1 - MEMORY_SHARE.value):
+            found[domain] = {"application_mhz": set_, "default_mhz": default}
+    if not found:
+        return None
+    words = (
+        f"{domain} {one['application_mhz']} MHz, default {one['default_mhz']}"
+        for domain, one in found.items()
+    )
+    return APPLICATION_BELOW_DEFAULT.fault(gpu, f"application clock: {'; '.join(words)}", dict(found))
 
 
-def _core(gpu: Gpu) -> ClockMhz:
-    """Return the clocks of the SMs, else of the graphics domain."""
-    return gpu.clocks_mhz.sm if gpu.clocks_mhz.sm != ClockMhz() else gpu.clocks_mhz.graphics
+def below_model(gpu: Gpu) -> Fault | None:
+    """Return the fault of a GPU whose max memory clock is below the reference, or None."""
+    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    top = gpu.clocks_mhz.memory.max
+    if expected is None or expected.max_memory_mhz is None or not top:
+        return None
+    if top >= expected.max_memory_mhz * (1 - MODEL_SHARE.value):
+        return None
+    return MEMORY_BELOW_MODEL.fault(
+        gpu,
+        f"max memory clock {top} MHz, {expected.max_memory_mhz} MHz for {expected.name}",
+        {"max_mhz": top, "expected_mhz": expected.max_memory_mhz, "source": expected.source},
+    )
 
 
 def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
-    value: int | None = getattr(_core(gpu) if domain == "core" else gpu.clocks_mhz.memory, kind)
-    return value or None
-
-
-def _odd(rule: Rule, group: Sequence[Gpu], domain: str, kind: str, share: Threshold) -> Iterator[Fault]:
-    """Yield the GPUs whose clock is not the most common one; of two as common ones the higher counts."""
-    clocks = {gpu.index: clock for gpu in group if (clock := _clock(gpu, domain, kind)) is not None}
-    if len(clocks) < 2:
-        return
-    common = max(Counter(clocks.values()).items(), key=lambda item: (item[1], item[0]))[0]
-    for gpu in group:
-        if gpu.index in clocks and abs(clocks[gpu.index] - common) > share.value * common:
-            yield rule.fault(
-                gpu,
-                f"{kind} {domain} clock {clocks[gpu.index]} MHz, {common} MHz on most GPUs of this model",
-                {f"{kind}_mhz": clocks[gpu.index], "peers_mhz": common, "clock": domain},
-            )
+    """Return a clock of the memory or of the core: of the SMs, or where that is unknown of the graphics
+    domain. Captures of nvidia-smi have clocks for applications of the graphics domain alone.
+    """
+    clocks = gpu.clocks_mhz
+    domains = (clocks.sm, clocks.graphics) if domain == "core" else (clocks.memory,)
+    return next((value for one in domains if (value := getattr(one, kind))), None)
 
 
 def _low_core(gpu: Gpu) -> Fault | None:
@@ -236,7 +222,7 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
             continue
         share, usual = shares[gpu.index], median(others)
         if share < usual * (1 - CORE_BUSY_SHARE.value):
-            now = _core(gpu).now
+            now = _clock(gpu, "core", "now")
             yield CORE_SLOWER_THAN_PEERS.fault(
                 gpu,
                 f"{now} MHz under load, {share:.0%} of its limit; same-model GPUs reach {usual:.0%}",

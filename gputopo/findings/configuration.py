@@ -105,21 +105,6 @@ def mixed_models(machine: Machine) -> Iterator[Finding]:
         )
 
 
-@check(MIXED_MEMORY)
-def mixed_memory(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs of one model with different memory sizes."""
-    for group in by_model(machine):
-        largest = max((gpu.memory_mib.total or 0 for gpu in group), default=0)
-        for gpu in group:
-            total = gpu.memory_mib.total
-            if total and total < largest * (1 - MEMORY_SHARE.value):
-                yield MIXED_MEMORY.fault(
-                    gpu,
-                    f"{total} MiB of memory, {largest} MiB on other GPUs of this model",
-                    {"memory_mib": total, "peers_mib": largest},
-                )
-
-
 @check(NO_EXPECTATION)
 def no_expectation(machine: Machine) -> Iterator[Fault]:
     """Report models without reference data: not compared is no pass."""

@@ -52,9 +52,9 @@ class Fact(msgspec.Struct, frozen=True):
     """What a field of a value is to a person and to the formats that have it.
 
     `words`: None: the field's name. `part`: how a field within this one is called. `counter`: only rises.
-    `peers`: GPUs of one model agree on it unless something is wrong. `tolerance`, a share, and `same`: when
-    values of two sources are the same, where that is not equality. `info`: a label of the device's `_info`
-    series, where it is words; `labels`: of its own series.
+    `peers`: GPUs of one model agree on it unless something is wrong (gputopo.findings.peers has the noise).
+    `tolerance`, a share, and `same`: when values of two sources are the same, where that is not equality.
+    `info`: a label of the device's `_info` series, where it is words; `labels`: of its own series.
     """
 
     words: str | None = None

@@ -71,6 +71,7 @@ class ClockMhz(Value, frozen=True):
     boost: Annotated[
         int | None,
         Fact(
+            peers=True,
             smi=Smi("max_customer_boost_clocks/{}_clock", "Max Customer Boost Clocks/{}"),
             metric=Metric("gpu_clock_boost_hertz", "boost clock of a GPU"),
         ),
@@ -130,6 +131,7 @@ class PowerW(Value, frozen=True):
     limit: Annotated[
         float | None,
         Fact(
+            peers=True,
             smi=Smi(
                 f"{_CEILING}/requested_power_limit|{_CEILING}/power_limit"
                 "|{}/requested_power_limit|{}/power_limit",
@@ -144,6 +146,7 @@ class PowerW(Value, frozen=True):
         float | None,
         Fact(
             stability="fixed",
+            peers=True,
             smi=Smi(
                 f"{_CEILING}/default_power_limit|{{}}/default_power_limit",
                 f"{_CEILING_TEXT}/Default Power Limit|{{}}/Default Power Limit",
@@ -155,6 +158,7 @@ class PowerW(Value, frozen=True):
     enforced_limit: Annotated[
         float | None,
         Fact(
+            peers=True,
             smi=Smi(
                 f"{_CEILING}/current_power_limit|{_CEILING}/enforced_power_limit"
                 "|{}/current_power_limit|{}/enforced_power_limit",
@@ -169,6 +173,7 @@ class PowerW(Value, frozen=True):
         float | None,
         Fact(
             stability="fixed",
+            peers=True,
             smi=Smi("{}/min_power_limit", "{}/Min Power Limit", "power.min_limit"),
             metric=Metric("gpu_power_min_limit_watts", "lowest power limit that can be set"),
         ),
@@ -177,6 +182,7 @@ class PowerW(Value, frozen=True):
         float | None,
         Fact(
             stability="fixed",
+            peers=True,
             smi=Smi("{}/max_power_limit", "{}/Max Power Limit", "power.max_limit"),
             metric=Metric("gpu_power_max_limit_watts", "highest power limit that can be set"),
         ),
@@ -309,6 +315,7 @@ class Pcie(Value, frozen=True):
         int | None,
         Fact(
             stability="fixed",
+            peers=True,
             smi=Smi(f"{_GEN}/max_link_gen", f"{_GEN_TEXT}/Max", "pcie.link.gen.max", kind="step"),
             metric=Metric("gpu_pcie_generation_max", "what card and slot can do together"),
         ),
@@ -353,6 +360,7 @@ class Pcie(Value, frozen=True):
         Fact(
             unit="lanes",
             stability="fixed",
+            peers=True,
             smi=Smi(f"{_WIDTH}/max_link_width", f"{_WIDTH_TEXT}/Max", "pcie.link.width.max", kind="width"),
             metric=Metric("gpu_pcie_lanes_max", "lanes of the link at most"),
         ),

@@ -193,13 +193,30 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         {"machine.mixed_models"},
     ),
     "mixed memory": (gpu(3, memory_mib={"total": 8_080}), {"machine.mixed_memory"}),
+    "other VBIOS": (gpu(1, vbios_version="88.00.13.00.01"), {"card.differs"}),
+    "lower default power limit": (
+        gpu(1, power_w={"default_limit": 250.0, "max": 250.0, "limit": 250.0, "enforced_limit": 250.0}),
+        {"card.differs"},
+    ),
+    "ECC off": (gpu(1, ecc={"mode": False, "mode_pending": False}), {"configuration.differs"}),
+    "small BAR1": (gpu(1, bar1_mib={"total": 256}), {"configuration.differs"}),
+    "slot of another generation": (
+        gpu(1, pcie={"gen_max": 2, "gen_now": 2, "gen_max_host": None}),
+        {"pcie.slot_differs"},
+    ),
+    "application clocks of all": (
+        every_gpu(clocks_mhz={"graphics": {"application": 1380}, "sm": {"application": 1380}}),
+        {"clocks.application_below_default"},
+    ),
     "unknown card": (every_gpu(name="NVIDIA Future 9000"), {"card.no_expectation"}),
     "slow memory": (
         gpu(1, clocks_mhz={"memory": {"max": 850, "now": 850, "application": None}}),
         {"clocks.memory_differs"},
     ),
     "slow memory on all": (
-        every_gpu(clocks_mhz={"memory": {"max": 810, "now": 810, "application": 810}}),
+        every_gpu(
+            clocks_mhz={"memory": {"max": 810, "now": 810, "application": 810, "default_application": 810}}
+        ),
         {"clocks.memory_below_model"},
     ),
     "other core maximum": (gpu(1, clocks_mhz={"sm": {"max": 1600}}), {"clocks.core_differs"}),

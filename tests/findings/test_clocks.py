@@ -15,7 +15,12 @@ def card(
     application: int | None = None,
 ) -> Machine:
     """Return one GPU under load with its clocks, current and max, in MHz."""
-    domain = {"now": core[0], "max": core[1], "application": application}
+    domain = {
+        "now": core[0],
+        "max": core[1],
+        "application": application,
+        "default_application": application,
+    }
     return every_gpu(
         **GEFORCE,
         name=name,
@@ -96,14 +101,20 @@ def test_reference_cards_beside_overclocked_ones_differ_in_the_core_and_not_in_m
     machine = all_of(*(gpu(n, clocks_mhz={"sm": {"max": 1620}}) for n in (0, 2, 3)))(sound())
     found = only(machine)  # three of four have 1620: the fourth is the one that differs
     assert (found.id, found.subject.text, found.severity) == ("clocks.core_differs", "gpu:1", "info")
-    assert found.evidence == {"max_mhz": 1530, "peers_mhz": 1620, "clock": "core"}
+    assert found.evidence == {"clocks_mhz.sm.max": 1530, "peers": {"clocks_mhz.sm.max": 1620}}
 
 
-def test_of_two_cards_the_lower_one_differs() -> None:
+def test_of_two_cards_neither_is_at_fault() -> None:
     found = only(gpu(0, clocks_mhz={"sm": {"max": 1600}})(sound(2)))
-    assert found.subject.text == "gpu:1"
+    assert (found.id, found.subject.text) == ("clocks.core_differs", "gpus:0-1")
+    assert found.says == "SM clock max 1600 MHz (GPU 0), 1530 MHz (GPU 1)"
     found = only(gpu(1, clocks_mhz={"memory": {"max": 860}})(sound(2)))
-    assert (found.id, found.subject.text, found.severity) == ("clocks.memory_differs", "gpu:1", "warning")
+    assert (found.id, found.subject.text, found.severity) == ("clocks.memory_differs", "gpus:0-1", "warning")
+
+
+def test_of_two_cards_the_reference_shows_which_is_at_fault() -> None:
+    found = only(gpu(1, clocks_mhz={"memory": {"max": 800, "now": 800, "application": None}})(sound(2)))
+    assert (found.id, found.subject.text) == ("clocks.memory_below_model", "gpu:1")
 
 
 def test_a_step_of_the_clock_and_a_rounded_megahertz_are_no_difference() -> None:
@@ -131,3 +142,13 @@ def test_graphics_clocks_are_used_where_no_sm_clock_is_reported() -> None:
 def test_a_cause_that_all_share_is_reported_once() -> None:
     found = only(every_gpu(clocks_mhz={"sm": {"now": 900}})(sound()))
     assert found.subject.text == "gpus:0-3"
+
+
+@pytest.mark.parametrize("domain", ["graphics", "memory"])
+def test_captures_have_application_clocks_of_the_graphics_domain_alone(domain: str) -> None:
+    captured = every_gpu(clocks_mhz={"sm": {"application": None, "default_application": None}})
+    low = {"application": 600, "now": 600}
+    found = only(all_of(captured, gpu(2, clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
+    assert (found.id, found.subject.text) == ("clocks.application_differs", "gpu:2")
+    found = only(all_of(captured, every_gpu(clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
+    assert (found.id, found.subject.text) == ("clocks.application_below_default", "gpus:0-3")

@@ -1,0 +1,5 @@
+"""Each GPU compared with the others of its model: what lasts, what passes at the same load, and errors."""
+
+from gputopo.findings.peers import facts
+
+__all__ = ["facts"]
