@@ -25,7 +25,7 @@ CALL_S = 10.0
 WHOLE_S = 60.0
 # How long a killed child is waited for. One in an uninterruptible call cannot end: it is left to init.
 _REAP_S = 0.5
-# Address space for the driver library: a garbage count of processes must not fill the memory.
+# Ours: memory for the driver library. A garbage count of processes must not fill that of the machine.
 _LIBRARY_BYTES = 2**30
 # 256 GPUs with 36 NVLinks each write 30 MiB. Memory that is not written to is not allocated.
 _SHARED_BYTES = 2**26
@@ -245,9 +245,10 @@ def _set_apart(pipes: Iterable[int], parent: int) -> None:
         # core(5): 1 also stops a core that would be piped to a program, which 0 does not
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", "rb") as sizes:
-        now = int(sizes.read().split()[0]) * resource.getpagesize()
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (now + _LIBRARY_BYTES, hard))
+        now = int(sizes.read().split()[5]) * resource.getpagesize()
+        # of data, not of address space: a library may reserve much more than it uses, as Go's runtime does
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (now + _LIBRARY_BYTES, hard))
 
 
 def _open_files() -> set[int]:
