@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.plan_options import PlanOptions, parse_model
-from gputopo.cli.printing import emit, show
+from gputopo.cli.printing import emit, show, to_stderr
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.values.errors import HardwareError
 from gputopo.values.option import Given, Option, OptionsOf
@@ -54,6 +54,13 @@ def require_gpus(machine: "Machine") -> None:
         )
 
 
+def warn(chosen: "Plan") -> None:
+    """Print to stderr which GPUs in use or in error others were chosen for, or were chosen nevertheless."""
+    from gputopo.report.layout import plain
+
+    to_stderr("".join(f"gputopo: {plain(line)}\n" for line in chosen.warnings))
+
+
 def _print(chosen: "Plan", shape: Shape) -> None:
     if shape == "json":
         from gputopo.values import schema
@@ -63,6 +70,7 @@ def _print(chosen: "Plan", shape: Shape) -> None:
     from gputopo.report.plan import environment_lines, plan_view
 
     if shape == "env":
+        warn(chosen)
         emit("".join(f"{line}\n" for line in environment_lines(chosen)))
         return
 

@@ -79,6 +79,11 @@ class Use(msgspec.Struct, frozen=True):
     severity: Severity
     evidence: dict[str, Any]
 
+    @property
+    def words(self) -> str:
+        """The use in a few words: `in use by python (pid 4321)`, `in use, 65% load, ...`."""
+        return f"in use by {self.by}" if self.evidence["processes"] else f"in use, {self.by}"
+
 
 def use_of(gpu: Gpu) -> Use | None:
     """Return what shows that another program computes on a GPU or holds its memory, None if nothing does.

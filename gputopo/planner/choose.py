@@ -1,11 +1,11 @@
 """Which GPUs a job takes and where its variables live: a pure function of the machine and the request.
 
-All sets of GPUs are compared, by topology: the set with the closest farthest pair wins, then the next
-farthest decides (`gputopo.planner.subsets`, `gputopo.topology.hops.nearness`). Where the bandwidth of all
-pairs to choose from was measured, classes of measured speed come before those of topology
-(`gputopo.planner.measured_order`). Of equally good sets the one with the
-fewest GPUs in use or in error wins, then the lowest indices. The variables are placed by
-`gputopo.planner.placement_rule`. Nothing is predicted here: speeds are None.
+All sets of GPUs are compared: the sets with the fewest GPUs in use or in error come first. Of these the set
+with the closest farthest pair wins, by topology, then the next farthest decides (`gputopo.planner.subsets`,
+`gputopo.topology.hops.nearness`). Where the bandwidth of all pairs to choose from was measured, classes of
+measured speed come before those of topology (`gputopo.planner.measured_order`). Of equal sets the one with
+the lowest indices wins. The variables are placed by `gputopo.planner.placement_rule`. Nothing is predicted
+here: speeds are None.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,8 +18,10 @@ from gputopo.planner.measured_order import MeasuredOrder, not_used, when_measure
 from gputopo.planner.placement_rule import place_variables
 from gputopo.planner.reasons import (
     Links,
+    avoided_reason,
     distance_reasons,
     doubt_reasons,
+    farthest_class,
     farthest_words,
     model_reasons,
     named_reason,
@@ -29,7 +31,7 @@ from gputopo.planner.reasons import (
     pix_unmet_by_named,
     reduction_reasons,
     search_reason,
-    trouble_reasons,
+    taken_reason,
 )
 from gputopo.planner.request import Request, check, gpus_in_words, ps_gpu, troubles, usable
 from gputopo.planner.subsets import FoundSet, TooManySetsError, closest_sets
@@ -56,6 +58,7 @@ def plan(machine: Machine, request: Request, *, keep: int = 10) -> Plan:
     return Plan(
         choice=candidates[0],
         candidates=candidates,
+        warnings=choice.warnings,
         refused=(*choice.left_out, *choice.unmet),
         environment=plan_environment(machine, candidates[0].gpus),
         model=request.model,
@@ -98,17 +101,25 @@ class _Choice:
         self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)
         self.exact = request.gpus is not None and request.num_gpus is None
+        self.troubles = {index: one for index, one in troubles(machine).items() if index in self.pool}
         self.islands = self._pix_islands()
         self.size = self._size()
         self.all_reduce = _reduction(request, self.size)
-        self.troubles = troubles(machine)
-        self.avoided: tuple[int, ...] = ()
-        self.found = (FoundSet(self.pool, 1, 1),) if self.exact else self._find(keep)
+        if self.exact:
+            self.found: tuple[FoundSet, ...] = (FoundSet(self.pool, 1, 1),)
+        else:
+            self.found = self._search(self.pool, keep, deprioritized=self.troubles)
         best = self.found[0].gpus
+        self.warnings = self._warnings(best)
         self.unmet: tuple[Refusal, ...] = ()
         if request.prefer_pix and not self.in_one_island(best):
             largest = self._largest_island()
-            why = pix_unmet_by_named() if self.exact else pix_unmet(largest, len(best), self.required)
+            troubled = any(index in self.troubles for index in largest)
+            why = (
+                pix_unmet_by_named()
+                if self.exact
+                else pix_unmet(largest, len(best), self.required, troubled=troubled)
+            )
             self.unmet = (Refusal(reason=why),)
 
     def in_one_island(self, gpus: Sequence[int]) -> bool:
@@ -145,7 +156,16 @@ class _Choice:
         return [part for part in parts if part and (self.required is None or self.required in part)]
 
     def _largest_island(self) -> tuple[int, ...]:
-        return max(self.islands, key=len, default=())
+        """Return the island with the most GPUs, of those with the most that are not in use."""
+        return max(self.islands, key=lambda island: (len(self._unused(island)), len(island)), default=())
+
+    def _unused(self, gpus: Sequence[int]) -> tuple[int, ...]:
+        """Return the GPUs that are not in use, or that must be taken."""
+        return tuple(
+            gpu
+            for gpu in gpus
+            if gpu == self.required or gpu not in self.troubles or self.troubles[gpu].use is None
+        )
 
     def _size(self) -> int:
         asked, there = self.request.num_gpus, len(self.pool)
@@ -153,27 +173,65 @@ class _Choice:
             raise _too_few(self.machine, self.request, there, self.left_out)
         if asked is not None:
             return asked
-        largest = len(self._largest_island())
-        if self.request.prefer_pix and self.request.gpus is None and largest > 1:
-            return largest
-        return there
+        if self.exact:
+            return there
+        largest = self._largest_island()
+        if self.request.prefer_pix and len(largest) > 1:
+            return len(self._unused(largest)) or len(largest)
+        return len(self._unused(self.pool)) or there
 
-    def _find(self, keep: int) -> tuple[FoundSet, ...]:
-        """Return the closest sets, of equal ones first those with the fewest troubled GPUs."""
-        found = self._search(self.pool, keep, deprioritized=self.troubles)
-        self.avoided = self._avoided_for(found[0].gpus)
-        return found
+    def _warnings(self, chosen: Sequence[int]) -> tuple[str, ...]:
+        """Return for which GPUs in use or in error others were chosen, and which of them were chosen."""
+        said = []
+        taken = sorted(self.troubles.keys() & set(chosen))
+        if self.exact and taken:
+            return (taken_reason(self.troubles, taken, "taken as named by --gpus"),)
+        avoided, closest = self._avoided_for(chosen)
+        if avoided:
+            instead = self._instead(chosen, closest)
+            said.append(avoided_reason(self.troubles, avoided, chosen, instead))
+        if self.required in self.troubles:
+            holds = f"taken, as --ps gpu:{self.required} places the variables there"
+            said.append(taken_reason(self.troubles, [self.required], holds))
+        others = [index for index in taken if index != self.required]
+        if others:
+            said.append(taken_reason(self.troubles, others, f"taken, as {self._idle_words()}"))
+        return tuple(said)
 
-    def _avoided_for(self, chosen: Sequence[int]) -> tuple[int, ...]:
-        """Return the troubled GPUs without which the lowest indices are those that were chosen."""
+    def _idle_words(self) -> str:
+        idle, there = len(self.pool) - len(self.troubles), len(self.pool)
+        if not idle:
+            return "all GPUs to choose from are in use or in error"
+        verb = "is" if idle == 1 else "are"
+        return f"{idle} of the {there} GPUs to choose from {verb} idle and without errors"
+
+    def _avoided_for(self, chosen: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the GPUs in use or in error without which others were not chosen, and the closest set.
+
+        Where GPUs in use are the reason for a smaller set, all of them.
+        """
+        if self.request.num_gpus is None and not self.request.prefer_pix:
+            return tuple(sorted(self.troubles.keys() - set(chosen))), tuple(chosen)
         avoided: set[int] = set()
-        while self.troubles.keys() & set(self.pool) - set(chosen) - avoided:
-            lowest = self._search(self.pool, 1, deprioritized=avoided)[0].gpus
-            more = self.troubles.keys() & set(lowest) - set(chosen)
+        closest: tuple[int, ...] | None = None
+        while self.troubles.keys() - set(chosen) - avoided:
+            best = self._search(self.pool, 1, deprioritized=avoided)[0].gpus
+            closest = closest or best
+            more = self.troubles.keys() & set(best) - set(chosen) - avoided
             if not more:
                 break
             avoided |= more
-        return tuple(sorted(avoided))
+        return tuple(sorted(avoided)), closest or tuple(chosen)
+
+    def _instead(self, chosen: Sequence[int], closest: Sequence[int]) -> str:
+        """Return how far apart the chosen GPUs are, where that is farther than the closest ones."""
+        if len(chosen) == 1 or self._distances(chosen) == self._distances(closest):
+            return ""
+        if self.measured is not None:
+            now, then = self.measured.slowest(chosen), self.measured.slowest(closest)
+        else:
+            now, then = farthest_class(self.links, chosen), farthest_class(self.links, closest)
+        return f"{now} instead of {then}" if now != then else "with more pairs farther apart"
 
     def _search(
         self, pool: Sequence[int], keep: int, deprioritized: Collection[int] = ()
@@ -217,16 +275,19 @@ class _Choice:
                     found.equal,
                     self.size,
                     measured=self.measured is not None,
-                    avoided=self.avoided,
-                    troubled=bool(self.troubles.keys() & set(found.gpus)),
+                    troubled=bool(self.troubles),
                 )
             )
             if self.required is not None:
                 reasons.append(f"every set contains GPU {self.required}, which holds the variables")
         if self.request.prefer_pix:
             reasons += [refusal.reason for refusal in self.unmet] or [self._pix_reason(found.gpus)]
-        reasons += trouble_reasons(self.troubles, found.gpus, self.avoided)
-        return [*reasons, *model_reasons(self.machine, found.gpus), *(out.reason for out in self.left_out)]
+        return [
+            *reasons,
+            *self.warnings,
+            *model_reasons(self.machine, found.gpus),
+            *(out.reason for out in self.left_out),
+        ]
 
     def _distance_reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
         if len(gpus) == 1:
@@ -254,7 +315,7 @@ class _Choice:
         if self.measured is not None and unmeasured(self.speeds, everyone):
             return None
         try:
-            closest = self._search(everyone, 1, deprioritized=self.troubles)[0].gpus
+            closest = self._search(everyone, 1, deprioritized=troubles(self.machine))[0].gpus
         except NoPlanError:
             return None
         return closest if self._distances(closest) < self._distances(named) else None

@@ -60,6 +60,10 @@ class MeasuredOrder(NamedTuple):
         """Return how fast a set is in a few words: `slowest pair measured 6.5 GB/s, staged`."""
         return "one GPU" if len(gpus) == 1 else f"slowest pair {self.speeds[self._slowest(gpus)].says}"
 
+    def slowest(self, gpus: Sequence[int]) -> str:
+        """Return the speed of the slowest pair of a set: `6.5 GB/s`."""
+        return f"{gb(self.speeds[self._slowest(gpus)].gb_per_s)} GB/s"
+
     def _slowest(self, gpus: Sequence[int]) -> Pair:
         return max(pairs_of(gpus), key=lambda pair: (self._speed_key(pair), [-index for index in pair]))
 

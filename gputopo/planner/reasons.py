@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
-from gputopo.findings import Finding
-from gputopo.planner.request import gpus_in_words
+from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, nearness
 from gputopo.topology.reduction_groups import reduction_groups
@@ -59,38 +58,35 @@ def farthest_words(links: Links, gpus: Sequence[int]) -> str:
     """Return how far apart a set is in a few words: `farthest pair PHB`, `one GPU`."""
     if len(gpus) == 1:
         return "one GPU"
-    return f"farthest pair {class_name(links.get(_farthest(links, gpus)))}"
+    return f"farthest pair {farthest_class(links, gpus)}"
+
+
+def farthest_class(links: Links, gpus: Sequence[int]) -> str:
+    """Return the class of the farthest pair: `PHB`."""
+    return class_name(links.get(_farthest(links, gpus)))
 
 
 def search_reason(
-    looked_at: int,
-    equal: int,
-    size: int,
-    *,
-    measured: bool = False,
-    avoided: Sequence[int] = (),
-    troubled: bool = False,
+    looked_at: int, equal: int, size: int, *, measured: bool = False, troubled: bool = False
 ) -> str:
     """Return among how many sets the choice is the best, by what, and how many are exactly as good.
 
-    `avoided`: GPUs in use or in error for which others were chosen; `troubled`: some of the chosen ones are
-    as well.
+    `troubled`: some of the GPUs to choose from are in use or in error.
     """
-    lowest = "the lowest"
-    if avoided:
-        fewest = "with the fewest GPUs in use or in error"
-        lowest = f"of those {fewest if troubled else f'without {gpus_in_words(avoided)}'} the lowest"
     if looked_at == size == 1:
         return "the only GPU there is to choose from"
     if size == 1:
-        return f"one GPU of {looked_at} to choose from: no pairs to compare, {lowest} index was chosen"
+        which = "of those with the least use and errors the lowest" if troubled else "the lowest"
+        return f"one GPU of {looked_at} to choose from: no pairs to compare, {which} index was chosen"
     if looked_at == 1:
         return f"the only set of {size} there is to choose from"
     order = "measured bandwidth, slowest pair first" if measured else "topology, farthest pair first"
+    if troubled:
+        order = f"fewest GPUs in use or in error, then {order}"
     best = f"best of all {looked_at} sets of {size} by {order}"
     if equal == 1:
-        return f"{best}; no other set is as {'good' if measured else 'close'}"
-    return f"{best}; {equal} sets are equal, {lowest} indices were chosen"
+        return f"{best}; no other set is as {'good' if measured or troubled else 'close'}"
+    return f"{best}; {equal} sets are equal, the lowest indices were chosen"
 
 
 def model_reasons(machine: Machine, gpus: Sequence[int]) -> list[str]:
@@ -113,11 +109,19 @@ def pix_met(links: Links, island: Sequence[int], gpus: Sequence[int]) -> str:
     )
 
 
-def pix_unmet(largest: Sequence[int], asked: int, required: int | None) -> str:
-    """Return why --prefer-pix was not met, with the largest PIX island (that has GPU `required`)."""
+def pix_unmet(largest: Sequence[int], asked: int, required: int | None, *, troubled: bool = False) -> str:
+    """Return why --prefer-pix was not met, with the largest PIX island (that has GPU `required`).
+
+    `troubled`: GPUs of that island are in use or in error.
+    """
     holding = "" if required is None else f" with GPU {required}"
     if len(largest) < 2:
         return f"--prefer-pix cannot be met: no set to choose from{holding} is known to be PIX or closer"
+    if troubled and len(largest) >= asked:
+        return (
+            f"--prefer-pix is not met with {asked} GPUs: each PIX island to choose from{holding} that has as "
+            "many has GPUs in use or in error"
+        )
     return (
         f"--prefer-pix cannot be met with {asked} GPUs: the largest PIX island to choose from"
         f"{holding} has {len(largest)} ({gpus_in_words(largest)})"
@@ -139,18 +143,31 @@ def named_reason(links: Links, closest: Sequence[int] | None) -> str:
     )
 
 
-def trouble_reasons(
-    against: Mapping[int, tuple[Finding, ...]], chosen: Collection[int], avoided: Collection[int]
-) -> list[str]:
-    """Return the findings against chosen GPUs, and against those for which others were chosen."""
-    reasons: list[str] = []
-    for what, gpus in (("chosen nevertheless", chosen), ("avoided, as others are as close", avoided)):
-        by_words: dict[str, list[int]] = {}
-        for index in sorted(gpus):
-            for finding in against.get(index, ()):
-                by_words.setdefault(f"{finding.says} ({finding.id})", []).append(index)
-        reasons += [f"{gpus_in_words(those)} {what}: {words}" for words, those in by_words.items()]
-    return reasons
+def avoided_reason(
+    against: Mapping[int, Trouble], avoided: Sequence[int], chosen: Sequence[int], instead: str
+) -> str:
+    """Return for which GPUs in use or in error others were chosen, in one line.
+
+    `instead`: how far apart they are, where that is farther: `PHB instead of PIX`.
+    """
+    idle = "" if any(index in against for index in chosen) else "idle "
+    those = gpus_in_words(sorted(chosen)).replace("GPU", f"{idle}GPU", 1)
+    return f"{_against(against, avoided)}: {those} chosen{instead and ', '}{instead}"
+
+
+def taken_reason(against: Mapping[int, Trouble], taken: Sequence[int], why: str) -> str:
+    """Return which GPUs were chosen although they are in use or in error, in one line."""
+    return f"{_against(against, taken)}: {why}"
+
+
+def _against(against: Mapping[int, Trouble], gpus: Sequence[int]) -> str:
+    by_words: dict[str, list[int]] = {}
+    for index in sorted(gpus):
+        by_words.setdefault(against[index].words, []).append(index)
+    return "; ".join(
+        f"{gpus_in_words(those)} {words if words.startswith('in use') else f'in error: {words}'}"
+        for words, those in by_words.items()
+    )
 
 
 def _farthest(links: Links, gpus: Sequence[int]) -> tuple[int, int]:

@@ -4,12 +4,12 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import msgspec
 
-from gputopo.findings import Finding, find_read
-from gputopo.findings.configuration import GPU_BUSY
+from gputopo.findings import find_read
+from gputopo.findings.load import use_of
 from gputopo.reference.kernel_drivers import gpus_of_other_drivers
 from gputopo.values import all_reduce
 from gputopo.values.errors import NoPlanError, UsageError
@@ -110,18 +110,33 @@ def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[R
     )
 
 
-def troubles(machine: Machine) -> dict[int, tuple[Finding, ...]]:
-    """Return the findings against GPUs that can be used: errors, and another program that loads it.
+class Trouble(NamedTuple):
+    """Why others are chosen before a GPU that can be used: it is in use, or has errors, in words."""
 
-    Such a GPU is chosen only where no equally good set is without it.
-    """
-    found: dict[int, list[Finding]] = {}
+    use: str | None
+    errors: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """`in use by python (pid 4321)`, or the error findings."""
+        return "; ".join(filter(None, (self.use, *self.errors)))
+
+
+def troubles(machine: Machine) -> dict[int, Trouble]:
+    """Return what stands against GPUs that can be used: another program, at any sample, or errors."""
+    uses: dict[int, str] = {}
+    for gpu in (gpu for sample in at_samples(machine) for gpu in sample.gpus if not gpu.lost):
+        use = use_of(gpu)
+        if use is not None:
+            uses.setdefault(gpu.index, use.words)
+    errors: dict[int, list[str]] = {}
     for finding in find_read(machine):
-        busy = finding.id == GPU_BUSY.id and finding.severity == "warning"
-        if finding.subject.kind == "gpus" and (busy or finding.severity == "error"):
+        if finding.subject.kind == "gpus" and finding.severity == "error":
             for index in finding.subject.gpus:
-                found.setdefault(index, []).append(finding)
-    return {index: tuple(findings) for index, findings in found.items()}
+                errors.setdefault(index, []).append(f"{finding.says} ({finding.id})")
+    return {
+        index: Trouble(uses.get(index), tuple(errors.get(index, ()))) for index in sorted({*uses, *errors})
+    }
 
 
 def ranges(indices: Sequence[int]) -> str:

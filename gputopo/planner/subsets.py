@@ -19,7 +19,7 @@ class TooManySetsError(Exception):
 
 class FoundSet(NamedTuple):
     """A set of GPUs; how many sets (this one included) differ from it only by GPUs that are alike;
-    and how many of all sets are exactly as close."""
+    and how many of all sets are as close, with as many deprioritized GPUs."""
 
     gpus: tuple[int, ...]
     alike: int
@@ -38,18 +38,18 @@ def closest_sets(
 ) -> tuple[FoundSet, ...]:
     """Return the `keep` closest sets of `size` GPUs, the best first.
 
-    The order: the pairs of a set are sorted farthest first and compared one by one, so the set with the
-    closest farthest pair wins, then the one with fewer such pairs, then by the next class. Of equal sets
-    the one with the fewest `deprioritized` GPUs comes first, then the one with the lowest indices. GPUs that
-    are equally near to every other GPU are alike: of the sets that differ only in them, the first in this
-    order stands for all. `required` is in every set.
+    The order: the set with the fewest `deprioritized` GPUs comes first. Of those, the pairs of a set are
+    sorted farthest first and compared one by one, so the set with the closest farthest pair wins, then the
+    one with fewer such pairs, then by the next class; of equal sets the one with the lowest indices. GPUs
+    that are equally near to every other GPU, and both deprioritized or not, are alike: of the sets that
+    differ only in them, the first in this order stands for all. `required` is in every set.
 
     The caller ensures `1 <= size <= len(gpus)` and `keep >= 1`. Raises TooManySetsError after
     `max_steps` steps of the search.
     """
     last = set(deprioritized) - {required}
     order = sorted(gpus, key=lambda gpu: (gpu in last, gpu))
-    search = _Search(order, nearness, size, keep, required, len(last.intersection(gpus)), max_steps)
+    search = _Search(order, nearness, size, keep, required, last, max_steps)
     search.look(0, [], 0)
     return tuple(
         FoundSet(
@@ -65,16 +65,12 @@ class _Entry(NamedTuple):
     """A set among the best so far; the best is the greatest. `chosen`: positions."""
 
     minus_cost: int
-    minus_last: int
     minus_gpus: tuple[int, ...]  # the lowest first
     chosen: tuple[int, ...]
 
 
 class _Search:
-    """A walk over the sets in rising order of their positions, which cuts off what cannot be among the best.
-
-    The `last` GPUs at the end are deprioritized.
-    """
+    """A walk over the sets in rising order of positions, which cuts off what cannot be among the best."""
 
     def __init__(
         self,
@@ -83,14 +79,14 @@ class _Search:
         size: int,
         keep: int,
         required: int | None,
-        last: int,
+        last: Collection[int],
         max_steps: int,
     ) -> None:
-        self.first_last = len(gpus) - last
         self.gpus, self.size, self.keep, self.max_steps = gpus, size, keep, max_steps
         self.required = None if required is None else gpus.index(required)
-        self.weights = _pair_weights(gpus, nearness, size)
-        self.twins = _twins(self.weights, self.required)
+        self.weights, above = _pair_weights(gpus, nearness, size)
+        self.own = [above if gpu in last else 0 for gpu in gpus]
+        self.twins = _twins(self.weights, self.own, self.required)
         self.kind = _kinds(self.twins)
         self.of_kind = Counter(self.kind)
         self.best: list[_Entry] = []  # a heap, the worst on top
@@ -113,9 +109,9 @@ class _Search:
             if self.steps > self.max_steps:
                 raise TooManySetsError
             row = self.weights[position]
-            grown = cost + sum(row[other] for other in chosen)
+            grown = cost + self.own[position] + sum(row[other] for other in chosen)
             if len(self.best) == self.keep and grown > -self.best[0].minus_cost:
-                continue  # every further pair only adds to it
+                continue  # every further GPU only adds to it
             self.look(position + 1, [*chosen, position], grown)
 
     def alike(self, chosen: Sequence[int]) -> int:
@@ -131,17 +127,18 @@ class _Search:
 
     def _take(self, chosen: list[int], cost: int) -> None:
         self.equal[cost] += self.alike(chosen)
-        last = sum(position >= self.first_last for position in chosen)
         gpus = sorted(self.gpus[position] for position in chosen)
-        entry = _Entry(-cost, -last, tuple(-gpu for gpu in gpus), tuple(chosen))
+        entry = _Entry(-cost, tuple(-gpu for gpu in gpus), tuple(chosen))
         if len(self.best) < self.keep:
             heapq.heappush(self.best, entry)
         else:
             heapq.heappushpop(self.best, entry)
 
 
-def _pair_weights(gpus: Sequence[int], nearness: Nearness, size: int) -> list[list[int]]:
+def _pair_weights(gpus: Sequence[int], nearness: Nearness, size: int) -> tuple[list[list[int]], int]:
     """Turn nearness into integers whose sum over the pairs orders sets of one size as `closest_sets` does.
+
+    Return them and a number above the sum over any set: the weight of a deprioritized GPU.
 
     A pair of the n-th nearest class weighs as much as one digit in place n of a number whose base is larger
     than the pairs of a set, so no number of nearer pairs can outweigh one that is farther.
@@ -152,11 +149,11 @@ def _pair_weights(gpus: Sequence[int], nearness: Nearness, size: int) -> list[li
     weights = [[0] * len(gpus) for _ in gpus]
     for (i, j), key in keys.items():
         weights[i][j] = weights[j][i] = 1 << (digit_bits * place[key])
-    return weights
+    return weights, 1 << (digit_bits * len(place))
 
 
-def _twins(weights: list[list[int]], required: int | None) -> list[int | None]:
-    """Return for each position the next lower one that is alike: equally near to every other GPU."""
+def _twins(weights: list[list[int]], own: Sequence[int], required: int | None) -> list[int | None]:
+    """Return for each position the next lower one that is alike: as heavy, and equally near to the others."""
     twins: list[int | None] = []
     for position, row in enumerate(weights):
         twins.append(
@@ -165,6 +162,7 @@ def _twins(weights: list[list[int]], required: int | None) -> list[int | None]:
                     lower
                     for lower in reversed(range(position))
                     if required not in (position, lower)
+                    and own[position] == own[lower]
                     and all(
                         row[other] == weights[lower][other]
                         for other in range(len(weights))

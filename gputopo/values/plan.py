@@ -44,6 +44,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.plan/1"):
     """The chosen candidate, the others (best first, the choice included), what was refused, what to set.
 
+    `warnings`: those of the reasons that are about GPUs in use or in error.
     `environment` is what a launcher must set before TensorFlow loads. `source` is the machine's source:
     a plan of a machine that is not this one is a rehearsal.
     """
@@ -51,6 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
     choice: Candidate
     candidates: tuple[Candidate, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     model: str | None = None
     source: str = "live"

@@ -66,7 +66,7 @@ def test_keeping_fewer_gives_the_head_of_the_whole_list(
 
 
 @given(searches(), st.sets(st.integers(0, 20)))
-def test_of_equal_sets_the_first_has_the_fewest_gpus_deprioritized_then_the_lowest_indices(
+def test_the_fewest_gpus_deprioritized_come_first_then_the_closest_then_the_lowest_indices(
     search: tuple[list[int], Distances, int, int | None], last: set[int]
 ) -> None:
     gpus, distances, size, required = search
@@ -74,8 +74,8 @@ def test_of_equal_sets_the_first_has_the_fewest_gpus_deprioritized_then_the_lowe
     def nearness(a: int, b: int) -> int:
         return distances[min(a, b), max(a, b)]
 
-    def cost(chosen: tuple[int, ...]) -> tuple[list[int], int]:
-        return farthest_first(chosen, distances), len(set(chosen) & last - {required})
+    def cost(chosen: tuple[int, ...]) -> tuple[int, list[int]]:
+        return len(set(chosen) & last - {required}), farthest_first(chosen, distances)
 
     found = closest_sets(gpus, nearness, size, keep=3, required=required, deprioritized=last)
     sets = all_sets(gpus, size, required)
@@ -84,15 +84,18 @@ def test_of_equal_sets_the_first_has_the_fewest_gpus_deprioritized_then_the_lowe
     assert order == sorted(order)
     for one in found:
         assert one.gpus == tuple(sorted(one.gpus))
-        assert one.equal == sum(cost(chosen)[0] == cost(one.gpus)[0] for chosen in sets)
+        assert one.equal == sum(cost(chosen) == cost(one.gpus) for chosen in sets)
+    everything = closest_sets(gpus, nearness, size, keep=1000, required=required, deprioritized=last)
+    assert found == everything[:3]
+    assert sum(one.alike for one in everything) == len(sets)
 
 
-def test_where_equal_sets_hold_as_many_reluctant_gpus_the_lowest_indices_count() -> None:
+def test_where_equal_sets_have_as_many_deprioritized_gpus_the_lowest_indices_count() -> None:
     def nearness(a: int, b: int) -> int:
         return 0 if {a, b} in ({0, 3}, {1, 2}) else 1
 
-    found = closest_sets(range(4), nearness, 2, keep=2, deprioritized={0, 2})
-    assert [one.gpus for one in found] == [(0, 3), (1, 2)]
+    found = closest_sets(range(4), nearness, 2, keep=3, deprioritized={0, 2})
+    assert [one.gpus for one in found] == [(1, 3), (0, 3), (1, 2)]
 
 
 def test_gpus_that_are_all_alike_are_looked_at_once() -> None:

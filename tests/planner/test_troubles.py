@@ -1,7 +1,7 @@
-"""Plans on machines with GPUs that are in use or have errors: others that are as close are taken."""
+"""Plans on machines with GPUs that are in use or have errors: others are chosen."""
 
 from gputopo.planner import Request, plan
-from gputopo.values.machine import GpuProcess, Machine, MemoryMib, Throttle
+from gputopo.values.machine import GpuProcess, Machine, MemoryMib, Throttle, UtilizationPercent
 from gputopo.values.plan import Plan
 from tests.matrices import SEVEN, changed, machine_of
 
@@ -24,23 +24,57 @@ def says(found: Plan, words: str) -> bool:
     return any(words in reason for reason in found.choice.reasons)
 
 
-def test_of_equal_sets_one_without_a_busy_gpu_is_taken_and_the_reason_reported() -> None:
+USED = "in use by python (pid 4321)"
+
+
+def test_idle_gpus_are_chosen_and_the_reason_reported_in_one_line() -> None:
     found = plan(seven((0, BUSY)), Request(num_gpus=2))
     assert found.choice.gpus == (1, 2)
-    assert says(found, "9 sets are equal, of those without GPU 0 the lowest indices were chosen")
+    assert found.warnings == (f"GPU 0 {USED}: idle GPUs 1 and 2 chosen",)
+    assert set(found.warnings) < set(found.choice.reasons)
     assert says(
-        found, "GPU 0 avoided, as others are as close: GPU 0: used by another program: python (pid 4321)"
+        found, "by fewest GPUs in use or in error, then topology, farthest pair first; 7 sets are equal"
+    )
+
+
+def test_idle_gpus_come_before_close_ones() -> None:
+    found = plan(seven((0, BUSY), (4, BUSY), (5, BRAKED)), Request(num_gpus=3))
+    assert found.choice.gpus == (1, 2, 3)
+    (line,) = found.warnings
+    assert line.startswith(f"GPUs 0 and 4 {USED}; GPU 5 in error: GPU 5: ")
+    assert line.endswith(": idle GPUs 1, 2 and 3 chosen, PHB instead of PIX")
+
+
+def test_load_without_a_process_is_use() -> None:
+    memory, load = MemoryMib(total=10_240, used=9_184, free=640), UtilizationPercent(gpu=65)
+    hidden = {"memory_mib": memory, "utilization_percent": load, "processes": ()}
+    found = plan(seven((0, hidden), (1, hidden)), Request(num_gpus=2, gpus=(0, 1, 2, 3)))
+    assert found.warnings == (
+        "GPUs 0 and 1 in use, 65% load, 9184 of 10240 MiB used, no process visible (container): "
+        "idle GPUs 2 and 3 chosen, PHB instead of PIX",
+    )
+
+
+def test_without_a_number_all_idle_gpus_are_chosen_and_all_gpus_where_none_is_idle() -> None:
+    found = plan(seven((0, BUSY), (5, BRAKED)), Request())
+    assert found.choice.gpus == (1, 2, 3, 4, 5, 6)  # what is in error can still be used
+    assert found.warnings[0] == f"GPU 0 {USED}: GPUs 1, 2, 3, 4, 5 and 6 chosen"
+    assert found.warnings[1].endswith("taken, as 5 of the 7 GPUs to choose from are idle and without errors")
+    everyone = plan(seven(*((index, BUSY) for index in range(7))), Request())
+    assert everyone.choice.gpus == (0, 1, 2, 3, 4, 5, 6)
+    assert everyone.warnings == (
+        f"GPUs 0, 1, 2, 3, 4, 5 and 6 {USED}: taken, as all GPUs to choose from are in use or in error",
     )
 
 
 def test_every_gpu_that_was_passed_over_is_named_not_only_the_first() -> None:
     found = plan(seven((3, BUSY), (5, BUSY)), Request(num_gpus=2, gpus=(3, 4, 5, 6)))
     assert found.choice.gpus == (4, 6)
-    assert says(found, "of those without GPUs 3 and 5 the lowest indices were chosen")
-    assert says(found, "GPUs 3 and 5 avoided, as others are as close")
+    assert found.warnings == (f"GPUs 3 and 5 {USED}: idle GPUs 4 and 6 chosen",)
     one = plan(seven((0, BUSY), (1, BUSY), (4, BUSY)), Request(num_gpus=1))
     assert one.choice.gpus == (2,)
-    assert says(one, "of those without GPUs 0 and 1 the lowest index was chosen")
+    assert one.warnings == (f"GPUs 0 and 1 {USED}: idle GPU 2 chosen",)
+    assert says(one, "of those with the least use and errors the lowest index was chosen")
 
 
 def test_a_closer_set_than_the_named_one_is_reported_without_a_busy_gpu() -> None:
@@ -57,12 +91,21 @@ def test_where_none_is_without_them_the_fewest_are_taken() -> None:
     troubled = [(index, BUSY) for index in (3, 4)] + [(5, BRAKED)]
     found = plan(seven(*troubled), Request(num_gpus=3, gpus=(3, 4, 5, 6)))
     assert found.choice.gpus == (3, 4, 6)
-    fewest = plan(seven((0, BUSY), (3, BUSY), (4, BUSY)), Request(num_gpus=3, prefer_pix=True))
-    assert fewest.choice.gpus == (0, 1, 2)
-    assert says(fewest, "GPU 0 chosen nevertheless")
-    other = plan(seven((0, BUSY), (1, BUSY), (3, BUSY)), Request(num_gpus=3, prefer_pix=True))
-    assert other.choice.gpus == (4, 5, 6)
-    assert says(other, "GPUs 0, 1 and 3 avoided, as others are as close")
+    assert found.warnings[-1] == (
+        f"GPUs 3 and 4 {USED}: taken, as 1 of the 4 GPUs to choose from is idle and without errors"
+    )
+
+
+def test_an_island_with_a_gpu_in_use_does_not_meet_prefer_pix() -> None:
+    request = Request(num_gpus=3, prefer_pix=True)
+    whole = plan(seven((0, BUSY), (1, BUSY), (3, BUSY)), request)
+    assert whole.choice.gpus == (4, 5, 6)
+    assert says(whole, "--prefer-pix is met")
+    found = plan(seven((0, BUSY), (3, BUSY), (4, BUSY)), request)
+    assert found.choice.gpus == (1, 2, 5)
+    assert says(found, "--prefer-pix is not met with 3 GPUs: each PIX island")
+    largest = plan(seven((3, BUSY), (4, BUSY)), Request(prefer_pix=True))
+    assert largest.choice.gpus == (0, 1, 2)
 
 
 def test_so_is_one_without_a_gpu_that_has_an_error() -> None:
@@ -71,33 +114,23 @@ def test_so_is_one_without_a_gpu_that_has_an_error() -> None:
     assert says(found, "throttle.hw_power_brake_slowdown")
 
 
-def test_a_set_that_is_farther_apart_is_not_taken_instead() -> None:
-    found = plan(seven((3, BUSY)), Request(num_gpus=4))
-    assert found.choice.gpus == (3, 4, 5, 6)
-    assert says(found, "GPU 3 chosen nevertheless: GPU 3: used by another program")
-    assert not says(found, "avoided")
-
-
-def test_one_gpu_alone_is_one_that_is_free() -> None:
-    found = plan(seven((0, BUSY)), Request(num_gpus=1))
-    assert found.choice.gpus == (1,)
-    assert says(found, "of those without GPU 0 the lowest index was chosen")
-
-
-def test_gpus_that_were_named_are_taken_and_reported() -> None:
+def test_gpus_that_were_named_are_taken_as_named_with_a_warning() -> None:
     found = plan(seven((0, BUSY)), Request(gpus=(0, 1)))
     assert found.choice.gpus == (0, 1)
-    assert says(found, "GPU 0 chosen nevertheless: GPU")
+    assert found.warnings == (f"GPU 0 {USED}: taken as named by --gpus",)
 
 
 def test_the_gpu_that_is_to_hold_the_variables_is_taken_and_reported() -> None:
     found = plan(seven((0, BUSY), (1, BUSY)), Request(num_gpus=2, ps="gpu:0"))
     assert found.choice.gpus == (0, 2)
-    assert says(found, "GPU 0 chosen nevertheless: GPU")
+    assert found.warnings == (
+        f"GPU 1 {USED}: GPUs 0 and 2 chosen",
+        f"GPU 0 {USED}: taken, as --ps gpu:0 places the variables there",
+    )
 
 
-def test_a_small_guest_on_a_gpu_and_a_warning_change_nothing() -> None:
+def test_a_small_process_is_use_and_a_warning_changes_nothing() -> None:
     guest: dict[str, object] = {"processes": (GpuProcess(pid=1, kind="compute", name="x", memory_mib=10),)}
-    found = plan(seven((0, guest | {"throttle": Throttle(mask=0x20)})), Request(num_gpus=2))
-    assert found.choice.gpus == (0, 1)
-    assert not says(found, "all the same")
+    assert plan(seven((0, guest)), Request(num_gpus=2)).choice.gpus == (1, 2)
+    found = plan(seven((0, {"throttle": Throttle(mask=0x20)})), Request(num_gpus=2))
+    assert (found.choice.gpus, found.warnings) == ((0, 1), ())

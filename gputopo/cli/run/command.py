@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from gputopo.cli.plan import warn
 from gputopo.cli.plan_options import PlanOptions
 from gputopo.cli.printing import to_stderr
 from gputopo.cli.run.options import OutputOptions
@@ -69,6 +70,8 @@ def run(
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     chosen = _target_of(placement.fields, asked, model, sources, options)
+    if not options.dry_run:
+        warn(chosen.plan)
     if program:
         return _run_program(program, chosen, dry_run=options.dry_run, shape=options.shape)
     from gputopo.cli.run import training as core
