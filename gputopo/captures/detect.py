@@ -1,5 +1,6 @@
 """From the files after `--from` to a Machine. The content decides the format, not the name."""
 
+import functools
 import os
 import stat
 import sys
@@ -7,14 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gputopo.captures import intake, merge, recording
+from gputopo.captures import budget, intake, merge, recording
 from gputopo.captures.bandwidth import single_device
 from gputopo.captures.pci import sysfs
 from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
-_MAX_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
 _STDIN = "standard input"
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
@@ -76,7 +76,11 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
         )
     if sources.count("-") > 1:
         raise InputError("standard input can be read only once", "give - once")
-    machines = [_load_one(source, read_tree) for source in sources]
+    machines = []
+    for source in sources:
+        with budget.limited_time(_STDIN if source == "-" else source):
+            machines.append(_load_one(source, read_tree))
+            budget.require_gpus(machines[-1].gpus, source)
     machine = merge.merge(single_device.renumbered(sources, machines))
     if machine.gpus or not machine.kernel_events:
         return machine
@@ -156,13 +160,14 @@ def _split(text: str) -> list[str]:
     return intake.sections(text, [one for one in formats() if isinstance(one, intake.Stackable)])
 
 
+@functools.lru_cache(maxsize=1)  # a text that is one section is asked for twice
 def _format_of(text: str, *, but: Format | None = None) -> Format | None:
     return next((kind for kind in formats() if kind is not but and kind.recognise(text)), None)
 
 
 def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
     """Read the content of one file: a tar of a copied /sys, or text in any format. Raises InputError."""
-    if read_tree is not None and sysfs.is_archive(data) and len(data) <= _MAX_BYTES:
+    if read_tree is not None and sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
         with sysfs.unpacked(data, origin=origin) as root:
             return read_tree(root)
     return read_text(_decoded(data, origin), origin=origin)
@@ -185,17 +190,20 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
 def _standard_input() -> bytes:
     if sys.stdin is None or sys.stdin.closed:
         raise InputError("standard input is closed", "pipe a capture into it, or name a file")
-    return sys.stdin.buffer.read(_MAX_BYTES + 1)
+    return sys.stdin.buffer.read(budget.MAX_FILE_BYTES + 1)
 
 
 def _content(path: Path) -> bytes:
     try:
-        if stat.S_ISDIR(os.stat(path).st_mode):
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
             raise InputError(
                 f"{path} is a folder", "name a file in it, or the folder that holds a copied sys"
             )
+        if stat.S_ISFIFO(mode) and not str(path).startswith(("/dev/fd/", "/dev/std", "/proc/")):
+            return _named_pipe(path)
         with open(path, "rb") as file:
-            return file.read(_MAX_BYTES + 1)
+            return file.read(budget.MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}", _nearest(str(path))) from error
     except PermissionError as error:
@@ -203,6 +211,20 @@ def _content(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"cannot read {path}: {reason}", "name a file that can be read") from error
+
+
+def _named_pipe(path: Path) -> bytes:
+    """Read a named pipe that somebody writes into. Raises InputError where nobody does."""
+    import select  # only a named pipe needs it
+
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not select.select([file], [], [], budget.MAX_WAIT_S)[0]:
+            raise InputError(
+                f"{path} is a pipe into which nothing was written for {budget.MAX_WAIT_S:g} s",
+                "start the program that writes into it first",
+            )
+        os.set_blocking(file.fileno(), True)
+        return file.read(budget.MAX_FILE_BYTES + 1)
 
 
 def _nearest(source: str) -> str:
@@ -219,11 +241,13 @@ def _nearest(source: str) -> str:
 
 def _decoded(data: bytes, origin: str) -> str:
     """Return the text. Raises InputError if it is none, or too long."""
-    if len(data) > _MAX_BYTES:
-        raise InputError(f"{origin} is larger than {_MAX_BYTES >> 20} MiB", "give the capture alone")
+    if len(data) > budget.MAX_FILE_BYTES:
+        size = budget.MAX_FILE_BYTES >> 20
+        raise InputError(f"{origin} is larger than {size} MiB", "give the capture alone")
     text = intake.decoded(data)
     if text is None:
         raise InputError(f"{origin} is a binary file, no text", f"give {_all_formats()}")
+    budget.require_text_size(text, origin)
     return text
 
 

@@ -23,7 +23,7 @@ _MIN_ZEROS = 0.8  # of every second byte: all of ASCII in UTF-16, fewer of other
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])")
 _ENTITY = re.compile(r"&(?:[lg]t|amp|quot|nbsp|#\d{1,4});")
 _TAG = re.compile(r"^\s*<", re.MULTILINE)
-_CONTINUED = re.compile(r"[ \t]+\\(?=\r?$)", re.MULTILINE)  # a line break in Markdown
+_CONTINUED = re.compile(r"(?<![ \t])[ \t]+\\(?=\r?$)", re.MULTILINE)  # a line break in Markdown
 _MIN_LINES = 3  # of fewer, a prefix may be a part of the text
 _MAX_PREFIXES = 4  # of one line: a margin, a time, a host, a quotation
 _MAX_HOSTS = 64

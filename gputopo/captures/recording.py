@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.captures import places
+from gputopo.captures import budget, places
 from gputopo.values import samples, schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
@@ -23,6 +23,7 @@ READS = "a gputopo recording"
 
 _OURS = re.compile(r'"schema"\s*:\s*"gputopo\.[a-z]+/')
 _HINT = "give a file that `gputopo inspect --record FILE` or `gputopo inspect --json` wrote"
+_LONG = re.compile(r"\d{19}")
 _SUFFIX = ".json"
 
 
@@ -57,8 +58,23 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin} holds {found}, which is no machine", _HINT)
     else:
         machine = schema.decode(text, Machine, origin=origin)
+    _refuse_huge_integers(text, origin)
     _check(machine, origin)
     return machine
+
+
+def _refuse_huge_integers(text: str, origin: str) -> None:
+    """Raise InputError for an integer beyond 64 bits: nothing counts so far, and no float holds it."""
+    if _LONG.search(text) and _has_huge_integer(msgspec.json.decode(text)):
+        raise InputError(f"{origin} has an integer beyond 64 bits", _HINT)
+
+
+def _has_huge_integer(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_huge_integer, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_huge_integer, value))
+    return isinstance(value, int) and abs(value) > budget.MAX_INTEGER
 
 
 def _measured(text: str, origin: str) -> Machine:
@@ -73,12 +89,13 @@ def _measured(text: str, origin: str) -> Machine:
 
 def _check(machine: Machine, origin: str) -> None:
     """Refuse a machine edited by hand into one that cannot be. Raises InputError."""
+    budget.require_gpus(machine.gpus, origin)
     indices = [gpu.index for gpu in machine.gpus]
     if twice := {index for index in indices if indices.count(index) > 1}:
         raise InputError(f"{origin} has two GPUs with the index {min(twice)}", _HINT)
     seen: set[tuple[int, int]] = set()
     for link in machine.links:
-        if stranger := {link.a, link.b} - set(indices):
+        if stranger := {link.a, link.b}.difference(indices):
             raise InputError(
                 f"{origin}: link {link.a}-{link.b} refers to GPU {min(stranger)}, which it lacks", _HINT
             )

@@ -15,6 +15,7 @@ from gputopo.values.errors import ExitCode, GputopoError
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 _INTERRUPTED = 128 + signal.SIGINT
 _BROKEN_PIPE = 128 + signal.SIGPIPE
+TRACEBACK = "GPUTOPO_TRACEBACK"
 
 
 def main() -> NoReturn:
@@ -42,12 +43,29 @@ def run_command(arguments: Sequence[str]) -> int:
         for stream in (sys.stdout, sys.stderr):
             printing.redirect_to_null(stream)
         return _BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 (a bug must not look like findings)
+        return _report_bug(error)
 
 
 def _dispatch(arguments: list[str]) -> int:
     from gputopo.cli import commands
 
     return commands.invoke(arguments)
+
+
+def _report_bug(error: Exception) -> int:
+    """Say in two lines that gputopo failed, where, and what to send. GPUTOPO_TRACEBACK=1 shows it all."""
+    import traceback
+
+    if os.environ.get(TRACEBACK):
+        printing.to_stderr(traceback.format_exc())
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(last.filename)}:{last.lineno}"
+    printing.to_stderr(
+        f"gputopo: a bug of gputopo: {_one_line(f'{type(error).__name__}: {error}')[:200]} ({where})\n"
+        f"  Report it with the input and the output of the same command with {TRACEBACK}=1\n"
+    )
+    return int(ExitCode.BUG)
 
 
 def _prepare_streams() -> None:

@@ -70,7 +70,7 @@ def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     for a, b in sorted(pairs):
         both = [_direction(paths, a, b), _direction(paths, b, a)]
         if None not in both:
-            found[a, b] = min(speed for speed in both if speed is not None)
+            found[a, b] = min((one for one in both if one is not None), key=lambda one: one.gb_per_s)
     return found
 
 

@@ -8,6 +8,7 @@ the lowest indices wins. The variables are placed by `gputopo.planner.placement_
 here: speeds are None.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from math import comb
 
@@ -44,6 +45,9 @@ from gputopo.values.plan import Candidate, Plan, Refusal
 
 __all__ = ["Request", "plan", "plan_environment"]
 
+# `env $(gputopo plan --format env) PROGRAM` splits at blanks: nothing else from a capture may get in there.
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{1,64}", re.IGNORECASE)
+
 
 def plan(machine: Machine, request: Request, *, keep: int = 10) -> Plan:
     """Choose GPUs and a place for the variables; `keep` bounds the candidates that are listed.
@@ -76,7 +80,7 @@ def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
     CUDA's indices are others, and a UUID is unknown.
     """
     uuids = {gpu.index: gpu.uuid for gpu in machine.gpus}
-    named = [uuid for gpu in gpus if (uuid := uuids.get(gpu))]
+    named = [uuid for gpu in gpus if (uuid := uuids.get(gpu)) and _UUID.fullmatch(uuid)]
     lost = [gpu.index for gpu in machine.gpus if gpu.lost]
     if machine.source == "live" and lost and len(named) != len(gpus):
         raise NoPlanError(

@@ -1,6 +1,6 @@
 """The errors a person can act on. The command line catches `GputopoError` once and prints two lines.
 
-Anything else that is raised is a fault of ours and keeps its traceback.
+Anything else that is raised is a bug of gputopo: two lines as well, and an exit code of its own.
 """
 
 from enum import IntEnum
@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     FINDINGS = 1  # findings or anomalies at or above --fail-on
     USAGE = 2  # bad usage or bad input
     HARDWARE = 3  # the hardware, the driver or the machine's resources cannot do it
+    BUG = 70  # a bug of gputopo itself, never 1, which means findings (EX_SOFTWARE of sysexits.h)
 
 
 class GputopoError(Exception):

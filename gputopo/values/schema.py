@@ -6,6 +6,7 @@ newer major version is refused in words.
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 def encode(value: msgspec.Struct) -> bytes:
     """Return the JSON form of a value on one line, with its `schema` field first where it has one."""
-    return msgspec.json.encode(value, enc_hook=_as_text)
+    return _escaped(msgspec.json.encode(value, enc_hook=_as_text))
 
 
 def encode_pretty(value: msgspec.Struct) -> str:
@@ -110,6 +111,18 @@ def write(path: Path, value: msgspec.Struct) -> None:
 
 class _Head(msgspec.Struct):
     schema: str | None = None
+
+
+# Control characters that JSON leaves as they are (U+007F to U+009F: a terminal may obey them), and those that
+# turn the direction of what follows (Unicode, Bidirectional Algorithm, section 2).
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def _escaped(document: bytes) -> bytes:
+    """Return JSON with characters escaped that act on a terminal; they stand in strings only."""
+    if document.isascii() and b"\x7f" not in document:
+        return document
+    return _UNSAFE.sub(lambda one: f"\\u{ord(one[0]):04x}", document.decode()).encode()
 
 
 def _as_text(value: object) -> str:

@@ -182,3 +182,22 @@ def test_no_arguments_bring_a_traceback(arguments: list[str]) -> None:
         assert run_command([*command, "--from", "7gforce", *arguments]) in (0, 2)
     if arguments[0] not in COMMANDS:
         assert run_command(arguments) in (0, 2)
+
+
+def test_a_bug_of_gputopo_has_an_exit_code_of_its_own_and_two_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(sources: object, **_: object) -> None:
+        raise KeyError("a bug\nof two lines")
+
+    monkeypatch.setattr("gputopo.captures.load", fail)
+    monkeypatch.delenv("GPUTOPO_TRACEBACK", raising=False)
+    assert run_command(["inspect", "--from", "7gforce"]) == 70
+    told = capsys.readouterr()
+    lines = told.err.splitlines()
+    assert (told.out, len(lines)) == ("", 2)
+    assert "a bug of gputopo: KeyError" in lines[0]
+    assert "GPUTOPO_TRACEBACK=1" in lines[1]
+    monkeypatch.setenv("GPUTOPO_TRACEBACK", "1")
+    assert run_command(["inspect", "--from", "7gforce"]) == 70
+    assert "Traceback" in capsys.readouterr().err

@@ -300,3 +300,9 @@ def test_sys_within_one_numa_node_counts_as_node_and_the_plan_reports_it() -> No
     reasons = " ".join(plan(machine, Request(num_gpus=2)).choice.reasons)
     assert "SYS within one NUMA node (GPUs 0 and 2) counts as NODE" in reasons
     assert "gputopo bandwidth" in reasons
+
+
+@pytest.mark.parametrize("uuid", ["GPU-a LD_PRELOAD=evil.so y=", "GPU-a,GPU-b", "$(id)", "GPU-", "gpu a"])
+def test_a_uuid_that_is_none_never_gets_into_the_environment(uuid: str) -> None:
+    environment = plan_environment(machine_with("GPU-a", uuid), (0, 1))
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"

@@ -109,3 +109,11 @@ def test_a_folder_that_may_not_be_looked_into_is_named(
     monkeypatch.setattr(Path, "exists", refuse)
     with pytest.raises(InputError, match=r"cannot write .*: Permission denied"):
         schema.write(tmp_path / "box.json", BOX)
+
+
+def test_characters_that_act_on_a_terminal_are_escaped_in_json() -> None:
+    name = "a\x9b31m\u202eb\u2066\u2028\x7fé"
+    text = schema.encode(Machine(source=name)).decode()
+    assert not set(text) & set("\x9b\u202e\u2066\u2028\x7f")
+    assert "é" in text
+    assert schema.decode(text, Machine, origin="x").source == name

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
+from gputopo.captures import budget
 from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ _PACKED: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
     b"BZh": _bunzip,
     b"\xfd7zXZ\x00": _unxz,
 }
-# A gathered tree of a large server has 30 000 small files. More is no such tree, or a bomb.
-_MAX_MEMBERS = 400_000
-_MAX_BYTES = 256 * 2**20
 _NEEDED = ("sys", "proc", "dev", "run")
 _HINT = "pack the folder that holds sys and proc, as hwloc-gather-topology does"
 _DEEPEST = 2  # folders around sys: NAME/sys, or ./NAME/sys
@@ -101,11 +99,11 @@ def _plain(data: bytes, origin: str) -> bytes:
     opener = next((opener for start, opener in _PACKED.items() if data.startswith(start)), None)
     try:
         with stream if opener is None else opener(stream) as unpacking:
-            plain: bytes = unpacking.read(_MAX_BYTES + 1)
+            plain: bytes = unpacking.read(budget.MAX_PLAIN_BYTES + 1)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(f"{origin} is packed, but cannot be unpacked: {error}", "pack it again") from error
-    if len(plain) > _MAX_BYTES:
-        raise InputError(f"{origin} is larger than {_MAX_BYTES >> 20} MiB unpacked", _HINT)
+    if len(plain) > budget.MAX_PLAIN_BYTES:
+        raise InputError(f"{origin} is larger than {budget.MAX_PLAIN_BYTES >> 20} MiB unpacked", _HINT)
     return plain
 
 
@@ -114,13 +112,16 @@ def _make_files(plain: bytes, folder: Path, origin: str) -> list[tuple[Path, str
     import tarfile
 
     links: list[tuple[Path, str]] = []
-    members = 0
+    members = size = 0
     try:
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             for member in archive:
                 members += 1
-                if members > _MAX_MEMBERS:
-                    raise InputError(f"{origin} has more than {_MAX_MEMBERS} files", _HINT)
+                if members > budget.MAX_MEMBERS:
+                    raise InputError(f"{origin} has more than {budget.MAX_MEMBERS:,} files", _HINT)
+                size += member.size  # also of a hole: a sparse file is written in full
+                if max(member.size - budget.MAX_MEMBER_BYTES, size - budget.MAX_TREE_BYTES) > 0:
+                    raise InputError(f"{origin} has larger files than any /sys or /proc", _HINT)
                 place = _place(member, folder, origin)
                 if place is None:
                     continue

@@ -137,7 +137,7 @@ def _cells(line: str) -> tuple[str, ...]:
 
 
 def _column(cell: str) -> str:
-    return _UNIT.sub("", cell[:_LONGEST]).lower()
+    return (_UNIT.sub("", cell[:_LONGEST]) if "[" in cell else cell[:_LONGEST]).lower()
 
 
 def _is_known(column: str) -> bool:

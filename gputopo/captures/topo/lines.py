@@ -91,7 +91,7 @@ def header_words(text: str) -> Head | None:
 
 def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:
     """Return what stands in the first row below a header, the first of these lines; None where it is none."""
-    head = header_words(lines[0].translate(_BLANKS))
+    head = header_words(lines[0].translate(_BLANKS)) if "GPU" in lines[0] else None
     if head is None:
         return None
     for line in lines[1:]:

@@ -1,0 +1,66 @@
+"""Limits of foreign files for all readers: bytes, lines, GPUs, members of an archive, seconds.
+
+A capture is made by other people and other programs. Past a limit it is refused in two lines.
+"""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sized
+from types import FrameType
+
+from gputopo.values.errors import InputError
+
+MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
+# A text is in memory several times (bytes, text, lines): this and MAX_LINES keep a reading under 500 MiB.
+MAX_TEXT_BYTES = 32 * 2**20
+MAX_LINES = 1_000_000
+MAX_GPUS = 256  # of one machine; the largest sold have 16, a rack of GB200 72
+# A tree gathered from a large server has 30 000 files of a page or less.
+MAX_MEMBERS = 60_000
+MAX_MEMBER_BYTES = 16 * 2**20  # /proc/cpuinfo of 1024 CPUs has 2 MiB
+MAX_PLAIN_BYTES = 128 * 2**20  # of an unpacked archive: a tar has 1 KiB for each of its small files
+MAX_TREE_BYTES = 64 * 2**20  # of all members together
+MAX_READING_S = 3.0  # of CPU time for one file; a capture takes milliseconds, a log of 8 MB about a second
+MAX_WAIT_S = 4.0  # for the first byte of a named pipe: nobody may ever write into it
+MAX_INTEGER = 2**63 - 1  # of what any tool counts: larger ones are no readings
+
+
+def require_text_size(text: str, origin: str) -> None:
+    """Raise InputError for a text that is longer than any capture."""
+    if len(text) > MAX_TEXT_BYTES:
+        raise InputError(f"{origin} is text of more than {MAX_TEXT_BYTES >> 20} MiB", _PART)
+    if text.count("\n") > MAX_LINES:
+        raise InputError(f"{origin} has more than {MAX_LINES:,} lines", _PART)
+
+
+def require_gpus(gpus: Sized, origin: str) -> None:
+    """Raise InputError for more GPUs than any machine has; a reader asks before it works on each of them."""
+    if len(gpus) > MAX_GPUS:
+        raise InputError(f"{origin} lists more than {MAX_GPUS} GPUs", "pass the capture of one machine")
+
+
+@contextlib.contextmanager
+def limited_time(origin: str, seconds: float = MAX_READING_S) -> Iterator[None]:
+    """Raise InputError in the block after so many seconds of CPU time of this process.
+
+    The timer is the process's own (ITIMER_PROF), so it works in the main thread only, elsewhere there is no
+    limit. Regular expressions look for signals while they search.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_PROF)[0]:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise InputError(f"{origin} takes more than {seconds:g} s of CPU time to read", _PART)
+
+    former = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, former)
+
+
+_PART = "pass the capture alone, or a part of it"

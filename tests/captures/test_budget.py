@@ -1,0 +1,93 @@
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from gputopo.captures import budget, detect
+from gputopo.values.errors import InputError
+
+XML = "<?xml version='1.0'?>\n<nvidia_smi_log>{}</nvidia_smi_log>\n"
+GPUS = budget.MAX_GPUS + 1
+
+
+def many(kind: str) -> str:
+    if kind == "recording":
+        gpus = ",".join(f'{{"index":{index}}}' for index in range(GPUS))
+        return f'{{"schema":"gputopo.machine/1","source":"x","gpus":[{gpus}]}}'
+    if kind == "nvidia-smi -q -x":
+        gpus = "".join(f'<gpu id="00000000:{n % 256:02X}:00.0"></gpu>\n' for n in range(GPUS))
+        return XML.format(f"<driver_version>550.1</driver_version>\n{gpus}")
+    names = [f"GPU{index}" for index in range(GPUS)]
+    rows = ("\t".join([name, *(" X " if name == other else "SYS" for other in names)]) for name in names)
+    return "\n".join(["\t" + "\t".join(names), *rows, ""])
+
+
+@pytest.mark.parametrize("kind", ["recording", "nvidia-smi -q -x", "nvidia-smi topo -m"])
+def test_more_gpus_than_any_machine_has_are_refused(kind: str) -> None:
+    with pytest.raises(InputError, match="lists more than 256 GPUs"):
+        detect.read_text(many(kind), origin="x")
+
+
+def test_a_text_that_is_longer_than_any_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MAX_TEXT_BYTES", 100)
+    with pytest.raises(InputError, match="text of more than"):
+        budget.require_text_size("x" * 101, "x")
+    monkeypatch.setattr(budget, "MAX_LINES", 10)
+    with pytest.raises(InputError, match="more than 10 lines"):
+        budget.require_text_size("\n" * 11, "x")
+    budget.require_text_size("\n" * 10, "x")
+
+
+def test_reading_ends_when_its_time_is_over_and_what_follows_has_none() -> None:
+    with pytest.raises(InputError, match=r"more than 0\.01 s of CPU time"), budget.limited_time("x", 0.01):
+        re.search(r"(a+)+$", "a" * 64 + "b")
+    assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
+    with budget.limited_time("x", 60):
+        pass
+    assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
+
+
+def test_in_another_thread_nothing_is_limited_and_nothing_fails() -> None:
+    done = []
+
+    def read() -> None:
+        with budget.limited_time("x", 0.0001):
+            done.append(True)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert done == [True]
+
+
+def test_a_pipe_into_which_nobody_writes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MAX_WAIT_S", 0.01)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="nothing was written"):
+        detect.load([str(tmp_path / "pipe")])
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    text = '{"schema":"gputopo.machine/1","source":"x","gpus":[{"index":0}]}'
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(text))
+    writer.start()
+    machine = detect.load([str(tmp_path / "pipe")])
+    writer.join()
+    assert [gpu.index for gpu in machine.gpus] == [0]
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**30), 2**63])
+def test_integers_that_nothing_counts_to_are_refused(number: int) -> None:
+    gpu = f'{{"index":0,"memory_mib":{{"total":{number}}}}}'
+    text = f'{{"schema":"gputopo.machine/1","source":"x","gpus":[{gpu}]}}'
+    with pytest.raises(InputError, match=r"beyond 64 bits|not a valid"):
+        detect.read_text(text, origin="x")
+
+
+def test_blanks_without_end_are_read_in_linear_time() -> None:
+    with budget.limited_time("x", 2.0), pytest.raises(InputError, match="in no format"):
+        detect.read_text(" " * 250_000 + "x\n", origin="x")
