@@ -160,9 +160,15 @@ def _split(text: str) -> list[str]:
     return intake.sections(text, [one for one in formats() if isinstance(one, intake.Stackable)])
 
 
-@functools.lru_cache(maxsize=1)  # a text that is one section is asked for twice
 def _format_of(text: str, *, but: Format | None = None) -> Format | None:
+    if but is None:
+        return _first_format(text)
     return next((kind for kind in formats() if kind is not but and kind.recognise(text)), None)
+
+
+@functools.lru_cache(maxsize=1)  # a text that is one section is asked for several times
+def _first_format(text: str) -> Format | None:
+    return next((kind for kind in formats() if kind.recognise(text)), None)
 
 
 def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
