@@ -22,6 +22,9 @@ _REASONS = {
     "LIBRARY_NOT_FOUND": "no libnvidia-ml.so.1",
     "DRIVER_NOT_LOADED": "the driver is not loaded",
     "LIB_RM_VERSION_MISMATCH": "library and kernel module of different versions",
+    "HUNG": "the driver call did not return",
+    "CRASHED": "the driver call ended the process that made it",
+    "NOT_ASKED": "an earlier driver call hung or crashed",
 }
 
 _DOES_NOT_APPLY = ("NOT_SUPPORTED", "N/A", "Not Supported")  # NVML's word, and nvidia-smi's
@@ -101,6 +104,10 @@ def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
     holders: dict[tuple[str, str, str], list[str]] = {}  # (kind, fact, reason): keys
     for path, reason in missing.items():
         at = FactPath.parse(path)
+        if not at.fact and any(
+            other.startswith(f"{path}.") and why == reason for other, why in missing.items()
+        ):
+            continue  # they are named
         fact = at.fact or ("everything" if at.key else at.group)
         keys = holders.setdefault((at.group, fact, reason), [])
         keys += [at.key] if at.key else []
