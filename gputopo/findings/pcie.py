@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from statistics import median_low
 from typing import Any
 
 from msgspec.structs import replace
@@ -250,7 +251,7 @@ def slots(machine: Machine) -> Iterator[Fault]:
 def errors(machine: Machine) -> Iterator[Fault]:
     """Find links with packet replays, and errors that the kernel counted on the GPU or its slot."""
     nodes = {node.address: node for node in machine.pci}
-    usual = {gpu.index for model in by_model(machine) if _few_replays_on_all(model) for gpu in model}
+    usual = {gpu.index for model in by_model(machine) for gpu in _few_replays_as_usual(model)}
     for gpu in present(machine):
         yield from filter(None, (None if gpu.index in usual else _replays(gpu), _aer(gpu, nodes)))
 
@@ -419,15 +420,15 @@ def _slow_bridge(gpu: Gpu, nodes: Nodes) -> Fault | None:
     )
 
 
-def _few_replays_on_all(model: list[Gpu]) -> bool:
-    """Return whether the SXM modules of a model all have similar counts, far below a day's allowance."""
-    counts = [gpu.pcie.replay_counter for gpu in model if gpu.pcie.replay_counter is not None]
-    return (
-        len(counts) == len(model) > 1
-        and all(map(_is_sxm, model))
-        and max(counts) <= REPLAYS_SIMILAR.value * min(counts)
-        and max(counts) <= REPLAYS_FEW.value * REPLAYS_BAD.value
-    )
+def _few_replays_as_usual(model: list[Gpu]) -> list[Gpu]:
+    """Return the SXM modules of a model whose counts are similar to those of most others, far below a day's
+    allowance.
+    """
+    counts = [count for gpu in model if (count := gpu.pcie.replay_counter) is not None]
+    if len(counts) < 2 or len(counts) < len(model) or not all(map(_is_sxm, model)):
+        return []
+    most = min(REPLAYS_SIMILAR.value * median_low(counts), REPLAYS_FEW.value * REPLAYS_BAD.value)
+    return [gpu for gpu in model if (gpu.pcie.replay_counter or 0) <= most]
 
 
 def _is_sxm(gpu: Gpu) -> bool:

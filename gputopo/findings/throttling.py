@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from gputopo.findings.load import idle
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, present
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, present
 from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, reasons_of, unnamed
 from gputopo.values.machine import Gpu, Machine
 
@@ -104,6 +104,53 @@ THROTTLE_UNKNOWN = Rule(
     remedy="Look the bit up in nvml.h of the driver (nvmlClocksEventReason...), and report it to gputopo.",
     severities=("info",),
 )
+HW_THERMAL_S = Threshold(
+    "time in HW thermal slowdown",
+    600,
+    "s since the driver was loaded",
+    "The hardware acts where the driver's own slowdown was not enough: minutes are no usual operation. Ours",
+)
+POWER_BRAKE_S = Threshold(
+    "time in HW power brake slowdown",
+    600,
+    "s since the driver was loaded",
+    "Power supplies brake for seconds when one fails; minutes are a lack of power. Ours",
+)
+SW_THERMAL_S = Threshold(
+    "time in SW thermal slowdown",
+    3600,
+    "s since the driver was loaded",
+    "Minutes add up in warm rooms over weeks; an hour is a lack of cooling. Ours",
+)
+TIMES = Rule(
+    "throttle.time",
+    title="throttled for long since the driver was loaded",
+    remedy="Heat: check fans, dust, space between cards and air temperature. Power brake: check cables, "
+    "power supplies and the chassis' power budget. See whether the time grows: nvidia-smi -q -d PERFORMANCE.",
+    thresholds=(HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S),
+)
+# By the names of nvidia-smi's counters and of NVML's violation times.
+_LONG = {
+    "hw_thermal_slowdown": ("HW thermal slowdown", HW_THERMAL_S),
+    "hw_power_brake_slowdown": ("HW power brake slowdown", POWER_BRAKE_S),
+    "sw_thermal_slowdown": ("SW thermal slowdown", SW_THERMAL_S),
+    "thermal": ("thermal slowdown", SW_THERMAL_S),
+}
+FAN_STOPPED_C = Threshold(
+    "temperature with a stopped fan", 70, "°C", "Fans that stop while idle start at 50 to 60 °C. Ours"
+)
+FAN_COOL_C = Threshold(
+    "temperature at which fans of peers run that could stop",
+    40,
+    "°C",
+    "Fans that can stop do so below 40 to 50 °C: where those of all peers run, they never stop. Ours",
+)
+FAN_STOPPED = Rule(
+    "thermal.fan_stopped",
+    title="fan stopped",
+    remedy="Check whether the fan turns and is plugged in, or replace it, before the GPU is loaded.",
+    thresholds=(FAN_STOPPED_C, FAN_COOL_C),
+)
 _THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 _HARDWARE_CAUSES = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 
@@ -201,6 +248,38 @@ def power_limits(machine: Machine) -> Iterator[Fault]:
             yield LIMIT_OVERRULED.fault(gpu, says, evidence)
 
 
+@check(TIMES)
+def times(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that were throttled for long by heat or a power brake, and are not at present."""
+    for gpu in present(machine):
+        now = set(reasons_of(gpu.throttle))
+        if now & {*_THERMAL, "hw_power_brake_slowdown"}:
+            continue
+        spent = {name: (gpu.violation_ns or {}).get(name, 0) / 1e9 for name in _LONG}
+        long = {name: seconds for name, seconds in spent.items() if seconds >= _LONG[name][1].value}
+        if long:
+            words = (f"{_LONG[name][0]} for {_duration(seconds)}" for name, seconds in long.items())
+            says = f"{', '.join(words)} since the driver was loaded"
+            yield TIMES.fault(gpu, says, {f"{name}_s": round(seconds) for name, seconds in long.items()})
+
+
+@check(FAN_STOPPED)
+def fans(machine: Machine) -> Iterator[Fault]:
+    """Find fans that stand still on a warm GPU, or on a cool one where those of all peers run."""
+    for group in by_model(machine):
+        running = [one for one in group if one.fan_percent]
+        for gpu in group:
+            heat = gpu.temperature_c.gpu
+            if gpu.fan_percent != 0 or heat is None:
+                continue
+            others = len(running) == len(group) - 1 > 1 and all(
+                (one.temperature_c.gpu or FAN_COOL_C.value) < FAN_COOL_C.value for one in running
+            )
+            if heat >= FAN_STOPPED_C.value or others:
+                evidence = {"fan_percent": 0, "temperature_c": heat}
+                yield FAN_STOPPED.fault(gpu, f"fan at 0 % at {heat} °C", evidence)
+
+
 @check(NEAR_SLOWDOWN, MEMORY_HOT)
 def temperatures(machine: Machine) -> Iterator[Fault]:
     """Compare with the GPU's own thresholds. One in thermal slowdown has a finding already."""
@@ -221,6 +300,10 @@ def degrees_left(gpu: Gpu) -> int | None:
             return None
         return now.margin - min(now.margin_slowdown or 0, 0)
     return None if now.gpu is None or not _is_threshold(now.slowdown) else (now.slowdown or 0) - now.gpu
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def _power_cap(gpu: Gpu, rule: Rule) -> Fault | None:

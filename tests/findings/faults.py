@@ -118,6 +118,42 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "link slow under load": (gpu(1, pcie={"gen_now": 1}), {"pcie.generation_degraded"}),
     "replays": (gpu(1, pcie={"replay_counter": 50_000}), {"pcie.replays"}),
     "PCIe errors": (gpu(1, pcie={"aer": {"nonfatal": 3}}), {"pcie.errors"}),
+    "throttled by heat before": (
+        gpu(1, violation_ns={"hw_thermal_slowdown": 1200 * 10**9, "sw_power_cap": 10**15}),
+        {"throttle.time"},
+    ),
+    "stopped fan": (gpu(1, fan_percent=0, temperature_c={"gpu": 75}), {"thermal.fan_stopped"}),
+    "stopped fan beside cool peers": (
+        all_of(
+            every_gpu(**IDLE, fan_percent=30), every_gpu(temperature_c={"gpu": 30}), gpu(1, fan_percent=0)
+        ),
+        {"thermal.fan_stopped"},
+    ),
+    "hotter than its peers": (
+        all_of(every_gpu(**IDLE), every_gpu(temperature_c={"gpu": 30}), gpu(1, temperature_c={"gpu": 55})),
+        {"thermal.hotter_than_peers"},
+    ),
+    "power while idle": (all_of(every_gpu(**IDLE), gpu(1, power_w={"draw": 180.0})), {"power.idle_draw"}),
+    "power while idle beside peers": (
+        all_of(every_gpu(**IDLE), gpu(1, power_w={"draw": 90.0})),
+        {"power.idle_draw"},
+    ),
+    "memory clock of an idle GPU": (
+        all_of(every_gpu(**(IDLE | {"pstate": "P0"})), gpu(1, clocks_mhz={"memory": {"now": 210}})),
+        {"clocks.memory_slower_than_peers"},
+    ),
+    "idle link": (
+        all_of(every_gpu(**(IDLE | {"pstate": "P0", "pcie": {"gen_now": 3}})), gpu(1, pcie={"gen_now": 1})),
+        {"pcie.link_slower_than_peers"},
+    ),
+    "corrected errors": (gpu(1, ecc={"corrected_aggregate": 5000}), {"memory.more_errors_than_peers"}),
+    "error for a value": (
+        all_of(
+            gpu(1, power_w={"draw": None}),
+            doubted(missing={"gpus[1].power_w.draw": "Unknown Error"}),
+        ),
+        {"gpu.field_error"},
+    ),
     "power limit": (
         gpu(1, power_w={"limit": 200.0, "enforced_limit": 200.0, "draw": 199.0}, throttle={"mask": 4}),
         {"power.limit_below_default"},
