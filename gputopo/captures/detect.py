@@ -8,14 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from gputopo.captures import budget, intake, merge, recording
 from gputopo.captures.bandwidth import single_device
 from gputopo.captures.pci import sysfs
 from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Machine, Unread
 
 _STDIN = "standard input"
+_MAX_SHOWN = 200  # letters of a line that was not understood
+_BUG_REPORT_HINT = "run nvidia-bug-report.sh as root and give its whole log, or use nvidia-smi -q > FILE"
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
@@ -34,8 +38,9 @@ class Format(Protocol):
 
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import kernel_log, markdown_table, nvlink_status, tensorflow_log
+    from gputopo.captures import markdown_table, nvlink_status, tensorflow_log
     from gputopo.captures.bandwidth import nvbandwidth_json, programs
+    from gputopo.captures.linux import host, kernel_log, proc_nvidia
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
     from gputopo.captures.smi import overview as smi_table
@@ -60,6 +65,8 @@ def formats() -> tuple[Format, ...]:
         tensorflow_log,
         markdown_table,
         smi_csv,
+        host,
+        proc_nvidia,
         kernel_log,
     )
 
@@ -84,7 +91,7 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     machine = merge.merge(single_device.renumbered(sources, machines))
     if machine.gpus or not machine.kernel_events:
         return machine
-    from gputopo.captures import kernel_log  # only a log without another capture needs it
+    from gputopo.captures.linux import kernel_log  # only a log without another capture needs it
 
     return kernel_log.with_gpus(machine)
 
@@ -96,21 +103,54 @@ def read_text(text: str, *, origin: str) -> Machine:
     """
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
+    from gputopo.captures.linux import bug_report
+
+    if bug_report.recognise(text):
+        return merge.merge(_of_bug_report(text, origin))
+    return merge.merge(_captures(text, origin))
+
+
+def _of_bug_report(text: str, origin: str) -> list[Machine]:
+    """Read the parts of a bug report that show the machine. Raises InputError if none does."""
+    from gputopo.captures.linux import bug_report
+
+    machines: list[Machine] = []
+    refused: list[Unread] = []
+    for part in bug_report.parts(text):
+        if not part.is_read or not part.lines:
+            continue
+        try:
+            found = _captures(part.text, origin)
+        except InputError as error:
+            words = f"{part.title}: {error.what.removeprefix(origin).lstrip(' :')}"
+            refused.append(Unread(source=bug_report.SOURCE, line=part.line + 1, text=words[:_MAX_SHOWN]))
+            continue
+        machines += [
+            replace(one, unread=tuple(replace(u, line=u.line + part.line) for u in one.unread))
+            for one in found
+        ]
+    if not machines:
+        raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _BUG_REPORT_HINT)
+    return [*machines, Machine(source=bug_report.SOURCE, unread=tuple(refused))]
+
+
+def _captures(text: str, origin: str) -> list[Machine]:
+    """Read the captures in a text, each as a machine. Raises InputError if there is none."""
     if text.lstrip().startswith(("{", "[{")):
-        return merge.merge(_machines(text, origin))
-    from gputopo.captures import kernel_log
+        return _machines(text, origin)
+    from gputopo.captures.linux import kernel_log
     from gputopo.captures.smi import csv_table
 
     if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
-        return csv_table.parse(text, origin=origin)
+        return [csv_table.parse(text, origin=origin)]
 
     taken = kernel_log.take(text)  # before cleaning, which takes off the dates
     rest = intake.clean(taken.rest, origin=origin)
     if not taken.lines:
-        return merge.merge(_machines(rest, origin))
+        return _machines(rest, origin)
     if kernel_log.is_log(taken) and not _is_readable(rest):
-        return kernel_log.with_rest(taken)
-    return merge.merge([*_machines(rest, origin), taken.machine])
+        return [kernel_log.with_rest(taken)]
+    return [*_machines(rest, origin), taken.machine]
 
 
 def _is_readable(text: str) -> bool:
@@ -173,6 +213,10 @@ def _first_format(text: str) -> Format | None:
 
 def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
     """Read the content of one file: a tar of a copied /sys, or text in any format. Raises InputError."""
+    if sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
+        from gputopo.captures import packed  # the packers are loaded only where they are needed
+
+        data = packed.unpacked(data, origin=origin, max_bytes=budget.MAX_TEXT_BYTES)
     if read_tree is not None and sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
         with sysfs.unpacked(data, origin=origin) as root:
             return read_tree(root)
@@ -258,4 +302,6 @@ def _decoded(data: bytes, origin: str) -> str:
 
 
 def _all_formats() -> str:
-    return " or ".join([*(kind.READS for kind in formats()), sysfs.READS])
+    from gputopo.captures.linux import bug_report
+
+    return " or ".join([*(kind.READS for kind in formats()), bug_report.READS, sysfs.READS])

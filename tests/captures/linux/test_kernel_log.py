@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect, kernel_log, load
+from gputopo.captures import detect, load
+from gputopo.captures.linux import kernel_log
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.kernel_event import KernelEvent
