@@ -121,6 +121,8 @@ def _of_bug_report(text: str, origin: str) -> list[Machine]:
             continue
         try:
             found = _captures(part.text, origin)
+        except budget.TooMuch:
+            raise
         except InputError as error:
             words = f"{part.title}: {error.what.removeprefix(origin).lstrip(' :')}"
             refused.append(Unread(source=bug_report.SOURCE, line=part.line + 1, text=words[:_MAX_SHOWN]))
@@ -143,8 +145,9 @@ def _captures(text: str, origin: str) -> list[Machine]:
 
     if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
         return [csv_table.parse(text, origin=origin)]
-
     taken = kernel_log.take(text)  # before cleaning, which takes off the dates
+    if kernel_log.is_whole(taken):
+        return [taken.machine]
     rest = intake.clean(taken.rest, origin=origin)
     if not taken.lines:
         return _machines(rest, origin)

@@ -4,6 +4,7 @@ import bz2
 import contextlib
 import gzip
 import lzma
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,11 @@ from gputopo.captures import detect, packed
 from gputopo.values.errors import InputError
 from tests.captures.samples import ALL, HWLOC, TOPO
 
-PACKERS = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+}
 
 
 @pytest.mark.parametrize("kind", PACKERS)

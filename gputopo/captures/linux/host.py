@@ -45,6 +45,8 @@ _VIRTUAL = {
 
 def recognise(text: str) -> bool:
     """Return whether the text has a line that only these tools print."""
+    if not any(word in text for word in ("(s)", "available: ", "node ", "Architecture:")):
+        return False
     return any(_begins(line) for line in text.splitlines())
 
 

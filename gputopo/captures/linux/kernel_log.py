@@ -92,6 +92,7 @@ _NVRM = re.compile(r"(?P<driver>NVRM|nvidia-nv(?:link|switch)\S{0,8}): (?P<text>
 _NVRM_AT = re.compile(
     r"(?:GPU |PCI:)(?:at )?(?:PCI:)?(?P<at>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)", re.I
 )
+_OF_GPU = re.compile(r"NVRM|SXid|Bus Error|AER|DPC|pciehp|power state|nvidia-nv")
 _ERROR = re.compile(
     r"fail|error|unable|cannot|can't|could not|time(?:d )?out|mismatch|assert|\blost\b|invalid|halted"
     r"|exception|not called|does not|refus|conflict",
@@ -151,6 +152,16 @@ def take(text: str) -> Taken:
         lines += 1
         log.add(number, message)
     return Taken(log.machine(), "\n".join(rest) if lines else text, lines)
+
+
+def is_whole(taken: Taken) -> bool:
+    """Return whether nothing stands beside the log but lines of daemons that name no GPU."""
+    others = (line for line in taken.rest.split("\n") if line.strip())
+    return (
+        is_log(taken)
+        and "GPU" not in taken.rest
+        and all(_OF_SYSLOG.match(line[:_LONGEST]) for line in others)
+    )
 
 
 def with_rest(taken: Taken) -> Machine:
@@ -237,6 +248,8 @@ class _Log:
 
     def add(self, number: int, message: _Message) -> None:
         text = message.text
+        if _OF_GPU.search(text) is None:
+            return
         if found := _XID.search(text):
             self._add("xid", message, found["text"], code=int(found["code"]), at=found["at"], driver="NVRM")
         elif found := _SXID.search(text):

@@ -41,6 +41,8 @@ _FACTS = {
 
 def recognise(text: str) -> bool:
     """Return whether the text has a version of the module, or a GPU with its address."""
+    if "NVRM version:" not in text and "Bus Location:" not in text:
+        return False
     lines = (line[:_LONGEST].strip() for line in text.splitlines())
     return any(_VERSION.fullmatch(line) or line.startswith("Bus Location:") for line in lines)
 

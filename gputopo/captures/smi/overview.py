@@ -66,16 +66,20 @@ _SYSTEM = {"WDDM": "Windows", "TCC": "Windows", "MCDM": "Windows", "WDM": "Windo
 
 def recognise(text: str) -> bool:
     """Return whether the text has such a table, with a line of a GPU or where there is none."""
-    return _HEAD.search(text) is not None and (
-        any(_cells(line, _GPU) for line in text.splitlines()) or "No running" in text
+    return (
+        "NVIDIA-SMI" in text
+        and _HEAD.search(text) is not None
+        and (any(_cells(line, _GPU) for line in text.splitlines()) or "No running" in text)
     )
 
 
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line is the first of a table, or the time above it."""
+    if not any("NVIDIA-SMI" in line for line in lines):
+        return False
     head = next((place for place, line in enumerate(lines) if _HEAD.match(line.strip())), None)
-    above = [line.strip() for line in lines[:head]] if head is not None else [""]
-    return all(_RULE.fullmatch(line) or _TIME.fullmatch(line) for line in above)
+    above = [line.strip() for line in lines[:head]]
+    return head is not None and all(_RULE.fullmatch(line) or _TIME.fullmatch(line) for line in above)
 
 
 def parse(text: str, *, origin: str) -> Machine:
