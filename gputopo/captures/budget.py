@@ -26,22 +26,22 @@ MAX_WAIT_S = 4.0  # for the first byte of a named pipe: nobody may ever write in
 MAX_INTEGER = 2**63 - 1  # of what any tool counts: larger ones are no readings
 
 
-class TooMuch(InputError):
+class TooMuchError(InputError):
     """A file that is beyond a limit, whatever it holds."""
 
 
 def require_text_size(text: str, origin: str) -> None:
     """Raise InputError for a text that is longer than any capture."""
     if len(text) > MAX_TEXT_BYTES:
-        raise TooMuch(f"{origin} is text of more than {MAX_TEXT_BYTES >> 20} MiB", _PART)
+        raise TooMuchError(f"{origin} is text of more than {MAX_TEXT_BYTES >> 20} MiB", _PART)
     if text.count("\n") > MAX_LINES:
-        raise TooMuch(f"{origin} has more than {MAX_LINES:,} lines", _PART)
+        raise TooMuchError(f"{origin} has more than {MAX_LINES:,} lines", _PART)
 
 
 def require_gpus(gpus: Sized, origin: str) -> None:
     """Raise InputError for more GPUs than any machine has; a reader asks before it works on each of them."""
     if len(gpus) > MAX_GPUS:
-        raise TooMuch(f"{origin} lists more than {MAX_GPUS} GPUs", "pass the capture of one machine")
+        raise TooMuchError(f"{origin} lists more than {MAX_GPUS} GPUs", "pass the capture of one machine")
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def limited_time(origin: str, seconds: float = MAX_READING_S) -> Iterator[None]:
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise TooMuch(f"{origin} takes more than {seconds:g} s of CPU time to read", _PART)
+        raise TooMuchError(f"{origin} takes more than {seconds:g} s of CPU time to read", _PART)
 
     former = signal.signal(signal.SIGPROF, end)
     signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -121,7 +121,7 @@ def _of_bug_report(text: str, origin: str) -> list[Machine]:
             continue
         try:
             found = _captures(part.text, origin)
-        except budget.TooMuch:
+        except budget.TooMuchError:
             raise
         except InputError as error:
             words = f"{part.title}: {error.what.removeprefix(origin).lstrip(' :')}"

@@ -250,7 +250,7 @@ def test_a_line_anywhere_is_listed(data: st.DataObject, era: str) -> None:
 @given(
     st.fixed_dictionaries(
         {
-            "name": st.from_regex(r"(NVIDIA )?[A-Z][A-Za-z]{2,6} [A-Z]?[0-9]{2,4}( Ti)?", fullmatch=True),
+            "name": st.from_regex(r"[A-Z][A-Za-z]{2,6} [A-Z]?[0-9]{2,4}( Ti)?", fullmatch=True),
             "mode": st.sampled_from(["On", "Off"]),
             "temperature": st.integers(0, 120).map(lambda n: f"{n}C"),
             "draw": st.integers(0, 1200).map(lambda n: f"{n}W"),
