@@ -221,14 +221,14 @@ def _run(work: Callable[[Desk], None], desk: Desk, pipes: Iterable[int], parent:
 def _set_apart(pipes: Iterable[int], parent: int) -> None:
     """Let the child end with its parent, print nothing, hold no file of others and dump no core.
 
-    A Ctrl-C is for the parent, which kills the child.
+    Signals to the process group (Ctrl-C) are for the parent, with whose end the child is killed.
     """
     import ctypes
     import resource
 
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
     with contextlib.suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

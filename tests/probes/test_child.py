@@ -178,6 +178,16 @@ def test_the_child_holds_no_file_of_its_parent(begin: Begin) -> None:
     assert files == b'["/dev/null","/dev/null","/dev/null","pipe","pipe"]'
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_the_group_are_for_the_parent(begin: Begin, signum: signal.Signals) -> None:
+    def work(desk: Desk) -> None:
+        os.kill(os.getpid(), signum)
+        desk.put(1)
+        desk.done()
+
+    assert begin(work).answer().parts == [b"1"]
+
+
 def gone(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:
