@@ -105,12 +105,13 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
 def _gpus(chosen: tuple[int, ...] | None, machine: "Machine") -> tuple[int, ...] | None:
     """Return the GPUs to use: the chosen ones, else all that respond and that this process may see."""
     from gputopo.findings import driver_broken
-    from gputopo.launch.spec.env import narrowed
+    from gputopo.planner.visible import hidden_gpus
 
     broken = driver_broken(machine)
     if broken is not None:
         raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
-    there = tuple(gpu.index for gpu in narrowed(os.environ, machine).gpus if not gpu.lost)
+    hidden = hidden_gpus(os.environ, machine)
+    there = tuple(gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in hidden)
     if chosen is None:
         return there or None
     missing = [index for index in chosen if index not in there]

@@ -1,5 +1,6 @@
 """`gputopo plan`: which GPUs a job should take, and where its variables should live."""
 
+import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.plan_options import PlanOptions, parse_model
@@ -9,6 +10,8 @@ from gputopo.values.errors import HardwareError
 from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gputopo.values.machine import Machine
     from gputopo.values.plan import Plan
 
@@ -37,7 +40,12 @@ def plan(
     machine = planned_machine(sources, pairs=not planner.is_of_one_gpu(request))
     require_gpus(machine)
 
-    _print(planner.plan(machine, request), shape)
+    hidden: dict[int, str] = {}
+    if not sources:
+        hidden = planner.hidden_gpus(os.environ, machine)
+        _require_visible(hidden, machine)
+        planner.require_visible(request, os.environ, machine)
+    _print(planner.plan(machine, request, unavailable=hidden), shape)
 
 
 def require_gpus(machine: "Machine") -> None:
@@ -51,6 +59,13 @@ def require_gpus(machine: "Machine") -> None:
         raise HardwareError(
             "there is no GPU to plan for",
             "plan for another machine with --from FILE; gputopo run trains on CPU devices",
+        )
+
+
+def _require_visible(hidden: "Mapping[int, str]", machine: "Machine") -> None:
+    if len(hidden) == len(machine.gpus):
+        raise HardwareError(
+            "CUDA_VISIBLE_DEVICES hides all GPUs", "unset it, or plan for another machine with --from FILE"
         )
 
 

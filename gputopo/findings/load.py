@@ -134,14 +134,15 @@ def _shown(gpu: Gpu) -> list[str]:
     loaded = percent is not None and percent >= (
         100 * DISPLAY_SHARE.value if displays else USED_PERCENT.value
     )
+    holds = memory.used is not None and memory.used >= CONTEXT_MIB.value
     if loaded and not powered and gpu.persistence_mode is False:
-        loaded = memory.used is None or memory.used >= CONTEXT_MIB.value
+        loaded = memory.used is None or holds
     filled = memory.used is not None and memory.used >= _unexplained_mib(gpu, displays=displays)
     if not (loaded or filled or powered):
         return []
     return [
         *([f"{percent}% load"] if percent is not None else ()),
-        *([f"{memory.used} of {memory.total} MiB used"] if memory.used is not None and memory.total else ()),
+        *([f"{memory.used} of {memory.total} MiB used"] if holds and memory.total else ()),
         *([f"{draw:.0f} of {limit:.0f} W"] if powered and not (loaded or filled) else ()),
     ]
 

@@ -9,7 +9,7 @@ here: speeds are None.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import comb
 
 import msgspec
@@ -49,20 +49,22 @@ __all__ = ["Request", "plan", "plan_environment"]
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{1,64}", re.IGNORECASE)
 
 
-def plan(machine: Machine, request: Request, *, keep: int = 10) -> Plan:
+def plan(machine: Machine, request: Request, *, unavailable: Mapping[int, str] = {}, keep: int = 10) -> Plan:
     """Choose GPUs and a place for the variables; `keep` bounds the candidates that are listed.
+
+    `unavailable`: GPUs that this process may not take, with reasons.
 
     The same machine and request give the same plan. With `ps` gpu:N the set contains GPU N. Raises
     UsageError for options that contradict one another or the machine, NoPlanError where too few GPUs can be
     used; both name what would do.
     """
     check(request, machine)
-    choice = _Choice(machine, request, max(keep, 1))
+    choice = _Choice(machine, request, unavailable, max(keep, 1))
     candidates = tuple(choice.candidate(found, rank) for rank, found in enumerate(choice.found))
     return Plan(
         choice=candidates[0],
         candidates=candidates,
-        warnings=choice.warnings,
+        warnings=(*choice.unavailable_reasons, *choice.warnings),
         refused=(*choice.left_out, *choice.unmet),
         environment=plan_environment(machine, candidates[0].gpus),
         model=request.model,
@@ -97,10 +99,10 @@ class _Choice:
     """One search: the GPUs to choose from, the sets that were found, and the preference that could not be "
     "met."""
 
-    def __init__(self, machine: Machine, request: Request, keep: int) -> None:
-        self.machine, self.request = machine, request
+    def __init__(self, machine: Machine, request: Request, unavailable: Mapping[int, str], keep: int) -> None:
+        self.machine, self.request, self.unavailable = machine, request, unavailable
         self.links: Links = believed_links(machine)
-        self.pool, self.left_out = usable(machine, request)
+        self.pool, self.left_out = usable(machine, request, unavailable)
         self.speeds = pair_speeds(machine.bandwidth)
         self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)
@@ -125,6 +127,11 @@ class _Choice:
                 else pix_unmet(largest, len(best), self.required, troubled=troubled)
             )
             self.unmet = (Refusal(reason=why),)
+
+    @property
+    def unavailable_reasons(self) -> tuple[str, ...]:
+        """The GPUs that were left out because this process may not take them."""
+        return tuple(out.reason for out in self.left_out if set(out.gpus or ()) & self.unavailable.keys())
 
     def in_one_island(self, gpus: Sequence[int]) -> bool:
         """Whether every pair is PIX or nearer."""
@@ -266,7 +273,9 @@ class _Choice:
 
     def _reasons(self, found: FoundSet) -> list[str]:
         if self.exact:
-            everyone, _ = usable(self.machine, msgspec.structs.replace(self.request, gpus=None))
+            everyone, _ = usable(
+                self.machine, msgspec.structs.replace(self.request, gpus=None), self.unavailable
+            )
             reasons = self._distance_reasons(found.gpus, everyone)
             reasons.append(self._named_reason(self._closer_than(found.gpus, everyone)))
         else:
@@ -335,6 +344,8 @@ class _Choice:
             short = self.measured.slowest_words(found.gpus)
         else:
             short = farthest_words(self.links, found.gpus)
+        if troubled := sorted(self.troubles.keys() & set(found.gpus)):
+            short += f"; {gpus_in_words(troubled)} in use or in error"
         if found.alike == 1:
             return [short]
         return [f"{short}; represents {found.alike} equivalent sets"]

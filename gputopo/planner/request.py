@@ -83,10 +83,13 @@ def check(request: Request, machine: Machine) -> None:
         _check_holder(holder, request, indices)
 
 
-def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[Refusal, ...]]:
+def usable(
+    machine: Machine, request: Request, unavailable: Mapping[int, str]
+) -> tuple[tuple[int, ...], tuple[Refusal, ...]]:
     """Return the GPUs to choose from (in `gpus` order if set) and those left out, with reasons.
 
-    The request was checked. Raises NoPlanError where a GPU of an exact set cannot be used.
+    The request was checked. `unavailable`: GPUs that this process may not take, with reasons. Raises
+    NoPlanError where a GPU of an exact set cannot be used.
     """
     bound = gpus_of_other_drivers([machine])
     whys = {
@@ -95,6 +98,7 @@ def usable(machine: Machine, request: Request) -> tuple[tuple[int, ...], tuple[R
         for each in zip(*(sample.gpus for sample in at_samples(machine)), strict=True)
     }
     whys |= _listed_twice(machine)
+    whys |= unavailable
     whys |= dict.fromkeys(request.exclude, "excluded by --exclude")
     left_out = {index for index, why in whys.items() if why}
     pool = request.gpus if request.gpus is not None else tuple(sorted(whys))

@@ -44,7 +44,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.plan/1"):
     """The chosen candidate, the others (best first, the choice included), what was refused, what to set.
 
-    `warnings`: those of the reasons that are about GPUs in use or in error.
+    `warnings`: those of the reasons that are about GPUs in use, in error, hidden or claimed by another run.
     `environment` is what a launcher must set before TensorFlow loads. `source` is the machine's source:
     a plan of a machine that is not this one is a rehearsal.
     """

@@ -5,10 +5,7 @@ Nothing here reads or changes `os.environ`: the parent's environment comes in as
 
 from collections.abc import Mapping
 
-import msgspec
-
 from gputopo.launch.spec.run_spec import RunSpec, Runtime
-from gputopo.values.machine import Gpu, Machine
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 ALLOW_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -33,9 +30,9 @@ def worker_env(
 
     On the GPU backend the plan's variables stand (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES); on the CPU
     backend no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the
-    parent is respected where the plan is made (`narrowed`): in the child the variable counts from all GPUs
-    of the machine again, so only the plan's value is right here. TensorFlow's settings that the user has in
-    the environment stand, unless the spec asks for others than its defaults.
+    parent is respected where the plan is made (`gputopo.planner.visible`): in the child the variable counts
+    from all GPUs of the machine again, so only the plan's value is right here. TensorFlow's settings that the
+    user has in the environment stand, unless the spec asks for others than its defaults.
     """
     if spec.backend == "cpu":
         return {**_CPU_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **NO_GPU}
@@ -71,54 +68,9 @@ def changes(parent: Mapping[str, str], child: Mapping[str, str]) -> dict[str, st
     return {name: value for name, value in sorted(child.items()) if parent.get(name) != value}
 
 
-def visible_gpus(parent: Mapping[str, str], machine: Machine) -> tuple[int, ...] | None:
-    """Return the machine's GPUs that the parent may use, or None for all.
-
-    NVML shows every GPU, also those that Slurm or the user hides with CUDA_VISIBLE_DEVICES, so a plan
-    must leave these out. CUDA's rules: numbers count in PCI order with CUDA_DEVICE_ORDER=PCI_BUS_ID, else in
-    that of CUDA; a UUID may be cut short, and the list ends at the first entry that names no GPU or two.
-    A list of MIG instances, or of UUIDs on a machine whose UUIDs are not known, cannot be matched: None.
-    """
-    value = parent.get("CUDA_VISIBLE_DEVICES")
-    if value is None:
-        return None
-    entries = [entry.strip() for entry in value.split(",")]
-    if any(entry.startswith("MIG-") for entry in entries):
-        return None
-    if any(entry.startswith("GPU-") for entry in entries) and any(gpu.uuid is None for gpu in machine.gpus):
-        return None
-    pci_order = parent.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    seen: list[int] = []
-    for entry in entries:
-        named = [gpu.index for gpu in machine.gpus if _names(entry, gpu, pci_order=pci_order)]
-        if len(named) != 1 or named[0] in seen:
-            break
-        seen.append(named[0])
-    return tuple(seen)
-
-
-def narrowed(parent: Mapping[str, str], machine: Machine) -> Machine:
-    """Return the machine with only the GPUs that the parent may use, and the links between these."""
-    seen = visible_gpus(parent, machine)
-    if seen is None:
-        return machine
-    return msgspec.structs.replace(
-        machine,
-        gpus=tuple(gpu for gpu in machine.gpus if gpu.index in seen),
-        links=tuple(link for link in machine.links if link.a in seen and link.b in seen),
-    )
-
-
 def _same_threads(one: Runtime, other: Runtime) -> bool:
     return (one.gpu_thread_mode, one.per_gpu_threads) == (other.gpu_thread_mode, other.per_gpu_threads)
 
 
 def _has_threads(environment: Mapping[str, str]) -> bool:
     return GPU_THREAD_MODE in environment or GPU_THREAD_COUNT in environment
-
-
-def _names(entry: str, gpu: Gpu, *, pci_order: bool) -> bool:
-    if entry.startswith("GPU-"):
-        return gpu.uuid is not None and gpu.uuid.startswith(entry)
-    number = gpu.index if pci_order or gpu.cuda_index is None else gpu.cuda_index
-    return entry.isdecimal() and int(entry) == number

@@ -16,10 +16,10 @@ import msgspec
 
 from gputopo import planner
 from gputopo.findings import driver_broken
-from gputopo.launch.spec.env import narrowed
 from gputopo.launch.spec.run_spec import Backend
 from gputopo.planner import Request
-from gputopo.planner.request import SPREAD, ps_gpu
+from gputopo.planner.request import SPREAD
+from gputopo.planner.visible import hidden_gpus, require_visible
 from gputopo.values.all_reduce import parse
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
@@ -81,12 +81,12 @@ def target_of(
         raise HardwareError(
             broken.says, f"{broken.remedy or 'gputopo inspect shows more'} --cpu uses CPU devices."
         )
-    seen = narrowed(environ, machine)
-    if not seen.gpus:
+    hidden = hidden_gpus(environ, machine)
+    if len(hidden) == len(machine.gpus):
         why = _NONE_VISIBLE if machine.gpus else _NONE_THERE
         return _without_gpus(request, why, require_gpu=require_gpu)
-    _refuse_hidden(request, machine, seen, environ)
-    return Target("gpu", planner.plan(seen, request), seen)
+    require_visible(request, environ, machine)
+    return Target("gpu", planner.plan(machine, request, unavailable=hidden), machine)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:
@@ -116,19 +116,6 @@ def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
         all_reduce=request.all_reduce,
     )
     return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices)
-
-
-def _refuse_hidden(request: Request, machine: Machine, seen: Machine, environ: Mapping[str, str]) -> None:
-    there = {gpu.index for gpu in machine.gpus}
-    visible = sorted(gpu.index for gpu in seen.gpus)
-    named = ps_gpu(request)
-    holder = set() if named is None else {named}
-    hidden = sorted((set(request.gpus or ()) | holder) & there - set(visible))
-    if hidden:
-        raise UsageError(
-            f"GPU {hidden[0]} is not visible here: CUDA_VISIBLE_DEVICES={environ['CUDA_VISIBLE_DEVICES']}",
-            f"use {', '.join(map(str, visible))}, or unset CUDA_VISIBLE_DEVICES",
-        )
 
 
 def cpu_plan(

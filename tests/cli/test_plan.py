@@ -89,3 +89,22 @@ def test_a_plan_fits_80_columns(name: str, call: Call, monkeypatch: pytest.Monke
     monkeypatch.delenv("COLUMNS", raising=False)
     lines = call("plan", "--from", name, "--model", "alexnet").out.splitlines()
     assert max(map(len, lines)) <= 80
+
+
+def test_cuda_visible_devices_is_obeyed_here_and_ignored_for_a_capture(
+    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_scenario("four")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,9,0")
+    done = call("plan", "--model", "alexnet", "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["choice"]["gpus"]) == (0, [2, 3])
+    assert found["warnings"] == ["GPUs 0 and 1 left out: hidden by CUDA_VISIBLE_DEVICES"]
+    assert "hidden by CUDA_VISIBLE_DEVICES" in call("plan", "--model", "alexnet", "--format", "env").err
+    assert call("plan", "--model", "alexnet", "--gpus", "0").code == 2
+    captured = call("plan", "--model", "alexnet", "--from", "7gforce", "--json")
+    assert json.loads(captured.out)["choice"]["gpus"] == [0, 1, 2, 3, 4, 5, 6]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    nothing = call("plan", "--model", "alexnet")
+    assert nothing.code == 3
+    assert "CUDA_VISIBLE_DEVICES hides all GPUs" in nothing.err

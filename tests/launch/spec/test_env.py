@@ -2,12 +2,10 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gputopo.launch.spec.env import changes, gpu_threads, narrowed, program_env, visible_gpus, worker_env
+from gputopo.launch.spec.env import changes, gpu_threads, program_env, worker_env
 from gputopo.launch.spec.run_spec import Runtime
-from tests.launch.specs import cpu_spec, machine
+from tests.launch.specs import cpu_spec
 
 PLAN = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-00-aa,GPU-11-aa"}
 
@@ -88,57 +86,3 @@ def test_a_program_gets_the_plan_or_no_gpu() -> None:
 
 def test_changes_are_what_is_new_or_other() -> None:
     assert changes({"A": "1", "B": "2"}, {"A": "1", "B": "3", "C": "4"}) == {"B": "3", "C": "4"}
-
-
-@pytest.mark.parametrize(
-    ("value", "seen"),
-    [
-        ("0,2", (0, 2)),
-        (" 3 , 1 ", (3, 1)),
-        ("", ()),
-        ("-1", ()),
-        ("NoDevFiles", ()),
-        ("1,-1,2", (1,)),  # CUDA ends at the first entry that is none
-        ("1,9,2", (1,)),
-        ("1,1,2", (1,)),
-        ("GPU-22-aa,GPU-0", (2, 0)),  # a UUID may be cut short
-        ("GPU-", ()),  # of several it names none
-        ("MIG-aa", None),
-    ],
-)
-def test_visible_gpus_follow_the_rules_of_cuda(value: str, seen: tuple[int, ...] | None) -> None:
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": value}, machine()) == seen
-
-
-def test_without_the_variable_nothing_is_narrowed() -> None:
-    assert visible_gpus({}, machine()) is None
-    assert narrowed({}, machine()) is not None
-    assert narrowed({}, machine()).gpus == machine().gpus
-
-
-def test_uuids_cannot_be_matched_where_the_machine_does_not_know_its_own() -> None:
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-11-aa"}, machine(uuids=False)) is None
-
-
-def test_numbers_count_in_cudas_order_unless_the_pci_order_is_asked_for() -> None:
-    import msgspec
-
-    plain = machine()
-    backwards = msgspec.structs.replace(
-        plain, gpus=tuple(msgspec.structs.replace(gpu, cuda_index=3 - gpu.index) for gpu in plain.gpus)
-    )
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, backwards) == (3,)
-    by_bus = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert visible_gpus(by_bus, backwards) == (0,)
-
-
-def test_a_narrowed_machine_keeps_the_links_between_what_is_left() -> None:
-    left = narrowed({"CUDA_VISIBLE_DEVICES": "1,2"}, machine())
-    assert [gpu.index for gpu in left.gpus] == [1, 2]
-    assert [(link.a, link.b) for link in left.links] == [(1, 2)]
-
-
-@given(st.text(alphabet="0123456789,- GPUMIxa", max_size=30))
-def test_any_text_gives_gpus_that_are_there_each_once(value: str) -> None:
-    seen = visible_gpus({"CUDA_VISIBLE_DEVICES": value}, machine())
-    assert seen is None or (set(seen) <= {0, 1, 2, 3} and len(set(seen)) == len(seen))

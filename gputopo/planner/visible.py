@@ -1,0 +1,85 @@
+"""The GPUs that CUDA_VISIBLE_DEVICES leaves to this process and its children. Pure.
+
+NVML lists every GPU, also those that Slurm or the user hides, so a plan for this machine must leave them out.
+"""
+
+import re
+from collections.abc import Mapping
+
+from gputopo.planner.request import Request, ps_gpu
+from gputopo.values.errors import UsageError
+from gputopo.values.machine import Gpu, Machine
+
+NAME = "CUDA_VISIBLE_DEVICES"
+_INDEX = re.compile(r"\s*([+-]?[0-9]{1,9})", re.ASCII)
+
+
+def visible_gpus(environ: Mapping[str, str], machine: Machine) -> tuple[int, ...] | None:
+    """Return the GPUs that a program started here sees, in its order, or None for all.
+
+    CUDA's rules ("CUDA Environment Variables" in its programming guide; torch/cuda/__init__.py,
+    `_parse_visible_devices`): the first entry decides whether the list is of numbers, UUIDs or MIG instances.
+    It ends at the first entry that names no GPU or several; one that is named twice hides all. Numbers count
+    in PCI order with CUDA_DEVICE_ORDER=PCI_BUS_ID, else in that of CUDA, and what follows the digits is
+    ignored. A UUID may be cut short. A program gets the first MIG instance of a list alone: visible is the
+    GPU that it names, or those in MIG mode. UUIDs on a machine that does not know its own: None.
+    """
+    value = environ.get(NAME)
+    if value is None:
+        return None
+    entries = [entry.strip() for entry in value.split(",")]
+    if entries[0].startswith("MIG-"):
+        return tuple(gpu.index for gpu in machine.gpus if _has_instance(gpu, entries[0]))
+    by_uuid = entries[0].startswith("GPU-")
+    if by_uuid and any(gpu.uuid is None for gpu in machine.gpus):
+        return None
+    pci_order = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    seen: list[int] = []
+    for entry in entries:
+        if by_uuid:
+            named = [gpu.index for gpu in machine.gpus if _has_uuid(gpu, entry)]
+        else:
+            named = [gpu.index for gpu in machine.gpus if _has_number(gpu, entry, pci_order=pci_order)]
+        if len(named) != 1:
+            break
+        if named[0] in seen:
+            return ()
+        seen.append(named[0])
+    return tuple(seen)
+
+
+def hidden_gpus(environ: Mapping[str, str], machine: Machine) -> dict[int, str]:
+    """Return the GPUs that are hidden from a program started here, with the reason."""
+    seen = visible_gpus(environ, machine)
+    if seen is None:
+        return {}
+    return {gpu.index: f"hidden by {NAME}" for gpu in machine.gpus if gpu.index not in seen}
+
+
+def require_visible(request: Request, environ: Mapping[str, str], machine: Machine) -> None:
+    """Raise UsageError if the request names a GPU that is hidden."""
+    hidden = hidden_gpus(environ, machine)
+    holder = ps_gpu(request)
+    named = sorted({*(request.gpus or ()), *(() if holder is None else (holder,))} & hidden.keys())
+    if named:
+        visible = [gpu.index for gpu in machine.gpus if gpu.index not in hidden]
+        use = f"use {', '.join(map(str, visible))}, or " if visible else ""
+        raise UsageError(f"GPU {named[0]} is not visible here: {NAME}={environ[NAME]}", f"{use}unset {NAME}")
+
+
+def _has_uuid(gpu: Gpu, entry: str) -> bool:
+    return entry.startswith("GPU-") and gpu.uuid is not None and gpu.uuid.startswith(entry)
+
+
+def _has_number(gpu: Gpu, entry: str, *, pci_order: bool) -> bool:
+    found = _INDEX.match(entry)
+    number = gpu.index if pci_order or gpu.cuda_index is None else gpu.cuda_index
+    return found is not None and int(found[1]) == number and not found[1].startswith("-")
+
+
+def _has_instance(gpu: Gpu, entry: str) -> bool:
+    """Return whether an instance may be one of this GPU: `MIG-GPU-<uuid>/1/0`, or `MIG-<uuid>` of any."""
+    parent = re.match(r"MIG-(GPU-[^/]+)/", entry)
+    if parent is not None and gpu.uuid is not None:
+        return gpu.uuid == parent[1]
+    return gpu.mig.mode is not False
