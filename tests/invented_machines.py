@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 from hypothesis import strategies as st
 
-from gputopo.values.machine import Link, Machine
+from gputopo.values.machine import Gpu, Link, Machine, Sample
+from gputopo.values.samples import facts_of, of_sample
 
 ADDRESSES = (
     "0000:05:00.0",
@@ -61,10 +62,14 @@ def _value(kind: Any, dice: random.Random) -> Any:
     if origin is tuple:
         return tuple(_value(arguments[0], dice) for _ in range(dice.choice((0, 1, 2, 5))))
     if origin is dict:
-        return {_value(str, dice): _value(arguments[1], dice) for _ in range(dice.choice((0, 1, 3)))}
+        return {_value(arguments[0], dice): _value(arguments[1], dice) for _ in range(dice.choice((0, 1, 3)))}
     if kind is Link:
         a = dice.randrange(4)
         return msgspec.structs.replace(_struct(kind, dice, a=a, b=a + 1 + dice.randrange(3)))
+    if kind is Sample:
+        gpus = [_value(Gpu, dice) for _ in range(dice.choice((0, 1, 2)))]
+        few = (dict([*of_sample(facts_of(gpu)).items()][:8]) | {"index": gpu.index} for gpu in gpus)
+        return _struct(kind, dice, gpus=tuple(few))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _struct(kind, dice)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):

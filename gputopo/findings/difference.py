@@ -1,15 +1,17 @@
-"""What changed between two readings of one machine: two Machines in, a list of changes out.
+"""What changed between two readings of one machine: two Machines in, changes of facts and findings out.
 
 Only facts that both have are compared. What moves from second to second (clocks now, power, heat, load) is no
 change, and of a counter only a rise is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
+from gputopo.findings import SEVERITIES, Finding, find
 from gputopo.findings.load import under_load
+from gputopo.topology.identities import without_identities
 from gputopo.values.fact_path import GROUPS, FactPath, at_gpu, at_link, at_nic, at_pci, single_facts, within
 from gputopo.values.fields import Field, field_at, path_in_words
 from gputopo.values.gpu import same_address
@@ -47,6 +49,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
         return _in_words(self.fact, self.was, self.is_)
 
 
+class FindingChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings that only the new reading has, those that only the old one has, and those of both.
+
+    A finding about several GPUs came if it did so for any of them, or is worse than it was.
+    """
+
+    came: tuple[Finding, ...] = ()
+    went: tuple[Finding, ...] = ()
+    stayed: tuple[Finding, ...] = ()
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.diff/1"):
     """All that changed. `compared`: facts that both have; `one_sided`: facts that only one of them has."""
 
@@ -55,6 +68,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
     changes: tuple[Change, ...] = ()
     compared: int = 0
     one_sided: int = 0
+    findings: FindingChanges = FindingChanges()
 
 
 def difference(old: Machine, new: Machine) -> Difference:
@@ -73,7 +87,45 @@ def difference(old: Machine, new: Machine) -> Difference:
         changes=tuple(comparing.changes),
         compared=comparing.compared,
         one_sided=comparing.one_sided,
+        findings=_finding_changes(old, new, {was.index: now.index for was, now in pairs}),
     )
+
+
+def _finding_changes(old: Machine, new: Machine, gpus: Mapping[int, int]) -> FindingChanges:
+    """Compare the findings of two readings, without identities. `gpus`: the new indices of the old GPUs."""
+    before, after = find(without_identities(old)), find(without_identities(new))
+    was = _worst((finding, gpus.get(gpu, -1 - gpu)) for finding in before for gpu in _gpus(finding))
+    now = _worst((finding, gpu) for finding in after for gpu in _gpus(finding))
+    stayed = [
+        one for one in after if all(_severity(one) <= was.get(_key(one, gpu), -1) for gpu in _gpus(one))
+    ]
+    gone = [one for one in before if any(_key(one, gpus.get(gpu, -1 - gpu)) not in now for gpu in _gpus(one))]
+    return FindingChanges(
+        came=tuple(one for one in after if one not in stayed), went=tuple(gone), stayed=tuple(stayed)
+    )
+
+
+def _gpus(finding: Finding) -> tuple[int, ...]:
+    """Return the GPUs of a finding, each of which may have it without the others; of other subjects 0."""
+    return finding.subject.gpus if finding.subject.kind == "gpus" else (0,)
+
+
+def _key(finding: Finding, gpu: int) -> tuple[str, str, int]:
+    of_gpus = finding.subject.kind == "gpus"
+    return (finding.id, "gpu", gpu) if of_gpus else (finding.id, finding.subject.text, 0)
+
+
+def _severity(finding: Finding) -> int:
+    return SEVERITIES.index(finding.severity)
+
+
+def _worst(findings: Iterable[tuple[Finding, int]]) -> dict[tuple[str, str, int], int]:
+    """Return the worst severity of each rule on each GPU."""
+    found: dict[tuple[str, str, int], int] = {}
+    for finding, gpu in findings:
+        key = _key(finding, gpu)
+        found[key] = max(found.get(key, 0), _severity(finding))
+    return found
 
 
 def paired_gpus(old: Machine, new: Machine) -> list[tuple[Gpu, Gpu]]:

@@ -101,7 +101,7 @@ def _slowdowns(machine: Machine, history: History) -> Iterator[Fault]:
             mine = reasons[gpu.index]
             if name in mine and not _has_named_cause(name, mine):
                 samples, seconds = mine[name]
-                share = seconds / seen.watched_s if seen.watched_s > 0 else samples / seen.samples
+                share = seconds / seen.watched_s if seen.watched_s > 0 else samples / max(seen.samples, 1)
                 yield rule.fault(
                     gpu,
                     f"{throttle_message(name)}, {_percent(share)} of the time",
@@ -172,7 +172,7 @@ def _reasons(seen: GpuHistory) -> dict[str, tuple[int, float]]:
     for mask, count in seen.masks.items():
         for name in decode(mask):
             samples, seconds = found.get(name, (0, 0.0))
-            found[name] = samples + count, seconds + seen.mask_s[mask]
+            found[name] = samples + count, seconds + seen.mask_s.get(mask, 0.0)
     return found
 
 

@@ -1,7 +1,11 @@
 """What changed since an earlier reading, a line each; what several GPUs share is written once."""
 
-from gputopo.findings.difference import Change, Difference
-from gputopo.report.layout import QUIET, Line, line, paragraph, plain
+from collections.abc import Iterator, Sequence
+
+from gputopo.findings import Finding
+from gputopo.findings.difference import Change, Difference, FindingChanges
+from gputopo.report.findings import findings_view
+from gputopo.report.layout import INDENT, QUIET, Line, line, paragraph, plain, printable, section
 from gputopo.report.units import counted
 from gputopo.values.index_ranges import index_ranges
 
@@ -11,11 +15,14 @@ def difference_view(difference: Difference, width: int) -> list[Line]:
     said = changes_in_words(difference.changes)
     lines = [one for words in said for one in _item(plain(words), width)]
     if not said:
-        lines = [line("Nothing changed." if difference.compared else "Nothing could be compared.")]
+        lines = [line(_nothing(difference))]
     sources = f"Compared with {plain(difference.old_source)}: {counted(difference.compared, 'fact')}"
     if difference.one_sided:
         sources += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
-    return [*lines, *paragraph(f"{sources}.", width, QUIET)]
+    lines += paragraph(f"{sources}.", width, QUIET)
+    for title, findings in _findings(difference.findings):
+        lines += [line(), *section(title, findings_view(findings, width - INDENT))[:-1]]
+    return printable(lines)
 
 
 def difference_markdown(difference: Difference) -> str:
@@ -23,8 +30,28 @@ def difference_markdown(difference: Difference) -> str:
     from gputopo.report.markdown import escaped
 
     said = [f"- {escaped(words)}\n" for words in changes_in_words(difference.changes)]
-    nothing = "Nothing changed.\n" if difference.compared else "Nothing could be compared.\n"
-    return f"## What changed since {escaped(difference.old_source)}\n\n" + ("".join(said) or nothing)
+    text = f"## What changed since {escaped(difference.old_source)}\n\n"
+    text += "".join(said) or f"{_nothing(difference)}\n"
+    for title, findings in _findings(difference.findings):
+        text += f"\n### {title}\n\n"
+        text += "".join(
+            f"- **{one.severity}** `{one.subject.text}` `{one.id}`: {escaped(one.says)}\n" for one in findings
+        )
+    return text
+
+
+def _nothing(difference: Difference) -> str:
+    if not difference.compared:
+        return "Nothing could be compared."
+    changed = difference.findings.came or difference.findings.went
+    return "No fact changed that lasts." if changed else "Nothing changed."
+
+
+def _findings(changes: FindingChanges) -> Iterator[tuple[str, Sequence[Finding]]]:
+    """Return the findings that came, went and stayed, as far as there are any, with a title."""
+    for title, findings in (("came", changes.came), ("went", changes.went), ("stayed", changes.stayed)):
+        if findings:
+            yield f"Findings that {title}", findings
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:

@@ -25,7 +25,7 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "driver": Driver,
 }
 
-_LISTED = re.compile(r"([a-z_]+)\[([^\]]*)\](?:\.(.*))?")
+_LISTED = re.compile(r"([a-z_]+)\[([^\]]*)\](?:\.(.*))?", re.DOTALL)
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\]]+)\]")
 _DEVICE = re.compile(r"\b(gpu|nic):(\d+)")
 

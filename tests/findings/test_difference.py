@@ -3,6 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.findings import Finding, find
 from gputopo.findings.difference import Change, Difference, difference
 from gputopo.values import schema
 from gputopo.values.machine import (
@@ -26,6 +27,8 @@ from gputopo.values.machine import (
     Throttle,
     UtilizationPercent,
 )
+from tests.findings import boxes
+from tests.findings.faults import FAULTS
 
 
 def gpu(index: int = 0, **facts: Any) -> Gpu:
@@ -228,3 +231,45 @@ def test_the_json_form_states_was_and_is() -> None:
         {"fact": "gpus[0].numa_node", "was": 0, "is": 1, "says": "GPU 0: NUMA node is 1, was 0"}
     ]
     assert schema.decode(schema.encode(found), Difference, origin="x") == found
+
+
+HOT = boxes.gpu(1, throttle={"mask": 0x40, "reasons": ("hw_thermal_slowdown",)})
+OFF = boxes.every_gpu(persistence_mode=False)
+
+
+def in_short(findings: tuple[Finding, ...]) -> list[tuple[str, str]]:
+    return [(one.id, one.subject.text) for one in findings]
+
+
+def test_findings_come_go_and_stay() -> None:
+    was, now = OFF(boxes.sound()), HOT(OFF(boxes.sound()))
+    forth, back = difference(was, now).findings, difference(now, was).findings
+    assert in_short(forth.came) == [("throttle.hw_thermal_slowdown", "gpu:1")]
+    assert ("configuration.persistence_off", "gpus:0-3") in in_short(forth.stayed)
+    assert forth.went == ()
+    assert (back.came, back.went) == ((), forth.came)
+
+
+def test_a_finding_comes_for_another_gpu_and_when_it_gets_worse() -> None:
+    one = boxes.gpu(1, persistence_mode=False)(boxes.sound())
+    assert in_short(difference(one, OFF(boxes.sound())).findings.came) == [
+        ("configuration.persistence_off", "gpus:0-3")
+    ]
+    near, over = (boxes.gpu(1, temperature_c={"gpu": heat})(boxes.sound()) for heat in (84, 88))
+    assert in_short(difference(near, over).findings.came) == [("thermal.near_slowdown", "gpu:1")]
+    assert ("thermal.near_slowdown", "gpu:1") in in_short(difference(over, near).findings.stayed)
+
+
+def test_findings_of_gpus_that_were_numbered_anew_stay() -> None:
+    was = HOT(boxes.sound(2))
+    first, second = (msgspec.structs.replace(gpu, index=1 - gpu.index) for gpu in reversed(was.gpus))
+    now = msgspec.structs.replace(was, gpus=(first, second), pci=())
+    assert ("throttle.hw_thermal_slowdown", "gpu:0") in in_short(difference(was, now).findings.stayed)
+
+
+def test_a_machine_has_the_same_findings_as_itself() -> None:
+    for change, _ in FAULTS.values():
+        machine = change(boxes.sound())
+        found = difference(machine, machine).findings
+        assert (found.came, found.went) == ((), ())
+        assert found.stayed == find(machine)

@@ -1,6 +1,10 @@
-from gputopo.findings.difference import Change, Difference
+import msgspec
+
+from gputopo.findings import Finding
+from gputopo.findings.difference import Change, Difference, FindingChanges
 from gputopo.report.difference import changes_in_words, difference_markdown, difference_view
 from gputopo.report.layout import text_of
+from gputopo.values.subject import Subject
 
 
 def change(says: str, fact: str = "driver.version") -> Change:
@@ -57,3 +61,17 @@ def test_a_long_change_is_folded() -> None:
 def test_markdown_has_a_list_or_states_that_nothing_changed() -> None:
     assert "\n- driver: a\\_b\n" in difference_markdown(difference(change("driver: a_b")))
     assert "\nNothing changed.\n" in difference_markdown(difference())
+
+
+def test_findings_that_came_went_and_stayed_are_shown() -> None:
+    def finding(id: str) -> Finding:
+        return Finding(id=id, severity="error", subject=Subject.of_gpus([1]), says=f"says of {id}")
+
+    changes = FindingChanges(came=(finding("a.hot"),), went=(finding("b.slow"),))
+    found = msgspec.structs.replace(difference(), findings=changes)
+    text = shown(found)
+    assert text.index("No fact changed that lasts.") < text.index("Findings that came") < text.index("a.hot")
+    assert text.index("Findings that went") < text.index("b.slow")
+    assert "stayed" not in text
+    markdown = difference_markdown(found)
+    assert "### Findings that came\n\n- **error** `gpu:1` `a.hot`: says of a.hot\n" in markdown
