@@ -43,6 +43,7 @@ def formats() -> tuple[Format, ...]:
     from gputopo.captures.linux import host, kernel_log, proc_nvidia
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
+    from gputopo.captures.smi import dmon as smi_dmon
     from gputopo.captures.smi import overview as smi_table
     from gputopo.captures.smi import text as smi_text
     from gputopo.captures.smi import xml as smi_xml
@@ -58,6 +59,7 @@ def formats() -> tuple[Format, ...]:
         topo_matrix,
         smi_text,
         smi_table,
+        smi_dmon,
         topo_p2p,
         nvlink_status,
         lspci,

@@ -50,7 +50,7 @@ _KNOWN = (
     Output(r"CUDA Device Query \(", f"of deviceQuery, {_NO_TOPOLOGY}"),
     Output(r"^\|? ?GPU ID +\| Device Information|^\d+ GPUs? found\.$", f"of dcgmi, {_NOT_READ}"),
     Output(r"^\[\d+\] .{3,60}\| +\d+(?:'|°)C, +\d+ %", f"of gpustat, {_NO_TOPOLOGY}"),
-    Output(r"^# gpu +\w+ +\w+", f"of nvidia-smi dmon or pmon, {_NO_TOPOLOGY}"),
+    Output(r"^# ?(?:(?:Date +)?Time +)?gpu +pid", f"of nvidia-smi pmon, {_NO_TOPOLOGY}"),
     Output(
         r"^\s*<graphs\b",
         "NCCL's choice of rings and trees (NCCL_GRAPH_DUMP_FILE), and not the machine",

@@ -16,8 +16,8 @@ from gputopo.values.errors import InputError
         ("2 GPUs found.\n| GPU ID | Device Information |\n", "of dcgmi", "topo -m"),
         ("[0] GeForce GTX 1070 | 40°C,   0 % |   10 /  8114 MB |\n", "of gpustat", "topo -m"),
         (
-            "# gpu    pwr  gtemp  mtemp\n# Idx      W      C      C\n    0     39     40      -\n",
-            "dmon",
+            "# gpu   pid  type  sm   mem\n# Idx     #   C/G   %     %\n    0  1234     C   9     4\n",
+            "pmon",
             "-q",
         ),
         ('<graphs version="1">\n  <graph id="0" pattern="4"/>\n</graphs>\n', "rings and trees", "TOPO_DUMP"),
