@@ -89,7 +89,6 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     for source in sources:
         with budget.limited_time(_STDIN if source == "-" else source):
             machines.append(_load_one(source, read_tree))
-            budget.require_gpus(machines[-1].gpus, source)
     machine = merge.merge(single_device.renumbered(sources, machines))
     if machine.gpus or not machine.kernel_events:
         return machine
@@ -225,7 +224,9 @@ def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -
     if read_tree is not None and sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
         with sysfs.unpacked(data, origin=origin) as root:
             return read_tree(root)
-    return read_text(_decoded(data, origin), origin=origin)
+    machine = read_text(_decoded(data, origin), origin=origin)
+    budget.require_gpus(machine.gpus, origin)
+    return machine
 
 
 def _load_one(source: str, read_tree: ReadTree | None) -> Machine:

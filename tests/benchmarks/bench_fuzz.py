@@ -1,6 +1,6 @@
 """Damaged captures of every format: tracebacks, slow cases and facts that the text does not hold.
 
-Run `python -m tests.benchmarks.bench_fuzz [--cases 100000] [--seed 1]`. The texts are those
+Run `python -m tests.benchmarks.bench_fuzz [--cases 100000] [--seed 1] [--amplify]`. The texts are those
 that the tests invent, and the public captures beside this checkout where they are there.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputopo.captures import detect, recording
+from gputopo.captures import budget, detect, recording
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
@@ -25,6 +25,25 @@ CAPTURES = Path(__file__).parents[3] / "shared"
 LIMIT_S = 0.1  # the goal of every parse
 LARGEST = 2**20  # bytes: four times the largest capture; damage may make more of one
 _STRANGE = "\0\ufeff\u202e\ud7ff\x1b[0m\u0661\u00b2|<>&\"'\\\t\r -+X"
+AMPLIFIED = 2**17  # bytes that an amplified text has at most
+_REPEATED = (
+    b" ",
+    b"\t",
+    b"\n",
+    b"[",
+    b"{",
+    b"<",
+    b"<a>",
+    b'"',
+    b",",
+    b"|",
+    b"=",
+    b"-",
+    b"GPU0\t",
+    b" X ",
+    b"0",
+    b"a b ",
+)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -35,6 +54,7 @@ class Outcome:
     read: int = 0
     refused: int = 0
     wrong: dict[str, str] = field(default_factory=dict)
+    given_up: int = 0  # at the limit of gputopo.captures.budget
     slow: int = 0  # over LIMIT_S
     slowest_s: float = 0.0
     slowest: str = ""
@@ -116,6 +136,20 @@ def _spliced(text: bytes, random_: random.Random, others: list[bytes]) -> bytes:
     return text[: random_.randrange(len(text) + 1)] + other[random_.randrange(len(other) + 1) :]
 
 
+def _amplified(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
+    """Repeat a character, a line or a slice until the text has up to AMPLIFIED bytes."""
+    start = random_.randrange(len(text) + 1)
+    lines = text.splitlines(keepends=True) or [b"\n"]
+    pieces = (
+        random_.choice(_REPEATED),
+        random_.choice(lines),
+        text[start : start + random_.randrange(1, 300)] or b" ",
+    )
+    piece = random_.choice(pieces)
+    at = random_.randrange(len(text) + 1)
+    return text[:at] + piece * (random_.randrange(1, AMPLIFIED) // len(piece)) + text[at:]
+
+
 def _unblanked(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
     return b"\n".join(b" ".join(line.split()) for line in text.splitlines())
 
@@ -134,6 +168,15 @@ DAMAGES: tuple[Callable[[bytes, random.Random, list[bytes]], bytes], ...] = (
     _spliced,
     _unblanked,
 )
+
+
+def amplified(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
+    """Yield captures endlessly of which a part is repeated many times, by names as `cases` does."""
+    names = sorted(sources)
+    for number in itertools.count():
+        random_ = random.Random(f"amplified {seed}-{number}")
+        name = random_.choice(names)
+        yield f"seed {seed}, amplified {number}: {name}", _amplified(sources[name], random_, [])
 
 
 def cases(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
@@ -173,10 +216,12 @@ def try_one(name: str, data: bytes, outcome: Outcome) -> None:
     started = time.process_time()
     machine: Machine | None = None
     try:
-        machine = detect.read_bytes(data, origin="damaged")
+        with budget.limited_time("damaged"):
+            machine = detect.read_bytes(data, origin="damaged")
         outcome.read += 1
     except GputopoError as error:
         outcome.refused += 1
+        outcome.given_up += "of CPU time" in error.what
         if "\n" in error.what + error.hint:
             outcome.wrong.setdefault("an error of two lines", name)
     except Exception as error:  # noqa: BLE001 (what this looks for)
@@ -201,13 +246,14 @@ def _checked(machine: Machine) -> str | None:
         return f"{type(error).__name__} when it is recorded: {str(error)[:80]}"
 
 
-def run(count: int, seed: int, sources: dict[str, bytes] | None = None) -> Outcome:
-    """Try so many cases."""
+def run(count: int, seed: int, sources: dict[str, bytes] | None = None, *, amplify: bool = False) -> Outcome:
+    """Try so many cases: of damage, or of parts repeated many times."""
     outcome = Outcome()
     # The first parse of a format loads its modules; that is start-up and not the text.
     for text in samples.ALL.values():
         detect.read_text(text, origin="sample")
-    for name, data in itertools.islice(cases(sources or texts(), seed), count):
+    make = amplified if amplify else cases
+    for name, data in itertools.islice(make(sources or texts(), seed), count):
         try_one(name, data, outcome)
     return outcome
 
@@ -217,16 +263,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--amplify", action="store_true", help="repeat parts many times, up to 128 KiB")
     options = parser.parse_args()
     started = time.perf_counter()
-    outcome = run(options.cases, options.seed)
+    outcome = run(options.cases, options.seed, amplify=options.amplify)
     print(f"{options.cases} cases in {time.perf_counter() - started:.0f} s")
     print(f"read: {outcome.read}, refused in words: {outcome.refused}, wrong: {len(outcome.wrong)}")
+    print(f"given up at {budget.MAX_READING_S:g} s: {outcome.given_up}")
     print(f"slower than {LIMIT_S * 1000:.0f} ms: {outcome.slow}")
     print(f"slowest: {outcome.slowest_s * 1000:.0f} ms ({outcome.slowest})")
     for why, name in outcome.wrong.items():
         print(f"WRONG: {why} ({name})")
-    return 1 if outcome.wrong or outcome.slow else 0
+    return 1 if outcome.wrong or (outcome.slow and not options.amplify) or outcome.given_up else 0
 
 
 if __name__ == "__main__":
