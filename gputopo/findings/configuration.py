@@ -65,6 +65,12 @@ MIG_ON = Rule(
     remedy="To train on the whole GPU: sudo nvidia-smi -i GPU -mig 0.",
     severities=("info",),
 )
+MIG_PENDING = Rule(
+    "configuration.mig_pending",
+    title="MIG mode on from the next reset",
+    remedy="Reset the GPU (sudo nvidia-smi -r -i GPU), or set it back: sudo nvidia-smi -i GPU -mig 0.",
+    severities=("info",),
+)
 PERSISTENCE_OFF = Rule(
     "configuration.persistence_off",
     title="persistence mode off: the driver unloads between programs, which start slowly and lose settings",
@@ -127,7 +133,7 @@ def used(machine: Machine) -> Iterator[Fault]:
             yield GPU_BUSY.fault(gpu, says, use.evidence, use.severity, part=part)
 
 
-@check(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE, MIG_ON)
+@check(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE, MIG_ON, MIG_PENDING)
 def modes(machine: Machine) -> Iterator[Fault]:
     """Find compute modes and MIG modes that limit what a program may do."""
     for gpu in present(machine):
@@ -138,6 +144,10 @@ def modes(machine: Machine) -> Iterator[Fault]:
             yield COMPUTE_EXCLUSIVE.fault(gpu, COMPUTE_EXCLUSIVE.title, mode)
         if gpu.mig.mode:
             yield MIG_ON.fault(gpu, MIG_ON.title, {"instances": gpu.mig.instances})
+        elif gpu.mig.mode is False and gpu.mig.mode_pending:
+            yield MIG_PENDING.fault(
+                gpu, "MIG will be on after a reset", {"mode": False, "mode_pending": True}
+            )
 
 
 @check(PERSISTENCE_OFF)

@@ -428,7 +428,7 @@ def _few_replays_as_usual(model: list[Gpu]) -> list[Gpu]:
     if len(counts) < 2 or len(counts) < len(model) or not all(map(_is_sxm, model)):
         return []
     most = min(REPLAYS_SIMILAR.value * median_low(counts), REPLAYS_FEW.value * REPLAYS_BAD.value)
-    return [gpu for gpu in model if (gpu.pcie.replay_counter or 0) <= most]
+    return [gpu for gpu in model if (gpu.pcie.replay_counter or 0) <= most and not gpu.pcie.replay_rollovers]
 
 
 def _is_sxm(gpu: Gpu) -> bool:
@@ -437,14 +437,15 @@ def _is_sxm(gpu: Gpu) -> bool:
 
 
 def _replays(gpu: Gpu) -> Fault | None:
-    count = gpu.pcie.replay_counter
-    if count is None or count <= REPLAYS.value:
+    count, rollovers = gpu.pcie.replay_counter or 0, gpu.pcie.replay_rollovers or 0
+    if count <= REPLAYS.value and not rollovers:
         return None
+    words = f"{count} packet replays" + (f", {rollovers} rollovers of their number" if rollovers else "")
     return PCIE_REPLAYS.fault(
         gpu,
-        f"{count} packet replays since the last reset",
-        {"replay_counter": count},
-        "warning" if count >= REPLAYS_BAD.value else "info",
+        f"{words} since the last reset",
+        {"replay_counter": gpu.pcie.replay_counter, "replay_rollovers": gpu.pcie.replay_rollovers},
+        "warning" if rollovers or count >= REPLAYS_BAD.value else "info",
         remedy=PCIE_REPLAYS.cases["SXM"].remedy if _is_sxm(gpu) else None,
     )
 

@@ -374,6 +374,17 @@ class Pcie(Value, frozen=True):
             metric=Metric("gpu_pcie_replays_total", "packets that were sent again"),
         ),
     ] = None
+    replay_rollovers: Annotated[  # the same packet was sent again four times: the link is trained anew
+        int | None,
+        Fact(
+            stability="state",
+            counter=True,
+            smi=Smi("pci/replay_rollover_counter", "PCI/Replay Number Rollovers", kind="count"),
+            metric=Metric(
+                "gpu_pcie_replay_rollovers_total", "packets that were sent again until the link failed"
+            ),
+        ),
+    ] = None
     limiting_hop: Annotated[str | None, Fact(same=same_address, info=True)] = None
     aer: Annotated[
         dict[str, int] | None,

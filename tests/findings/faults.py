@@ -133,9 +133,8 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         all_of(every_gpu(**IDLE), every_gpu(temperature_c={"gpu": 30}), gpu(1, temperature_c={"gpu": 55})),
         {"thermal.hotter_than_peers"},
     ),
-    "power while idle": (all_of(every_gpu(**IDLE), gpu(1, power_w={"draw": 180.0})), {"power.idle_draw"}),
-    "power while idle beside peers": (
-        all_of(every_gpu(**IDLE), gpu(1, power_w={"draw": 90.0})),
+    "power while idle": (
+        all_of(every_gpu(**IDLE), every_gpu(memory_mib={"used": 3}), gpu(1, power_w={"draw": 90.0})),
         {"power.idle_draw"},
     ),
     "memory clock of an idle GPU": (
@@ -268,6 +267,12 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
             gpu(1, clocks_mhz={"sm": {"now": 1400}}),
         ),
         {"clocks.core_slower_than_peers"},
+    ),
+    "MIG after a reset": (gpu(1, mig={"mode_pending": True}), {"configuration.mig_pending"}),
+    "replay rollovers": (gpu(1, pcie={"replay_counter": 12, "replay_rollovers": 3}), {"pcie.replays"}),
+    "nothing for a value": (
+        all_of(gpu(1, power_w={"draw": None}), doubted(missing={"gpus[1].power_w.draw": "N/A"})),
+        {"gpu.field_error"},
     ),
     "busy": (gpu(1, processes=process()), {"gpu.busy"}),
     "prohibited": (gpu(1, compute_mode="prohibited"), {"configuration.compute_prohibited"}),

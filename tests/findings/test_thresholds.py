@@ -26,7 +26,6 @@ THRESHOLDS = {
     ("power.idle_draw", "idle"): 5,
     ("power.idle_draw", "idle power draw beside peers"): 2,
     ("power.idle_draw", "idle power draw beside peers, at least"): 50,
-    ("power.idle_draw", "power draw while idle"): 0.5,
     ("thermal.fan_stopped", "temperature at which fans of peers run that could stop"): 40,
     ("thermal.fan_stopped", "temperature with a stopped fan"): 70,
     ("thermal.hotter_than_peers", "GPUs at the same load"): 3,

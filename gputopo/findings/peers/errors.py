@@ -9,9 +9,9 @@ import msgspec
 
 from gputopo.findings import memory_health
 from gputopo.findings.peers.compare import known
-from gputopo.findings.rule import Fault, Rule, Threshold, by_model, check
+from gputopo.findings.rule import Fault, Rule, Threshold, by_model, check, present
 from gputopo.values.fact_path import FactPath
-from gputopo.values.fields import path_in_words
+from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.machine import Gpu, Machine
 
 MORE_TIMES = Threshold("more errors than peers", 10, "times the median of the peers", "Ours")
@@ -35,9 +35,10 @@ MORE_MEMORY_ERRORS = Rule(
 )
 FIELD_ERROR = Rule(
     "gpu.field_error",
-    title="the GPU answers with an error where GPUs of the same model report a value",
+    title="the GPU cannot report what GPUs of the same model report",
     remedy="See sudo dmesg | grep -i -e nvrm -e xid. Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot; "
     " if it happens again, a sensor, the fan or the board is defective.",
+    severities=("warning", "info"),
 )
 
 _COUNTS = {
@@ -51,6 +52,7 @@ _ERROR = re.compile(
     r"|(?:gpu )?reset[ _]required|gpu requires reset|irq_issue|corrupted_inforom|operating_system",
     re.IGNORECASE,
 )
+_ABSENT = ("N/A", "[N/A]", "NOT_SUPPORTED", "Not Supported", "[Not Supported]")
 
 
 @check(MORE_MEMORY_ERRORS)
@@ -74,24 +76,66 @@ def memory_errors(machine: Machine) -> Iterator[Fault]:
 
 @check(FIELD_ERROR)
 def field_errors(machine: Machine) -> Iterator[Fault]:
-    """Find facts for which a GPU answers with an error and a GPU of the same model with a value."""
-    errors: dict[int, dict[str, str]] = {}
-    for path, reason in machine.missing.items():
-        if _ERROR.fullmatch(reason) and (at := FactPath.parse(path)).group == "gpus" and at.key.isdigit():
-            errors.setdefault(int(at.key), {})[at.fact] = reason
-    if not errors:
+    """Find facts that a GPU alone cannot report: an error where its peers have none, or nothing where all of
+    them have a value. What a GPU in MIG mode, or one that waits for a reset, does not report is no such case.
+    """
+    reasons = _reasons(machine)
+    if not reasons:
         return
-    for group in by_model(machine):
+    for group in _groups(machine):
         for gpu in group:
+            peers = [one for one in group if one is not gpu]
+            own = reasons.get(gpu.index, {})
             failed = {
-                fact: reason
-                for fact, reason in errors.get(gpu.index, {}).items()
-                if fact and any(_value(peer, fact) is not None for peer in group if peer is not gpu)
+                fact: why
+                for fact, why in own.items()
+                if _ERROR.fullmatch(why)
+                and not (gpu.recovery_action not in (None, "none") and "reset" in why.lower())
+                and peers
+                and not any(_ERROR.fullmatch(reasons.get(one.index, {}).get(fact, "")) for one in peers)
             }
             if failed:
                 words = ", ".join(path_in_words(Gpu, fact) for fact in failed)
                 says = f"{'; '.join(dict.fromkeys(failed.values()))} in place of {words}"
                 yield FIELD_ERROR.fault(gpu, says, {"missing": failed})
+                continue
+            alike = [one for one in peers if one.mig.mode == gpu.mig.mode]
+            absent = {
+                fact: why
+                for fact, why in own.items()
+                if why in _ABSENT
+                and len(alike) == len(peers) > 1
+                and _is_value(fact)
+                and all(_value(one, fact) is not None for one in peers)
+            }
+            if absent:
+                words = ", ".join(path_in_words(Gpu, fact) for fact in absent)
+                says = f"does not report {words}, as GPUs of this model do"
+                yield FIELD_ERROR.fault(gpu, says, {"missing": absent}, "info")
+
+
+def _reasons(machine: Machine) -> dict[int, dict[str, str]]:
+    """Return why facts are missing, by GPU and fact; only of single GPUs, and of those that answer."""
+    found: dict[int, dict[str, str]] = {}
+    for path, why in machine.missing.items():
+        if _ERROR.fullmatch(why) or why in _ABSENT:
+            at = FactPath.parse(path)
+            if at.group == "gpus" and at.key.isdigit() and at.fact:
+                found.setdefault(int(at.key), {})[at.fact] = why
+    return found
+
+
+def _groups(machine: Machine) -> list[list[Gpu]]:
+    """Return the GPUs of each model. One without a name is of that model where there is only one."""
+    groups = by_model(machine)
+    nameless = [gpu for gpu in present(machine) if not gpu.name]
+    return [groups[0] + nameless] if len(groups) == 1 else groups
+
+
+def _is_value(fact: str) -> bool:
+    """Return whether a fact is a single one that nvidia-smi reports."""
+    field = fields_of(Gpu).get(fact)
+    return field is not None and field.leaf and field.smi is not None
 
 
 def _value(gpu: Gpu, fact: str) -> Any:

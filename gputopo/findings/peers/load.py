@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from gputopo.findings import clocks, pcie, throttling
-from gputopo.findings.load import BUSY_PERCENT, LOAD_STATES, idle
+from gputopo.findings.load import BUSY_PERCENT, LOAD_STATES, idle, use_of
 from gputopo.findings.peers.compare import differences, known
-from gputopo.findings.rule import Check, Fault, Rule, Threshold, by_model, check, present
+from gputopo.findings.rule import Check, Fault, Rule, Threshold, by_model, check
 from gputopo.reference.clock_events import IDLE, reasons_of
 from gputopo.values.machine import Gpu, Machine
 
@@ -20,12 +20,6 @@ HOTTER_C = Threshold(
     25,
     "°C above the median of the peers",
     "From the cool to the warm end of a chassis GPUs under load differ by up to 20 °C. Ours",
-)
-IDLE_DRAW_SHARE = Threshold(
-    "power draw while idle",
-    0.5,
-    "of the power limit",
-    "Idle GPUs draw 5 to 25 % of their limit in published captures; a Tesla T4 in P0 draws 38 %. Ours",
 )
 IDLE_DRAW_TIMES = Threshold("idle power draw beside peers", 2, "times the median of the peers", "Ours")
 IDLE_DRAW_W = Threshold(
@@ -46,7 +40,7 @@ IDLE_DRAW = Rule(
     title="high power draw while idle",
     remedy="Look for a program that nvidia-smi does not list (containers, a hung kernel), then reset the GPU "
     "(sudo nvidia-smi -r -i GPU). If it stays, the power sensor or the board may be defective.",
-    thresholds=(IDLE_DRAW_SHARE, IDLE_DRAW_TIMES, IDLE_DRAW_W, IDLE_PERCENT, PEERS),
+    thresholds=(IDLE_DRAW_TIMES, IDLE_DRAW_W, IDLE_PERCENT, PEERS),
 )
 MEMORY_SLOWER = Rule(
     "clocks.memory_slower_than_peers",
@@ -87,23 +81,20 @@ def heat(machine: Machine) -> Iterator[Fault]:
 
 @check(IDLE_DRAW)
 def idle_draw(machine: Machine) -> Iterator[Fault]:
-    """Find idle GPUs that draw much power, by their limit or beside idle peers. A program may just have
-    stopped computing on a GPU: only one that has none is compared with its peers.
-    """
-    groups = {gpu.index: group for group in _same_load(machine) for gpu in group}
-    for gpu in present(machine):
-        draw, limit = gpu.power_w.draw, gpu.power_w.enforced_limit or gpu.power_w.limit
-        if draw is None or not idle(gpu) or (gpu.utilization_percent.gpu or 0) > IDLE_PERCENT.value:
-            continue
-        group = groups.get(gpu.index, [])
-        others = [one for index, one in known(group, "power_w.draw").items() if index != gpu.index]
-        usual = median(others) if len(others) >= PEERS.value - 1 else None
-        evidence = {"draw_w": draw, "limit_w": limit, "peers_w": usual} | _load(gpu)
-        if usual is not None and not gpu.processes and _is_far_above(draw, usual):
-            says = f"draws {draw:.0f} W while idle, {usual:.0f} W on idle GPUs of this model"
-            yield IDLE_DRAW.fault(gpu, says, evidence)
-        elif limit and draw >= IDLE_DRAW_SHARE.value * limit:
-            yield IDLE_DRAW.fault(gpu, f"draws {draw:.0f} of {limit:.0f} W while idle", evidence)
+    """Find idle GPUs that draw much more power than idle peers, and that no program is known to use."""
+    for group in _same_load(machine):
+        draws = known(group, "power_w.draw")
+        for gpu in group:
+            others = [draw for index, draw in draws.items() if index != gpu.index]
+            if not idle(gpu) or use_of(gpu) or gpu.processes or len(others) < PEERS.value - 1:
+                continue
+            draw, usual = draws.get(gpu.index, 0.0), median(others)
+            if draw >= max(IDLE_DRAW_TIMES.value * usual, usual + IDLE_DRAW_W.value):
+                yield IDLE_DRAW.fault(
+                    gpu,
+                    f"draws {draw:.0f} W while idle, {usual:.0f} W on idle GPUs of this model",
+                    {"draw_w": draw, "peers_w": usual} | _load(gpu),
+                )
 
 
 @check(MEMORY_SLOWER)
@@ -165,10 +156,6 @@ def _same_load(machine: Machine) -> list[list[Gpu]]:
 def _alike(group: Sequence[Gpu]) -> list[Gpu]:
     usual = median(gpu.utilization_percent.gpu or 0 for gpu in group)
     return [gpu for gpu in group if abs((gpu.utilization_percent.gpu or 0) - usual) <= SAME_LOAD_POINTS.value]
-
-
-def _is_far_above(draw: float, usual: float) -> bool:
-    return draw >= IDLE_DRAW_TIMES.value * usual and draw >= usual + IDLE_DRAW_W.value
 
 
 def _accused(machine: Machine, other: Check[[]]) -> set[int]:

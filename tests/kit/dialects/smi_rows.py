@@ -107,7 +107,7 @@ PCI                             | pci                          | -              
         Firmware                | bridge_chip_fw               | -                   | = N/A
     Replays since reset         | replay_counter               | -                   | pcie.replay_counter count    | 352-418
     Replays Since Reset         | replay_counter               | -                   | pcie.replay_counter count    | 450-
-    Replay Number Rollovers     | replay_rollover_counter      | -                   | = 0                          | 418-
+    Replay Number Rollovers     | replay_rollover_counter      | -                   | pcie.replay_rollovers count                          | 418-
     Tx Throughput               | tx_util                      | -                   | = 0 KB/s                     | 352-
     Rx Throughput               | rx_util                      | -                   | = 0 KB/s                     | 352-
     Atomic Caps Outbound        | atomic_caps_outbound         | -                   | = N/A                        | 535-

@@ -1,0 +1,403 @@
+"""One fault at a time, by NVIDIA's names, in the `nvidia-smi -q -x` of a sound machine with eight GPUs."""
+
+import functools
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from gputopo.captures import detect
+from gputopo.findings import Finding, find
+from gputopo.values.machine import (
+    ClockMhz,
+    ClocksMhz,
+    Driver,
+    Ecc,
+    Fabric,
+    Gpu,
+    Machine,
+    MemoryMib,
+    Mig,
+    Pcie,
+    PowerW,
+    RemappedRows,
+    SpareRows,
+    TemperatureC,
+    Throttle,
+    UtilizationPercent,
+)
+from tests.kit.dialects import smi
+
+Edits = Mapping[str, str]
+
+GPUS = 8
+ERA = 595
+WITH_APPLICATION_CLOCKS = 560  # later drivers call them deprecated
+
+_COUNTS = {
+    f"{since}.{place}": 0
+    for since in ("volatile", "aggregate")
+    for place in (
+        "sram_correctable",
+        "sram_uncorrectable_parity",
+        "sram_uncorrectable_secded",
+        "dram_correctable",
+        "dram_uncorrectable",
+    )
+}
+
+
+def sound() -> Machine:
+    """Eight idle H100 SXM without a fault."""
+    return Machine(
+        source="a test",
+        driver=Driver(version="580.105.08", cuda_version="13.0"),
+        gpus=tuple(_gpu(index) for index in range(GPUS)),
+    )
+
+
+def _gpu(index: int) -> Gpu:
+    core = ClockMhz(now=345, max=1980, application=1980, default_application=1980)
+    return Gpu(
+        index=index,
+        uuid=f"GPU-0000000{index}-0000-0000-0000-000000000000",
+        name="NVIDIA H100 80GB HBM3",
+        brand="NVIDIA",
+        architecture="Hopper",
+        pci_address=f"0000:{0x19 + 0x10 * index:02x}:00.0",
+        pci_device_id="2330",
+        vbios_version="96.00.99.00.01",
+        gsp_firmware_version="580.105.08",
+        clocks_mhz=ClocksMhz(
+            graphics=core,
+            sm=core,
+            memory=ClockMhz(now=2619, max=2619, application=2619, default_application=2619),
+            video=ClockMhz(now=765, max=1545),
+        ),
+        pstate="P0",
+        throttle=Throttle(mask=1, reasons=("gpu_idle",)),
+        violation_ns={
+            "sw_power_cap": 7_015_000_000_000 + 10**9 * index,
+            "sync_boost": 0,
+            "sw_thermal_slowdown": 0,
+            "hw_thermal_slowdown": 0,
+            "hw_power_brake_slowdown": 0,
+        },
+        power_w=PowerW(
+            draw=66.0 + index, limit=700.0, default_limit=700.0, enforced_limit=700.0, min=200.0, max=700.0
+        ),
+        temperature_c=TemperatureC(gpu=27 + index, memory=36 + index, margin=60 - index, margin_slowdown=-2),
+        pcie=Pcie(
+            gen_now=5,
+            gen_max=5,
+            gen_max_device=5,
+            width_now=16,
+            width_max=16,
+            replay_counter=140 + index,
+            replay_rollovers=0,
+        ),
+        memory_mib=MemoryMib(total=81559, used=0, free=81079),
+        bar1_mib=MemoryMib(total=131072, used=1, free=131071),
+        utilization_percent=UtilizationPercent(gpu=0, memory=0),
+        ecc=Ecc(
+            mode=True,
+            mode_pending=True,
+            counts={**_COUNTS, "aggregate.sram_threshold_exceeded": 0},
+            channel_repair_pending=False,
+            tpc_repair_pending=False,
+            unrepairable_memory=False,
+        ),
+        remapped_rows=RemappedRows(
+            correctable=0,
+            uncorrectable=0,
+            pending=False,
+            failure=False,
+            banks=SpareRows(max=2560, high=0, partial=0, low=0, none=0),
+        ),
+        mig=Mig(mode=False, mode_pending=False, instances=0),
+        compute_mode="default",
+        persistence_mode=True,
+        processes=(),
+        fabric=Fabric(
+            state="completed", status="success", health={"summary": "healthy", "bandwidth": "full"}
+        ),
+        recovery_action="none",
+    )
+
+
+BUSY = {
+    "utilization/gpu_util": "98 %",
+    "clocks_event_reasons/clocks_event_reason_gpu_idle": "Not Active",
+    "clocks/graphics_clock": "1905 MHz",
+    "clocks/sm_clock": "1905 MHz",
+    "temperature/gpu_temp": "60 C",
+    "fb_memory_usage/used": "70000 MiB",
+    "fb_memory_usage/free": "11079 MiB",
+}
+_REASON = "clocks_event_reasons/clocks_event_reason_"
+_COUNTER = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
+_BANKS = "remapped_rows/row_remapper_histogram/row_remapper_histogram_"
+_GEN = "pci/pci_gpu_link_info/pcie_gen/"
+_WIDTH = "pci/pci_gpu_link_info/link_widths/"
+_POWER = "gpu_power_readings/"
+
+# What is written into GPU 3 of an idle machine: the id of the finding and its severity.
+IDLE_FAULTS: dict[str, tuple[Edits, str, str]] = {
+    "uncorrected DRAM errors": (
+        {"ecc_errors/volatile/dram_uncorrectable": "3", "ecc_errors/aggregate/dram_uncorrectable": "3"},
+        "ecc.uncorrected",
+        "error",
+    ),
+    "uncorrected SRAM parity error": (
+        {"ecc_errors/volatile/sram_uncorrectable_parity": "1"},
+        "ecc.uncorrected",
+        "error",
+    ),
+    "uncorrected DRAM errors before a reboot": (
+        {"ecc_errors/aggregate/dram_uncorrectable": "12"},
+        "ecc.uncorrected_before",
+        "warning",
+    ),
+    "uncorrected SRAM errors before a reboot": (
+        {"ecc_errors/aggregate/sram_uncorrectable_parity": "4"},
+        "ecc.uncorrected_before",
+        "warning",
+    ),
+    "corrected errors": (
+        {"ecc_errors/aggregate/dram_correctable": "50000"},
+        "memory.more_errors_than_peers",
+        "info",
+    ),
+    "SRAM threshold": (
+        {"ecc_errors/aggregate/sram_threshold_exceeded": "Yes"},
+        "memory.sram_threshold_exceeded",
+        "error",
+    ),
+    "channel repair": ({"ecc_errors/channel_repair_pending": "Yes"}, "memory.repair_pending", "warning"),
+    "TPC repair": ({"ecc_errors/tpc_repair_pending": "Yes"}, "memory.repair_pending", "warning"),
+    "unrepairable memory": ({"ecc_errors/unrepairable_memory": "Yes"}, "memory.unrepairable", "error"),
+    "remap pending": ({"remapped_rows/remapped_row_pending": "Yes"}, "memory.remap_pending", "warning"),
+    "remap failed": ({"remapped_rows/remapped_row_failure": "Yes"}, "memory.remap_failed", "error"),
+    "rows remapped": ({"remapped_rows/remapped_row_unc": "7"}, "memory.repaired", "info"),
+    "no spare rows": (
+        {f"{_BANKS}none": "3 bank(s)", f"{_BANKS}max": "2557 bank(s)"},
+        "memory.few_spare_rows",
+        "warning",
+    ),
+    "retired pages": (
+        {"retired_pages/double_bit_retirement/retired_count": "64"},
+        "memory.many_retired_pages",
+        "error",
+    ),
+    "retirement pending": (
+        {"retired_pages/pending_blacklist": "Yes"},
+        "memory.retirement_pending",
+        "warning",
+    ),
+    "reset required": ({"gpu_recovery_action": "Reset"}, "gpu.reset_required", "error"),
+    "reboot required": ({"gpu_recovery_action": "Reboot"}, "gpu.reset_required", "error"),
+    "drain and reset": ({"gpu_recovery_action": "Drain and Reset"}, "gpu.reset_recommended", "warning"),
+    "time in HW thermal slowdown": (
+        {f"{_COUNTER}hw_therm_slowdown": "1200000000 us"},
+        "throttle.time",
+        "warning",
+    ),
+    "time in power brake": ({f"{_COUNTER}hw_power_brake": "1200000000 us"}, "throttle.time", "warning"),
+    "time in SW thermal slowdown": (
+        {f"{_COUNTER}sw_therm_slowdown": "10800000000 us"},
+        "throttle.time",
+        "warning",
+    ),
+    "generation of the slot": (
+        {f"{_GEN}max_link_gen": "4", f"{_GEN}current_link_gen": "4"},
+        "pcie.slot_differs",
+        "warning",
+    ),
+    "generation now": ({f"{_GEN}current_link_gen": "1"}, "pcie.link_slower_than_peers", "info"),
+    "eight lanes": ({f"{_WIDTH}current_link_width": "8x"}, "pcie.slot_narrow", "info"),
+    "one lane": ({f"{_WIDTH}current_link_width": "1x"}, "pcie.slot_narrow", "warning"),
+    "replays": ({"pci/replay_counter": "50000"}, "pcie.replays", "warning"),
+    "replay rollovers": ({"pci/replay_rollover_counter": "3"}, "pcie.replays", "warning"),
+    "power limit": (
+        {f"{_POWER}current_power_limit": "500.00 W", f"{_POWER}requested_power_limit": "500.00 W"},
+        "power.limit_below_default",
+        "warning",
+    ),
+    "enforced power limit": (
+        {f"{_POWER}current_power_limit": "500.00 W"},
+        "power.limit_overruled",
+        "warning",
+    ),
+    "default power limit": ({f"{_POWER}default_power_limit": "500.00 W"}, "card.differs", "info"),
+    "limits of another board": (
+        {
+            f"{_POWER}{name}_power_limit": "500.00 W"
+            for name in ("current", "requested", "default", "max")
+        },
+        "card.differs",
+        "info",
+    ),
+    "power while idle": ({f"{_POWER}average_power_draw": "300.00 W"}, "power.idle_draw", "warning"),
+    "power of a load while idle": ({f"{_POWER}average_power_draw": "600.00 W"}, "gpu.busy", "warning"),
+    "memory in use without a process": (
+        {"fb_memory_usage/used": "70000 MiB", "fb_memory_usage/free": "11079 MiB"},
+        "gpu.busy",
+        "warning",
+    ),
+    "max core clock": (
+        {"max_clocks/graphics_clock": "1755 MHz", "max_clocks/sm_clock": "1755 MHz"},
+        "clocks.core_differs",
+        "info",
+    ),
+    "max memory clock": ({"max_clocks/mem_clock": "1593 MHz"}, "clocks.memory_differs", "warning"),
+    "memory clock": ({"clocks/mem_clock": "1593 MHz"}, "clocks.memory_slower_than_peers", "warning"),
+    "VBIOS": ({"vbios_version": "96.00.61.00.01"}, "card.differs", "info"),
+    "GSP firmware": ({"gsp_firmware_version": "570.124.06"}, "card.differs", "info"),
+    "ECC off": (
+        {"ecc_mode/current_ecc": "Disabled", "ecc_mode/pending_ecc": "Disabled"},
+        "configuration.differs",
+        "warning",
+    ),
+    "ECC off after a reboot": ({"ecc_mode/pending_ecc": "Disabled"}, "ecc.mode_pending", "info"),
+    "persistence off": ({"persistence_mode": "Disabled"}, "configuration.persistence_off", "info"),
+    "exclusive": ({"compute_mode": "Exclusive_Process"}, "configuration.compute_exclusive", "info"),
+    "prohibited": ({"compute_mode": "Prohibited"}, "configuration.compute_prohibited", "error"),
+    "MIG": (
+        {"mig_mode/current_mig": "Enabled", "mig_mode/pending_mig": "Enabled"},
+        "configuration.mig_on",
+        "info",
+    ),
+    "MIG after a reset": ({"mig_mode/pending_mig": "Enabled"}, "configuration.mig_pending", "info"),
+    "less memory": ({"fb_memory_usage/total": "40960 MiB"}, "machine.mixed_memory", "warning"),
+    "small BAR1": ({"bar1_memory_usage/total": "256 MiB"}, "configuration.differs", "warning"),
+    "near slowdown": (
+        {"temperature/gpu_temp": "86 C", "temperature/gpu_temp_tlimit": "1 C"},
+        "thermal.near_slowdown",
+        "warning",
+    ),
+    "hot": (
+        {"temperature/gpu_temp": "70 C", "temperature/gpu_temp_tlimit": "17 C"},
+        "thermal.hotter_than_peers",
+        "warning",
+    ),
+    "hot memory": ({"temperature/memory_temp": "95 C"}, "thermal.hotter_than_peers", "warning"),
+    "fan": ({"fan_speed": "Unknown Error"}, "gpu.field_error", "warning"),
+    "temperature unknown": ({"temperature/gpu_temp": "Unknown Error"}, "gpu.field_error", "warning"),
+    "power unknown": ({f"{_POWER}average_power_draw": "ERR!", f"{_POWER}instant_power_draw": "ERR!"},
+        "gpu.field_error", "warning"),
+    "load unknown": ({"utilization/gpu_util": "Unknown Error"}, "gpu.field_error", "warning"),
+    "temperature not reported": ({"temperature/gpu_temp": "N/A"}, "gpu.field_error", "info"),
+    "lost": ({"temperature/gpu_temp": "GPU is lost"}, "gpu.lost", "error"),
+    "fabric not joined": ({"fabric/state": "In Progress"}, "nvlink.fabric_not_ready", "error"),
+    "fabric refused": ({"fabric/status": "Failure"}, "nvlink.fabric_not_ready", "error"),
+    "fabric degraded": ({"fabric/health/bandwidth": "Degraded"}, "nvlink.fabric_unhealthy", "warning"),
+    "HW slowdown": ({f"{_REASON}hw_slowdown": "Active"}, "throttle.hw_slowdown", "error"),
+    "sync boost": ({f"{_REASON}sync_boost": "Active"}, "throttle.sync_boost", "info"),
+}  # fmt: skip
+# The same where all GPUs are under load.
+BUSY_FAULTS: dict[str, tuple[Edits, str, str]] = {
+    "HW thermal slowdown": (
+        {f"{_REASON}hw_slowdown": "Active", f"{_REASON}hw_thermal_slowdown": "Active"},
+        "throttle.hw_thermal_slowdown",
+        "error",
+    ),
+    "power brake": (
+        {f"{_REASON}hw_slowdown": "Active", f"{_REASON}hw_power_brake_slowdown": "Active"},
+        "throttle.hw_power_brake_slowdown",
+        "error",
+    ),
+    "SW thermal slowdown": (
+        {f"{_REASON}sw_thermal_slowdown": "Active"},
+        "throttle.sw_thermal_slowdown",
+        "warning",
+    ),
+    "SW power cap at low power": (
+        {f"{_REASON}sw_power_cap": "Active", f"{_POWER}average_power_draw": "250.00 W"},
+        "throttle.sw_power_cap",
+        "warning",
+    ),
+    "generation": ({f"{_GEN}current_link_gen": "1"}, "pcie.generation_degraded", "warning"),
+    "core clock": (
+        {"clocks/graphics_clock": "900 MHz", "clocks/sm_clock": "900 MHz"},
+        "clocks.core_below_maximum",
+        "warning",
+    ),
+    "memory clock": ({"clocks/mem_clock": "1593 MHz"}, "clocks.memory_below_maximum", "warning"),
+    "hot": ({"temperature/gpu_temp": "87 C"}, "thermal.hotter_than_peers", "warning"),
+}
+APPLICATION_CLOCK_FAULTS: dict[str, tuple[Edits, Sequence[int], str]] = {
+    "of one": ({"applications_clocks/graphics_clock": "1200 MHz"}, [3], "clocks.application_differs"),
+    "of the memory of one": (
+        {"applications_clocks/mem_clock": "1593 MHz"},
+        [3],
+        "clocks.application_differs",
+    ),
+    "of all": (
+        {"applications_clocks/graphics_clock": "1200 MHz"},
+        range(GPUS),
+        "clocks.application_below_default",
+    ),
+}
+
+
+@functools.cache
+def written(era: int) -> str:
+    return smi.xml(sound(), era)
+
+
+def inspected(edits: Edits, gpus: Sequence[int], *, era: int = ERA, busy: bool = False) -> list[Finding]:
+    """Return the findings after writing values over those of some GPUs, in place of the sound ones."""
+    log = ET.fromstring(written(era))
+    for index, gpu in enumerate(log.findall("gpu")):
+        for path, text in {**(BUSY if busy else {}), **(edits if index in gpus else {})}.items():
+            if path == "fan_speed" and gpu.find(path) is None:
+                ET.SubElement(gpu, path)
+            element = gpu.find(path)
+            assert element is not None, path
+            element.text = text
+    machine = detect.read_text(ET.tostring(log, encoding="unicode"), origin="injected.xml")
+    assert machine.unread == ()
+    usual = {"topology.unknown"} | ({"gpu.busy"} if busy else set())
+    return [found for found in find(machine) if found.id not in usual]
+
+
+@pytest.mark.parametrize("era", [ERA, WITH_APPLICATION_CLOCKS])
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_sound_machine_has_no_findings(era: int, busy: bool) -> None:
+    assert inspected({}, [], era=era, busy=busy) == []
+
+
+@pytest.mark.parametrize("fault", IDLE_FAULTS)
+def test_a_fault_of_an_idle_gpu_gives_its_finding_and_no_other(fault: str) -> None:
+    edits, id, severity = IDLE_FAULTS[fault]
+    (found,) = inspected(edits, [3])
+    assert (found.id, found.severity, found.subject.gpus) == (id, severity, (3,))
+
+
+@pytest.mark.parametrize("fault", BUSY_FAULTS)
+def test_a_fault_of_a_gpu_under_load_gives_its_finding_and_no_other(fault: str) -> None:
+    edits, id, severity = BUSY_FAULTS[fault]
+    (found,) = inspected(edits, [3], busy=True)
+    assert (found.id, found.severity, found.subject.gpus) == (id, severity, (3,))
+
+
+@pytest.mark.parametrize("fault", APPLICATION_CLOCK_FAULTS)
+def test_set_application_clocks_give_their_finding_and_no_other(fault: str) -> None:
+    edits, gpus, id = APPLICATION_CLOCK_FAULTS[fault]
+    (found,) = inspected(edits, gpus, era=WITH_APPLICATION_CLOCKS)
+    assert (found.id, found.subject.gpus) == (id, tuple(gpus))
+
+
+@pytest.mark.parametrize(
+    "fault", ["VBIOS", "ECC off", "max memory clock", "memory clock", "default power limit"]
+)
+def test_two_of_eight_are_the_odd_ones(fault: str) -> None:
+    edits, id, _ = IDLE_FAULTS[fault]
+    (found,) = inspected(edits, [2, 5])
+    assert (found.id, found.subject.gpus) == (id, (2, 5))
+
+
+def test_where_half_differ_neither_half_is_at_fault() -> None:
+    (found,) = inspected({"vbios_version": "96.00.61.00.01"}, [0, 2, 4, 6])
+    assert (found.id, found.subject.gpus) == ("card.differs", tuple(range(GPUS)))
+    assert found.says == "VBIOS version 96.00.61.00.01 (GPU 0,2,4,6), 96.00.99.00.01 (GPU 1,3,5,7)"
