@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.load import under_load
+from gputopo.findings.load import idle, under_load
 from gputopo.report.facts import reason_for
 from gputopo.report.layout import (
     LOST,
@@ -145,10 +145,14 @@ def _with_idle_marks(machine: Machine, cells: tuple[str, ...]) -> tuple[str, ...
 def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
     """Return what the columns do not show: other numberings, idle links, slow slots and bridges."""
     yield from index_rows(machine)
-    idle = [gpu.index for gpu in machine.gpus if link_is_slow_while_idle(gpu)]
-    if idle:
-        words = f"unknown while idle: GPU {index_ranges(idle)}; an idle GPU lowers its PCIe generation"
-        yield f"PCIe gen {_IDLE_MARK}", words
+    slow = [gpu for gpu in machine.gpus if link_is_slow_while_idle(gpu)]
+    if slow:
+        loads = {
+            "unknown while idle": [gpu.index for gpu in slow if idle(gpu)],
+            "load unknown": [gpu.index for gpu in slow if not idle(gpu)],
+        }
+        words = ", ".join(f"{load}: GPU {index_ranges(gpus)}" for load, gpus in loads.items() if gpus)
+        yield f"PCIe gen {_IDLE_MARK}", f"{words}; an idle GPU lowers its PCIe generation"
     slots: dict[tuple[int, int], list[int]] = {}
     bridges: list[str] = []
     for gpu in machine.gpus:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from gputopo.findings.load import idle
 from gputopo.reference.clock_events import in_words, reasons_of
 from gputopo.report.layout import Line, labelled, plain
 from gputopo.values.index_ranges import index_ranges
@@ -40,9 +41,10 @@ def health_rows(machine: Machine) -> list[tuple[str, str]]:
 
 def health_words(gpu: Gpu) -> Iterator[str]:
     """Return what is not normal on one GPU, a sentence each."""
-    reasons = in_words(reasons_of(gpu.throttle))
-    if reasons:
-        yield f"throttled: {', '.join(reasons)}"
+    # Some GPUs report a power cap while idle, which is no fault: see gputopo.findings.throttling.
+    reasons = [one for one in reasons_of(gpu.throttle) if one != "sw_power_cap" or not idle(gpu)]
+    if words := in_words(reasons):
+        yield f"throttled: {', '.join(words)}"
     yield from _memory_errors(gpu)
     yield from _link_errors(gpu)
     yield from _nvlinks(gpu)
@@ -76,6 +78,15 @@ def _memory_errors(gpu: Gpu) -> Iterator[str]:
             "one pending until a reset" if rows.pending else "",
             "remapping FAILED" if rows.failure else "",
         )
+    few = [f"{n} {spare}" for n, spare in ((rows.banks.none, "without"), (rows.banks.low, "with few")) if n]
+    if few:
+        yield f"memory banks: {', '.join(few)} spare rows"
+    repairs = (
+        (ecc.channel_repair_pending, "repair of a memory channel pending"),
+        (ecc.tpc_repair_pending, "repair of a TPC pending"),
+        (ecc.unrepairable_memory, "unrepairable memory"),
+    )
+    yield from (words for present, words in repairs if present)
     retired = [
         f"{n} after {why} errors"
         for n, why in ((pages.single_bit, "single-bit"), (pages.double_bit, "double-bit"))

@@ -82,3 +82,8 @@ def test_the_table_states_unknown_for_the_idle_one_and_leaves_the_busy_one() -> 
     assert "1/3*" in text
     assert "unknown while idle: GPU 1;" in text
     assert text.count("*") == 2  # the cell and its note
+
+
+def test_without_a_p_state_the_load_is_unknown_and_not_idle() -> None:
+    machine = Machine(source="x", gpus=(Gpu(index=0, pcie=SLOW), gpu(1, pstate="P8", load=0)))
+    assert "unknown while idle: GPU 1, load unknown: GPU 0;" in text_of(gpu_tables(machine, 120))

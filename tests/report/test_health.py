@@ -14,6 +14,7 @@ from gputopo.values.machine import (
     Pcie,
     RemappedRows,
     RetiredPages,
+    SpareRows,
     Throttle,
 )
 
@@ -32,6 +33,9 @@ from gputopo.values.machine import (
         (Gpu(index=0, pcie=Pcie(replay_counter=9)), "PCIe replays: 9"),
         (Gpu(index=0, pcie=Pcie(aer={"correctable": 0, "fatal": 1})), "PCIe errors (AER): fatal 1"),
         (Gpu(index=0, mig=Mig(mode=True, instances=7)), "MIG is on, 7 instances"),
+        (Gpu(index=0, throttle=Throttle(mask=0x44), pstate="P8"), "throttled: too hot (hardware"),
+        (Gpu(index=0, remapped_rows=RemappedRows(banks=SpareRows(none=3, low=0))), "3 without spare rows"),
+        (Gpu(index=0, ecc=Ecc(tpc_repair_pending=True)), "repair of a TPC pending"),
         (Gpu(index=0, compute_mode="exclusive_process"), "compute mode exclusive process"),
         (Gpu(index=0, persistence_mode=False), "persistence mode is off"),
         (Gpu(index=0, nvlinks=(NvLink(link=0, active=True), NvLink(link=1, active=False))), "1 down, of 2"),
@@ -50,6 +54,7 @@ def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
     "gpu",
     [
         Gpu(index=0),
+        Gpu(index=0, throttle=Throttle(mask=0x4), pstate="P8"),  # as A40 and RTX 5090 report while idle
         Gpu(
             index=0,
             throttle=Throttle(mask=1, reasons=("gpu_idle",)),
