@@ -22,7 +22,7 @@ _MIN_ZEROS = 0.8  # of every second byte: all of ASCII in UTF-16, fewer of other
 # ECMA-48: CSI and OSC sequences, character sets and single functions.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])")
 _ENTITY = re.compile(r"&(?:[lg]t|amp|quot|nbsp|#\d{1,4});")
-_TAG = re.compile(r"^\s*<", re.MULTILINE)
+_TAG = re.compile(r"^[ \t]*<", re.MULTILINE)
 # A character that no table repeats so often, a letter or digit aside: many patterns try again at each of them.
 _RUN = re.compile(r"([^\w\n])\1{255,}")
 _MAX_RUN = 256

@@ -29,7 +29,7 @@ class Output(NamedTuple):
 
 _KNOWN = (
     Output(
-        r"^\s*Link \d+, [\w ]+ supported: (?:true|false)",  # or of an older nvlink option
+        r"^[ \t]*Link \d+, [\w ]+ supported: (?:true|false)",  # or of an older nvlink option
         "of nvidia-smi nvlink -c, which shows the capabilities of links and not their state",
         "use nvidia-smi nvlink -s > FILE",
     ),
@@ -52,7 +52,7 @@ _KNOWN = (
     Output(r"^\[\d+\] .{3,60}\| +\d+(?:'|°)C, +\d+ %", f"of gpustat, {_NO_TOPOLOGY}"),
     Output(r"^# ?(?:(?:Date +)?Time +)?gpu +pid", f"of nvidia-smi pmon, {_NO_TOPOLOGY}"),
     Output(
-        r"^\s*<graphs\b",
+        r"^[ \t]*<graphs\b",
         "NCCL's choice of rings and trees (NCCL_GRAPH_DUMP_FILE), and not the machine",
         "use the file that NCCL_TOPO_DUMP_FILE names",
     ),

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from gputopo.captures import budget
 from gputopo.captures.smi import table, values
 from gputopo.captures.smi.gpu import ReportedGpu
 from gputopo.captures.smi.names import Named
@@ -102,6 +103,7 @@ def machine(
     gaps: Sequence[Gap] = (),
 ) -> Machine:
     """Put the GPUs, by index, together. `attached`: how many GPUs the output counts; `time` as written."""
+    budget.require_gpus(reported_gpus, source)
     found, missing = driver(driver_values)
     at = None if time is None else values.time(time)
     gpus: list[Gpu] = []

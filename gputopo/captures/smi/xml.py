@@ -8,7 +8,6 @@ DTD that the file names is never looked for.
 import re
 from typing import TYPE_CHECKING
 
-from gputopo.captures import budget
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine, unread
@@ -46,7 +45,6 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin} is not complete XML: it has no {_END}", _HINT)
     log = _Log(origin, text.count("\n", 0, start))
     _feed(log, text[start : end + len(_END)], origin)
-    budget.require_gpus(log.gpus, origin)
     if _START.search(text, end):
         line = text.count("\n", 0, end) + 2
         log.not_understood.append(

@@ -32,7 +32,7 @@ _STATUS = {
 }
 _COMMAND = re.compile(r"\btopo\s+(?:-p2p|--p2p_status)[ =]*\"?([rwnap]{1,2})\b")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
+_PEER_LEGEND = re.compile(r"^[^\w\n]*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
 _CAPABILITY_UNKNOWN = "capability not shown in the text; taken as read and write"
 
 Direction = Literal["p2p_read", "p2p_write"]

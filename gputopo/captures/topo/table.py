@@ -31,7 +31,7 @@ _GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
 _LEGEND = re.compile(r"\bLegend:|(?<!\w)(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
 _EXPLAINED = re.compile(r"(NODE|NV#)\s*=\s")
 _NIC_LEGEND = re.compile(r"(?:^|\s)(NIC\d+)\s*:\s*(\S{0,60}[\d_]\S{0,60})$", re.ASCII)
-_PEER_LEGEND = re.compile(r"^\W*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
+_PEER_LEGEND = re.compile(r"^[^\w\n]*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
 COMMAND = re.compile(r"\btopo\s+(?:(-mp|--matrix_pci)|-m|--matrix)\b")
 
 
