@@ -23,9 +23,10 @@ _MIN_ZEROS = 0.8  # of every second byte: all of ASCII in UTF-16, fewer of other
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])")
 _ENTITY = re.compile(r"&(?:[lg]t|amp|quot|nbsp|#\d{1,4});")
 _TAG = re.compile(r"^[ \t]*<", re.MULTILINE)
-# A character that no table repeats so often, a letter or digit aside: many patterns try again at each of them.
-_RUN = re.compile(r"([^\w\n])\1{255,}")
+# A character that no table repeats so often: many patterns try again at each of them.
 _MAX_RUN = 256
+_RUNS = tuple(character * _MAX_RUN for character in " \t|<>,=#.:;-+*()\"'/\\")
+_RUN = re.compile(r"([^\w\n\[{])\1{255,}")
 _CONTINUED = re.compile(r"(?<![ \t])[ \t]+\\(?=\r?$)", re.MULTILINE)  # a line break in Markdown
 _MIN_LINES = 3  # of fewer, a prefix may be a part of the text
 _MAX_PREFIXES = 4  # of one line: a margin, a time, a host, a quotation
@@ -97,7 +98,9 @@ def clean(text: str, *, origin: str) -> str:
 
     Raises InputError where the lines come from several machines or ranks.
     """
-    text = _RUN.sub(lambda run: run[1] * _MAX_RUN, _ESCAPE.sub("", text))
+    text = _ESCAPE.sub("", text)
+    if any(run in text for run in _RUNS):
+        text = _RUN.sub(lambda run: run[1] * _MAX_RUN, text)
     if _ENTITY.search(text) and not _TAG.search(text):
         text = html.unescape(text).replace("\xa0", " ")
     if len(_CONTINUED.findall(text)) >= _MIN_LINES:
