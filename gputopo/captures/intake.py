@@ -183,7 +183,7 @@ def sections(text: str, formats: Sequence[_Stackable]) -> list[str]:
     Prose between two captures belongs to the one above it. A text with one capture is returned as it is.
     """
     documents = ["\n" * text.count("\n", 0, one.start()) + one[0] for one in _DOCUMENT.finditer(text)]
-    rest = _DOCUMENT.sub(lambda one: re.sub(r"[^\n]", " ", one[0]), text)
+    rest = _DOCUMENT.sub(lambda one: "\n" * one[0].count("\n"), text)
     lines = rest.splitlines()
     owners = _owners(lines, formats)
     end = "\n" if text.endswith(("\n", "\r")) else ""
