@@ -434,8 +434,7 @@ class _Table:
                 self.gaps.append(Gap(source=SOURCE, text=words))
         facts = names("csv").facts
         series = Series([facts.get(column) for column in self.columns])
-        cells = [[(index, line.cells) for index, line in each] for each in samples]
-        stored = [self._sample(samples[place]) for place in sorted({*series.stored(cells), shown})]
+        stored = [self._sample(samples[place]) for place in sorted({*series.stored(samples), shown})]
         clock, at = Clock(), self._place("timestamp")
         times = [None if at is None else clock.read(each[0][1].cells[at]) for each in samples]
         of_rows = [one for _, one in self.unanswered] if self.numbers else []
@@ -447,7 +446,7 @@ class _Table:
         return msgspec.structs.replace(
             found,
             samples=tuple(without_settings(one, lasting) for one in stored),
-            series=series.histories(cells, times),
+            series=series.histories(samples, times),
         )
 
     def _note(self, line: int, text: str) -> None:

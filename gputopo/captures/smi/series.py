@@ -8,7 +8,8 @@ rules need of all samples (shares of time, changes, means) is counted in a Histo
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from operator import itemgetter
+from typing import Any, Protocol
 
 from gputopo.captures.smi import values
 from gputopo.captures.smi.names import Named
@@ -20,7 +21,17 @@ from gputopo.values.machine import Gpu
 from gputopo.values.samples import seconds
 
 Cells = Sequence[str]
-Rows = Sequence[tuple[int, Cells]]  # of one sample: each with the index of its GPU
+
+
+class Row(Protocol):
+    """A row of the log."""
+
+    @property
+    def cells(self) -> Cells:
+        """The texts between the commas."""
+
+
+Rows = Sequence[tuple[int, Row]]  # of one sample: each with the index of its GPU
 
 _MAX_AT_ONCE = 16  # GPUs of a machine, where rows name none
 _MIN_INTERVAL_S = 0.05  # between two samples; the rows of one are written faster. Ours.
@@ -120,6 +131,7 @@ class Series:
         self.loads = None if self.load is None else read[self.load]
         self.numbers = [(read[at], at) for at in passing if at in numeric]
         self.words = [at for at in passing if at not in numeric]
+        self.words_of = itemgetter(*self.words) if self.words else _nothing
         self.readers = [
             (name, read[at], at)
             for name, sources in _OF_HISTORY.items()
@@ -135,10 +147,10 @@ class Series:
         """Return the places of the samples to store, the last one among them, in order."""
         seen: dict[int, _Extremes] = {}
         for place, rows in enumerate(samples):
-            for gpu, cells in rows:
+            for gpu, row in rows:
                 if gpu not in seen:
                     seen[gpu] = _Extremes(self)
-                seen[gpu].add(place, cells)
+                seen[gpu].add(place, row.cells)
         return sorted({len(samples) - 1}.union(*(one.places() for one in seen.values())))
 
     def histories(self, samples: Sequence[Rows], times: Sequence[float | None]) -> tuple[GpuHistory, ...]:
@@ -146,8 +158,8 @@ class Series:
         history = History()
         for rows, time in zip(samples, times, strict=True):
             passed = history.passed_s(time or 0.0)
-            for gpu, cells in rows:
-                sample, silent = self._sample(gpu, cells)
+            for gpu, row in rows:
+                sample, silent = self._sample(gpu, row.cells)
                 history.gpu(gpu).add(sample, passed, silent=silent)
         return tuple(history.gpus[gpu] for gpu in sorted(history.gpus))
 
@@ -166,8 +178,24 @@ class _Cache(dict[str, Any]):
         self.kind = "words" if named is None else named.row.kind
 
     def __missing__(self, text: str) -> Any:
-        self[text] = found = values.read(self.kind, text, bare=True).value
+        self[text] = found = _number(text) if self.kind in _NUMBERS else values.read(self.kind, text).value
         return found
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+def _nothing(cells: Cells) -> tuple[()]:
+    return ()
+
+
+def _number(text: str) -> float | None:
+    """Return the number that a cell begins with, None where it begins with none: `98 %`, `[N/A]`."""
+    try:
+        return float(text.partition(" ")[0])
+    except ValueError:
+        return None
 
 
 class _Extremes:
@@ -185,7 +213,8 @@ class _Extremes:
         numbers = [read[cells[at]] for read, at in series.numbers]
         load = None if series.load is None or series.loads is None else series.loads[cells[series.load]]
         bucket = None if load is None else 0 if load == 0 else 1 if load < BUSY_PERCENT else 2
-        key = (bucket, *[cells[at] for at in series.words], *[number is None for number in numbers])
+        unknown = tuple(map(_is_none, numbers)) if None in numbers else ()
+        key = (bucket, unknown, series.words_of(cells))
         extremes = self.firsts.get(key)
         if extremes is None:
             new = [word for at in series.words if (word := (at, cells[at])) not in self.known]

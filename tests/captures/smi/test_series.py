@@ -47,7 +47,12 @@ def read(text: str) -> Machine:
 
 
 def ids(machine: Machine) -> set[tuple[str, str]]:
-    return {(one.id, one.subject.text) for one in find(machine)}
+    """The rules that found something, with each GPU or other subject."""
+    return {
+        (one.id, subject)
+        for one in find(machine)
+        for subject in ([f"gpu:{gpu}" for gpu in one.subject.gpus] or [one.subject.text])
+    }
 
 
 def test_each_reading_is_a_sample_and_the_last_is_shown() -> None:
