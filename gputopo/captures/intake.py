@@ -4,6 +4,7 @@ Bytes become `decoded` text, its lines `clean`, and each capture one of the `sec
 numbers of the lines.
 """
 
+import functools
 import html
 import itertools
 import re
@@ -197,11 +198,15 @@ def sections(text: str, formats: Sequence[_Stackable]) -> list[str]:
 
 def _owners(lines: Sequence[str], formats: Sequence[_Stackable]) -> list[_Stackable | None]:
     """Return for each line the format whose output it is in, or below."""
+
+    @functools.lru_cache(maxsize=4096)  # outputs of a loop have the same lines again and again
+    def begun(ahead: tuple[str, ...]) -> _Stackable | None:
+        return next((one for one in formats if one.begins(ahead)), None)
+
     filled = [number for number, line in enumerate(lines) if line.strip()]
     owners: list[_Stackable | None] = [None] * len(lines)
     owner: _Stackable | None = None
     for place, number in enumerate(filled):
-        ahead = [lines[one] for one in filled[place : place + 1 + _LINES_AHEAD]]
-        owner = next((one for one in formats if one.begins(ahead)), owner)
+        owner = begun(tuple(lines[one] for one in filled[place : place + 1 + _LINES_AHEAD])) or owner
         owners[number] = owner
     return owners

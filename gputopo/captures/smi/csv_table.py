@@ -383,6 +383,7 @@ class _Table:
             driver_values=driver,
             not_understood=self.not_understood,
             attached=attached,
+            time=self._time(rows),
             without_mask=False,
             gaps=self.gaps,
         )
@@ -398,11 +399,14 @@ class _Table:
             gpu.notice(cell)
         return gpu
 
-    def _sample(self, rows: _Rows) -> Sample:
+    def _time(self, rows: _Rows) -> str | None:
         at = self._place("timestamp")
+        return None if at is None or not rows else rows[0][1].cells[at]
+
+    def _sample(self, rows: _Rows) -> Sample:
         return Sample(
             source=SOURCE,
-            time=None if at is None else values.time(rows[0][1].cells[at]),
+            time=values.time(self._time(rows) or ""),
             gpus=tuple(
                 {"index": index} | of_sample(facts_of(self._gpu(line).gpu(index)[0])) for index, line in rows
             ),
@@ -435,8 +439,8 @@ class _Table:
         facts = names("csv").facts
         series = Series([facts.get(column) for column in self.columns])
         stored = [self._sample(samples[place]) for place in sorted({*series.stored(samples), shown})]
-        clock, at = Clock(), self._place("timestamp")
-        times = [None if at is None else clock.read(each[0][1].cells[at]) for each in samples]
+        clock = Clock()
+        times = [clock.read(self._time(each) or "") for each in samples]
         of_rows = [one for _, one in self.unanswered] if self.numbers else []
         found = self._at(sorted({**rows, **others}.items()), only=of_rows)
         lasting = {gpu.index: facts_of(gpu) for gpu in found.gpus}

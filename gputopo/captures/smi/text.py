@@ -89,14 +89,20 @@ class _Line:
     @property
     def pair(self) -> tuple[str, str] | None:
         """The name and the value of `name : value`."""
-        match = _PAIR.fullmatch(self.text)
-        return None if match is None or not match["value"] else (match["name"], match["value"])
+        return _split(self.text)[0]
 
     @property
     def heading(self) -> str:
         """The name alone, in lower case."""
-        match = _PAIR.fullmatch(self.text)
-        return " ".join((match["name"] if match else self.text).lower().split())
+        return _split(self.text)[1]
+
+
+@functools.lru_cache(maxsize=8192)  # asked for several times, and outputs of a loop have the same lines
+def _split(text: str) -> tuple[tuple[str, str] | None, str]:
+    """Return the name and the value of a line, None for a name alone, and the name in lower case."""
+    match = _PAIR.fullmatch(text)
+    pair = None if match is None or not match["value"] else (match["name"], match["value"])
+    return pair, " ".join((match["name"] if match else text).lower().split())
 
 
 def _lines(text: str) -> Iterator[_Line]:
