@@ -160,6 +160,9 @@ def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
 
 def _low_core(gpu: Gpu) -> Fault | None:
     now, top, set_ = (_clock(gpu, "core", kind) for kind in ("now", "max", "application"))
+    graphics = gpu.clocks_mhz.graphics
+    if graphics.now and graphics.max == top:  # one clock, reported twice
+        now = min(now or graphics.now, graphics.now)
     expected = expected_gpu(gpu.name, gpu.pci_device_id)
     boost = expected.boost_mhz if expected else None
     known = [clock for clock in (top, set_, boost) if clock]

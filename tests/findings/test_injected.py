@@ -285,6 +285,7 @@ IDLE_FAULTS: dict[str, tuple[Edits, str, str]] = {
     "temperature unknown": ({"temperature/gpu_temp": "Unknown Error"}, "gpu.field_error", "warning"),
     "power unknown": ({f"{_POWER}average_power_draw": "ERR!", f"{_POWER}instant_power_draw": "ERR!"},
         "gpu.field_error", "warning"),
+    "average power unknown": ({f"{_POWER}average_power_draw": "Unknown Error"}, "gpu.field_error", "warning"),
     "load unknown": ({"utilization/gpu_util": "Unknown Error"}, "gpu.field_error", "warning"),
     "temperature not reported": ({"temperature/gpu_temp": "N/A"}, "gpu.field_error", "info"),
     "lost": ({"temperature/gpu_temp": "GPU is lost"}, "gpu.lost", "error"),
@@ -322,6 +323,7 @@ BUSY_FAULTS: dict[str, tuple[Edits, str, str]] = {
         "clocks.core_below_maximum",
         "warning",
     ),
+    "graphics clock": ({"clocks/graphics_clock": "900 MHz"}, "clocks.core_below_maximum", "warning"),
     "memory clock": ({"clocks/mem_clock": "1593 MHz"}, "clocks.memory_below_maximum", "warning"),
     "hot": ({"temperature/gpu_temp": "87 C"}, "thermal.hotter_than_peers", "warning"),
 }

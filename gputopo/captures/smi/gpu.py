@@ -148,7 +148,7 @@ class ReportedGpu:
         values: dict[str, Any] = {}
         missing: dict[str, str] = {}
         for fact, by_visit in self.reported.items():
-            best = min(by_visit.items(), key=lambda one: (one[1].value is None, one[0]))[1]
+            best = _best(by_visit)
             if best.value is None:
                 missing[fact] = best.reason or "not reported"
             else:
@@ -222,6 +222,16 @@ class ReportedGpu:
             values["processes"] = tuple(dict.fromkeys(found))
         elif self.no_processes is not None:
             missing["processes"] = self.no_processes
+
+
+def _best(by_visit: Mapping[tuple[int, int], Value]) -> Value:
+    """Return the first value by visit and name; the error of a better name of the same visit in its place.
+
+    A driver that has an error for the average power and a value for the instant has a fault.
+    """
+    (visit, rank), best = min(by_visit.items(), key=lambda one: (one[1].value is None, one[0]))
+    better = (by_visit[visit, name] for name in range(rank) if (visit, name) in by_visit)
+    return next((value for value in better if _ERROR.fullmatch(value.reason or "")), best)
 
 
 def _answers_nothing(values: Mapping[str, Any], missing: Mapping[str, str]) -> bool:
