@@ -51,7 +51,8 @@ _PROCESSES = {"C": "compute", "G": "graphics", "C+G": "compute+graphics", "M": "
 
 def clean(text: str) -> str:
     """Return a value on one line, without the note that a name is deprecated."""
-    return _DEPRECATED.sub("", " ".join(text[:_LONGEST].split()))
+    text = " ".join(text[:_LONGEST].split())
+    return _DEPRECATED.sub("", text) if text.endswith("]") else text
 
 
 def is_whole(text: str) -> bool:
