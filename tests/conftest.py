@@ -43,9 +43,16 @@ TOGETHER = ("tests/launch/train/inputs/", "tests/launch/data/")
 
 def pytest_configure(config: pytest.Config) -> None:
     _let_programs_hear_signals()
+    _have_a_home(config)
     if config.option.basetemp is None and not hasattr(config, "workerinput") and _has_room():
         config.option.basetemp = tempfile.mkdtemp(prefix="gputopo-tests-", dir=_MEMORY)
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+
+
+def _have_a_home(config: pytest.Config) -> None:
+    """Keep runs, saved bandwidth and claims of GPUs from the user's, and from those of other workers."""
+    os.environ["GPUTOPO_HOME"] = home = tempfile.mkdtemp(prefix="gputopo-home-")
+    config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
 
 
 def needs_tensorflow(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """`gputopo bandwidth`: the measured bandwidth of this machine's links, judged."""
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.plan_options import parse_gpu_list
-from gputopo.cli.printing import emit, show, to_stderr
+from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.values.bandwidth import Level
 from gputopo.values.errors import ExitCode, InputError, UsageError
@@ -233,16 +234,23 @@ def measure_links(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
     """
     from gputopo.cli.progress import ProgressLine
     from gputopo.copies.jobs import Request
+    from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError, measure
     from gputopo.report.layout import plain
+    from gputopo.values.bandwidth import NotMeasured
 
-    request = Request(gpus=options.gpus, level=options.level or "quick", numa=options.numa)
-    try:
-        with ProgressLine() as line:
-            return measure(machine, request, line.show)
-    except NoGpuMeasuredError as error:
-        to_stderr(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}\n")
-        return error.bandwidth
+    with contextlib.ExitStack() as claims:
+        others = claim_free(machine, options.gpus, os.environ, "gputopo bandwidth", claims, on_problem=note)
+        gpus = tuple(gpu.index for gpu in machine.gpus if gpu.index not in others) if others else options.gpus
+        request = Request(gpus=gpus, level=options.level or "quick", numa=options.numa)
+        try:
+            with ProgressLine() as line:
+                measured = measure(machine, request, line.show)
+        except NoGpuMeasuredError as error:
+            to_stderr(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}\n")
+            measured = error.bandwidth
+    skipped = tuple(NotMeasured(what=f"gpu:{index}", reason=why) for index, why in sorted(others.items()))
+    return msgspec.structs.replace(measured, not_measured=(*measured.not_measured, *skipped))
 
 
 def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved":

@@ -105,7 +105,7 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
 def _gpus(chosen: tuple[int, ...] | None, machine: "Machine") -> tuple[int, ...] | None:
     """Return the GPUs to use: the chosen ones, else all that respond and that this process may see."""
     from gputopo.findings import driver_broken
-    from gputopo.planner.visible import hidden_gpus
+    from gputopo.planner.available import hidden_gpus
 
     broken = driver_broken(machine)
     if broken is not None:

@@ -4,14 +4,12 @@ import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.plan_options import PlanOptions, parse_model
-from gputopo.cli.printing import emit, show, to_stderr
+from gputopo.cli.printing import emit, note, show
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.values.errors import HardwareError
 from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gputopo.values.machine import Machine
     from gputopo.values.plan import Plan
 
@@ -32,20 +30,26 @@ def plan(
 ) -> None:
     """Choose the GPUs of a job and the device of its variables, with reasons.
 
-    Exit codes: 0 fine; 2 bad input, or no such set of GPUs; 3 there is no GPU, or its driver does not work.
+    Exit codes: 0 fine; 2 bad input, or no such set of GPUs; 3 there is no GPU, other runs have
+    claimed the GPUs, or the driver does not work.
     """
     from gputopo import planner
 
     request = planner.Request(model=model, **placement.fields)
     machine = planned_machine(sources, pairs=not planner.is_of_one_gpu(request))
     require_gpus(machine)
+    if not sources and len(planner.hidden_gpus(os.environ, machine)) == len(machine.gpus):
+        raise HardwareError(
+            "CUDA_VISIBLE_DEVICES hides all GPUs", "unset it, or plan for another machine with --from FILE"
+        )
+    if sources:
+        found = planner.plan(machine, request)
+    else:
+        from gputopo.launch.jobs import claims
 
-    hidden: dict[int, str] = {}
-    if not sources:
-        hidden = planner.hidden_gpus(os.environ, machine)
-        _require_visible(hidden, machine)
-        planner.require_visible(request, os.environ, machine)
-    _print(planner.plan(machine, request, unavailable=hidden), shape)
+        others = claims.claimed_by_others(machine, claims.claims_folder(os.environ))
+        found = planner.plan_here(machine, request, os.environ, others)
+    _print(found, shape)
 
 
 def require_gpus(machine: "Machine") -> None:
@@ -62,18 +66,10 @@ def require_gpus(machine: "Machine") -> None:
         )
 
 
-def _require_visible(hidden: "Mapping[int, str]", machine: "Machine") -> None:
-    if len(hidden) == len(machine.gpus):
-        raise HardwareError(
-            "CUDA_VISIBLE_DEVICES hides all GPUs", "unset it, or plan for another machine with --from FILE"
-        )
-
-
 def warn(chosen: "Plan") -> None:
-    """Print to stderr which GPUs in use or in error others were chosen for, or were chosen nevertheless."""
-    from gputopo.report.layout import plain
-
-    to_stderr("".join(f"gputopo: {plain(line)}\n" for line in chosen.warnings))
+    """Print to stderr which GPUs were passed over, or taken nevertheless, and why."""
+    for line in chosen.warnings:
+        note(line)
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:

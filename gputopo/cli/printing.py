@@ -56,6 +56,13 @@ def to_stderr(text: str) -> None:
             drop_unwritten(sys.stderr)
 
 
+def note(message: str) -> None:
+    """Write a line about what gputopo does to stderr, whatever the message contains."""
+    from gputopo.report.layout import plain
+
+    to_stderr(f"gputopo: {plain(message)}\n")
+
+
 @contextlib.contextmanager
 def tolerating_stderr_errors() -> Iterator[None]:
     """Redirect stderr to /dev/null where writing to it fails (a full disk, a lost terminal).

@@ -30,7 +30,7 @@ def worker_env(
 
     On the GPU backend the plan's variables stand (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES); on the CPU
     backend no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the
-    parent is respected where the plan is made (`gputopo.planner.visible`): in the child the variable counts
+    parent is respected where the plan is made (`gputopo.planner.available`): in the child the variable counts
     from all GPUs of the machine again, so only the plan's value is right here. TensorFlow's settings that the
     user has in the environment stand, unless the spec asks for others than its defaults.
     """

@@ -19,7 +19,6 @@ from gputopo.findings import driver_broken
 from gputopo.launch.spec.run_spec import Backend
 from gputopo.planner import Request
 from gputopo.planner.request import SPREAD
-from gputopo.planner.visible import hidden_gpus, require_visible
 from gputopo.values.all_reduce import parse
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
@@ -54,13 +53,15 @@ def target_of(
     request: Request,
     *,
     environ: Mapping[str, str],
+    claimed: Mapping[int, str] = {},
     rehearsal_of: str | None = None,
     require_gpu: bool = False,
     cpu: bool = False,
 ) -> Target:
     """Plan for the machine, and choose the backend.
 
-    `machine` is this one, or the captured one if `rehearsal_of` names it. `cpu`: CPU devices are requested.
+    `machine` is this one, or the captured one if `rehearsal_of` names it. `claimed`:
+    GPUs that other processes have claimed, with by whom. `cpu`: CPU devices are requested.
     Raises HardwareError for a broken driver, or for no GPU where one is required; UsageError and NoPlanError
     for a request that cannot be met.
     """
@@ -81,12 +82,10 @@ def target_of(
         raise HardwareError(
             broken.says, f"{broken.remedy or 'gputopo inspect shows more'} --cpu uses CPU devices."
         )
-    hidden = hidden_gpus(environ, machine)
-    if len(hidden) == len(machine.gpus):
+    if len(planner.hidden_gpus(environ, machine)) == len(machine.gpus):
         why = _NONE_VISIBLE if machine.gpus else _NONE_THERE
         return _without_gpus(request, why, require_gpu=require_gpu)
-    require_visible(request, environ, machine)
-    return Target("gpu", planner.plan(machine, request, unavailable=hidden), machine)
+    return Target("gpu", planner.plan_here(machine, request, environ, claimed), machine)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:

@@ -23,7 +23,7 @@ def locked_spec(spec: Path) -> Iterator[bool]:
     """
     handle, is_new = _opened(spec)
     try:
-        yield _locked(handle, otherwise=is_new) and _is_unwritten(handle, spec)
+        yield try_lock(handle, otherwise=is_new) and _is_unwritten(handle, spec)
     finally:
         os.close(handle)
 
@@ -61,7 +61,7 @@ def locked_outputs(lifecycle: Lifecycle) -> Iterator[None]:
 def _locked_folder(folder: Path, option: str) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not _locked(handle, otherwise=True):
+        if not try_lock(handle):
             raise InputError(
                 f"another run is writing to {folder}",
                 f"wait until it has ended, or name another folder with {option}",
@@ -71,10 +71,10 @@ def _locked_folder(folder: Path, option: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _locked(handle: int, *, otherwise: bool) -> bool:
+def try_lock(handle: int, kind: int = fcntl.LOCK_EX, *, otherwise: bool = True) -> bool:
     """Lock a file; False if another process has locked it, `otherwise` where this disk has no locks."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # some network disks

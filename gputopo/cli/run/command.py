@@ -1,14 +1,15 @@
 """`gputopo run`: train on the planned GPUs with the built-in core, or run the user's own program there."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gputopo.cli.plan import warn
 from gputopo.cli.plan_options import PlanOptions
-from gputopo.cli.printing import to_stderr
+from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.spec.run_spec import RunSpec
@@ -17,6 +18,7 @@ from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
+    from gputopo.values.machine import Machine
 
 # Options of a run, as typed, that need replicas, or a parameter server.
 _OF_REPLICAS = (
@@ -69,17 +71,18 @@ def run(
         _refuse_for_program(asked, showing.typed, options, has_capture=bool(sources))
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
-    chosen = _target_of(placement.fields, asked, model, sources, options)
-    if not options.dry_run:
-        warn(chosen.plan)
-    if program:
-        return _run_program(program, chosen, dry_run=options.dry_run, shape=options.shape)
-    from gputopo.cli.run import training as core
-    from gputopo.launch.spec.prepare import spec_of
+    with contextlib.ExitStack() as claims:
+        chosen = _target_of(placement.fields, asked, model, sources, options, claims)
+        if not options.dry_run:
+            warn(chosen.plan)
+        if program:
+            return _run_program(program, chosen, dry_run=options.dry_run, shape=options.shape)
+        from gputopo.cli.run import training as core
+        from gputopo.launch.spec.prepare import spec_of
 
-    assert model is not None
-    spec = spec_of(chosen, model, asked, **training.fields)
-    return (core.show_only if options.dry_run else core.train)(chosen, spec, options)
+        assert model is not None
+        spec = spec_of(chosen, model, asked, **training.fields)
+        return (core.show_only if options.dry_run else core.train)(chosen, spec, options)
 
 
 def _placed(placement: Given) -> dict[str, Any]:
@@ -93,8 +96,12 @@ def _target_of(
     model: str | None,
     sources: tuple[str, ...],
     options: OutputOptions,
+    claims: contextlib.ExitStack,
 ) -> "Target":
-    """Plan for the machine. Raises GputopoError."""
+    """Plan for the machine and, unless it is a dry run, claim the GPUs until `claims` closes.
+
+    Raises GputopoError.
+    """
     from gputopo import planner
     from gputopo.launch.spec import model_names, target
     from gputopo.launch.supervise import run_folder as runs
@@ -105,19 +112,53 @@ def _target_of(
     update = "replicated" if copies else implied_update(asked)
     request = planner.Request(model=model, **{**placement, "variable_update": update})
     runs.check_output(None if options.output is None else Path(options.output))
-    chosen = target.target_of(
-        planned_machine(sources, pairs=not planner.is_of_one_gpu(request)),
-        request,
-        environ=os.environ,
-        rehearsal_of=target.rehearsal_name(sources),
-        require_gpu=options.require_gpu,
-        cpu=options.cpu,
-    )
+    machine = planned_machine(sources, pairs=not planner.is_of_one_gpu(request))
+
+    def choose(others: Mapping[int, str]) -> "Target":
+        return target.target_of(
+            machine,
+            request,
+            environ=os.environ,
+            claimed=others,
+            rehearsal_of=target.rehearsal_name(sources),
+            require_gpu=options.require_gpu,
+            cpu=options.cpu,
+        )
+
+    chosen = _claimed(machine, choose, None if options.dry_run else claims)
     if not copies:
         return chosen
     from gputopo.launch.spec.prepare import reduced_by_strategy
 
     return replace(chosen, plan=reduced_by_strategy(chosen.plan))
+
+
+def _claimed(
+    machine: "Machine", choose: "Callable[[Mapping[int, str]], Target]", claims: contextlib.ExitStack | None
+) -> "Target":
+    """Choose GPUs that no other process has claimed, and claim them until `claims` closes (None: do not).
+
+    Where another process is quicker, choose again. Raises GputopoError.
+    """
+    from gputopo.launch.jobs.claims import (
+        MAX_ATTEMPTS,
+        ClaimedError,
+        claimed,
+        claimed_by_others,
+        claims_folder,
+        never_free,
+    )
+
+    folder = claims_folder(os.environ)
+    for _ in range(MAX_ATTEMPTS):
+        chosen = choose(claimed_by_others(machine, folder))
+        if claims is None or chosen.backend == "cpu":
+            return chosen
+        gpus = [gpu for gpu in machine.gpus if gpu.index in chosen.plan.choice.gpus]
+        with contextlib.suppress(ClaimedError):
+            claims.enter_context(claimed(gpus, folder, "gputopo run", on_problem=note))
+            return chosen
+    raise never_free()
 
 
 def implied_update(asked: Mapping[str, Any]) -> str:

@@ -1,7 +1,13 @@
 """`gputopo run -- PROGRAM`: a program of the user on the planned GPUs."""
 
-from collections.abc import Callable
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -9,6 +15,7 @@ from gputopo.cli.run.dry import DryRun
 from gputopo.values import schema
 from tests.cli.conftest import Call
 from tests.kit import commands
+from tests.kit.forks import Done, Program
 
 
 def test_a_dry_run_of_a_program_shows_its_command(call: Call, on_scenario: Callable[[str], None]) -> None:
@@ -46,3 +53,64 @@ def test_a_program_runs_to_its_end_with_its_own_stderr_where_that_is_full(tmp_pa
         command = ("-m", "gputopo", "run", "--", "sh", "-c", script)
         done = commands.run(*command, err=full.fileno(), GPUTOPO_ROOT=str(tmp_path))
     assert (done.returncode, done.stdout) == (7, "taken\nrefused\n")
+
+
+_UNTIL_KILLED = (sys.executable, "-c", "import signal; print('begun', flush=True); signal.pause()")
+
+
+@contextlib.contextmanager
+def _running(home: Path, *options: str) -> Iterator[tuple[Program, IO[str]]]:
+    """gputopo that runs a program on `four` until it is killed, and what both print."""
+    command = ("-m", "tests.kit.command", "four", "--", "run", *options, "--", *_UNTIL_KILLED)
+    with commands.started(*command, GPUTOPO_HOME=str(home)) as started:
+        yield started
+
+
+def _begun(out: IO[str]) -> str:
+    """Wait for the program, and return what was printed before: the GPUs are claimed."""
+    lines = []
+    for line in out:
+        if line == "begun\n":
+            return "".join(lines)
+        lines.append(line)
+    raise AssertionError(lines)
+
+
+def test_two_runs_take_different_gpus_and_a_killed_one_frees_its_own(tmp_path: Path) -> None:
+    def gputopo(*arguments: str) -> Done:
+        return commands.run("-m", "tests.kit.command", "four", "--", *arguments, GPUTOPO_HOME=str(tmp_path))
+
+    visible = ("run", "--num-gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    alone = gputopo(*visible)
+    with _running(tmp_path, "--num-gpus", "2") as (first, out):
+        _begun(out)
+        words = f"claimed by gputopo run (pid {first.pid})"
+        beside = gputopo(*visible)
+        assert not set(beside.stdout.strip().split(",")) & set(alone.stdout.strip().split(","))
+        assert f"GPUs 0 and 1 left out: {words}" in beside.stderr
+        assert f"GPUs 0 and 1 left out: {words}" in " ".join(
+            gputopo("plan", "--model", "alexnet").stdout.split()
+        )
+        named = gputopo("run", "--gpus", "1,2", "--", "true")
+        assert (named.returncode, named.stdout) == (3, "")
+        assert f"GPU 1 is {words}" in named.stderr
+        assert gputopo("run", "--num-gpus", "3", "--", "true").returncode == 3
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait(60)
+        assert gputopo(*visible).stdout == alone.stdout
+
+
+def test_runs_that_start_at_the_same_time_take_different_gpus(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as running:
+        begun = [running.enter_context(_running(tmp_path, "--num-gpus", "1")) for _ in range(4)]
+        taken = [re.findall(r"runs on GPU (\d)", _begun(out)) for _, out in begun]
+    assert sorted(taken) == [["0"], ["1"], ["2"], ["3"]]
+
+
+def test_a_program_that_is_run_may_use_the_claims_of_its_run(tmp_path: Path) -> None:
+    again = f"{sys.executable} -m tests.kit.command four -- plan --model alexnet --format env"
+    done = commands.run(
+        *("-m", "tests.kit.command", "four", "--", "run", "--gpus", "2,3", "--", *again.split()),
+        GPUTOPO_HOME=str(tmp_path),
+    )
+    assert (done.returncode, done.stdout.count("GPU-")) == (0, 2)

@@ -1,14 +1,17 @@
-"""The GPUs that CUDA_VISIBLE_DEVICES leaves to this process and its children. Pure.
+"""The plan for this machine, of the GPUs that this process may take. Pure.
 
-NVML lists every GPU, also those that Slurm or the user hides, so a plan for this machine must leave them out.
+Those are the GPUs that CUDA_VISIBLE_DEVICES leaves (NVML lists every GPU, also those that Slurm or the user
+hides) and that no other process has claimed (`gputopo.launch.jobs.claims`).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from gputopo.planner.choose import plan
 from gputopo.planner.request import Request, ps_gpu
-from gputopo.values.errors import UsageError
+from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.plan import Plan
 
 NAME = "CUDA_VISIBLE_DEVICES"
 _INDEX = re.compile(r"\s*([+-]?[0-9]{1,9})", re.ASCII)
@@ -56,15 +59,41 @@ def hidden_gpus(environ: Mapping[str, str], machine: Machine) -> dict[int, str]:
     return {gpu.index: f"hidden by {NAME}" for gpu in machine.gpus if gpu.index not in seen}
 
 
-def require_visible(request: Request, environ: Mapping[str, str], machine: Machine) -> None:
-    """Raise UsageError if the request names a GPU that is hidden."""
+def plan_here(
+    machine: Machine, request: Request, environ: Mapping[str, str], claimed: Mapping[int, str]
+) -> Plan:
+    """Plan for this machine, without the GPUs that are hidden or `claimed` by others (with by whom).
+
+    Raises UsageError and NoPlanError as `plan` does, UsageError for a hidden GPU that is named, HardwareError
+    where GPUs that others have claimed are in the way.
+    """
     hidden = hidden_gpus(environ, machine)
     holder = ps_gpu(request)
-    named = sorted({*(request.gpus or ()), *(() if holder is None else (holder,))} & hidden.keys())
-    if named:
-        visible = [gpu.index for gpu in machine.gpus if gpu.index not in hidden]
-        use = f"use {', '.join(map(str, visible))}, or " if visible else ""
-        raise UsageError(f"GPU {named[0]} is not visible here: {NAME}={environ[NAME]}", f"{use}unset {NAME}")
+    named = {*(request.gpus or ()), *(() if holder is None else (holder,))}
+    if shut := sorted(named & hidden.keys()):
+        visible = [str(gpu.index) for gpu in machine.gpus if gpu.index not in hidden]
+        use = f"use {', '.join(visible)}, or " if visible else ""
+        raise UsageError(f"GPU {shut[0]} is not visible here: {NAME}={environ[NAME]}", f"{use}unset {NAME}")
+    exact = (request.gpus or ()) if request.num_gpus is None else ()
+    require_unclaimed((*exact, *(() if holder is None else (holder,))), claimed, machine)
+    try:
+        return plan(machine, request, unavailable={**claimed, **hidden})
+    except NoPlanError as error:
+        if not claimed:
+            raise
+        plan(machine, request, unavailable=hidden)  # raises where it is not for the claims
+        first = min(claimed)
+        hint = f"GPU {first} is {claimed[first]}: wait until it has ended, or request fewer GPUs"
+        raise HardwareError(error.what, hint) from error
+
+
+def require_unclaimed(named: Iterable[int], others: Mapping[int, str], machine: Machine) -> None:
+    """Raise HardwareError if another process has claimed one of the named GPUs."""
+    taken = sorted({*named} & others.keys())
+    if taken:
+        free = [str(gpu.index) for gpu in machine.gpus if gpu.index not in others and not gpu.lost]
+        use = f", or use {', '.join(free)}" if free else ""
+        raise HardwareError(f"GPU {taken[0]} is {others[taken[0]]}", f"wait until it has ended{use}")
 
 
 def _has_uuid(gpu: Gpu, entry: str) -> bool:

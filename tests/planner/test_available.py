@@ -1,13 +1,15 @@
 """Which GPUs CUDA_VISIBLE_DEVICES leaves."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.planner import Request, hidden_gpus, plan, require_visible
-from gputopo.planner.visible import visible_gpus
-from gputopo.values.errors import UsageError
+from gputopo.planner import Request, hidden_gpus, plan_here
+from gputopo.planner.available import visible_gpus
+from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Machine, Mig
 from tests.launch.specs import machine
 from tests.matrices import changed
@@ -70,12 +72,41 @@ def test_numbers_count_in_cudas_order_unless_the_pci_order_is_asked_for() -> Non
 
 def test_hidden_gpus_are_left_out_and_that_is_reported_in_one_line() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "3,1"}
-    found = plan(machine(), Request(), unavailable=hidden_gpus(environ, machine()))
+    found = plan_here(machine(), Request(), environ, {})
     assert found.choice.gpus == (1, 3)
     assert found.warnings == ("GPUs 0 and 2 left out: hidden by CUDA_VISIBLE_DEVICES",)
     with pytest.raises(UsageError, match="GPU 2 is not visible here: CUDA_VISIBLE_DEVICES=3,1") as error:
-        require_visible(Request(gpus=(2, 3)), environ, machine())
+        plan_here(machine(), Request(gpus=(2, 3)), environ, {})
     assert error.value.hint == "use 1, 3, or unset CUDA_VISIBLE_DEVICES"
+
+
+CLAIMED = {1: "claimed by gputopo run (pid 123)"}
+
+
+def test_gpus_that_others_have_claimed_are_left_out_with_by_whom() -> None:
+    found = plan_here(machine(), Request(num_gpus=2, gpus=(0, 1, 2)), {}, CLAIMED)
+    assert found.choice.gpus == (0, 2)
+    assert found.warnings == ("GPU 1 left out: claimed by gputopo run (pid 123)",)
+
+
+@pytest.mark.parametrize(
+    ("request_of", "what"),
+    [
+        ({"gpus": (0, 1)}, "GPU 1 is claimed by gputopo run (pid 123)"),
+        ({"ps": "gpu:1"}, "GPU 1 is claimed by gputopo run (pid 123)"),
+        ({"num_gpus": 4}, "requested 4 GPUs, and 3 of the 4 can be used (GPU 1 left out)"),
+    ],
+)
+def test_where_claims_are_in_the_way_the_exit_code_is_3(request_of: dict[str, Any], what: str) -> None:
+    with pytest.raises(HardwareError) as error:
+        plan_here(machine(), Request(**request_of), {}, CLAIMED)
+    assert error.value.what == what
+    assert "wait until it has ended" in error.value.hint
+
+
+def test_a_request_that_could_not_be_met_without_claims_either_is_bad_usage() -> None:
+    with pytest.raises(NoPlanError, match="this machine has 4"):
+        plan_here(machine(), Request(num_gpus=5), {}, CLAIMED)
 
 
 @given(st.text(alphabet="0123456789,- GPUMIxa", max_size=30))

@@ -1,0 +1,174 @@
+"""Claims of GPUs: locks between real processes, freed when a process ends in whatever manner."""
+
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputopo.launch.jobs.claims import (
+    Claim,
+    ClaimedError,
+    claim_free,
+    claimed,
+    claimed_by_others,
+    claims_folder,
+)
+from gputopo.values.errors import HardwareError
+from gputopo.values.machine import Gpu
+from tests.launch.specs import machine
+
+OTHER = """
+import sys
+from pathlib import Path
+from gputopo.launch.jobs.claims import claimed
+from tests.launch.specs import machine
+gpus = [machine().gpus[int(index)] for index in sys.argv[2:]]
+with claimed(gpus, Path(sys.argv[1]), "gputopo run", on_problem=print):
+    print("claimed", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def other(folder: Path, *gpus: int) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has claimed GPUs; it ends with the context."""
+    command = [sys.executable, "-c", OTHER, str(folder), *map(str, gpus)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+        yield process
+        process.communicate()
+
+
+def take(folder: Path, *gpus: int) -> contextlib.AbstractContextManager[None]:
+    return claimed([machine().gpus[index] for index in gpus], folder, "gputopo run", on_problem=pytest.fail)
+
+
+def test_a_claimed_gpu_is_shown_to_others_and_refused_until_its_process_ends(tmp_path: Path) -> None:
+    with other(tmp_path, 1, 2) as process:
+        words = f"claimed by gputopo run (pid {process.pid})"
+        assert claimed_by_others(machine(), tmp_path) == {1: words, 2: words}
+        with pytest.raises(ClaimedError), take(tmp_path, 0, 1):
+            pass
+        with take(tmp_path, 0, 3):  # nothing is left of the attempt
+            pass
+    assert claimed_by_others(machine(), tmp_path) == {}
+    with take(tmp_path, 0, 1):
+        pass
+
+
+def test_a_claim_is_freed_by_the_kernel_when_its_process_is_killed(tmp_path: Path) -> None:
+    with other(tmp_path, 0) as process:
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        assert claimed_by_others(machine(), tmp_path) == {}
+        with take(tmp_path, 0):
+            pass
+
+
+def test_what_this_process_or_one_that_started_it_has_claimed_is_for_it(tmp_path: Path) -> None:
+    with take(tmp_path, 0, 1):
+        assert claimed_by_others(machine(), tmp_path) == {}
+        code = (
+            "from tests.launch.jobs.test_claims import *\n"
+            f"folder = Path({str(tmp_path)!r})\n"
+            "assert claimed_by_others(machine(), folder) == {}\n"
+            "with take(folder, 1): pass\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_looking_who_has_claimed_does_not_claim(tmp_path: Path) -> None:
+    with take(tmp_path, 0):
+        pass
+    assert claimed_by_others(machine(), tmp_path) == {}
+    with take(tmp_path, 0):
+        pass
+
+
+def test_a_file_that_is_no_claim_is_nobody_in_particular_and_harms_nothing(tmp_path: Path) -> None:
+    with other(tmp_path, 0, 1):
+        (tmp_path / "GPU-00-aa.lock").write_text("nonsense")
+        (tmp_path / "GPU-11-aa.lock").write_text('{"pid": 7, "command": "a\\u001b[31mb"}')
+        assert claimed_by_others(machine(), tmp_path) == {
+            0: "claimed by another process",
+            1: "claimed by a?[31mb (pid 7)",
+        }
+
+
+def test_a_link_in_the_place_of_a_claim_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / "GPU-00-aa.lock").symlink_to(precious)
+    os.link(precious, tmp_path / "GPU-11-aa.lock")
+    problems: list[str] = []
+    for index in (0, 1):
+        with claimed([machine().gpus[index]], tmp_path, "gputopo run", on_problem=problems.append):
+            pass
+    assert precious.read_text() == "precious"
+    assert len(problems) == 2
+    assert claimed_by_others(machine(), tmp_path) == {}
+
+
+def test_without_a_folder_that_can_be_written_there_are_no_claims_and_that_is_reported(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    problems: list[str] = []
+    with claimed(machine().gpus, tmp_path / "file/claims", "gputopo run", on_problem=problems.append):
+        pass
+    assert problems == [f"no GPU is claimed: cannot write {tmp_path}/file/claims: Not a directory"]
+
+
+def test_all_users_share_the_folder_and_its_files(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    before = os.umask(0o077)
+    try:
+        with take(tmp_path / "gputopo", 0):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "gputopo").stat().st_mode) == 0o1777
+    assert stat.S_IMODE((tmp_path / "gputopo/GPU-00-aa.lock").stat().st_mode) == 0o666
+
+
+def test_the_folder_is_that_of_gputopo_home_or_one_for_all_users() -> None:
+    assert claims_folder({"GPUTOPO_HOME": "/data"}) == Path("/data/claims")
+    assert claims_folder({}) in (Path("/run/lock/gputopo"), Path("/tmp/gputopo-claims"))
+
+
+def test_a_gpu_without_an_identity_is_not_claimed(tmp_path: Path) -> None:
+    with claimed([Gpu(index=0)], tmp_path / "none", "gputopo run", on_problem=pytest.fail):
+        pass
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_measurement_takes_the_free_gpus_or_the_named_ones(tmp_path: Path) -> None:
+    environ = {"GPUTOPO_HOME": str(tmp_path)}
+
+    def free(*named: int) -> dict[int, str]:
+        with contextlib.ExitStack() as held:
+            return claim_free(
+                machine(), named or None, environ, "gputopo bandwidth", held, on_problem=pytest.fail
+            )
+
+    with other(tmp_path / "claims", 1) as process:
+        assert free() == {1: f"claimed by gputopo run (pid {process.pid})"}
+        assert free(0, 2) == {}
+        with pytest.raises(
+            HardwareError, match=rf"GPU 1 is claimed by gputopo run \(pid {process.pid}\)"
+        ) as error:
+            free(0, 1)
+        assert error.value.hint == "wait until it has ended, or use 0, 2, 3"
+    with other(tmp_path / "claims", 0, 1, 2, 3), pytest.raises(HardwareError, match="no GPU is free"):
+        free()
+
+
+def test_a_claim_states_its_process() -> None:
+    assert Claim(123, "gputopo run").words == "claimed by gputopo run (pid 123)"
