@@ -68,7 +68,7 @@ def _running(home: Path, *options: str) -> Iterator[tuple[Program, IO[str]]]:
 
 def _begun(out: IO[str]) -> str:
     """Wait for the program, and return what was printed before: the GPUs are claimed."""
-    lines = []
+    lines: list[str] = []
     for line in out:
         if line == "begun\n":
             return "".join(lines)
