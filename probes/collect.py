@@ -10,7 +10,8 @@ import msgspec
 from gputopo.probes.driver import decide, listed_gpus, module_version, read_facts
 from gputopo.probes.facts import MissingFacts, absent_facts, miss_all
 from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, tree_hop
-from gputopo.probes.gpus.reading import NvmlAnswers, Reading
+from gputopo.probes.gpus.reading import Reading
+from gputopo.probes.gpus.received import NvmlAnswers
 from gputopo.probes.host import read_host
 from gputopo.probes.pci.errors import host_acs
 from gputopo.probes.pci.nodes import interface_name, read_pci

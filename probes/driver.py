@@ -13,7 +13,7 @@ import msgspec
 
 from gputopo.probes.child import Stop
 from gputopo.probes.files import read_text
-from gputopo.probes.gpus.reading import NvmlAnswers
+from gputopo.probes.gpus.received import NvmlAnswers
 from gputopo.values.machine import DriverStatus, PciNode
 
 NodeAccess = Literal["ok", "denied", "absent"]

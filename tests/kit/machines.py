@@ -9,7 +9,7 @@ import msgspec
 
 from gputopo.probes.collect import read_with
 from gputopo.probes.gpus.asking import ask_all
-from gputopo.probes.gpus.reading import Received
+from gputopo.probes.gpus.received import Received
 from gputopo.values.machine import Machine
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, Scenario
