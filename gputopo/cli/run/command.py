@@ -125,7 +125,7 @@ def _target_of(
             cpu=options.cpu,
         )
 
-    chosen = _claimed(machine, choose, None if options.dry_run else claims)
+    chosen = choose_and_claim(machine, choose, None if options.dry_run else claims)
     if not copies:
         return chosen
     from gputopo.launch.spec.prepare import reduced_by_strategy
@@ -133,7 +133,7 @@ def _target_of(
     return replace(chosen, plan=reduced_by_strategy(chosen.plan))
 
 
-def _claimed(
+def choose_and_claim(
     machine: "Machine", choose: "Callable[[Mapping[int, str]], Target]", claims: contextlib.ExitStack | None
 ) -> "Target":
     """Choose GPUs that no other process has claimed, and claim them until `claims` closes (None: do not).

@@ -1,21 +1,26 @@
 """`gputopo run` from the command line, with a worker that only pretends; see tests/launch for the rest."""
 
+import contextlib
 import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from gputopo.cli.commands import list_options
+from gputopo.cli.run.command import choose_and_claim
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.spec.target import Target
 from gputopo.values import schema
 from gputopo.values.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.values.result import Result
 from tests.cli.conftest import Call
+from tests.launch.claiming import other
+from tests.launch.specs import machine, plan_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -224,3 +229,18 @@ def test_a_verdict_names_an_earlier_run_even_where_its_folder_is_no_utf8(
     assert verdict is not None
     assert verdict.other is not None
     assert verdict.other.startswith(str(tmp_path / "bad?"))
+
+
+def test_where_another_process_claims_a_chosen_gpu_first_it_is_planned_again(own_home: Path) -> None:
+    seen: list[dict[int, str]] = []
+    with contextlib.ExitStack() as others, contextlib.ExitStack() as claims:
+
+        def choose(claimed: Mapping[int, str]) -> Target:
+            seen.append(dict(claimed))
+            if len(seen) == 1:  # it claims between this plan and our claim
+                others.enter_context(other(own_home / "claims", 0))
+            gpu = min({0, 1, 2, 3} - claimed.keys())
+            return Target("gpu", plan_for((gpu,)), machine())
+
+        assert choose_and_claim(machine(), choose, claims).plan.choice.gpus == (1,)
+        assert [list(each) for each in seen] == [[], [0]]
