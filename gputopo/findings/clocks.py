@@ -50,8 +50,8 @@ MODEL_SHARE = Threshold(
 )
 
 _BUILDS_DIFFER = (
-    "Compare VBIOS versions (nvidia-smi -q | grep -i vbios) and clock offsets. The slowest GPU sets the pace "
-    "of synchronous training: use GPUs with the same clocks."
+    "If the VBIOS version differs too, the card is of another build; else look for clock offsets. The "
+    "slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
 )
 MEMORY_DIFFERS = Rule(
     "clocks.memory_differs",

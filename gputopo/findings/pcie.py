@@ -425,13 +425,14 @@ def _few_replays_as_usual(model: list[Gpu]) -> list[Gpu]:
     allowance.
     """
     counts = [count for gpu in model if (count := gpu.pcie.replay_counter) is not None]
-    if len(counts) < 2 or len(counts) < len(model) or not all(map(_is_sxm, model)):
+    if len(counts) < 2 or len(counts) < len(model) or not all(map(is_sxm, model)):
         return []
     most = min(REPLAYS_SIMILAR.value * median_low(counts), REPLAYS_FEW.value * REPLAYS_BAD.value)
     return [gpu for gpu in model if (gpu.pcie.replay_counter or 0) <= most and not gpu.pcie.replay_rollovers]
 
 
-def _is_sxm(gpu: Gpu) -> bool:
+def is_sxm(gpu: Gpu) -> bool:
+    """Return whether the GPU is known to be a module with NVLinks on a baseboard, and no card in a slot."""
     expected = expected_gpu(gpu.name, gpu.pci_device_id)
     return expected is not None and expected.nvlink_by_bridge is False
 
@@ -446,7 +447,7 @@ def _replays(gpu: Gpu) -> Fault | None:
         f"{words} since the last reset",
         {"replay_counter": gpu.pcie.replay_counter, "replay_rollovers": gpu.pcie.replay_rollovers},
         "warning" if rollovers or count >= REPLAYS_BAD.value else "info",
-        remedy=PCIE_REPLAYS.cases["SXM"].remedy if _is_sxm(gpu) else None,
+        remedy=PCIE_REPLAYS.cases["SXM"].remedy if is_sxm(gpu) else None,
     )
 
 

@@ -269,7 +269,7 @@ IDLE_FAULTS: dict[str, tuple[Edits, str, str]] = {
     ),
     "MIG after a reset": ({"mig_mode/pending_mig": "Enabled"}, "configuration.mig_pending", "info"),
     "less memory": ({"fb_memory_usage/total": "40960 MiB"}, "machine.mixed_memory", "warning"),
-    "small BAR1": ({"bar1_memory_usage/total": "256 MiB"}, "configuration.differs", "warning"),
+    "small BAR1": ({"bar1_memory_usage/total": "256 MiB"}, "configuration.differs", "info"),
     "near slowdown": (
         {"temperature/gpu_temp": "86 C", "temperature/gpu_temp_tlimit": "1 C"},
         "thermal.near_slowdown",

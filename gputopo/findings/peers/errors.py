@@ -77,7 +77,7 @@ def memory_errors(machine: Machine) -> Iterator[Fault]:
 @check(FIELD_ERROR)
 def field_errors(machine: Machine) -> Iterator[Fault]:
     """Find facts that a GPU alone cannot report: an error where its peers have none, or nothing where all of
-    them have a value. What a GPU in MIG mode, or one that waits for a reset, does not report is no such case.
+    them have a value. What a GPU does not report in MIG mode, without ECC or before a reset is no such case.
     """
     reasons = _reasons(machine)
     if not reasons:
@@ -99,7 +99,7 @@ def field_errors(machine: Machine) -> Iterator[Fault]:
                 says = f"{'; '.join(dict.fromkeys(failed.values()))} in place of {words}"
                 yield FIELD_ERROR.fault(gpu, says, {"missing": failed})
                 continue
-            alike = [one for one in peers if one.mig.mode == gpu.mig.mode]
+            alike = [one for one in peers if (one.mig.mode, one.ecc.mode) == (gpu.mig.mode, gpu.ecc.mode)]
             absent = {
                 fact: why
                 for fact, why in own.items()
@@ -120,7 +120,7 @@ def _reasons(machine: Machine) -> dict[int, dict[str, str]]:
     for path, why in machine.missing.items():
         if _ERROR.fullmatch(why) or why in _ABSENT:
             at = FactPath.parse(path)
-            if at.group == "gpus" and at.key.isdigit() and at.fact:
+            if at.group == "gpus" and at.key.isdigit() and at.fact and "[" not in at.fact:
                 found.setdefault(int(at.key), {})[at.fact] = why
     return found
 

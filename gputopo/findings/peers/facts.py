@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gputopo.findings import clocks, configuration, memory_health, pcie, throttling
 from gputopo.findings.peers.compare import Difference, differences
-from gputopo.findings.rule import Check, Fault, Finding, Rule, Threshold, by_model, check, present
+from gputopo.findings.rule import Check, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
 from gputopo.values.fields import fields_of
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
@@ -26,6 +26,7 @@ SETTING_DIFFERS = Rule(
     title="a setting differs from GPUs of the same model",
     remedy="Set it as on the other GPUs: ECC with sudo nvidia-smi -i GPU -e 0 (or 1) and a reboot, the power "
     "limit with -pl WATTS, BAR1 with Resizable BAR in the BIOS.",
+    severities=("warning", "info"),
     thresholds=(throttling.LIMIT_SHARE,),
 )
 SLOT_DIFFERS = Rule(
@@ -33,6 +34,7 @@ SLOT_DIFFERS = Rule(
     title="slot of another PCIe generation or width than that of GPUs of the same model",
     remedy="Compare the slots in the board manual, and the BIOS settings of their generation and lanes. "
     "Reseat card and riser.",
+    severities=("warning", "info"),
 )
 
 
@@ -51,6 +53,7 @@ _POWER = Compared(CARD_DIFFERS, throttling.LIMIT_SHARE)
 _CORE = Compared(clocks.CORE_DIFFERS, clocks.CORE_SHARE)
 _APPLICATION = Compared(clocks.APPLICATION_DIFFERS, clocks.MEMORY_SHARE)
 _MEMORY_CLOCK = "clocks_mhz.memory.max"
+_BAR1 = "bar1_mib.total"
 _APPLICATION_CLOCKS = tuple(f"clocks_mhz.{domain}.application" for domain in ("memory", "sm", "graphics"))
 _REFERENCES: dict[str, Callable[[Gpu], Fault | None]] = {
     _MEMORY_CLOCK: clocks.below_model,
@@ -64,7 +67,7 @@ _FACTS = {
     "clocks_mhz.video.max": Compared(CARD_DIFFERS, clocks.CORE_SHARE),
     **dict.fromkeys((*_APPLICATION_CLOCKS, "clocks_mhz.video.application"), _APPLICATION),
     "memory_mib.total": Compared(configuration.MIXED_MEMORY, configuration.MEMORY_SHARE),
-    "bar1_mib.total": Compared(SETTING_DIFFERS, configuration.MEMORY_SHARE),
+    _BAR1: Compared(SETTING_DIFFERS, configuration.MEMORY_SHARE),
     "power_w.limit": _LIMITS,
     "power_w.enforced_limit": _LIMITS,
     "power_w.default_limit": _POWER,
@@ -144,7 +147,14 @@ def _of_gpus(group: list[Gpu], found: list[Difference]) -> Iterator[Fault]:
             evidence: dict[str, Any] = {one.path: one.odd[gpu.index] for one in differing}
             peers = {one.path: one.common for one in differing}
             says = "; ".join(one.words(gpu.index) for one in differing)
-            yield rule.fault(gpu, says, evidence | {"peers": peers})
+            yield rule.fault(gpu, says, evidence | {"peers": peers}, _severity(rule, gpu, differing))
+
+
+def _severity(rule: Rule, gpu: Gpu, differing: Sequence[Difference]) -> Severity | None:
+    """Slots of boards differ by design, SXM modules' do not; a small BAR1 costs little."""
+    if rule is SLOT_DIFFERS:
+        return None if pcie.is_sxm(gpu) else "info"
+    return "info" if all(one.path == _BAR1 for one in differing) else None
 
 
 def _of_all(found: list[Difference]) -> Iterator[Finding]:
@@ -155,6 +165,7 @@ def _of_all(found: list[Difference]) -> Iterator[Finding]:
             Subject.of_gpus(sorted(gpus)),
             "; ".join(one.all_words() for one in differing),
             {one.path: {str(index): value for index, value in one.odd.items()} for one in differing},
+            "info" if rule in (SLOT_DIFFERS, SETTING_DIFFERS) else None,
         )
 
 
