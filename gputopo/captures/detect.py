@@ -10,12 +10,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from gputopo.captures import budget, intake, merge, recording
+from gputopo.captures import budget, intake, ledger, merge, recording
 from gputopo.captures.bandwidth import single_device
 from gputopo.captures.pci import sysfs
 from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine, Unread
+from gputopo.values.machine import LineCounts, Machine, Unread
 
 _STDIN = "standard input"
 _MAX_SHOWN = 200  # letters of a line that was not understood
@@ -98,10 +98,14 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
 
 
 def read_text(text: str, *, origin: str) -> Machine:
-    """Read the text of one file, whatever its format. Raises InputError.
+    """Read the text of one file, whatever its format, without its count of lines. Raises InputError.
 
     A text may hold several captures of one machine, as a bug report does: they are merged.
     """
+    return replace(_read_text(text, origin), lines=())
+
+
+def _read_text(text: str, origin: str) -> Machine:
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
     from gputopo.captures.linux import bug_report
@@ -117,6 +121,7 @@ def _of_bug_report(text: str, origin: str) -> list[Machine]:
 
     machines: list[Machine] = []
     refused: list[Unread] = []
+    not_understood = 0
     for part in bug_report.parts(text):
         if not part.is_read or not part.lines:
             continue
@@ -126,6 +131,7 @@ def _of_bug_report(text: str, origin: str) -> list[Machine]:
             raise
         except InputError as error:
             words = f"{part.title}: {error.what.removeprefix(origin).lstrip(' :')}"
+            not_understood += part.lines
             refused.append(Unread(source=bug_report.SOURCE, line=part.line + 1, text=words[:_MAX_SHOWN]))
             continue
         machines += [
@@ -134,7 +140,10 @@ def _of_bug_report(text: str, origin: str) -> list[Machine]:
         ]
     if not machines:
         raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _BUG_REPORT_HINT)
-    return [*machines, Machine(source=bug_report.SOURCE, unread=tuple(refused))]
+    accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
+    known = len(ledger.filled(text)) - accounted - not_understood
+    counts = LineCounts(source=bug_report.SOURCE, read=0, known=known, not_understood=not_understood)
+    return [*machines, Machine(source=bug_report.SOURCE, unread=tuple(refused), lines=(counts,))]
 
 
 def _captures(text: str, origin: str) -> list[Machine]:
@@ -145,16 +154,16 @@ def _captures(text: str, origin: str) -> list[Machine]:
     from gputopo.captures.smi import csv_table
 
     if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
-        return [csv_table.parse(text, origin=origin)]
+        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table)]
     taken = kernel_log.take(text)  # before cleaning, which takes off the dates
     if kernel_log.is_whole(taken):
-        return [taken.machine]
+        return [kernel_log.counted(taken)]
     rest = intake.clean(taken.rest, origin=origin)
     if not taken.lines:
         return _machines(rest, origin)
     if kernel_log.is_log(taken) and not _is_readable(rest):
         return [kernel_log.with_rest(taken)]
-    return [*_machines(rest, origin), taken.machine]
+    return [*_machines(rest, origin), kernel_log.counted(taken)]
 
 
 def _is_readable(text: str) -> bool:
@@ -178,7 +187,11 @@ def _machines(text: str, origin: str) -> list[Machine]:
             return machines
         raise
     others = _sections(rest, origin, but=programs)
-    return [*others, machine] if others else [programs.with_unread(machine, rest)]
+    if not others:
+        return [ledger.completed(programs.with_unread(machine, rest), text, programs)]
+    understood = len(ledger.filled(text)) - len(ledger.filled(rest))
+    counts = LineCounts(source=machine.source, read=understood, known=0, not_understood=0)
+    return [*others, replace(machine, lines=(counts,))]
 
 
 def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:
@@ -186,7 +199,10 @@ def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Mach
     kinds = [(s, kind) for s in _split(text) if (kind := _format_of(s, but=but)) is not None]
     machines = [kind.parse(section, origin=origin) for section, kind in kinds]
     _refuse_other_machines(machines, origin)
-    return machines
+    if text.lstrip().startswith("{"):
+        return machines
+    whole = [ledger.completed(machine, *of) for machine, of in zip(machines, kinds, strict=True)]
+    return ledger.with_strays(whole, text, [section for section, _ in kinds])
 
 
 def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
@@ -217,6 +233,10 @@ def _first_format(text: str) -> Format | None:
 
 def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
     """Read the content of one file: a tar of a copied /sys, or text in any format. Raises InputError."""
+    return replace(_read_bytes(data, origin, read_tree), lines=())
+
+
+def _read_bytes(data: bytes, origin: str, read_tree: ReadTree | None) -> Machine:
     if sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
         from gputopo.captures import packed  # the packers are loaded only where they are needed
 
@@ -224,14 +244,14 @@ def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -
     if read_tree is not None and sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
         with sysfs.unpacked(data, origin=origin) as root:
             return read_tree(root)
-    machine = read_text(_decoded(data, origin), origin=origin)
+    machine = _read_text(_decoded(data, origin), origin)
     budget.require_gpus(machine.gpus, origin)
     return machine
 
 
 def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
     if source == "-":
-        return read_bytes(_standard_input(), origin=_STDIN, read_tree=read_tree)
+        return _read_bytes(_standard_input(), _STDIN, read_tree)
     if not source:
         raise InputError(
             "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
@@ -240,7 +260,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
         return recording.read_bundled(source)
     if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
         return read_tree(root)
-    return read_bytes(_content(Path(source)), origin=source, read_tree=read_tree)
+    return _read_bytes(_content(Path(source)), source, read_tree)
 
 
 def _standard_input() -> bytes:

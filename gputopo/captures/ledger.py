@@ -1,8 +1,19 @@
-"""Which lines of an input hold nothing about the machine, whatever its format: prompts, commands, fences."""
+"""The ledger of lines: each line of an input is read, known to hold nothing, or listed as not understood.
+
+A reader lists the lines that it does not understand itself, or states which lines are its own (`claims`): all
+others are listed here.
+"""
 
 import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from msgspec.structs import replace
+
+from gputopo.values.machine import LineCounts, Machine, Unread
 
 _LONGEST = 200
+_MAX_LISTED = 1000  # lines of one capture; all of them are counted
 _TOOLS = (
     r"nvidia-smi|lspci|lscpu|numactl|dmesg|journalctl|lstopo(?:-no-graphics)?|cat|grep|watch|ssh|srun|docker"
     r"|p2pBandwidthLatencyTest|bandwidthTest|nvbandwidth|gputopo"
@@ -10,12 +21,116 @@ _TOOLS = (
 _NOISE = re.compile(
     r"^(?:\W*(?:text|console|bash|sh(?:ell)?|plaintext|log)?\W*"  # rules, fences
     r"|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"  # prompts, headings of Markdown
-    r"|(?:\(\w+\) )?\S+@\S*[$#].*|PS [A-Z]:\\\S*>.*|[A-Z]:\\[^>]{0,80}>.*"
+    r"|(?:\(\w+\) )?(?:\S+@\S*|\[\S+@\S+ [^\]]*\])[$#].*|PS [A-Z]:\\\S*>.*|[A-Z]:\\[^>]{0,80}>.*"
     rf"|(?:\+ )?(?:sudo )?\S*(?:{_TOOLS})(?:\.exe)?(?: +[-/|\w].*)?"
-    r"|Every \d+(?:[.,]\d+)?s: .*)$"
+    r"|exit|logout|Every \d+(?:[.,]\d+)?s: .*)$"
 )
+
+
+_MARKUP = re.compile(r"[<>]|=[\"']")
+
+
+_DTD = re.compile(r"<\?xml[^>]{0,200}\?>|<!DOCTYPE[^>\[]{0,400}(?:\[[^\]]*\]\s*)?>")
+
+
+class Claims(NamedTuple):
+    """The numbers of the lines that a format reads, and of those that it knows and sets aside."""
+
+    read: frozenset[int]
+    known: frozenset[int]
+
+
+@runtime_checkable
+class Claiming(Protocol):
+    """A format whose reader passes over what it does not know, and that states which lines are its own."""
+
+    def claims(self, text: str) -> Claims:
+        """Return the lines of a text that are this format's."""
 
 
 def is_noise(line: str) -> bool:
     """Return whether a line is blank, a rule, a fence, a prompt or the command that printed the output."""
     return _NOISE.match(line.strip()[:_LONGEST]) is not None
+
+
+def by_line(text: str, read: Callable[[str], object], known: Callable[[str], object]) -> Claims:
+    """Return the claims of a format whose lines are known by themselves."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    of_format = frozenset(number for number, line in lines if read(line))
+    return Claims(of_format, frozenset(n for n, line in lines if n not in of_format and known(line)))
+
+
+def xml_lines(text: str) -> Claims:
+    """Return the claims of a format in XML: the lines that have a tag or an attribute."""
+    return by_line(text, _MARKUP.search, lambda line: False)
+
+
+def filled(text: str) -> dict[int, str]:
+    """Return the lines with content by number."""
+    return {number: line for number, line in enumerate(text.splitlines(), 1) if line.strip()}
+
+
+def completed(machine: Machine, text: str, kind: object) -> Machine:
+    """Return the machine of a section with its lines counted, and all listed that were not understood."""
+    if text.lstrip().startswith("<") and not isinstance(kind, Claiming):  # a whole document
+        total = sum(1 for line in text.splitlines() if line.strip())
+        missed = len({one.line for one in machine.unread})
+        counts = LineCounts(source=machine.source, read=total - missed, known=0, not_understood=missed)
+        return replace(machine, lines=(counts,))
+    lines = filled(text)
+    listed = {one.line for one in machine.unread}
+    claims = kind.claims(text) if isinstance(kind, Claiming) else None
+    read = known = 0
+    strays: list[int] = []
+    for number, line in lines.items():
+        if number in listed:
+            continue
+        if claims is not None and number in claims.read:
+            read += 1
+        elif (claims is not None and number in claims.known) or is_noise(line):
+            known += 1
+        elif claims is None:
+            read += 1
+        else:
+            strays.append(number)
+    counts = LineCounts(
+        source=machine.source,
+        read=read,
+        known=known,
+        not_understood=len(strays) + len(listed & lines.keys()),
+    )
+    unread = _sorted([*machine.unread, *_listed(machine.source, lines, strays)])
+    return replace(machine, unread=unread, lines=(counts,))
+
+
+def with_strays(machines: Sequence[Machine], text: str, sections: Iterable[str]) -> list[Machine]:
+    """Return the machines of a text; the first also lists the lines that no section has."""
+    sections = list(sections)
+    if not machines or any(section.strip() == text.strip() for section in sections):
+        return list(machines)
+    rest = filled(_DTD.sub(lambda one: "\n" * one[0].count("\n"), text))
+    for section in sections:
+        for number in filled(section):
+            rest.pop(number, None)
+    noise = sum(map(is_noise, rest.values()))
+    strays = [number for number, line in rest.items() if not is_noise(line)]
+    if not rest:
+        return list(machines)
+    first = machines[0]
+    counts = (
+        first.lines[0] if first.lines else LineCounts(source=first.source, read=0, known=0, not_understood=0)
+    )
+    counts = replace(counts, known=counts.known + noise, not_understood=counts.not_understood + len(strays))
+    unread = _sorted([*first.unread, *_listed(first.source, rest, strays)])
+    return [replace(first, unread=unread, lines=(counts,)), *machines[1:]]
+
+
+def _listed(source: str, lines: dict[int, str], numbers: Sequence[int]) -> list[Unread]:
+    return [
+        Unread(source=source, line=number, text=" ".join(lines[number].split())[:_LONGEST])
+        for number in numbers[:_MAX_LISTED]
+    ]
+
+
+def _sorted(unread: Iterable[Unread]) -> tuple[Unread, ...]:
+    return tuple(sorted(unread, key=lambda one: one.line))

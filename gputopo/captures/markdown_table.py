@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gputopo.captures.ledger import Claims
 from gputopo.captures.pci import pci_tree
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine, MemoryMib, Pcie, PowerW, Unread
@@ -50,6 +51,15 @@ class _Row:
 def recognise(text: str) -> bool:
     """Return whether a line of the text is a table's row with a PCI address in a cell."""
     return bool(_rows(text))
+
+
+def claims(text: str) -> Claims:
+    """Return the rows with an address, and the header above them."""
+    rows = {row.line for row in _rows(text)}
+    lines = text.splitlines()
+    first = min(rows, default=0)
+    header = {first - 1, first - 2} if first > 2 and _RULE.fullmatch(lines[first - 2].strip()) else set()
+    return Claims(frozenset(rows), frozenset(header))
 
 
 def parse(text: str, *, origin: str) -> Machine:

@@ -84,7 +84,7 @@ def merge(machines: Sequence[Machine]) -> Machine:
 
 
 def _content(machine: Machine) -> bytes:
-    return msgspec.json.encode(machine)
+    return msgspec.json.encode(msgspec.structs.replace(machine, lines=()))
 
 
 def _taken_apart(machine: Machine) -> list[Machine]:
@@ -214,6 +214,7 @@ class _Merge:
             **facts,
             bandwidth=_bandwidth([m.bandwidth for m in self.machines if m.bandwidth is not None]),
             unread=tuple(dict.fromkeys(unread for m in self.machines for unread in m.unread)),
+            lines=tuple(counts for m in self.machines for counts in m.lines),
             gaps=tuple(dict.fromkeys(gap for m in self.machines for gap in m.gaps)),
             kernel_events=tuple(dict.fromkeys(event for m in self.machines for event in m.kernel_events)),
             series=_longest(history for m in self.machines for history in m.series),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gputopo.captures.ledger import is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_gpu, item
@@ -29,7 +30,6 @@ _REMOTE = re.compile(r"Remote Device ([0-9a-fA-F:.]{7,20}): Link \d{1,2}")
 _REFUSED = re.compile(
     r"^\W{0,40}(?:NVML: )?((?:Unable|Failed|Error|Not supported|GPU is lost).{1,160})$", re.IGNORECASE
 )
-_OF_LINKS = re.compile(r"\b(?:Link|GPU) \d|\bNVLink|\bNVML\b")  # a line of the tool; others are talk
 _ALL_DOWN = re.compile(r"\ball links are inactive\b", re.IGNORECASE)
 _MASKED = re.compile(r"(?:GPU|MIG)-[0Xx-]+")
 
@@ -72,7 +72,7 @@ def parse(text: str, *, origin: str) -> Machine:
             gpu.refused = refused[1].strip()
         elif gpu is not None and _add(gpu, line, number, origin):
             continue
-        elif _OF_LINKS.search(line):
+        elif not is_noise(line):
             unread.append(Unread(source=SOURCE, line=number, text=line.strip()[:200]))
     if not reported:
         raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _HINT)

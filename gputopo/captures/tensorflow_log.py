@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import combinations
 
+from gputopo.captures.ledger import Claims, by_line
 from gputopo.captures.pci import pci_tree
 from gputopo.reference.pcie import address_order
 from gputopo.values.errors import InputError
@@ -34,6 +35,10 @@ _FREE = re.compile(r"\b(?:freeMemory: |Free memory: )(\d{1,6}(?:\.\d{1,4})?)([MG
 _MATRIX = re.compile(r"\bedge matrix:|\bDMA:((?: \d{1,3})*)\s*$")
 _COLUMNS = re.compile(r"(?:^|\] )\s*(\d{1,3}(?: \d{1,3})*)\s*$")
 _ROW = re.compile(r"(?:^|\] )\s*(\d{1,3}):\s+([YN](?: [YN])*)\s*$")
+_READ = (_FOUND, _CREATED, _NAME, _ADDRESS, _CORE, _CORE_OF_1, _TOTAL, _FREE, _MATRIX, _COLUMNS, _ROW)
+_OF_TENSORFLOW = re.compile(
+    r"\b[IWEF]\d{0,4} ?(?:\S+ )?(?:\S+ )?(?:external/\S+/)?tensorflow/|^(?:major|minor): "
+)
 _MIB = {"M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024 * 1024)}
 _NOT_MEMORY = "TensorFlow 1 prints the core's boost clock as memoryClockRate"
 _NO_PEER = "CUDA reports that one cannot access the other"
@@ -68,6 +73,11 @@ def recognise(text: str) -> bool:
 def begins(lines: Sequence[str]) -> bool:
     """Return whether TensorFlow names a GPU in a line."""
     return recognise(lines[0])
+
+
+def claims(text: str) -> Claims:
+    """Return the lines that are about GPUs; other lines that TensorFlow wrote are known."""
+    return by_line(text, lambda line: any(one.search(line) for one in _READ), _OF_TENSORFLOW.search)
 
 
 def parse(text: str, *, origin: str) -> Machine:

@@ -199,12 +199,16 @@ def unread_lines(machine: Machine) -> Iterator[Finding]:
     by_source: dict[str, list[dict[str, Any]]] = {}
     for unread in machine.unread:
         by_source.setdefault(unread.source, []).append({"line": unread.line, "text": unread.text})
+    counts: dict[str, int] = {}  # more than are listed, where they are many
+    for of in machine.lines:
+        counts[of.source] = counts.get(of.source, 0) + of.not_understood
     for source, lines in by_source.items():
+        count = max(counts.get(source, 0), len(lines))
         numbers = ", ".join(str(entry["line"]) for entry in lines[:5]) + (", ..." if lines[5:] else "")
         yield UNREAD.finding(
             MACHINE,
-            f"{len(lines)} line{'s' if len(lines) > 1 else ''} not understood in {source}: line {numbers}",
-            {"source": source, "lines": lines},
+            f"{count} line{'s' if count > 1 else ''} not understood in {source}: line {numbers}",
+            {"source": source, "count": count, "lines": lines},
         )
 
 

@@ -1,11 +1,11 @@
 """The host, the driver and the GPUs of a machine as tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gputopo.report.gpus import gpu_tables
 from gputopo.report.layout import INDENT, Line, labelled, line, plain, section
 from gputopo.report.units import counted, gib
-from gputopo.values.machine import Driver, Host, Machine, NumaNode
+from gputopo.values.machine import Driver, Host, LineCounts, Machine, NumaNode
 
 _DRIVER_WORDS = {
     "no_device": "no NVIDIA device on this machine",
@@ -35,7 +35,23 @@ def machine_view(machine: Machine, width: int) -> list[Line]:
 def about_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return the facts of the host and the driver, and the source, as rows of a label and words."""
     rows = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
-    return [*rows, *_sample_rows(machine)]
+    return [*rows, *_lines_rows(machine.lines), *_sample_rows(machine)]
+
+
+def _lines_rows(lines: Sequence[LineCounts]) -> Iterator[tuple[str, str]]:
+    """Count the lines of all captures, and those of each where some were not understood."""
+    if not lines:
+        return
+    yield "Lines", _lines_words(lines)
+    if len(lines) > 1 and any(one.not_understood for one in lines):
+        for one in lines:
+            yield "", f"{plain(one.source)}: {_lines_words([one])}"
+
+
+def _lines_words(lines: Sequence[LineCounts]) -> str:
+    read, known = sum(one.read for one in lines), sum(one.known for one in lines)
+    missed = sum(one.not_understood for one in lines)
+    return f"{counted(read + known + missed, 'line')}: {read} read, {known} known, {missed} not understood"
 
 
 def _sample_rows(machine: Machine) -> Iterator[tuple[str, str]]:

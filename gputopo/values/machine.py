@@ -52,6 +52,7 @@ __all__ = [
     "Hop",
     "Host",
     "KernelEvent",
+    "LineCounts",
     "Link",
     "Machine",
     "MemoryMib",
@@ -313,6 +314,15 @@ class Unread(Value, frozen=True):
     text: str
 
 
+class LineCounts(Value, frozen=True):
+    """How many lines of a capture were read, known to hold nothing about the machine, and not understood."""
+
+    source: str
+    read: int
+    known: int
+    not_understood: int
+
+
 class Gap(Value, frozen=True):
     """A part of a capture that is missing: what it should hold is unknown, and faults in it are too.
 
@@ -357,6 +367,7 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     missing: dict[str, str] = msgspec.field(default_factory=dict)
     contradictions: tuple[Contradiction, ...] = ()
     unread: tuple[Unread, ...] = ()
+    lines: tuple[LineCounts, ...] = ()
     samples: tuple[Sample, ...] = ()
     gaps: tuple[Gap, ...] = ()
     kernel_events: tuple[KernelEvent, ...] = ()

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputopo.captures.ledger import is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.reference.pcie import address_order
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_gpu
 from gputopo.values.kernel_event import KernelEvent, KernelEventKind
-from gputopo.values.machine import Gpu, Machine, Unread
+from gputopo.values.machine import Gpu, LineCounts, Machine, Unread
 
 SOURCE = "kernel log"
 READS = "kernel log lines (dmesg, journalctl -k)"
@@ -26,6 +27,7 @@ READS = "kernel log lines (dmesg, journalctl -k)"
 _HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
 _LONGEST = 2000  # longer than any line of the kernel
 _MAX_TEXT = 200
+_MAX_LISTED = 1000  # lines of no daemon
 _MAX_EVENTS = 512  # of different kinds, codes or devices
 _MIN_LINES = 3  # of fewer without an event, the text is not called a kernel log
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -52,7 +54,7 @@ _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=NVRM: |nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
 # An error that stands anywhere in a line is of the kernel, whatever is before it.
-_WORDS = ("kernel:", "NVRM:", "SXid", "PCIe Bus Error", "AER:", "nvidia-nv", "pciehp")
+_WORDS = ("kernel:", "NVRM:", "SXid", "PCIe Bus Error", "AER:", "nvidia-nv", "pciehp", "DPC:", "power state")
 _STAMPED = re.compile(r"\[(?: *\+?\d{1,9}\.\d{6}|[A-Z][a-z]{2} )|[T ]\d\d:\d\d:\d\d,\d{6}")
 _ANYWHERE = re.compile(
     r"NVRM: Xid \(|\bSXid \(PCI:|NVRM: GPU .{1,60}fallen off the bus|PCIe Bus Error: severity="
@@ -116,6 +118,7 @@ class Taken(NamedTuple):
     machine: Machine
     rest: str
     lines: int
+    read: int = 0
 
 
 def recognise(text: str) -> bool:
@@ -151,7 +154,7 @@ def take(text: str) -> Taken:
         rest.append("\r" if raw.endswith("\r") else "")
         lines += 1
         log.add(number, message)
-    return Taken(log.machine(), "\n".join(rest) if lines else text, lines)
+    return Taken(log.machine(), "\n".join(rest) if lines else text, lines, log.read)
 
 
 def is_whole(taken: Taken) -> bool:
@@ -169,9 +172,24 @@ def with_rest(taken: Taken) -> Machine:
     others = [
         Unread(source=SOURCE, line=number, text=_shown(line))
         for number, line in enumerate(taken.rest.split("\n"), 1)
-        if line.strip() and _OF_SYSLOG.match(line[:_LONGEST]) is None
+        if line.strip() and _OF_SYSLOG.match(line[:_LONGEST]) is None and not is_noise(line)
     ]
-    return msgspec.structs.replace(taken.machine, unread=(*taken.machine.unread, *others))
+    machine = counted(taken)
+    counts = machine.lines[0]
+    rest = sum(1 for line in taken.rest.split("\n") if line.strip())
+    counts = msgspec.structs.replace(
+        counts, known=counts.known + rest - len(others), not_understood=counts.not_understood + len(others)
+    )
+    unread = sorted((*machine.unread, *others[:_MAX_LISTED]), key=lambda one: one.line)
+    return msgspec.structs.replace(machine, unread=tuple(unread), lines=(counts,))
+
+
+def counted(taken: Taken) -> Machine:
+    """Return the machine of the log with its lines counted; messages of other devices are known."""
+    missed = len(taken.machine.unread)
+    read = taken.read - missed
+    counts = LineCounts(source=SOURCE, read=read, known=taken.lines - taken.read, not_understood=missed)
+    return msgspec.structs.replace(taken.machine, lines=(counts,))
 
 
 def with_gpus(machine: Machine) -> Machine:
@@ -245,11 +263,13 @@ class _Log:
         self.events: dict[tuple[object, ...], KernelEvent] = {}
         self.received: list[tuple[_Message, re.Match[str]]] = []
         self.unread: list[Unread] = []
+        self.read = 0  # lines
 
     def add(self, number: int, message: _Message) -> None:
         text = message.text
         if _OF_GPU.search(text) is None:
             return
+        self.read += 1
         if found := _XID.search(text):
             self._add("xid", message, found["text"], code=int(found["code"]), at=found["at"], driver="NVRM")
         elif found := _SXID.search(text):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from gputopo.captures.ledger import Claims, xml_lines
 from gputopo.captures.pci import hwloc_distances, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
@@ -33,6 +34,11 @@ _NO_UUID = "GPU-00000000-0000-0000-0000-000000000000"  # how people mask it
 def recognise(text: str) -> bool:
     """Return whether the text is XML whose first element is hwloc's `<topology>`."""
     return opening(text) == "topology"
+
+
+def claims(text: str) -> Claims:
+    """Return the lines that have a tag or an attribute."""
+    return xml_lines(text)
 
 
 def parse(text: str, *, origin: str) -> Machine:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from gputopo.captures.ledger import is_noise
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import Found
 from gputopo.values.errors import InputError
@@ -57,6 +58,8 @@ def parse(text: str, *, origin: str) -> Machine:
     for number, line in enumerate(text.expandtabs().splitlines(), 1):
         if _START.match(line):
             reading.line(number, line.rstrip())
+        elif not is_noise(line):
+            reading.note(number, line)
     if not reading.nodes:
         raise InputError(f"{origin} has no device of `lspci -tv` in it", _HINT)
     return reading.machine()

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from gputopo.captures.ledger import Claims, by_line
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.values.errors import InputError
@@ -37,6 +38,8 @@ _DRIVER = re.compile(r"^\s+Kernel driver in use: (\S{1,60})", re.MULTILINE)
 _BAR1 = re.compile(r"^\s+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
 # All ones where its configuration should be: nothing answers at this address.
 _NO_ANSWER = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
+_READ = (_HEAD, _ACS, _BEHIND, _LINK, _NUMA, _DRIVER, _BAR1)
+_DETAIL = re.compile(r"\s+\S|[0-9a-f]{2,3}:(?: [0-9a-f]{2})+|pcilib: ")  # indented, or bytes (`-x`)
 _IDENTITY = ("class_code", "vendor_id", "device_id", "name")  # what is the same on every line about a device
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 # lspci's names of the classes, from pci.ids.
@@ -61,6 +64,11 @@ def recognise(text: str) -> bool:
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line is a device's, or one of `grep ACSCtl`."""
     return recognise(lines[0])
+
+
+def claims(text: str) -> Claims:
+    """Return the lines of devices; of what is below them those that are read, all others are known."""
+    return by_line(text, lambda line: any(one.search(line) for one in _READ), _DETAIL.match)
 
 
 def parse(text: str, *, origin: str) -> Machine:

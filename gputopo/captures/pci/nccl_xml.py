@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from gputopo.captures.ledger import Claims, xml_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
@@ -39,6 +40,11 @@ _PORT = ".port"  # stands for the downstream port of a switch, which NCCL leaves
 def recognise(text: str) -> bool:
     """Return whether the text is XML whose first element is NCCL's `<system>`."""
     return opening(text) == "system"
+
+
+def claims(text: str) -> Claims:
+    """Return the lines that have a tag or an attribute."""
+    return xml_lines(text)
 
 
 def parse(text: str, *, origin: str) -> Machine:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
+from gputopo.captures.ledger import Claims
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine, unread
@@ -91,6 +92,33 @@ def begins(lines: Sequence[str]) -> bool:
         return False
     first, *below = _lines("\n".join(lines))
     return _is_header(first, next(iter(below), None)) or _is_other_query(first)
+
+
+def claims(text: str) -> Claims:
+    """Return the lines that name columns, and those below them that fit; those of other queries are known."""
+    own: set[int] = set()
+    known: set[int] = set()
+    columns = 0  # of the line that named them last; 0: of another query, or none
+    width = 0
+    for line in _lines(text):
+        if columns > 1 and len(line.cells) == columns and not _names_column(line.cells[0]):
+            own.add(line.number)
+        elif any(map(_names_column, line.cells)):
+            width = len(line.cells)
+            columns = 0 if _is_other_query(line) else width
+            (own if columns else known).add(line.number)
+        elif unanswered.read(line.text) is not None:
+            own.add(line.number)
+        elif width and len(line.cells) == width > 1:
+            known.add(line.number)
+        elif columns == 1 and len(line.cells) == 1 and not _is_prose(line.text):
+            own.add(line.number)
+    return Claims(frozenset(own), frozenset(known))
+
+
+def _is_prose(text: str) -> bool:
+    """Return whether a line of one cell is no value: those have a digit, or are a word or two."""
+    return len(text.split()) > 4
 
 
 def parse(text: str, *, origin: str) -> Machine:

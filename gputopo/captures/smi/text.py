@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
+from gputopo.captures.ledger import is_noise
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.holes import Hole, Place, first_hole
@@ -34,8 +35,6 @@ _LONGEST = 2000  # the longest line of any driver, a command line, is far shorte
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _QUOTED = re.compile(r"^(?:[#>|%]+|//+) ?")  # a comment, a quotation in a mail, a table
 _PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
-_NAME = re.compile(r"[A-Za-z][\w .()/-]*", re.ASCII)  # no prompt
-_PADDED = re.compile(r"\S\s+: \S")  # `name   : value`, as no prompt or log line is written
 
 
 def recognise(text: str) -> bool:
@@ -138,11 +137,10 @@ def _is_flat(lines: Sequence[_Line]) -> bool:
 
 
 class _Place(NamedTuple):
-    """A line of a GPU and its path; `foreign`: below a line that is of no output."""
+    """A line of a GPU and its path."""
 
     entry: Entry
     line: _Line
-    foreign: bool
 
 
 @dataclass
@@ -215,12 +213,7 @@ class _Output:
         return places[:above]
 
     def _read(self, gpu: ReportedGpu, place: _Place) -> None:
-        if gpu.add(place.entry):
-            return
-        of_gpu = not place.foreign
-        if place.entry.text is None:
-            of_gpu = of_gpu and _NAME.fullmatch(place.line.text) is not None
-        if of_gpu or (place.entry.text is not None and place.entry.path in gpu.names.facts):
+        if not gpu.add(place.entry) and not is_noise(place.line.text):
             self.note(place.line)
 
     def note(self, line: _Line) -> None:
@@ -273,8 +266,8 @@ class _Reading:
     outputs: list[_Output] = field(default_factory=list)
     gpu: ReportedGpu | None = None
     places: list[_Place] = field(default_factory=list)  # its lines
+    aside: int | None = None  # the indentation of a section above the GPUs that has no place
     base: int = -1  # the indentation of the line that names the GPU
-    foreign: bool = False  # a line of something else came since
     stack: list[tuple[int, str]] = field(default_factory=list)  # indentation and name of the headings above
 
     @property
@@ -300,10 +293,16 @@ class _Reading:
             pass
         elif self.gpu is not None and (line.indent > self.base or self.flat):
             self._of_gpu(line)
-        else:
-            self.foreign = True
-            if self.gpu is not None and _PADDED.search(line.text):
-                self.output.note(line)
+        elif not (self._is_set_aside(line) or is_noise(line.text)):
+            self.output.note(line)
+
+    def _is_set_aside(self, line: _Line) -> bool:
+        """Return whether a line above the GPUs is a section without a place, or in one."""
+        if self.gpu is not None:
+            return False
+        if line.pair is None:
+            self.aside = line.indent if names("text").is_unplaced(line.heading) else None
+        return self.aside is not None and (line.indent >= self.aside)
 
     def _begin_output(self, line: _Line) -> None:
         if not self.outputs or not self.output.is_empty:
@@ -317,7 +316,6 @@ class _Reading:
             self._begin_output(line)
         self.gpu = self.output.gpus.setdefault(address, ReportedGpu(names("text")))
         self.places = self.output.places.setdefault(address, [])
-        self.foreign = False
         self.stack = []
         return self.gpu
 
@@ -344,7 +342,7 @@ class _Reading:
             self.output.note(line)
             return
         text = None if line.pair is None else line.pair[1]
-        self.places.append(_Place(Entry(path, text, line.number, line.text), line, self.foreign))
+        self.places.append(_Place(Entry(path, text, line.number, line.text), line))
 
     def _indented_path(self, line: _Line) -> str:
         while self.stack and self.stack[-1][0] >= line.indent:

@@ -6,7 +6,7 @@ The rows' labels find the rows, so prefixes, indentation, prompts and remarks ar
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Column = Literal["cpu", "numa", "gpu_numa"]
@@ -48,6 +48,7 @@ class Line:
     number: int
     segments: list[str]
     seams: list[str]
+    more: list[int] = field(default_factory=list)  # the numbers of the lines that go on with it
 
     @property
     def text(self) -> str:
@@ -117,6 +118,7 @@ def read_lines(text: str) -> list[Line]:
         if wrapped and _continues(raw, lines[-1]):
             lines[-1].segments.append(raw.rstrip())
             lines[-1].seams.append(" ")
+            lines[-1].more.append(number)
         else:
             parts = _WRAP.split(raw.rstrip())
             lines.append(Line(number, parts[::2], parts[1::2]))

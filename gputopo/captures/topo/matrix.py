@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gputopo.captures import budget
+from gputopo.captures.ledger import Claims
 from gputopo.captures.topo import table
 from gputopo.captures.topo.affinity import Affinities, read_affinities
 from gputopo.captures.topo.lines import CELL, GPU, cells_below
@@ -41,6 +42,12 @@ def recognise(text: str) -> bool:
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line is the command, or a header with a row of such cells below it."""
     return table.COMMAND.search(lines[0]) is not None or cells_below(lines) == "hops"
+
+
+def claims(text: str) -> Claims:
+    """Return the lines of matrices and of their legends."""
+    reading = table.read(text)
+    return Claims(reading.read, reading.legend)
 
 
 def parse(text: str, *, origin: str) -> Machine:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+from gputopo.captures.ledger import Claims, by_line
 from gputopo.captures.topo.lines import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_link
@@ -33,6 +34,7 @@ _STATUS = {
 _COMMAND = re.compile(r"\btopo\s+(?:-p2p|--p2p_status)[ =]*\"?([rwnap]{1,2})\b")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PEER_LEGEND = re.compile(r"^[^\w\n]*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
+_LEGEND = re.compile(r"\W*(?:Legend:|(?:X|OK|CNS|GNS|TNS|NS|DR|U|NV#|CNS)\s*=\s)")
 _CAPABILITY_UNKNOWN = "capability not shown in the text; taken as read and write"
 
 Direction = Literal["p2p_read", "p2p_write"]
@@ -59,6 +61,14 @@ def recognise(text: str) -> bool:
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line is the command, or a header with a row of such cells below it."""
     return _COMMAND.search(lines[0]) is not None or cells_below(lines) == "statuses"
+
+
+def claims(text: str) -> Claims:
+    """Return the lines of the tables, and those of their legends."""
+    tables = _tables(text)
+    own = {line for one in tables for line in (one.line, *(line for line, _ in one.rows.values()))}
+    legend = by_line(text, _COMMAND.search, _LEGEND.match)
+    return Claims(legend.read | own, legend.known - own)
 
 
 def parse(text: str, *, origin: str) -> Machine:

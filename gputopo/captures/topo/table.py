@@ -72,12 +72,17 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All of one text: its matrices, the names of the NIC legend, and lines that look like data."""
+    """All of one text: its matrices, the names of the NIC legend, and lines that look like data.
+
+    `read`, `legend`: the numbers of the lines that are a part of a matrix, or explain it.
+    """
 
     matrices: tuple[Matrix, ...]
     nic_names: dict[str, str]
     remarks: tuple[tuple[int, str], ...]
     renamed: tuple[int, str, str, str] | None = None  # a NIC with two names: line, label, and both names
+    read: frozenset[int] = frozenset()
+    legend: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -99,31 +104,45 @@ def read(text: str) -> Reading:
     remarks: list[tuple[int, str]] = []
     lines = read_lines(text)
     asked_pcie: bool | None = None
+    own: set[int] = set()
+    explained: set[int] = set()
     for line in lines:
         shown = line.text.strip()
         if command := COMMAND.search(shown):
             asked_pcie = command[1] is not None
+            own.add(line.number)
             continue
         if not shown or _LEGEND.search(shown):
+            explained.update((line.number, *line.more))
             if blocks and shown:
                 blocks[-1].has_legend = True
                 blocks[-1].legend |= set(_EXPLAINED.findall(shown))
             continue
         if legend := _NIC_LEGEND.search(shown):
+            own.add(line.number)
             if names.setdefault(legend[1], legend[2]) != legend[2]:
                 renamed = renamed or (line.number, legend[1], names[legend[1]], legend[2])
         elif head := header_words(header := best_header(line)):
             blocks.append(_Block(header if header == line.text else "", head, asked_pcie))
+            own.update((line.number, *line.more))
         elif starts_row(line.text, blocks[-1].head if blocks else None):
             if not blocks:
                 blocks.append(_Block("", None, asked_pcie))
             blocks[-1].rows.append(line)
+            own.update((line.number, *line.more))
         elif _looks_like_data(shown):
             remarks.append((line.number, shown))
     peers = _PEER_LEGEND.search(text) is not None
     last = None if not lines or text.endswith(("\n", "\r")) else lines[-1].number
     matrices = (_matrix(block, last) for block in blocks)
-    return Reading(tuple(m for m in matrices if not _is_peer_table(m, peers)), names, tuple(remarks), renamed)
+    return Reading(
+        tuple(m for m in matrices if not _is_peer_table(m, peers)),
+        names,
+        tuple(remarks),
+        renamed,
+        frozenset(own),
+        frozenset(explained),
+    )
 
 
 def _matrix(block: _Block, last: int | None) -> Matrix:

@@ -3,6 +3,7 @@
 import gzip
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gputopo.captures import detect, load
@@ -74,7 +75,12 @@ def test_all_parts_are_one_machine() -> None:
 def test_it_is_read_as_it_is_attached(tmp_path: Path) -> None:
     path = tmp_path / "nvidia-bug-report.log.gz"
     path.write_bytes(gzip.compress(WHOLE.encode()))
-    assert load([str(path)]) == detect.read_text(WHOLE, origin="x")
+    machine = load([str(path)])
+    assert msgspec.structs.replace(machine, lines=()) == detect.read_text(WHOLE, origin="x")
+    assert sum(one.not_understood for one in machine.lines) == 0
+    filled = sum(1 for line in WHOLE.splitlines() if line.strip())
+    assert sum(one.read + one.known for one in machine.lines) == filled
+    assert {one.source: one.read for one in machine.lines}["nvidia-smi topo"] == 5
 
 
 def test_lines_keep_their_numbers() -> None:
