@@ -88,11 +88,11 @@ def gpu_with(index: int, facts: Facts) -> Gpu:
     for path, value in facts.items():
         if path not in _LEAVES:
             continue
-        room = nested
+        part = nested
         *names, last = path.split(".")
         for name in names:
-            room = room.setdefault(name, {})
-        room[last] = value
+            part = part.setdefault(name, {})
+        part[last] = value
     return msgspec.convert(nested, Gpu)
 
 

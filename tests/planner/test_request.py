@@ -1,10 +1,20 @@
 import msgspec
 import pytest
 
+from gputopo.captures.merge import merge
 from gputopo.planner import plan
 from gputopo.planner.request import Request, gpus_in_words, ranges
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
-from gputopo.values.machine import Fabric, Gpu, GpuProcess, Machine, Mig, PciNode, RemappedRows
+from gputopo.values.machine import (
+    Fabric,
+    Gpu,
+    GpuProcess,
+    Machine,
+    Mig,
+    PciNode,
+    RemappedRows,
+    UtilizationPercent,
+)
 from tests.matrices import SEVEN, changed, machine_of
 
 
@@ -178,3 +188,12 @@ def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:
     error = error_of(NoPlanError, split, Request())
     assert error.what.startswith("the only GPU cannot be used; GPU 0 left out: in MIG mode")
     assert error.hint == "see gputopo inspect"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_gpu_that_was_lost_in_one_of_several_captures_is_left_out(order: int) -> None:
+    whole = machine_of(SEVEN)
+    idle, busy = (changed(whole, 2, utilization_percent=UtilizationPercent(gpu=load)) for load in (0, 99))
+    captures = [idle, changed(busy, 3, lost=True)][::order]
+    refused = plan(merge(captures), Request(num_gpus=2)).refused
+    assert [one.reason for one in refused if 3 in (one.gpus or ())] == ["GPU 3 left out: lost, no answer"]

@@ -22,7 +22,7 @@ from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine, unread
 from gputopo.captures.smi.names import Named, names
-from gputopo.captures.smi.series import Clock, Series, groups, is_fixed
+from gputopo.captures.smi.series import MAX_AT_ONCE, Clock, Series, groups, is_fixed
 from gputopo.captures.smi.unanswered import Unanswered
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gap, Machine, Sample, Unread
@@ -38,6 +38,7 @@ _PROMPT = re.compile(r"(?:\(\w+\) )?[^\s$%#>]{0,80}(?: \S{1,80})?[$%#>](?: .*)?"
 _COMMAND = re.compile(r"\s*[#$]|.*\bnvidia-smi\S* +-")  # a comment, a prompt, a command line
 _TROUBLE = re.compile(r"\b(?:error|unable|failed|failure|lost|not supported|unsupported)\b", re.IGNORECASE)
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
+_MAX_LISTED = 200  # rows without the names of their columns
 _MEASURE = re.compile(r"-?\d[\d.]* (?:MiB|MHz|W|%)")
 # What is known by its form, and its column.
 _PROVEN = {
@@ -142,7 +143,7 @@ def parse(text: str, *, origin: str) -> Machine:
         elif line is not table.head:
             table.take(line)
     if not tables:
-        return _headless(lines)
+        return _headless(lines, origin)
     for line in outside:
         next(iter(tables.values())).take_unanswered(line)
     filled = [table for table in tables.values() if table.rows or table.unanswered]
@@ -221,26 +222,41 @@ def _is_value_cell(cell: str) -> bool:
     return _MEASURE.fullmatch(cell) is not None or any(form.fullmatch(cell) for form in _PROVEN.values())
 
 
-def _headless(lines: Sequence[_Line]) -> Machine:
+def _headless(lines: Sequence[_Line], origin: str) -> Machine:
+    """Read the rows of a query without the names of its columns, the first one of each GPU.
+
+    Raises InputError for a log whose rows name no GPU.
+    """
     silent = [one for line in lines if (one := unanswered.read(line.text))]
     rows = [line for line in lines if unanswered.read(line.text) is None]
-    gpus = {}
-    for index, line in enumerate(rows):
+    first: dict[str, _Line] = {}
+    for line in rows:
+        first.setdefault(_proven(line, "pci.bus_id") or _proven(line, "uuid") or f"line {line.number}", line)
+    if len(rows) > MAX_AT_ONCE and len(first) == len(rows):
+        raise InputError(f"{origin}: {len(rows)} rows of a query, and no line names the columns", _HINT)
+    gpus: dict[int, ReportedGpu] = {}
+    for index, line in enumerate(first.values()):
         gpus[index] = ReportedGpu(names("csv"), queried=True)
-        for column, form in _PROVEN.items():
-            found = [cell for cell in line.cells if form.fullmatch(cell)]
-            if len(found) == 1:
-                gpus[index].add(Entry(column, found[0], line.number, line.text))
+        for column in _PROVEN:
+            if (cell := _proven(line, column)) is not None:
+                gpus[index].add(Entry(column, cell, line.number, line.text))
+    listed = [(line.number, f"{line.text} (no first line names the columns)") for line in rows[:_MAX_LISTED]]
+    if more := rows[_MAX_LISTED:]:
+        listed.append((more[0].number, f"and {len(more)} more lines of this kind"))
     return machine(
         SOURCE,
         unanswered.numbered(gpus, silent, names("csv"), own=False),
         driver_values=(),
-        not_understood=[
-            unread(SOURCE, line.number, f"{line.text} (no first line names the columns)") for line in rows
-        ],
+        not_understood=[unread(SOURCE, number, text) for number, text in listed],
         attached=None,
         without_mask=False,
     )
+
+
+def _proven(line: _Line, column: str) -> str | None:
+    """Return the one cell that has the form of a column."""
+    found = [cell for cell in line.cells if _PROVEN[column].fullmatch(cell)]
+    return found[0] if len(found) == 1 else None
 
 
 @dataclass
@@ -364,7 +380,7 @@ class _Table:
         return self.columns.index(column) if column in self.columns else None
 
     def _identity(self, line: _Line) -> str | None:
-        """Return what tells the GPU of a row from others, None where the row has nothing of that kind."""
+        """Return what identifies the GPU of a row, None where the row has nothing of that kind."""
         cells = dict(zip(self.columns, line.cells, strict=True))
         read = ((name, values.read(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
         return next((f"{name} {value.value}" for name, value in read if value.value is not None), None)

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 _OPTIONAL = ("mig device", "mig devices")  # only on GPUs that are split
 _WHOLE = "product name"  # the first fact of all, where no part was asked for (`-d`)
-_LAST = ("processes", "compute processes")  # in such an output of any driver
+# In such an output of any driver, in this order: for a GPU without another one to compare with.
+_LANDMARKS = (_WHOLE, "pci", "performance state", "utilization", "temperature", "clocks", "max clocks")
+_LAST = ("processes", "compute processes")
 
 
 class Hole(NamedTuple):
@@ -31,15 +33,17 @@ def first_hole(lines: Sequence[Place], others: Sequence[Sequence[Place]]) -> Hol
     """Return the first hole in the sections of a GPU; `others`: the lines of other GPUs."""
     mine = _in_order(lines)
     peers = [_in_order(one) for one in others]
+    least = 1  # sections that are missing
+    if not peers and _WHOLE in mine:
+        mine = [name for name in mine if name in _LANDMARKS or name in _LAST]
+        peers, least = [[*_LANDMARKS, name] for name in _LAST], 2  # one may have been cut out by hand
     seen: set[str] = set()
     for above, below in pairwise(["", *mine, ""]):
         if below and below in seen:
             return Hole(above, below)
         seen.add(below)
-        if _is_hole(above, below, peers):
+        if _missing(above, below, peers) >= (least if below else 1):
             return Hole(above, below)
-    if not peers and _WHOLE in mine and not any(name in mine for name in _LAST):
-        return Hole(mine[-1], "")
     return None
 
 
@@ -51,9 +55,8 @@ def _in_order(lines: Sequence[Place]) -> list[str]:
     return names
 
 
-def _is_hole(above: str, below: str, peers: Sequence[Sequence[str]]) -> bool:
-    """Return whether the others have sections between these two, and none has them side by side."""
+def _missing(above: str, below: str, peers: Sequence[Sequence[str]]) -> int:
+    """Return how many sections the others have at least between these two."""
     places = [["", *one, ""] for one in peers]
-    beside = any((above, below) in pairwise(one) for one in places)
-    apart = any(above in one and (below in one[one.index(above) + 1 :]) for one in places)
-    return apart and not beside
+    between = (one[one.index(above) + 1 :] for one in places if above in one)
+    return min((rest.index(below) for rest in between if below in rest), default=0)

@@ -25,7 +25,7 @@ def unread(source: str, line: int, text: str) -> Unread:
 
 
 class Identity(NamedTuple):
-    """What tells the machine of one output from that of another in the same file; None or empty: unknown."""
+    """What identifies the machine of one output among others in the same file; None or empty: unknown."""
 
     where: str  # in words
     driver: str | None

@@ -33,7 +33,7 @@ class Row(Protocol):
 
 Rows = Sequence[tuple[int, Row]]  # of one sample: each with the index of its GPU
 
-_MAX_AT_ONCE = 16  # GPUs of a machine, where rows name none
+MAX_AT_ONCE = 16  # GPUs of a machine, where rows name none
 _MIN_INTERVAL_S = 0.05  # between two samples; the rows of one are written faster. Ours.
 _MANY = 0.95  # of the times between rows, sorted: one between two samples where up to 16 GPUs have a row each
 _MAX_COMBINATIONS = 256  # of a GPU
@@ -81,13 +81,13 @@ def groups(times: Sequence[float | None], constant: Sequence[Hashable], heads: S
     if heads:
         starts = sorted({0, *heads})
         found = [range(*ends) for ends in pairwise([*starts, count])]
-        if count <= _MAX_AT_ONCE and len({tuple(constant[row] for row in one) for one in found}) > 1:
+        if count <= MAX_AT_ONCE and len({tuple(constant[row] for row in one) for one in found}) > 1:
             return [range(count)]
         return _of_usual_size(found)
     known = [time for time in times if time is not None]
     if len(known) == count > 1:
         return _of_usual_size(list(_between_pauses(known)))
-    if count <= _MAX_AT_ONCE:
+    if count <= MAX_AT_ONCE:
         return [range(count)]
     size = _period(constant)
     return [range(start, start + size) for start in range(0, count - size + 1, size)]
@@ -111,7 +111,7 @@ def _of_usual_size(found: Sequence[range]) -> list[range]:
 
 def _period(constant: Sequence[Hashable]) -> int:
     """Return after how many rows what is constant of a GPU comes again, 1 where it does not differ."""
-    for size in range(1, _MAX_AT_ONCE + 1):
+    for size in range(1, MAX_AT_ONCE + 1):
         if all(mine == other for mine, other in zip(constant, constant[size:], strict=False)):
             return size
     return 1

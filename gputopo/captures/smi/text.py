@@ -174,7 +174,7 @@ class _Output:
 
     @property
     def identity(self) -> Identity:
-        """What tells its machine from another."""
+        """What identifies its machine."""
         uuids = (value.value for gpu in self.gpus.values() for value in gpu.reported.get("uuid", {}).values())
         return Identity(
             where=f"the output from line {self.line} on",
@@ -200,7 +200,7 @@ class _Output:
         Where all GPUs that are attached are listed, no other GPU's first line is missing: all lines are.
         """
         places = self.places[key]
-        complete = self.attached == str(len(self.gpus))
+        complete = self.attached == str(len(self.gpus)) or (self.attached is None and len(self.gpus) == 1)
         above = sections.index(hole.before) if hole.before else 0
         if complete and hole.after and sections.index(hole.after) <= above:
             return places  # two outputs without a line between them

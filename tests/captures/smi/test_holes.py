@@ -32,14 +32,22 @@ def test_a_hole_is_between_two_sections(mine: list[str], hole: Hole | None) -> N
     assert first_hole(places(mine), [places(SECTIONS)] * 2) == hole
 
 
-def test_a_whole_output_of_one_gpu_ends_with_its_processes() -> None:
-    assert first_hole(places(SECTIONS), []) is None
-    assert first_hole(places(SECTIONS[:3]), []) == Hole("clocks", "")
+WHOLE = ["product name", "pci", "performance state", "utilization", "temperature", "clocks", "max clocks"]
+
+
+def test_a_whole_output_of_one_gpu_has_what_every_driver_prints() -> None:
+    assert first_hole(places([*WHOLE[:3], "ecc mode", *WHOLE[3:], "compute processes"]), []) is None
+    assert first_hole(places(WHOLE[:3]), []) == Hole("performance state", "")
+    assert first_hole(places([*WHOLE[:3], *WHOLE[5:], "processes"]), []) == Hole(
+        "performance state", "clocks"
+    )
     assert first_hole(places(["clocks", "temperature"]), []) is None  # a part was asked for
 
 
 GPU = """GPU 00000000:{bus:02X}:00.0
     Product Name                          : NVIDIA GeForce RTX 3080
+    PCI
+        Sub System Id                     : 0x38971462
     Performance State                     : P2
     FB Memory Usage
         Total                             : 10240 MiB
@@ -52,6 +60,8 @@ GPU = """GPU 00000000:{bus:02X}:00.0
         Power Draw                        : {n}0.00 W
     Clocks
         Graphics                          : {n}000 MHz
+    Max Clocks
+        Graphics                          : 9000 MHz
     Processes                             : None
 
 """
@@ -75,10 +85,10 @@ def test_no_value_crosses_a_gap(start: int, size: int) -> None:
         machine = read("".join(lines[:start] + lines[start + size :]))
     except InputError:
         return
-    if len(machine.gpus) < 2:  # nothing to compare with
-        return
     for gpu in machine.gpus:
-        number = int((gpu.pci_address or "")[5:7], 16)
+        if gpu.pci_address is None:
+            continue
+        number = int(gpu.pci_address[5:7], 16)
         read_values = (gpu.utilization_percent.gpu, (gpu.temperature_c.gpu or 0) // 10)
         if seam_is_hidden(lines, start, size):
             continue

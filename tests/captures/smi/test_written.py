@@ -76,6 +76,7 @@ def test_every_fact_that_a_driver_prints_is_read(dialect: smi.Dialect, era: int)
         read = detect.read_text(WRITERS[dialect](machine, era), origin="written")
         assert read.unread == ()
         assert read.contradictions == ()
+        assert read.gaps == ()
         driver = machine.driver
         assert (read.driver.version, read.driver.cuda_version) == (driver.version, driver.cuda_version)
         assert [gpu.index for gpu in read.gpus] == [gpu.index for gpu in machine.gpus]

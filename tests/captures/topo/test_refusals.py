@@ -8,6 +8,8 @@ from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
 
+WITH_NIC = "GPU0 GPU1 NIC0\nGPU0 X PIX SYS\nGPU1 PIX X SYS\nNIC0 SYS SYS X\n\nNIC Legend:\n"
+
 REFUSED = [
     (
         "GPU0 GPU1\nGPU0 X PIX\nGPU1 PHB X",
@@ -26,6 +28,7 @@ REFUSED = [
     ("GPU0 GPU1\nGPU0 X PIX SYS\nGPU1 PIX X SYS", "row of GPU0 .line 2. has more cells than the header"),
     ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "more cells than there are rows, and no header names them"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n\nGPU0\nGPU0 X", "two different matrices, the second near line 6"),
+    (f"{WITH_NIC}NIC0: mlx5_0\n\n{WITH_NIC}NIC0: rocep4s0f0\n", "NIC0 is mlx5_0, and rocep4s0f0 in line 15"),
     ("nothing of the kind", "there is no `nvidia-smi topo -m` matrix in it"),
 ]
 
