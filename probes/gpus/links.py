@@ -16,7 +16,8 @@ def pcie(gpu: FactReader) -> Pcie:
     names = ("gen_now", "gen_max", "gen_max_device", "width_now", "width_max")
     link = gpu.read_each("pcie", names, gpu.nvml.pcie)
     replays = gpu.read("pcie.replay_counter", gpu.nvml.pcie_replays)
-    return msgspec.structs.replace(Pcie(replay_counter=replays), **link)
+    rollovers = gpu.read("pcie.replay_rollovers", gpu.nvml.pcie_replay_rollovers)
+    return msgspec.structs.replace(Pcie(replay_counter=replays, replay_rollovers=rollovers), **link)
 
 
 def nvlinks(gpu: FactReader) -> tuple[NvLink, ...] | None:

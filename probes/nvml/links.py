@@ -12,6 +12,7 @@ from gputopo.probes.nvml.words import (
 from gputopo.values.machine import Hop
 
 _NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as an unsigned int
+_REPLAY_ROLLOVERS = 95  # NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER
 
 _LINK_COUNT = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
 # Fields of an NVLink's speed, in MB/s: by link (newer GPUs), of links 0 to 5, of 6 to 11, of all alike.
@@ -43,6 +44,10 @@ class LinkQuestions(NvmlDoor):
     def pcie_replays(self, gpu: Handle) -> int:
         """Return how often a PCIe packet had to be sent again."""
         return int(self.ask("nvmlDeviceGetPcieReplayCounter", gpu))
+
+    def pcie_replay_rollovers(self, gpu: Handle) -> int:
+        """Return how often a PCIe packet was sent again until the link was trained anew."""
+        return self.field(gpu, _REPLAY_ROLLOVERS)
 
     def common_ancestor(self, a: Handle, b: Handle) -> Hop:
         """Return how far two GPUs are apart on PCIe. `nvidia-smi topo -m`."""

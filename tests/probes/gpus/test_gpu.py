@@ -124,6 +124,7 @@ ELSEWHERE = (
     "nvmlDeviceGetP2PStatus[0]",
     "nvmlDeviceGetP2PStatus[1]",
     "nvmlDeviceGetNvLinkState[2]",
+    "nvmlDeviceGetFieldValues[95,0]",
     "nvmlDeviceGetRowRemapperHistogram",
     "nvmlDeviceGetRepairStatus",
     "nvmlDeviceGetUnrepairableMemoryFlag_v1",
@@ -295,3 +296,10 @@ def test_a_gpu_without_a_handle_keeps_its_place_and_every_fact_has_the_reason(co
     assert machine.missing["gpus[0].clocks_mhz.memory.now"] == reason
     assert machine.missing["gpus[0]"] == machine.missing["links[0-1].hop"] == reason
     assert machine.gpus[1].name == "NVIDIA Test-100"
+
+
+def test_replay_rollovers_are_read_where_the_driver_counts_them() -> None:
+    machine = read_one(changed(FOUR, gpus={0: {"fields": {95: 3}}}))
+    assert machine.gpus[0].pcie.replay_rollovers == 3
+    assert machine.gpus[1].pcie.replay_rollovers is None
+    assert machine.missing["gpus[1].pcie.replay_rollovers"] == "NOT_SUPPORTED"
