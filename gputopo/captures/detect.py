@@ -28,6 +28,7 @@ class Format(Protocol):
     """What a module of this package provides for one format."""
 
     READS: str  # what it reads, in words, for the list in an error
+    FACTS: str  # the facts in it, for the page of the formats
 
     def recognise(self, text: str) -> bool:
         """Return, by a cheap test, whether the text is, or tries to be, of this format."""
@@ -327,7 +328,13 @@ def _decoded(data: bytes, origin: str) -> str:
     return text
 
 
-def _all_formats() -> str:
+def readable() -> list[tuple[str, str]]:
+    """Return each format, and what holds several, with the facts that are read."""
     from gputopo.captures.linux import bug_report
 
-    return " or ".join([*(kind.READS for kind in formats()), bug_report.READS, sysfs.READS])
+    kinds = [(kind.READS, kind.FACTS) for kind in formats()]
+    return [*kinds, (bug_report.READS, bug_report.FACTS), (sysfs.READS, sysfs.FACTS)]
+
+
+def _all_formats() -> str:
+    return " or ".join(reads for reads, _ in readable())

@@ -17,6 +17,7 @@ from gputopo.values.machine import Gpu, Machine, MemoryMib, Pcie, PowerW, Unread
 
 SOURCE = "markdown table"
 READS = "a Markdown table of GPUs"
+FACTS = "the named columns"
 
 _HINT = "give the table with its header line"
 _RULE = re.compile(r"\|?[\s:|-]*--[\s:|-]*")

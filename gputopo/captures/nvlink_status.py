@@ -21,6 +21,7 @@ from gputopo.values.machine import Gpu, Machine, NvLink, Unread
 
 SOURCE = "nvidia-smi nvlink"
 READS = "`nvidia-smi nvlink -s` text"
+FACTS = "state and speed of NVLinks"
 
 _HINT = "copy the whole output of `nvidia-smi nvlink -s` again"
 _GPU = re.compile(r"^\W{0,40}GPU (\d{1,3}): (.{1,120}?) \(UUID: ([^)\s]{1,60})\)", re.MULTILINE)

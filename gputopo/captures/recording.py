@@ -19,7 +19,8 @@ from gputopo.values.machine import Gpu, Machine
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-READS = "a gputopo recording"
+READS = "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)"
+FACTS = "everything"
 
 _OURS = re.compile(r'"schema"\s*:\s*"gputopo\.[a-z]+/')
 _HINT = "give a file that `gputopo inspect --record FILE` or `gputopo inspect --json` wrote"

@@ -20,6 +20,7 @@ from gputopo.values.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link
 
 SOURCE = "tensorflow log"
 READS = "a TensorFlow log"
+FACTS = "names, PCI addresses, memory, peer matrix"
 
 _HINT = "give the whole log of a run on GPUs, with TensorFlow's own lines (TF_CPP_MIN_LOG_LEVEL=0)"
 _FOUND = re.compile(r"Found device (\d{1,3}) with properties")

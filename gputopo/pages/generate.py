@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from gputopo.captures import detect
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
 from gputopo.values import all_reduce
@@ -88,7 +89,22 @@ def reductions() -> str:
     return "# reductions: how --all-reduce adds gradients\n\n" + _table(("method", "gradients are"), rows)
 
 
-GENERATED = {"findings": findings, "models": models, "reductions": reductions, "options": options}
+def formats() -> str:
+    """Return the page of the formats, with a row for each that the code reads; its other text as it is."""
+    page = Path(__file__).with_name("formats.md").read_text(encoding="utf-8")
+    above, _, below = page.partition(_INPUTS)
+    rows = detect.readable()
+    return above + _table(("input", "facts read"), rows) + "\n" + below.partition("\n\n")[2]
+
+
+_INPUTS = "| input | facts read |\n"
+GENERATED = {
+    "findings": findings,
+    "formats": formats,
+    "models": models,
+    "reductions": reductions,
+    "options": options,
+}
 
 
 def main() -> None:

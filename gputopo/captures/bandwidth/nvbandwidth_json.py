@@ -18,6 +18,7 @@ from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
 READS = "`nvbandwidth -j` JSON"
+FACTS = "measured copies and latencies"
 
 _HINT = "run `nvbandwidth -j` again and copy all that it prints"
 _START = re.compile(r'\{\s*"nvbandwidth"\s*:')

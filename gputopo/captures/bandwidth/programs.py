@@ -15,6 +15,7 @@ from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
 READS = "`bandwidthTest`, `p2pBandwidthLatencyTest` or `nvbandwidth` text"
+FACTS = "measured copies, latencies, peer access"
 
 # Each line by which a program is recognised has one of these words.
 _WORDS = re.compile(

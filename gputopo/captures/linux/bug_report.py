@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 READS = "`nvidia-bug-report.log` (packed or not)"
+FACTS = "all of these, as far as they are in it"
 
 SOURCE = "nvidia-bug-report"
 _HEAD = re.compile(r"^Start of NVIDIA bug report log file|^nvidia-bug-report\.sh Version:", re.MULTILINE)

@@ -11,6 +11,7 @@ from gputopo.values.index_ranges import index_ranges, parse_ranges
 from gputopo.values.machine import Host, Machine, NumaNode, Unread
 
 READS = "`lscpu` and `numactl -H` text"
+FACTS = "CPU model, sockets, NUMA nodes with CPUs, memory and distances"
 
 _LSCPU = "lscpu"
 _NUMACTL = "numactl"

@@ -23,6 +23,7 @@ from gputopo.values.machine import Gpu, LineCounts, Machine, Unread
 
 SOURCE = "kernel log"
 READS = "kernel log lines (dmesg, journalctl -k)"
+FACTS = "Xid, SXid, AER, NVLink and driver errors with their times"
 
 _HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
 _LONGEST = 2000  # longer than any line of the kernel

@@ -21,6 +21,7 @@ from gputopo.values.machine import Driver, Gpu, Machine, Unread
 
 SOURCE = "/proc/driver/nvidia"
 READS = "files of `/proc/driver/nvidia`"
+FACTS = "version of the kernel module, GPUs that are bound to it"
 
 _HINT = "use head -50 /proc/driver/nvidia/version /proc/driver/nvidia/gpus/*/information > FILE"
 _LONGEST = 300

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 SOURCE = "hwloc xml"
-READS = "hwloc XML"
+READS = "hwloc XML (`lstopo --of xml`)"
+FACTS = "NUMA nodes, PCI tree"
 
 _HINT = "make it again with `lstopo topology.xml`, or copy the whole file"
 _TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)

@@ -21,6 +21,7 @@ from gputopo.values.machine import Machine, PciNode, Unread
 
 SOURCE = "lspci -tv"
 READS = "`lspci -tv` text"
+FACTS = "PCI tree"
 
 _HINT = "copy the whole output of `lspci -tv` again, with its blanks"
 _ROOT = re.compile(r"-\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]", re.IGNORECASE)

@@ -22,6 +22,7 @@ from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unrea
 
 SOURCE = "lspci -vvv"
 READS = "`lspci -vvv` text"
+FACTS = "PCI tree, link speed and width, ACS"
 
 _HINT = "copy the whole output of `sudo lspci -vvv` again"
 _HEAD = re.compile(

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 SOURCE = "nccl xml"
-READS = "NCCL topology XML"
+READS = "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)"
+FACTS = "PCI tree, links, NICs"
 
 _HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
 _PORT = ".port"  # stands for the downstream port of a switch, which NCCL leaves out

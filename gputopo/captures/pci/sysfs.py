@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import tarfile
 
 READS = "a copied /sys (folder or tar)"
+FACTS = "PCI tree, link speed and width, errors"
 
 
 def _gunzip(packed: IO[bytes]) -> IO[bytes]:

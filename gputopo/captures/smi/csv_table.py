@@ -30,6 +30,7 @@ from gputopo.values.samples import facts_of, of_sample, without_settings
 
 SOURCE = "nvidia-smi --query-gpu"
 READS = "`nvidia-smi --query-gpu=... --format=csv` with its first line"
+FACTS = "the queried facts; with `-l` a series of samples"
 
 _HINT = "capture again with --format=csv (not noheader), and copy all lines"
 _LONGEST = 200  # the longest name of a column is far shorter

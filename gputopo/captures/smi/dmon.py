@@ -20,6 +20,7 @@ from gputopo.values.machine import Machine, Unread
 
 SOURCE = "nvidia-smi dmon"
 READS = "`nvidia-smi dmon` text"
+FACTS = "load, clocks, power, temperature, ECC errors: a series of samples"
 
 _HINT = "copy the output of `nvidia-smi dmon` again, with the line that names its columns"
 _LONGEST = 400

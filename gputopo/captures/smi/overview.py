@@ -25,6 +25,7 @@ from gputopo.values.machine import Machine, Unread
 
 SOURCE = "nvidia-smi"
 READS = "the table of `nvidia-smi`"
+FACTS = "names, PCI addresses, driver, power, memory, load, ECC, MIG, processes"
 
 _HINT = "copy the whole output of `nvidia-smi` again"
 _LONGEST = 400  # far wider than the table of any driver

@@ -26,6 +26,7 @@ from gputopo.values.machine import Gap, Machine, Unread
 
 SOURCE = "nvidia-smi -q"
 READS = "`nvidia-smi -q` text"
+FACTS = "GPUs with clocks, power, temperature, throttle reasons, ECC, processes"
 
 _HINT = "copy the whole output of `nvidia-smi -q` again, with its lines that begin with GPU"
 _LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")

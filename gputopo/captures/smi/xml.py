@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SOURCE = "nvidia-smi -q -x"
 READS = "`nvidia-smi -q -x` XML"
+FACTS = "GPUs with clocks, power, temperature, throttle reasons, ECC, processes"
 
 _HINT = "copy the whole output of `nvidia-smi -q -x` again"
 _ROOT = "nvidia_smi_log"

@@ -23,7 +23,8 @@ from gputopo.values.fact_path import EVERY, at_gpu, at_link, at_nic, within
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Unread
 
 SOURCE = "nvidia-smi topo"
-READS = "`nvidia-smi topo -m` text"
+READS = "`nvidia-smi topo -m` (or `-mp`) text"
+FACTS = "hops, NVLinks, CPU and NUMA affinity, NICs"
 
 _HINT = "copy the whole output of `nvidia-smi topo -m` again, header and all rows"
 _OTHER_NAMES = {"SOC": Hop.SYS, "PSB": Hop.INTERNAL}

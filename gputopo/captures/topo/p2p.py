@@ -19,6 +19,7 @@ from gputopo.values.machine import Contradiction, Gpu, Link, Machine, Unread
 
 SOURCE = "nvidia-smi topo -p2p"
 READS = "`nvidia-smi topo -p2p` text"
+FACTS = "peer access and why it is refused"
 
 _HINT = "copy the whole output of `nvidia-smi topo -p2p r` again, header and all rows"
 # The legend's words, as NVML's names of nvmlGpuP2PStatus_t.
