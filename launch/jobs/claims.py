@@ -177,10 +177,15 @@ def _opened(file: Path) -> int:
 
 
 def _make(folder: Path) -> None:
+    """Make the folder if need be; where anybody may make it, for all users. Raises OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    is_shared = bool(folder.parent.stat().st_mode & stat.S_IWOTH)
+    if is_shared and folder.is_symlink():
+        raise OSError(0, "it is a link", str(folder))
     if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        if folder.parent.stat().st_mode & stat.S_IWOTH:
-            folder.chmod(0o1777)  # for all users; nobody removes the files of others
+        folder.mkdir(exist_ok=True)
+        if is_shared:
+            folder.chmod(0o1777)  # nobody removes the files of others
 
 
 def _read(handle: int) -> Claim:

@@ -101,7 +101,18 @@ def test_without_a_folder_that_can_be_written_there_are_no_claims_and_that_is_re
     problems: list[str] = []
     with claimed(machine().gpus, tmp_path / "file/claims", "gputopo run", on_problem=problems.append):
         pass
-    assert problems == [f"no GPU is claimed: cannot write {tmp_path}/file/claims: Not a directory"]
+    assert problems == [f"no GPU is claimed: cannot write {tmp_path}/file/claims: File exists"]
+
+
+def test_a_link_in_the_place_of_the_shared_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "gputopo").symlink_to(tmp_path / "elsewhere")
+    tmp_path.chmod(0o1777)
+    problems: list[str] = []
+    with claimed(machine().gpus, tmp_path / "gputopo", "gputopo run", on_problem=problems.append):
+        pass
+    assert len(problems) == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_all_users_share_the_folder_and_its_files(tmp_path: Path) -> None:
