@@ -1,6 +1,7 @@
 """Throttling: the clock event reasons of the driver, power limits, and temperatures near slowdown."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
 
 from gputopo.findings.load import idle
 from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, present
@@ -122,12 +123,15 @@ SW_THERMAL_S = Threshold(
     "s since the driver was loaded",
     "Minutes add up in warm rooms over weeks; an hour is a lack of cooling. Ours",
 )
+ODD_TIME_S = Threshold("throttled longer than peers, at least", 60, "s", "Ours")
+ODD_TIME_TIMES = Threshold("throttled longer than peers", 10, "times the median of the peers", "Ours")
 TIMES = Rule(
     "throttle.time",
     title="throttled for long since the driver was loaded",
     remedy="Heat: check fans, dust, space between cards and air temperature. Power brake: check cables, "
     "power supplies and the chassis' power budget. See whether the time grows: nvidia-smi -q -d PERFORMANCE.",
-    thresholds=(HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S),
+    severities=("warning", "info"),
+    thresholds=(HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S, ODD_TIME_S, ODD_TIME_TIMES),
 )
 # By the names of nvidia-smi's counters and of NVML's violation times.
 _LONG = {
@@ -250,34 +254,43 @@ def power_limits(machine: Machine) -> Iterator[Fault]:
 
 @check(TIMES)
 def times(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that were throttled for long by heat or a power brake, and are not at present."""
+    """Find GPUs that were throttled by heat or a power brake, for long or far longer than their peers.
+
+    Those that are throttled at present have a finding already.
+    """
     for gpu in present(machine):
-        now = set(reasons_of(gpu.throttle))
-        if now & {*_THERMAL, "hw_power_brake_slowdown"}:
+        if {*_THERMAL, "hw_power_brake_slowdown"} & {*reasons_of(gpu.throttle)}:
             continue
         spent = {name: (gpu.violation_ns or {}).get(name, 0) / 1e9 for name in _LONG}
-        long = {name: seconds for name, seconds in spent.items() if seconds >= _LONG[name][1].value}
-        if long:
-            words = (f"{_LONG[name][0]} for {_duration(seconds)}" for name, seconds in long.items())
-            says = f"{', '.join(words)} since the driver was loaded"
-            yield TIMES.fault(gpu, says, {f"{name}_s": round(seconds) for name, seconds in long.items()})
+        long = [name for name, seconds in spent.items() if seconds >= _LONG[name][1].value]
+        odd = [name for name, seconds in spent.items() if _is_odd_time(name, seconds, _peers(machine, gpu))]
+        if long or odd:
+            words = (f"{_LONG[name][0]} for {_duration(spent[name])}" for name in long or odd)
+            beside = "" if long else ", far longer than GPUs of this model"
+            yield TIMES.fault(
+                gpu,
+                f"{', '.join(words)} since the driver was loaded{beside}",
+                {f"{name}_s": round(spent[name]) for name in long or odd},
+                "warning" if long else "info",
+            )
 
 
 @check(FAN_STOPPED)
 def fans(machine: Machine) -> Iterator[Fault]:
     """Find fans that stand still on a warm GPU, or on a cool one where those of all peers run."""
-    for group in by_model(machine):
-        running = [one for one in group if one.fan_percent]
-        for gpu in group:
-            heat = gpu.temperature_c.gpu
-            if gpu.fan_percent != 0 or heat is None:
-                continue
-            others = len(running) == len(group) - 1 > 1 and all(
-                (one.temperature_c.gpu or FAN_COOL_C.value) < FAN_COOL_C.value for one in running
+    for gpu in present(machine):
+        heat = gpu.temperature_c.gpu
+        if gpu.fan_percent != 0 or heat is None:
+            continue
+        peers = _peers(machine, gpu)
+        others = len(peers) > 1 and all(
+            one.fan_percent and (one.temperature_c.gpu or FAN_COOL_C.value) < FAN_COOL_C.value
+            for one in peers
+        )
+        if heat >= FAN_STOPPED_C.value or others:
+            yield FAN_STOPPED.fault(
+                gpu, f"fan at 0 % at {heat} °C", {"fan_percent": 0, "temperature_c": heat}
             )
-            if heat >= FAN_STOPPED_C.value or others:
-                evidence = {"fan_percent": 0, "temperature_c": heat}
-                yield FAN_STOPPED.fault(gpu, f"fan at 0 % at {heat} °C", evidence)
 
 
 @check(NEAR_SLOWDOWN, MEMORY_HOT)
@@ -300,6 +313,17 @@ def degrees_left(gpu: Gpu) -> int | None:
             return None
         return now.margin - min(now.margin_slowdown or 0, 0)
     return None if now.gpu is None or not _is_threshold(now.slowdown) else (now.slowdown or 0) - now.gpu
+
+
+def _peers(machine: Machine, gpu: Gpu) -> list[Gpu]:
+    return [one for group in by_model(machine) for one in group if gpu in group and one is not gpu]
+
+
+def _is_odd_time(name: str, seconds: float, peers: Sequence[Gpu]) -> bool:
+    if len(peers) < 2 or seconds < ODD_TIME_S.value:
+        return False
+    usual = median((one.violation_ns or {}).get(name, 0) / 1e9 for one in peers)
+    return seconds >= ODD_TIME_TIMES.value * usual
 
 
 def _duration(seconds: float) -> str:

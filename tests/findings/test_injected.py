@@ -202,6 +202,11 @@ IDLE_FAULTS: dict[str, tuple[Edits, str, str]] = {
         "throttle.time",
         "warning",
     ),
+    "some time in HW thermal slowdown": (
+        {f"{_COUNTER}hw_therm_slowdown": "300000000 us"},
+        "throttle.time",
+        "info",
+    ),
     "time in power brake": ({f"{_COUNTER}hw_power_brake": "1200000000 us"}, "throttle.time", "warning"),
     "time in SW thermal slowdown": (
         {f"{_COUNTER}sw_therm_slowdown": "10800000000 us"},

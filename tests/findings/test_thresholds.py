@@ -31,6 +31,8 @@ THRESHOLDS = {
     ("thermal.hotter_than_peers", "GPUs at the same load"): 3,
     ("thermal.hotter_than_peers", "hotter than peers"): 25,
     ("thermal.hotter_than_peers", "same load"): 10,
+    ("throttle.time", "throttled longer than peers"): 10,
+    ("throttle.time", "throttled longer than peers, at least"): 60,
     ("throttle.time", "time in HW power brake slowdown"): 600,
     ("throttle.time", "time in HW thermal slowdown"): 600,
     ("throttle.time", "time in SW thermal slowdown"): 3600,

@@ -135,3 +135,44 @@ def test_memory_at_its_limit_is_hot_and_below_it_is_not() -> None:
     assert find(gpu(1, temperature_c={"memory": 84})(sound())) == ()
     (found,) = find(gpu(1, temperature_c={"memory": 85})(sound()))
     assert found.id == "thermal.memory_hot"
+
+
+@pytest.mark.parametrize(
+    ("spent", "severity"),
+    [
+        ({"hw_thermal_slowdown": 59}, None),
+        ({"hw_thermal_slowdown": 60}, "info"),
+        ({"hw_thermal_slowdown": 600}, "warning"),
+        ({"hw_power_brake_slowdown": 600}, "warning"),
+        ({"sw_thermal_slowdown": 3600}, "warning"),
+        ({"thermal": 3600}, "warning"),  # as NVML calls it
+        ({"sw_power_cap": 1_000_000}, None),
+    ],
+)
+def test_time_in_slowdown_is_evidence_after_the_fact(spent: dict[str, int], severity: str | None) -> None:
+    counters = {name: seconds * 10**9 for name, seconds in spent.items()}
+    found = find(gpu(1, violation_ns=counters)(sound()))
+    assert [(one.id, one.severity) for one in found] == ([("throttle.time", severity)] if severity else [])
+
+
+def test_minutes_that_all_gpus_spent_throttled_are_no_finding() -> None:
+    counters = {"sw_thermal_slowdown": 900 * 10**9}
+    assert find(every_gpu(violation_ns=counters)(sound())) == ()
+
+
+def test_a_gpu_that_is_throttled_at_present_has_that_finding_alone() -> None:
+    counters = {"hw_thermal_slowdown": 6000 * 10**9}
+    (found,) = find(gpu(1, violation_ns=counters, throttle={"mask": 0x48})(sound()))
+    assert found.id == "throttle.hw_thermal_slowdown"
+
+
+@pytest.mark.parametrize(
+    ("percent", "degrees", "peers", "count"),
+    [(0, 70, 60, 1), (0, 69, 60, 0), (0, 35, 35, 1), (0, 35, 41, 0), (30, 80, 60, 0)],
+)
+def test_a_fan_that_stands_still_is_a_fault_on_a_warm_gpu_or_beside_running_ones(
+    percent: int, degrees: int, peers: int, count: int
+) -> None:
+    others = every_gpu(fan_percent=30, temperature_c={"gpu": peers})
+    machine = gpu(1, fan_percent=percent, temperature_c={"gpu": degrees})(others(sound()))
+    assert [one.id for one in find(machine)] == ["thermal.fan_stopped"] * count
