@@ -22,10 +22,10 @@ class Difference(NamedTuple):
     others: int
 
     def words(self, index: int) -> str:
-        """Return what one GPU has and the others have: `VBIOS version A, B on 7 GPUs of this model`."""
+        """Return what one GPU has and the others have: `VBIOS version A (B on 7 GPUs of this model)`."""
         field = field_at(Gpu, self.path)
         others = f"{field.value_in_words(self.common)} on {self.others} GPUs of this model"
-        return f"{field.words} {field.value_in_words(self.odd[index])}, {others}"
+        return f"{field.words} {field.value_in_words(self.odd[index])} ({others})"
 
     def all_words(self) -> str:
         """Return what each GPU has where no value is common: `VBIOS version A (GPU 0), B (GPU 1)`."""

@@ -47,7 +47,7 @@ def test_values_within_the_noise_are_the_same() -> None:
 def test_the_words_have_both_values_and_their_gpus() -> None:
     found = differences([*gpus(300.0, 300.0), replace(gpus(250.0)[0], index=2)], LIMIT)
     assert found is not None
-    assert found.words(2) == "power limit 250 W, 300 W on 2 GPUs of this model"
+    assert found.words(2) == "power limit 250 W (300 W on 2 GPUs of this model)"
     both = differences(gpus(300.0, 250.0), LIMIT)
     assert both is not None
     assert both.all_words() == "power limit 300 W (GPU 0), 250 W (GPU 1)"
