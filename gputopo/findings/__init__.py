@@ -123,8 +123,8 @@ def find(machine: Machine) -> tuple[Finding, ...]:
 def find_read(machine: Machine) -> list[Finding]:
     """Return the findings from readings, over all samples of the machine; counters by their maximum."""
     samples = at_samples(machine, max_counters(machine))
-    of = max((history.samples for history in machine.series), default=None)
-    read = [finding for check in CHECKS for finding in check.over(samples, of)]
+    of = max((history.samples for history in machine.series), default=0)
+    read = [one for check in CHECKS for one in check.over(samples, of if of > len(samples) else None)]
     watched = _find_in_series(machine)
     return [*(one for one in read if not _is_in(one, watched)), *watched, *rising.rising(machine)]
 

@@ -4,10 +4,12 @@ An idle GPU lowers its link and clocks to save power, so only samples under load
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.values.events import GpuSample, MachineSample, Xid
+if TYPE_CHECKING:  # each start of `inspect` loads this module, and only a watch the events
+    from gputopo.values.events import GpuSample, MachineSample, Xid
 
 # A GPU that computes less than half of the time may lower its clocks between kernels. Ours.
 BUSY_PERCENT = 50
@@ -42,7 +44,7 @@ class GpuHistory(msgspec.Struct, kw_only=True):
     best_mean_mhz: float = 0.0
     clocked: int = 0
 
-    def add(self, sample: GpuSample, seconds: float, *, silent: bool) -> None:
+    def add(self, sample: "GpuSample", seconds: float, *, silent: bool) -> None:
         """Add a sample; `seconds`: the time since the one before; `silent`: the GPU did not answer."""
         self.samples += 1
         self.silent += silent
@@ -59,7 +61,7 @@ class GpuHistory(msgspec.Struct, kw_only=True):
         self._add_clock(sample)
         self.streak += 1
 
-    def _add_link(self, sample: GpuSample) -> None:
+    def _add_link(self, sample: "GpuSample") -> None:
         link = (sample.pcie_gen, sample.pcie_width)
         # The first sample under load may still show the link of the idle GPU.
         if self.streak > 1 and None not in link and None not in self.link and link != self.link:
@@ -70,7 +72,7 @@ class GpuHistory(msgspec.Struct, kw_only=True):
         if sample.pcie_width is not None:
             self.widths[sample.pcie_width] = self.widths.get(sample.pcie_width, 0) + 1
 
-    def _add_clock(self, sample: GpuSample) -> None:
+    def _add_clock(self, sample: "GpuSample") -> None:
         if sample.graphics_mhz is None or self.streak == 0:
             return
         mean = sample.graphics_mhz if self.mean_mhz is None else self.mean_mhz
@@ -89,11 +91,11 @@ class History:
         self.more_xids = 0
         self._last_s: float | None = None
 
-    def add(self, sample: MachineSample) -> None:
+    def add(self, sample: "MachineSample") -> None:
         """Add the next sample of all GPUs; one of which nothing is known did not answer."""
         seconds = self.passed_s(sample.time_s)
         for one in sample.gpus:
-            self.gpu(one.gpu).add(one, seconds, silent=one == GpuSample(gpu=one.gpu))
+            self.gpu(one.gpu).add(one, seconds, silent=one == type(one)(gpu=one.gpu))
         for xid in sample.xids:
             if xid in self.xids or len(self.xids) < MAX_KINDS:
                 self.xids[xid] = self.xids.get(xid, 0) + 1
@@ -113,7 +115,7 @@ class History:
         return self.gpus[index]
 
 
-def under_load(sample: GpuSample) -> bool:
+def under_load(sample: "GpuSample") -> bool:
     """Return whether a GPU computed for half of the time, and is not reported as idle."""
     used = sample.gpu_utilization_percent
     return used is not None and used >= BUSY_PERCENT and not (sample.throttle_mask or 0) & IDLE_BIT

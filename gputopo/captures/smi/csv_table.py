@@ -39,7 +39,6 @@ _PROMPT = re.compile(r"(?:\(\w+\) )?[^\s$%#>]{0,80}(?: \S{1,80})?[$%#>](?: .*)?"
 _COMMAND = re.compile(r"\s*[#$]|.*\bnvidia-smi\S* +-")  # a comment, a prompt, a command line
 _TROUBLE = re.compile(r"\b(?:error|unable|failed|failure|lost|not supported|unsupported)\b", re.IGNORECASE)
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
-_MAX_LISTED = 200  # rows without the names of their columns
 _MEASURE = re.compile(r"-?\d[\d.]* (?:MiB|MHz|W|%)")
 # What is known by its form, and its column.
 _PROVEN = {
@@ -241,14 +240,13 @@ def _headless(lines: Sequence[_Line], origin: str) -> Machine:
         for column in _PROVEN:
             if (cell := _proven(line, column)) is not None:
                 gpus[index].add(Entry(column, cell, line.number, line.text))
-    listed = [(line.number, f"{line.text} (no first line names the columns)") for line in rows[:_MAX_LISTED]]
-    if more := rows[_MAX_LISTED:]:
-        listed.append((more[0].number, f"and {len(more)} more lines of this kind"))
     return machine(
         SOURCE,
         unanswered.numbered(gpus, silent, names("csv"), own=False),
         driver_values=(),
-        not_understood=[unread(SOURCE, number, text) for number, text in listed],
+        not_understood=[
+            unread(SOURCE, line.number, f"{line.text} (no first line names the columns)") for line in rows
+        ],
         attached=None,
         without_mask=False,
     )
