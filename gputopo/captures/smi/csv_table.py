@@ -162,6 +162,9 @@ def _lines(text: str) -> Iterator[_Line]:
 
 
 def _cells(line: str) -> tuple[str, ...]:
+    cells = line.strip().split(", ")  # as nvidia-smi writes them
+    if len(cells) == line.count(",") + 1 and "  " not in line and "\t" not in line:
+        return tuple(cells)
     return tuple([cell.strip() for cell in line.split(",")])
 
 
