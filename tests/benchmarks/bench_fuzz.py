@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gputopo.captures import budget, detect, recording
+from gputopo.findings import Inspection, find
+from gputopo.report.markdown import markdown
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
@@ -240,10 +242,15 @@ def try_one(name: str, data: bytes, outcome: Outcome) -> None:
 
 
 def _checked(machine: Machine) -> str | None:
+    """Return what is wrong with a machine, its recording, its findings or its report."""
     try:
+        found = find(machine)
+        markdown(Inspection(machine=machine, findings=found))
         return impossible(machine)
     except Exception as error:  # noqa: BLE001 (what this looks for)
-        return f"{type(error).__name__} when it is recorded: {str(error)[:80]}"
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        return f"{type(error).__name__} when it is judged or recorded ({where}): {str(error)[:80]}"
 
 
 def run(count: int, seed: int, sources: dict[str, bytes] | None = None, *, amplify: bool = False) -> Outcome:
