@@ -19,9 +19,9 @@ _TOOLS = (
     r"|p2pBandwidthLatencyTest|bandwidthTest|nvbandwidth|gputopo"
 )
 _NOISE = re.compile(
-    r"^(?:\W*(?:text|console|bash|sh(?:ell)?|plaintext|log)?\W*"  # rules, fences
+    r"^(?:\W*|\W*(?:text|console|bash|sh(?:ell)?|plaintext|log)\W*"  # rules, fences
     r"|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"  # prompts, headings of Markdown
-    r"|(?:\(\w+\) )?(?:\S+@\S*|\[\S+@\S+ [^\]]*\])[$#].*|PS [A-Z]:\\\S*>.*|[A-Z]:\\[^>]{0,80}>.*"
+    r"|(?:\(\w+\) )?(?:[^\s@]+@[^\s$#]*|\[[^\s@]+@\S+ [^\]]*\])[$#].*|PS [A-Z]:\\\S*>.*|[A-Z]:\\[^>]{0,80}>.*"
     rf"|(?:\+ )?(?:sudo )?\S*(?:{_TOOLS})(?:\.exe)?(?: +[-/|\w].*)?"
     r"|exit|logout|Every \d+(?:[.,]\d+)?s: .*)$"
 )

@@ -73,14 +73,16 @@ def merge(machines: Sequence[Machine]) -> Machine:
     if not machines:
         raise ValueError("there is no machine to merge")
     given = {_content(machine): machine for machine in without_gpus_of_other_drivers(machines)}
+    counts = [of for machine in machines for of in machine.lines]
+    lines = tuple(sorted(counts, key=lambda of: (of.source, of.read, of.known, of.not_understood)))
     if len(given) == 1:
-        return next(iter(given.values()))
+        return msgspec.structs.replace(next(iter(given.values())), lines=lines)
     parts = {_content(part): part for machine in given.values() for part in _taken_apart(machine)}
     in_order = [parts[content] for content in sorted(parts, key=lambda one: _rank(parts[one], one))]
     sources = sorted(given, key=lambda one: _rank(given[one], one))
-    return _Merge(
-        without_gpus_of_other_drivers(in_order), _joined_names(given[one].source for one in sources)
-    ).machine()
+    names = _joined_names(given[one].source for one in sources)
+    merged = _Merge(without_gpus_of_other_drivers(in_order), names).machine()
+    return msgspec.structs.replace(merged, lines=lines)
 
 
 def _content(machine: Machine) -> bytes:
@@ -214,7 +216,6 @@ class _Merge:
             **facts,
             bandwidth=_bandwidth([m.bandwidth for m in self.machines if m.bandwidth is not None]),
             unread=tuple(dict.fromkeys(unread for m in self.machines for unread in m.unread)),
-            lines=tuple(counts for m in self.machines for counts in m.lines),
             gaps=tuple(dict.fromkeys(gap for m in self.machines for gap in m.gaps)),
             kernel_events=tuple(dict.fromkeys(event for m in self.machines for event in m.kernel_events)),
             series=_longest(history for m in self.machines for history in m.series),

@@ -326,7 +326,7 @@ class _Log:
     ) -> None:
         """Add an event; `apart`: of this kind each message is one, whatever numbers are in it."""
         where = _address(at)
-        words = re.sub(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", "", text or "") if apart else None
+        words = re.sub(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", "", _shown(text or "")) if apart else None
         key = (kind, code, severity, where, words)
         known = self.events.get(key)
         if known is not None:

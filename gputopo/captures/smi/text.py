@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import is_noise
+from gputopo.captures.ledger import Claims, is_noise
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.holes import Hole, Place, first_hole
@@ -32,6 +32,7 @@ _HINT = "copy the whole output of `nvidia-smi -q` again, with its lines that beg
 _LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])", re.ASCII)
 _GPU_LINE = re.compile(rf"^[ \t#>|%/]*{_GPU.pattern}[ \t]*\r?$", re.MULTILINE | re.ASCII)
+_ABOVE = ("timestamp", "attached gpus")
 _LONGEST = 2000  # the longest line of any driver, a command line, is far shorter
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _QUOTED = re.compile(r"^(?:[#>|%]+|//+) ?")  # a comment, a quotation in a mail, a table
@@ -53,6 +54,18 @@ def recognise(text: str) -> bool:
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line is the one above each output."""
     return _LOG.search(lines[0]) is not None
+
+
+def claims(text: str) -> Claims:
+    """Return the lines with a fact; all that `parse` does not list are known."""
+    driver = names("text").driver
+    lines = [(line.number, line.heading) for line in _lines(text)]
+    facts = frozenset(
+        number
+        for number, name in lines
+        if name in _ends() or name in driver or name in _ABOVE or name.startswith("gpu 0000")
+    )
+    return Claims(facts, frozenset(number for number, _ in lines) - facts)
 
 
 def parse(text: str, *, origin: str) -> Machine:
