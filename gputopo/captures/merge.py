@@ -76,7 +76,8 @@ def merge(machines: Sequence[Machine]) -> Machine:
     counts = [of for machine in machines for of in machine.lines]
     lines = tuple(sorted(counts, key=lambda of: (of.source, of.read, of.known, of.not_understood)))
     if len(given) == 1:
-        return msgspec.structs.replace(next(iter(given.values())), lines=lines)
+        one = next(iter(given.values()))
+        return one if one.lines == lines else msgspec.structs.replace(one, lines=lines)
     parts = {_content(part): part for machine in given.values() for part in _taken_apart(machine)}
     in_order = [parts[content] for content in sorted(parts, key=lambda one: _rank(parts[one], one))]
     sources = sorted(given, key=lambda one: _rank(given[one], one))
