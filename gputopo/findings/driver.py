@@ -317,7 +317,7 @@ def logged_losses(machine: Machine) -> Iterator[Fault | Finding]:
         if (event.kind == "xid" and event.code != _OFF_THE_BUS) or event.pci_address in seen:
             continue
         seen.append(event.pci_address)
-        says, evidence = "fallen off the bus by the kernel log", event_evidence(event)
+        says, evidence = f"fallen off the bus, shown by the kernel log{times(event)}", event_evidence(event)
         if gpu is not None and not gpu.lost:
             yield GPU_LOST.fault(gpu, says, evidence)
         elif gpu is None:
@@ -337,8 +337,12 @@ def kernel_errors(machine: Machine) -> Iterator[Fault | Finding]:
 
 
 def times(event: KernelEvent) -> str:
-    """Return how often an event is in the log, where that is more than once."""
-    return f" {event.count} times" if event.count > 1 else ""
+    """Return how often an event is in the log, and when it was last, in brackets."""
+    words = [f"{event.count} times"] if event.count > 1 else []
+    if event.last_time is not None:
+        since_boot = " after boot" if event.last_time.endswith(" s") else ""
+        words.append(f"{'last ' if words else ''}at {event.last_time}{since_boot}")
+    return f" ({', '.join(words)})" if words else ""
 
 
 def event_evidence(event: KernelEvent) -> dict[str, Any]:
