@@ -51,6 +51,7 @@ _OF_KERNEL = re.compile(
     rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)) ?)(?:\[ *[TC]\d{{1,8}}\] ?)?"
 )
 _OF_SYSLOG = re.compile(rf"{_MARK}{_SYSLOG} \S{{1,64}} \S{{1,64}}: ")
+_OF_JOURNAL = re.compile(r"-- (?:Logs begin|Journal begins|Boot [0-9a-f]{8}|Reboot)")
 _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=NVRM: |nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
@@ -228,6 +229,8 @@ def _message(line: str) -> _Message | None:
         return _Message(_time(prefix), line[prefix.end() :].strip())
     if prefix := _WITHOUT_PREFIX.match(line):
         return _Message(None, line[prefix.end() :].strip())
+    if _OF_JOURNAL.match(line):
+        return _Message(None, "")
     if _ANYWHERE.search(line):
         return _Message(None, line.strip())
     return None

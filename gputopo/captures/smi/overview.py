@@ -53,7 +53,7 @@ _READINGS = re.compile(
 )
 _MIG = re.compile(r" *\| *\| *(?P<mode>Enabled|Disabled|N/A|ERR!)(?P<pending>\*?) *")
 _INSTANCE = re.compile(r" *(?P<gpu>\d{1,3}) +\d{1,3} +\d{1,3} +\d{1,3} *\|.*")
-_INSTANCE_MORE = re.compile(r" *\| *\d+ ?MiB / *\d+ ?MiB *\|[ |]*")
+_INSTANCE_MORE = re.compile(r" *\| *\d+ ?MiB */ *\d+ ?MiB *\|[ |]*")
 _PROCESS = re.compile(
     r" *(?P<gpu>\d{1,3}) +(?:(?:N/A|\d{1,3}) +(?:N/A|\d{1,3}) +)?(?P<pid>\d{1,10})"
     r"(?: +(?P<kind>C\+G|M\+C|[CGM]))?(?: +(?P<name>\S.*?))? +(?P<memory>\d+ ?Mi?B|N/A|ERR!|Unknown\S*) *"

@@ -148,6 +148,12 @@ def test_a_line_of_nothing_known_is_listed_and_one_of_a_daemon_is_not() -> None:
     assert [(one.line, one.text) for one in machine.unread] == [(3, "zzz unknown marker 42")]
 
 
+def test_what_journalctl_writes_between_boots_is_known() -> None:
+    text = "-- Journal begins at Tue 2024-03-05 10:00:00 UTC, ends at --\n-- Boot 0123456789abcdef --\n"
+    machine = detect.read_text(f"{text}Mar 05 10:01:02 n kernel: {XID_79}\n", origin="log")
+    assert (len(machine.kernel_events), machine.unread) == (1, ())
+
+
 def test_errors_of_one_kind_are_counted() -> None:
     text = "".join(f"[ {at}.000000] {XID_79}\n" for at in range(100, 400))
     (event,) = events(text)
