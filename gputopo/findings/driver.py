@@ -22,8 +22,7 @@ from gputopo.reference.kernel_drivers import (
 )
 from gputopo.topology.kernel_events import kernel_events
 from gputopo.values.fact_path import FactPath, at_gpu
-from gputopo.values.kernel_event import KernelEvent
-from gputopo.values.machine import Driver, Machine
+from gputopo.values.machine import Driver, KernelEvent, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 _ANY: tuple[Severity, ...] = ("error", "warning")

@@ -24,8 +24,7 @@ from gputopo.reference.expectations import expected_gpu, expected_link
 from gputopo.topology.hops import bridges_above
 from gputopo.topology.kernel_events import kernel_events
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.kernel_event import KernelEvent
-from gputopo.values.machine import Gpu, Machine, PciNode
+from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
 from gputopo.values.subject import MACHINE
 
 NARROW_LANES = Threshold(

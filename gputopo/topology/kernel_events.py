@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from gputopo.topology.hops import bridges_above
 from gputopo.values.gpu import short_address
-from gputopo.values.kernel_event import KernelEvent, KernelEventKind
-from gputopo.values.machine import Gpu, Machine
+from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, Machine
 
 
 def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[Gpu | None, KernelEvent]]:

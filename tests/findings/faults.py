@@ -4,12 +4,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.values.kernel_event import KernelEvent, KernelEventKind
 from gputopo.values.machine import (
     Contradiction,
     Gap,
     GpuProcess,
     Hop,
+    KernelEvent,
+    KernelEventKind,
     Machine,
     NumaNode,
     NvLink,

@@ -18,8 +18,7 @@ from gputopo.captures.pci import pci_tree
 from gputopo.reference.pcie import address_order
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_gpu
-from gputopo.values.kernel_event import KernelEvent, KernelEventKind
-from gputopo.values.machine import Gpu, LineCounts, Machine, Unread
+from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, LineCounts, Machine, Unread
 
 SOURCE = "kernel log"
 READS = "kernel log lines (dmesg, journalctl -k)"

@@ -8,8 +8,7 @@ from gputopo.captures import detect, load
 from gputopo.captures.linux import kernel_log
 from gputopo.findings import find
 from gputopo.values.errors import InputError
-from gputopo.values.kernel_event import KernelEvent
-from gputopo.values.machine import Gpu, Machine, PciNode
+from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
 from tests.captures.samples import ALL, GPUS
 
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus."
