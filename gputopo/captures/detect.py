@@ -157,6 +157,8 @@ def _captures(text: str, origin: str) -> list[Machine]:
     if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
         return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table)]
     taken = kernel_log.take(text)  # before cleaning, which takes off the dates
+    if taken.stamped.strip() and _is_readable(intake.clean(taken.stamped, origin=origin)):
+        taken = kernel_log.take(text, stamps=False)
     if kernel_log.is_whole(taken):
         return [kernel_log.counted(taken)]
     rest = intake.clean(taken.rest, origin=origin)

@@ -28,6 +28,7 @@ _HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
 _LONGEST = 2000  # longer than any line of the kernel
 _MAX_TEXT = 200
 _MAX_LISTED = 1000  # lines of no daemon
+_MAX_STAMPED = 500  # lines
 _MAX_EVENTS = 512  # of different kinds, codes or devices
 _MIN_LINES = 3  # of fewer without an event, the text is not called a kernel log
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -114,12 +115,17 @@ _REMARK = re.compile(
 
 
 class Taken(NamedTuple):
-    """The kernel's lines of a text, and the text without them. `lines`: those of the kernel."""
+    """The kernel's lines of a text, and the text without them.
+
+    `lines`: how many are of the kernel, `read`: those about GPUs and PCIe. `stamped`: the first messages of
+    lines that only a time in brackets marks as the kernel's.
+    """
 
     machine: Machine
     rest: str
     lines: int
     read: int = 0
+    stamped: str = ""
 
 
 def recognise(text: str) -> bool:
@@ -140,22 +146,34 @@ def parse(text: str, *, origin: str) -> Machine:
     return with_rest(taken)
 
 
-def take(text: str) -> Taken:
-    """Read the kernel's lines, and return the text without them; every line keeps its number."""
+def take(text: str, *, stamps: bool = True) -> Taken:
+    """Read the kernel's lines, and return the text without them; every line keeps its number.
+
+    `stamps`: a time in brackets marks a line as one of the kernel; else such a line goes on without it, for
+    some tool has put it before each line of another output.
+    """
     log = _Log()
     if not any(word in text for word in _WORDS) and _STAMPED.search(text) is None:
         return Taken(log.machine(), text, 0)
     rest: list[str] = []
+    stamped: list[str] = []
     lines = 0
     for number, raw in enumerate(text.split("\n"), 1):
         message = _message(raw[:_LONGEST])
         if message is None:
             rest.append(raw)
             continue
+        if message.stamped is not None and _OF_GPU.search(message.text) is None:
+            if not stamps:
+                rest.append(message.stamped)
+                continue
+            if len(stamped) < _MAX_STAMPED:
+                stamped.append(message.stamped)
         rest.append("\r" if raw.endswith("\r") else "")
         lines += 1
         log.add(number, message)
-    return Taken(log.machine(), "\n".join(rest) if lines else text, lines, log.read)
+    changed = lines or not stamps
+    return Taken(log.machine(), "\n".join(rest) if changed else text, lines, log.read, "\n".join(stamped))
 
 
 def is_whole(taken: Taken) -> bool:
@@ -220,12 +238,14 @@ def with_gpus(machine: Machine) -> Machine:
 class _Message(NamedTuple):
     time: str | None
     text: str
+    stamped: str | None = None  # with its blanks, where a time in brackets alone stands before it
 
 
 def _message(line: str) -> _Message | None:
     """Return the message of a line of the kernel; None for any other line."""
     if prefix := _OF_KERNEL.match(line):
-        return _Message(_time(prefix), line[prefix.end() :].strip())
+        message = line[prefix.end() :]
+        return _Message(_time(prefix), message.strip(), None if "kernel:" in prefix[0] else message)
     if prefix := _WITHOUT_PREFIX.match(line):
         return _Message(None, line[prefix.end() :].strip())
     if _OF_JOURNAL.match(line):

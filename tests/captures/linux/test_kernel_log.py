@@ -153,6 +153,43 @@ def test_what_journalctl_writes_between_boots_is_known() -> None:
     assert (len(machine.kernel_events), machine.unread) == (1, ())
 
 
+@pytest.mark.parametrize("name", sorted({*ALL} - {"table"}))
+@pytest.mark.parametrize("stamp", ["[ 1234.567890] ", "[Tue Mar  5 10:01:02 2024] ", "[Mar 5 10:01] "])
+def test_a_capture_with_a_time_before_each_line_is_no_kernel_log(name: str, stamp: str) -> None:
+    stamped = "".join(f"{stamp}{line}\n" for line in ALL[name].splitlines())
+    machine = detect.read_text(f"{stamped}[ 1.000000] {XID_79}\n", origin="log")
+    bare = detect.read_text(ALL[name], origin="log")
+    assert (machine.gpus, machine.links) == (bare.gpus, bare.links)
+    assert [event.code for event in machine.kernel_events] == [79]
+
+
+def test_a_log_of_a_boot_is_a_kernel_log() -> None:
+    text = "".join(
+        f"[    0.{number:06}] {message}\n"
+        for number, message in enumerate(
+            [
+                "Linux version 5.15.0-91-generic (buildd@lcy02) (gcc 11.4.0) #101-Ubuntu SMP",
+                "Command line: BOOT_IMAGE=/boot/vmlinuz root=UUID=x ro quiet",
+                "Early memory node ranges",
+                "  node   0: [mem 0x0000000000001000-0x000000000009ffff]",
+                "NUMA: Node 0 [mem 0x00000000-0xbfffffff] + [mem 0x100000000-0x43fffffff]",
+                "smpboot: CPU0: AMD EPYC 7542 32-Core Processor (family: 0x17, model: 0x31)",
+                "pci 0000:01:00.0: [10de:2204] type 00 class 0x030000",
+                "pci 0000:01:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at "
+                "0000:00:01.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)",
+                "nvidia-nvlink: Nvlink Core is being initialized, major device number 510",
+                "nvidia 0000:01:00.0: vgaarb: changed VGA decodes: olddecodes=io+mem,decodes=none:owns=none",
+                "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
+                "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver for UNIX platforms  535.104.05",
+                "[drm] [nvidia-drm] [GPU ID 0x00000100] Loading driver",
+                "[drm] Initialized nvidia-drm 0.0.0 20160202 for 0000:01:00.0 on minor 0",
+            ]
+        )
+    )
+    machine = detect.read_text(text, origin="log")
+    assert (machine.source, machine.kernel_events, machine.unread) == ("kernel log", (), ())
+
+
 def test_errors_of_one_kind_are_counted() -> None:
     text = "".join(f"[ {at}.000000] {XID_79}\n" for at in range(100, 400))
     (event,) = events(text)
