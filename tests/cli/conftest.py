@@ -9,6 +9,7 @@ import pytest
 
 from gputopo.cli import run_command
 from gputopo.cli.run import training
+from tests.kit.machines import ReadingHere
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
@@ -33,6 +34,12 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path / "home"
+
+
+@pytest.fixture(autouse=True)
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of this process ask NVML in it; those of other processes ask it in a child, as they do."""
+    monkeypatch.setattr("gputopo.probes.collect.Reading", ReadingHere)
 
 
 @pytest.fixture
