@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo.probes.child import Child, Desk, Stop
 from gputopo.probes.nvml.door import Handle, NotReadError, open_nvml
-from gputopo.values.events import GpuSample
+from gputopo.values.run.events import GpuSample
 
 T = TypeVar("T")
 

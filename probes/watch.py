@@ -10,7 +10,7 @@ import msgspec
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.events import handle_number
 from gputopo.probes.sampler import Monitor, MonitorChild, samples_of
-from gputopo.values.events import MachineSample, Xid
+from gputopo.values.run.events import MachineSample, Xid
 
 
 class XidNews(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Device,
     Event,
     GpuSample,

@@ -11,7 +11,7 @@ from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.values.machine import Machine
-    from gputopo.values.plan import Plan
+    from gputopo.values.run.plan import Plan
 
 Shape = Literal["table", "json", "env"]
 

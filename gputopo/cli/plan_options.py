@@ -6,11 +6,11 @@ from typing import Annotated, get_args
 
 import msgspec
 
-from gputopo.values.all_reduce import NAMES as REDUCTIONS
-from gputopo.values.all_reduce import parse
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Option, require_choice, shown
-from gputopo.values.plan import VariableUpdate
+from gputopo.values.run.all_reduce import NAMES as REDUCTIONS
+from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.plan import VariableUpdate
 
 MAX_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))

@@ -11,7 +11,7 @@ from gputopo.cli.printing import emit, show, to_stderr
 from gputopo.findings import Finding, Severity
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError
-from gputopo.values.events import MachineSample
+from gputopo.values.run.events import MachineSample
 
 if TYPE_CHECKING:
     from gputopo.probes.child import Stop

@@ -7,7 +7,7 @@ from pathlib import Path
 from gputopo.captures import detect
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
-from gputopo.values import all_reduce
+from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
 
 

@@ -11,7 +11,7 @@ from gputopo.planner.choose import plan
 from gputopo.planner.request import Request, ps_gpu
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.plan import Plan
+from gputopo.values.run.plan import Plan
 
 NAME = "CUDA_VISIBLE_DEVICES"
 _INDEX = re.compile(r"\s*([+-]?[0-9]{1,9})", re.ASCII)

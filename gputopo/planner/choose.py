@@ -38,10 +38,10 @@ from gputopo.planner.request import Request, check, gpus_in_words, ps_gpu, troub
 from gputopo.planner.subsets import FoundSet, TooManySetsError, closest_sets
 from gputopo.topology.doubts import believed_links
 from gputopo.topology.hops import is_within, islands, nearness
-from gputopo.values import all_reduce
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop, Machine
-from gputopo.values.plan import Candidate, Plan, Refusal
+from gputopo.values.run import all_reduce
+from gputopo.values.run.plan import Candidate, Plan, Refusal
 
 __all__ = ["Request", "plan", "plan_environment"]
 

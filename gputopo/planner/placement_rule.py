@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gputopo.copies.pair_speeds import Pair, PairSpeed, gb
 from gputopo.planner.request import SPREAD
-from gputopo.values.plan import AllReduce, VariableUpdate
+from gputopo.values.run.plan import AllReduce, VariableUpdate
 
 RULE = "two-in-one-island"
 MAX_GPUS_ON_GPU_PS = 2

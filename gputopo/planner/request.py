@@ -11,10 +11,10 @@ import msgspec
 from gputopo.findings import find_read
 from gputopo.findings.load import use_of
 from gputopo.reference.kernel_drivers import gpus_of_other_drivers
-from gputopo.values import all_reduce
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.plan import Refusal, VariableUpdate
+from gputopo.values.run import all_reduce
+from gputopo.values.run.plan import Refusal, VariableUpdate
 from gputopo.values.samples import at_samples
 
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
@@ -27,7 +27,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` alone is the exact set, in tower order; with `num_gpus` the GPUs to choose from. `exclude` is
     never chosen. `num_gpus` None: all usable GPUs, with `prefer_pix` the largest PIX island.
     `ps`: auto, cpu, gpu:N with N an index of the machine, or gpu:spread. `variable_update`: auto or a
-    VariableUpdate. `all_reduce`: a name of gputopo.values.all_reduce, for replicated.
+    VariableUpdate. `all_reduce`: a name of gputopo.values.run.all_reduce, for replicated.
     """
 
     num_gpus: int | None = None

@@ -15,7 +15,7 @@ from gputopo.report.layout import (
     width_of,
 )
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.plan import Candidate, Plan
+from gputopo.values.run.plan import Candidate, Plan
 
 _ALTERNATIVES = 5  # the rest is in the JSON
 _SPELLED_OUT = 4  # more GPUs than these are written as ranges

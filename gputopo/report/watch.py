@@ -18,8 +18,8 @@ from gputopo.report.layout import (
     width_of,
 )
 from gputopo.report.units import counted
-from gputopo.values.events import GpuSample, MachineSample
 from gputopo.values.machine import Machine
+from gputopo.values.run.events import GpuSample, MachineSample
 
 SHOWN = 12  # samples in the sparkline of a GPU
 _BARS = "▁▂▃▄▅▆▇█"

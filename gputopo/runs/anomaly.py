@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from gputopo.runs.median_bound import lower_bound, min_values
-from gputopo.values.events import Anomaly, Device, Step, TowerMarks
+from gputopo.values.run.events import Anomaly, Device, Step, TowerMarks
 
 # Percent of pace. In the 7gforce table of six GTX 1070 a GPU at 94.54 % of the reference counts as slow and
 # one at 98.83 % does not.
@@ -34,7 +34,7 @@ _BUT_NOT_FOR, _NOR_FOR = ", but not for ", "; nor for "
 
 
 class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device slower than its peers. The fields are those of `gputopo.values.events.Anomaly` but its time.
+    """A device slower than its peers: the fields of `gputopo.values.run.events.Anomaly` but its time.
 
     `percent_under`: percent by which its pace is below that of its peers, the median over the steps.
     """

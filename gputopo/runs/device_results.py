@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.values.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks
-from gputopo.values.result import DeviceResult
+from gputopo.values.run.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks
+from gputopo.values.run.result import DeviceResult
 
 # Where the launcher writes the GPUs' maximum clocks into the spec of the event run_started:
 # {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, keys are GPU indices of the machine.

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gputopo.runs.ran import what_ran
-from gputopo.values.result import InputVerdict, Result
+from gputopo.values.run.result import InputVerdict, Result
 
 # Two runs of the same work differ by some percent: below this difference neither is called the slower.
 NOISE = 0.05

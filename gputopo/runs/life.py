@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     CheckpointSaved,
     Evaluated,
     Event,
@@ -16,7 +16,7 @@ from gputopo.values.events import (
 
 
 class Life:
-    """The events of one run; `fields` are those of `gputopo.values.result.Result`."""
+    """The events of one run; `fields` are those of `gputopo.values.run.result.Result`."""
 
     def __init__(self) -> None:
         self._noticed: list[str] = []

@@ -6,7 +6,7 @@ A spec in a file is free-form JSON here, of this version or of an older one: wha
 from collections.abc import Mapping
 from typing import Any
 
-from gputopo.values.all_reduce import MEANINGS
+from gputopo.values.run.all_reduce import MEANINGS
 
 _NOTHING = "nothing: there is one device"
 

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 
 import msgspec
 
-from gputopo.values.result import Result
+from gputopo.values.run.result import Result
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from gputopo.runs.life import Life
 from gputopo.runs.ran import what_ran
 from gputopo.runs.steadiness import steady
 from gputopo.runs.throughput import RunningThroughput
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Anomaly,
     Event,
     ModelBuilt,
@@ -27,7 +27,7 @@ from gputopo.values.events import (
     Step,
     WarmupDone,
 )
-from gputopo.values.result import Result
+from gputopo.values.run.result import Result
 
 UNFINISHED = "unfinished"  # the kind of failure where the events just end
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed

@@ -1,12 +1,12 @@
 """Images per second from the steps of a run, updated as the steps arrive.
 
-The formulas are those of tf_cnn_benchmarks, see `gputopo.values.result.Throughput`.
+The formulas are those of tf_cnn_benchmarks, see `gputopo.values.run.result.Throughput`.
 """
 
 from statistics import median
 
-from gputopo.values.events import Event, Step, WarmupDone
-from gputopo.values.result import Throughput
+from gputopo.values.run.events import Event, Step, WarmupDone
+from gputopo.values.run.result import Throughput
 
 # Makes the median absolute deviation of normal noise equal to its standard deviation: 1 / Phi^-1(3/4).
 MAD_TO_SIGMA = 1.4826

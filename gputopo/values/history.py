@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:  # each start of `inspect` loads this module, and only a watch the events
-    from gputopo.values.events import GpuSample, MachineSample, Xid
+    from gputopo.values.run.events import GpuSample, MachineSample, Xid
 
 # A GPU that computes less than half of the time may lower its clocks between kernels. Ours.
 BUSY_PERCENT = 50

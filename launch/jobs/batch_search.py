@@ -18,7 +18,7 @@ from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.events import BatchTried, PhaseBegun
+from gputopo.values.run.events import BatchTried, PhaseBegun
 
 WorkerCommand = Callable[[Path, int], Sequence[str]]
 """Makes the command line of a worker from the path of its spec and the file descriptor for its events."""

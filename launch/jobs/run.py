@@ -20,7 +20,7 @@ from gputopo.launch.supervise.run_folder import EventLog, RunFolder
 from gputopo.launch.supervise.sampling import Sampler, sampled
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.values.errors import InputError
-from gputopo.values.events import Event
+from gputopo.values.run.events import Event
 
 
 @dataclass(frozen=True)

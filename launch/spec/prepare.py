@@ -15,9 +15,9 @@ from gputopo.launch.spec.target import CPU_DEVICES, Target, counted_devices
 from gputopo.planner.request import SPREAD
 from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError
-from gputopo.values.events import Device
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.plan import Candidate, Plan
+from gputopo.values.run.events import Device
+from gputopo.values.run.plan import Candidate, Plan
 
 # On CPU devices the whole command should end within two minutes on two cores: starting TensorFlow, building
 # and tracing need at most about half of that, so the counted steps get 45 s and the warm-up few steps.

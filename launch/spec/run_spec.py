@@ -19,9 +19,9 @@ from gputopo.launch.spec.readers import (
     read_warmup,
 )
 from gputopo.launch.spec.strategy_names import STRATEGIES
-from gputopo.values.events import Device
 from gputopo.values.option import Option, require_choice
-from gputopo.values.plan import AllReduce, VariableUpdate
+from gputopo.values.run.events import Device
+from gputopo.values.run.plan import AllReduce, VariableUpdate
 
 Backend = Literal["cpu", "gpu"]
 DataFormat = Literal["NCHW", "NHWC"]

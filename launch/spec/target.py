@@ -19,10 +19,10 @@ from gputopo.findings import driver_broken
 from gputopo.launch.spec.run_spec import Backend
 from gputopo.planner import Request
 from gputopo.planner.request import SPREAD
-from gputopo.values.all_reduce import parse
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.plan import Candidate, Plan, VariableUpdate
+from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.plan import Candidate, Plan, VariableUpdate
 
 CPU_DEVICES = 2
 MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing mistake

@@ -21,7 +21,7 @@ from pathlib import Path
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import oom
 from gputopo.values.errors import ExitCode
-from gputopo.values.events import RankFailed
+from gputopo.values.run.events import RankFailed
 
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
 # oneDNN's kernels continue after a failed allocation, and crash (TensorFlow 2.21). A worker that crashed with

@@ -17,7 +17,7 @@ from gputopo.launch.supervise.sampling import Samples
 from gputopo.launch.supervise.signals import caught
 from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
-from gputopo.values.events import RankFailed
+from gputopo.values.run.events import RankFailed
 
 
 class Workers:

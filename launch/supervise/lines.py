@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     BatchTried,
     CheckpointSaved,
     Evaluated,

@@ -12,7 +12,7 @@ from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.runs import anomaly
 from gputopo.values import schema
-from gputopo.values.events import Event, RankFailed, RunFinished, RunStarted, Step
+from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted, Step
 
 
 class Record:

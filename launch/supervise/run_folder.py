@@ -26,10 +26,10 @@ from gputopo.launch.supervise.locks import is_left_over, locked_spec
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
-from gputopo.values.events import Event, RankFailed, encode_line
 from gputopo.values.machine import Machine
-from gputopo.values.plan import Plan
-from gputopo.values.result import Result
+from gputopo.values.run.events import Event, RankFailed, encode_line
+from gputopo.values.run.plan import Plan
+from gputopo.values.run.result import Result
 
 # What a run writes: any of these belongs to another run, or to the user.
 _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from gputopo.values.events import GpuSample, Sample
+from gputopo.values.run.events import GpuSample, Sample
 
 EVERY_S = 1.0  # NVML's own power and utilisation readings are means of up to a second
 

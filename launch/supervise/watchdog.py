@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
-from gputopo.values.events import Event, ModelBuilt, PhaseBegun, Step
+from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, Step
 
 # A step that takes this many times the median step is not just slow: throttled GPUs take up to 10 times as
 # long, and TensorFlow autotunes and compiles again for a last, smaller batch. Ours.

@@ -25,7 +25,7 @@ from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import Samples
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog
-from gputopo.values.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Step
+from gputopo.values.run.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Step
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
 _MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on writing to it

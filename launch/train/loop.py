@@ -16,7 +16,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.runs.steadiness import MAX_STEPS, steady_from
 from gputopo.values.errors import GputopoError, InputError
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Event,
     LossNotFinite,
     Noticed,

@@ -36,7 +36,7 @@ from gputopo.launch.train.loop import (
 from gputopo.launch.train.placement.placements import place
 from gputopo.launch.train.placement.variables import largest_difference
 from gputopo.launch.train.step import TrainingStep
-from gputopo.values.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
+from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, ReplicasCompared, Step
 
 Emit = Callable[[Event], None]
 Made = TypeVar("Made", bound=Stepper)

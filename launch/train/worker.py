@@ -21,7 +21,7 @@ from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.events import Event, MemoryPeak, RankFailed, encode_line
+from gputopo.values.run.events import Event, MemoryPeak, RankFailed, encode_line
 
 
 def main(arguments: list[str]) -> int:

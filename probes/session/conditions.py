@@ -11,7 +11,7 @@ from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor
 from gputopo.reference.clock_events import decode
 from gputopo.values.bandwidth import Conditions
-from gputopo.values.events import GpuSample
+from gputopo.values.run.events import GpuSample
 
 # A clock below this share of what it is in the windows that count was still rising. Boost clocks of a GPU
 # under load move by one to three steps of 15 MHz (NVIDIA, GPU Boost): about 3 % of 1500 MHz.

@@ -37,7 +37,7 @@ def main() -> None:
 def _measure(model: str, devices: int, pairs: int) -> None:
     from gputopo.launch.train.loop import Loop
     from gputopo.launch.train.placement.devices import set_up
-    from gputopo.values.events import Device, encode_line
+    from gputopo.values.run.events import Device, encode_line
     from tests.launch.specs import cpu_spec
 
     towers = tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(devices))

@@ -10,9 +10,9 @@ import pytest
 from gputopo.cli.inspect import default_interval
 from gputopo.cli.watch import Watched, ticks, watch_source
 from gputopo.probes.child import Stop
-from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.cli.conftest import Call
 from tests.kit import commands
 from tests.kit.nvml import FakeNvml, crash, installed

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.values import schema
-from gputopo.values.plan import Plan
+from gputopo.values.run.plan import Plan
 from tests.cli.conftest import Call
 
 CAPTURES = Path(__file__).parents[3] / "shared/captures/topo"

@@ -9,8 +9,8 @@ from gputopo.findings.driver import XIDS, xid_case
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.watched import find_watched
 from gputopo.reference.clock_events import BITS
-from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.history import History
+from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.findings.boxes import IDS, every_gpu, gpu, sound
 from tests.findings.watched import IDLE, WORKING, found, samples, watched
 

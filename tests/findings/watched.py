@@ -5,9 +5,9 @@ from typing import Any
 
 from gputopo.findings import Finding
 from gputopo.findings.watched import find_watched
-from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.history import History
 from gputopo.values.machine import Machine
+from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.findings.boxes import sound
 
 WORKING: dict[str, Any] = {

@@ -3,9 +3,9 @@
 import msgspec
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.values.events import Device
 from gputopo.values.machine import Gpu, Hop, Link, Machine
-from gputopo.values.plan import Candidate, Plan
+from gputopo.values.run.events import Device
+from gputopo.values.run.plan import Candidate, Plan
 
 
 def cpu_spec(**changes: object) -> RunSpec:

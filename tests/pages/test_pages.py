@@ -7,7 +7,7 @@ import pytest
 
 from gputopo import pages
 from gputopo.pages import generate
-from gputopo.values import all_reduce
+from gputopo.values.run import all_reduce
 from gputopo.workload import workloads
 
 FOLDER = Path(pages.__file__).parent

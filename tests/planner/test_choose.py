@@ -9,7 +9,7 @@ from gputopo.planner import Request, plan
 from gputopo.planner.choose import plan_environment
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Mig
-from gputopo.values.plan import Plan
+from gputopo.values.run.plan import Plan
 from gputopo.values.schema import decode, encode
 from tests.matrices import DGX1_P100, DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, machine_of
 

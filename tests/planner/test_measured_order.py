@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gputopo.planner import Request, plan
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
-from gputopo.values.plan import Plan
+from gputopo.values.run.plan import Plan
 from tests.invented_bandwidths import MEASURED_AT, pair
 from tests.matrices import FOUR_AND_FOUR, SEVEN, machine_of
 

@@ -2,7 +2,7 @@
 
 from gputopo.planner import Request, plan
 from gputopo.values.machine import GpuProcess, Machine, MemoryMib, Throttle, UtilizationPercent
-from gputopo.values.plan import Plan
+from gputopo.values.run.plan import Plan
 from tests.matrices import SEVEN, changed, machine_of
 
 BUSY: dict[str, object] = {

@@ -7,7 +7,7 @@ import pytest
 from gputopo.probes import child
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor, MonitorChild
-from gputopo.values.events import GpuSample
+from gputopo.values.run.events import GpuSample
 from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, crash, hang, installed
 from tests.kit.scenarios import SCENARIOS

@@ -3,7 +3,7 @@ import pytest
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor
 from gputopo.probes.watch import Watcher, WatcherChild
-from gputopo.values.events import GpuSample, MachineSample, Xid
+from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.cost import cost_of
 from tests.kit.distinct import DISTINCT
 from tests.kit.faults import broken

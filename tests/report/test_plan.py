@@ -2,7 +2,7 @@ import pytest
 
 from gputopo.report.layout import text_of
 from gputopo.report.plan import environment_lines, placement_in_words, plan_view
-from gputopo.values.plan import Candidate, Plan, Refusal
+from gputopo.values.run.plan import Candidate, Plan, Refusal
 
 CHOICE = Candidate(
     gpus=(0, 1), ps_device="gpu:0", reasons=("GPUs 0 and 1 are PIX apart", "lowest of 9 equal sets")

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from gputopo.report.layout import text_of
 from gputopo.report.watch import SHOWN, Recent, plain_lines, sparkline, throttle_in_short, watch_view
-from gputopo.values.events import GpuSample, MachineSample, Xid
 from gputopo.values.machine import ClockMhz, ClocksMhz, Gpu, Machine
+from gputopo.values.run.events import GpuSample, MachineSample, Xid
 
 BUSY = GpuSample(
     gpu=3,

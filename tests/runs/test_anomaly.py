@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.runs.anomaly import MARKS_RESOLUTION_S, AnomalyCheck, find_anomalies, reference_of
-from gputopo.values.events import Device, Step
+from gputopo.values.run.events import Device, Step
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step
 
 QUIET = Noise(common=0.1, own=0.01, stalls=0.0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gputopo.runs.input_verdict import ENOUGH, NOISE, judge, judge_waiting, verdict
 from gputopo.runs.summary import summarise
-from gputopo.values.result import Result
+from gputopo.values.run.result import Result
 from tests.invented_runs import InventedRun, Noise, cpu_devices, stream
 
 RATES = st.floats(1e-3, 1e9)

@@ -4,7 +4,7 @@ from gputopo.report.runs.news import news
 from gputopo.report.runs.report import run_report
 from gputopo.runs.life import Life
 from gputopo.runs.summary import summarise
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     CheckpointSaved,
     Evaluated,
     Event,

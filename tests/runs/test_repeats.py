@@ -10,8 +10,8 @@ from gputopo.report.runs.report import repeats_report
 from gputopo.runs.repeats import Repeats, combine, spread
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
-from gputopo.values.events import RankFailed
-from gputopo.values.result import Result
+from gputopo.values.run.events import RankFailed
+from gputopo.values.run.result import Result
 from tests.invented_runs import InventedRun, Noise, cpu_devices, stream
 
 LOST = RankFailed(time_s=1.0, kind="killed", cause="killed by SIGKILL", remedy="look", exit_code=137)

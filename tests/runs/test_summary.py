@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gputopo.runs.anomaly import find_anomalies
 from gputopo.runs.summary import Summary, summarise
 from gputopo.values import schema
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Device,
     Event,
     GpuSample,
@@ -23,7 +23,7 @@ from gputopo.values.events import (
     encode_line,
     read_events,
 )
-from gputopo.values.result import Result
+from gputopo.values.run.result import Result
 from tests.invented_runs import (
     BEGAN_S,
     SAYS,

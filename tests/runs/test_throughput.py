@@ -4,7 +4,7 @@ from statistics import fmean, median, pstdev
 import pytest
 
 from gputopo.runs.throughput import RunningThroughput
-from gputopo.values.events import WarmupDone
+from gputopo.values.run.events import WarmupDone
 from tests.invented_runs import BEGAN_S, InventedRun, cpu_devices, step, stream
 
 

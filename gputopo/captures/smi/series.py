@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from gputopo.captures.smi import values
 from gputopo.captures.smi.names import Named
 from gputopo.reference.clock_events import BITS
-from gputopo.values.events import GpuSample
 from gputopo.values.fields import field_at
 from gputopo.values.history import BUSY_PERCENT, GpuHistory, History
 from gputopo.values.machine import Gpu
+from gputopo.values.run.events import GpuSample
 from gputopo.values.samples import seconds
 
 Cells = Sequence[str]

@@ -7,7 +7,7 @@ import msgspec
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import InputError
-from gputopo.values.plan import Plan
+from gputopo.values.run.plan import Plan
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):

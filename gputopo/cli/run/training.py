@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.launch.supervise.sampling import Sampler
     from gputopo.runs.repeats import Repeats
-    from gputopo.values.events import Event
-    from gputopo.values.result import Result
+    from gputopo.values.run.events import Event
+    from gputopo.values.run.result import Result
 
 _FUTURE_SPEC = Path("RUN_FOLDER/spec.json")
 _FUTURE_EVENTS_FD = 3

@@ -7,7 +7,7 @@ import msgspec
 from gputopo.report import units
 from gputopo.report.layout import Column, Line, aligned
 from gputopo.report.runs.facts import ANOMALY_STYLE
-from gputopo.values.result import DeviceResult, Result
+from gputopo.values.run.result import DeviceResult, Result
 
 _MIN_NAME = 8  # columns of the screen that the name of a GPU folds into at least
 _GAP = 1

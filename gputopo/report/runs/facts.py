@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from gputopo.report import units
 from gputopo.report.runs.news import evaluated_words, steps_words
-from gputopo.values.events import DeviceTimes
-from gputopo.values.result import Result
+from gputopo.values.run.events import DeviceTimes
+from gputopo.values.run.result import Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0

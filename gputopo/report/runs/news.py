@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from gputopo.report import units
-from gputopo.values.events import (
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.run.events import (
     Anomaly,
     BatchTried,
     CheckpointSaved,
@@ -17,7 +18,6 @@ from gputopo.values.events import (
     Resumed,
     Traced,
 )
-from gputopo.values.index_ranges import index_ranges
 
 
 def news(event: Event) -> str | None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from gputopo.report import units
 from gputopo.report.runs.news import news
 from gputopo.report.runs.state import RunState
-from gputopo.values.events import Event, RunStarted
+from gputopo.values.run.events import Event, RunStarted
 
 DISPLAY_EVERY = 10  # steps between two plain lines, as in tf_cnn_benchmarks
 REDRAWS_PER_SECOND = 4.0

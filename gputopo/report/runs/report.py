@@ -8,7 +8,7 @@ from gputopo.report.runs.devices import device_tables
 from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
 from gputopo.runs.anomaly import THRESHOLD_PERCENT, AnomalyCheck
 from gputopo.runs.repeats import Repeats
-from gputopo.values.result import Result
+from gputopo.values.run.result import Result
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 

@@ -9,7 +9,7 @@ from typing import Any
 from gputopo.report import units
 from gputopo.report.runs.news import news
 from gputopo.runs.throughput import RunningThroughput
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Device,
     Event,
     LossNotFinite,
@@ -28,7 +28,7 @@ RECENT_STEPS = 15
 # The worker sends its first event when TensorFlow is imported and the model is built.
 STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
-# Phases of the worker in which no step is expected for a while, as in `gputopo.values.events.PhaseBegun`.
+# Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
 SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
 
 

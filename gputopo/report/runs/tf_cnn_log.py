@@ -10,7 +10,7 @@ from typing import Any
 
 from gputopo.report import units
 from gputopo.runs.throughput import RunningThroughput
-from gputopo.values.events import Evaluated, Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
+from gputopo.values.run.events import Evaluated, Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
 from gputopo.workload import workloads as workload
 
 DISPLAY_EVERY = 10  # the default of its --display_every

@@ -39,7 +39,7 @@ from gputopo.launch.supervise.worker_life import Limits
 from gputopo.topology.reduction_groups import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.errors import UsageError
-from gputopo.values.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
+from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
 from gputopo.workload import workloads as workload
 
 REPEATS = 10

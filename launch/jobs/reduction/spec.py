@@ -1,6 +1,6 @@
 """The job of a process that times one reduction, and the table of all methods.
 
-To add a method: its name in `gputopo.values.all_reduce`, and if its algorithm is new, a function in
+To add a method: its name in `gputopo.values.run.all_reduce`, and if its algorithm is new, a function in
 `gputopo.launch.train.reductions.methods.ALGORITHMS`. This module does not load TensorFlow.
 """
 
@@ -8,8 +8,8 @@ import msgspec
 
 from gputopo.launch.spec.run_spec import Backend, RunSpec
 from gputopo.topology.reduction_groups import Groups
-from gputopo.values import all_reduce
-from gputopo.values.all_reduce import MEANINGS, NAMES, Reduction
+from gputopo.values.run import all_reduce
+from gputopo.values.run.all_reduce import MEANINGS, NAMES, Reduction
 
 Options = dict[str, str | int | Groups]
 _ALSO_TIMED = ("ring#2", "psgpu#2")
@@ -44,7 +44,7 @@ def options_of(asked: Reduction, groups: Groups = ()) -> tuple[str, Options]:
 
 
 def require(name: str, groups: Groups = ()) -> Method:
-    """Return the method of that name (`gputopo.values.all_reduce`). UsageError names the nearest."""
+    """Return the method of that name (`gputopo.values.run.all_reduce`). UsageError names the nearest."""
     asked = all_reduce.parse(name)
     algorithm, options = options_of(asked, groups)
     return Method(name=asked.written, algorithm=algorithm, says=MEANINGS[asked.name], options=options)

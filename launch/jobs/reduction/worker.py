@@ -20,7 +20,7 @@ from gputopo.launch.jobs.reduction.spec import (
     ReductionJob,
 )
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
+from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
 
 if TYPE_CHECKING:
     from gputopo.launch.models.model import Model

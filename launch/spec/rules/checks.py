@@ -11,8 +11,8 @@ from gputopo.launch.spec.rules.rule import Rule, replaced
 from gputopo.launch.spec.rules.task import KEPT_RULES, TASK_RULES
 from gputopo.launch.spec.rules.trainer import TRAINER_RULES, require_strategy
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.values import all_reduce
 from gputopo.values.errors import UsageError
+from gputopo.values.run import all_reduce
 
 RULES: tuple[Rule, ...] = (
     *TRAINER_RULES,

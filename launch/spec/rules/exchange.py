@@ -4,8 +4,8 @@ import msgspec
 
 from gputopo.launch.spec.rules.rule import Rule, replaced, to, typed, untyped
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.values import all_reduce
 from gputopo.values.errors import UsageError
+from gputopo.values.run import all_reduce
 
 
 def _to_server(spec: RunSpec) -> RunSpec:

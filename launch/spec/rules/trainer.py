@@ -4,7 +4,7 @@ from gputopo.launch.spec.rules.rule import Rule, moves_gradients, needless, repl
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.spec.strategy_names import STRATEGIES, StrategyName, read
 from gputopo.values.errors import UsageError
-from gputopo.values.plan import VariableUpdate
+from gputopo.values.run.plan import VariableUpdate
 
 
 def _other(spec: RunSpec) -> bool:

@@ -14,7 +14,7 @@ from gputopo.launch.train.inputs.source import Fact, Shape, Source, noticing
 from gputopo.launch.train.loop import is_warm, longest_warmup
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.training import NO_START, Start
-from gputopo.values.events import Event, Noticed, Step, TowerMarks, WarmupDone
+from gputopo.values.run.events import Event, Noticed, Step, TowerMarks, WarmupDone
 
 Tensor = Any
 Emit = Callable[[Event], None]

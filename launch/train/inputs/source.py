@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.randomness import Stream
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.values.events import Event, Noticed
+from gputopo.values.run.events import Event, Noticed
 
 Tensor = Any
 Fact = str | int | float | None

@@ -15,7 +15,7 @@ from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
 from gputopo.launch.train.loop import Stepper
 from gputopo.values.errors import InputError, UsageError
-from gputopo.values.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
+from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
 
 Emit = Callable[[Event], None]
 Copies = dict[str, list[Any]]  # the name of an array, and the variables that hold it

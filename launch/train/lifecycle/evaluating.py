@@ -27,7 +27,7 @@ from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.towers import TOP, TowerInput, TowerMath, hits
 from gputopo.launch.train.training import NO_START, Start, built, observers
 from gputopo.values.errors import UsageError
-from gputopo.values.events import Evaluated, Event, Noticed, PhaseBegun, Resumed, Step
+from gputopo.values.run.events import Evaluated, Event, Noticed, PhaseBegun, Resumed, Step
 
 Tensor = Any
 Emit = Callable[[Event], None]

@@ -29,7 +29,7 @@ from gputopo.launch.train.loop import VariableSets
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values import schema
-from gputopo.values.events import Event, Exported, Noticed, PhaseBegun
+from gputopo.values.run.events import Event, Exported, Noticed, PhaseBegun
 
 Emit = Callable[[Event], None]
 Array = np.ndarray[Any, Any]

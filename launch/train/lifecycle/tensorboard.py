@@ -13,7 +13,7 @@ from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.loop import StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.updating import learning_rate
-from gputopo.values.events import Step
+from gputopo.values.run.events import Step
 
 
 class Scalars:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gputopo.values.events import Device, DeviceTimes
+from gputopo.values.run.events import Device, DeviceTimes
 
 Kind = Literal["compute", "to_device", "to_host", "peer", "none"]
 

@@ -11,8 +11,8 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import trace_reading
 from gputopo.launch.train.loop import StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
-from gputopo.values.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 from gputopo.values.index_ranges import index_ranges
+from gputopo.values.run.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 
 Emit = Callable[[Event], None]
 _HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow

@@ -12,7 +12,7 @@ from gputopo.launch.train.reductions.collectives import collective, nccl_op, one
 from gputopo.launch.train.reductions.copies import copy, hierarchical, pscpu, psgpu, ring
 from gputopo.launch.train.reductions.packing import narrowed, repacked, small_joined
 from gputopo.launch.train.reductions.reducer import Reducer
-from gputopo.values.all_reduce import parse
+from gputopo.values.run.all_reduce import parse
 
 ALGORITHMS: dict[str, Callable[..., Reducer]] = {
     "copy": copy,

@@ -16,8 +16,8 @@ from gputopo.cli.run.command import choose_and_claim
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.values import schema
-from gputopo.values.events import Anomaly, RunStarted, Sample, read_events
-from gputopo.values.result import Result
+from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
+from gputopo.values.run.result import Result
 from tests.cli.conftest import Call
 from tests.launch.claiming import other
 from tests.launch.specs import machine, plan_for

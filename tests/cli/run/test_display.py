@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pytest
 
 from gputopo.values import schema
-from gputopo.values.events import RunFinished, read_events
-from gputopo.values.result import Result
+from gputopo.values.run.events import RunFinished, read_events
+from gputopo.values.run.result import Result
 from tests.kit import commands
 
 FULL = Path("/dev/full")

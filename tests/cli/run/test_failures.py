@@ -11,7 +11,7 @@ import pytest
 
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.values import schema
-from gputopo.values.result import Result
+from gputopo.values.run.result import Result
 from tests.cli.conftest import Call
 from tests.kit import commands
 

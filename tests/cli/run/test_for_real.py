@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.values import schema
-from gputopo.values.events import Step, read_events
-from gputopo.values.result import Result
+from gputopo.values.run.events import Step, read_events
+from gputopo.values.run.result import Result
 
 pytestmark = pytest.mark.tensorflow
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.values import schema
-from gputopo.values.result import Result
+from gputopo.values.run.result import Result
 
 pytestmark = pytest.mark.tensorflow
 

@@ -14,7 +14,7 @@ from gputopo.launch.supervise import run_folder as runs
 from gputopo.runs.repeats import Repeats
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.result import Result
+from gputopo.values.run.result import Result
 from tests.cli.conftest import Call
 
 

@@ -11,7 +11,7 @@ from gputopo.launch.jobs.run import Outcome, supervise
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.launch.supervise.worker_life import Limits
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Event,
     RankFailed,
     Step,

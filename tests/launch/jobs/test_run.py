@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from gputopo.runs.summary import summarise
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Anomaly,
     GpuSample,
     ModelBuilt,

@@ -11,7 +11,7 @@ from gputopo.report.runs.news import news
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     BatchTried,
     Event,
     RankFailed,

@@ -10,7 +10,7 @@ from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
 from gputopo.runs.summary import summarise
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     CheckpointSaved,
     Noticed,
     RunFinished,

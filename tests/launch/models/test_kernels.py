@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gputopo.values import schema
-from gputopo.values.events import Event, read_events
+from gputopo.values.run.events import Event, read_events
 from tests.launch.forks import run_program
 from tests.launch.train.numerics_cases import Found, run_cases
 from tests.launch.train.worker_process import trivial_spec

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from gputopo.launch.spec.memory_check import require_memory
 from gputopo.launch.spec.run_spec import RunSpec, Runtime
 from gputopo.values.errors import ExitCode, HardwareError
-from gputopo.values.events import Device
 from gputopo.values.gpu import MemoryMib
 from gputopo.values.machine import Machine
+from gputopo.values.run.events import Device
 from tests.launch.specs import cpu_spec, machine
 
 RESNET20 = 32 * 32 * 3 * 4  # bytes of one picture in float32

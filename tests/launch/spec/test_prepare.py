@@ -14,7 +14,7 @@ from gputopo.launch.spec.target import Target, cpu_plan
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
 from gputopo.values.option import Text, given_of
-from gputopo.values.plan import Plan
+from gputopo.values.run.plan import Plan
 from gputopo.workload.workloads import require
 from tests.launch.specs import machine, plan_for
 

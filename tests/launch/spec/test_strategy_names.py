@@ -8,7 +8,7 @@ from gputopo.launch.spec.rules.trainer import require_strategy
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.spec.strategy_names import STRATEGIES, StrategyName, read
 from gputopo.values.errors import UsageError
-from gputopo.values.events import Device
+from gputopo.values.run.events import Device
 
 
 def spec(strategy: str, devices: int = 2, **fields: Any) -> RunSpec:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.supervise import failure
-from gputopo.values.events import RankFailed
+from gputopo.values.run.events import RankFailed
 from tests.launch.specs import cpu_spec
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.supervise.lines import MAX_LINE_BYTES, EventLines, NotAnEventError
-from gputopo.values.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
+from gputopo.values.run.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
 
 EVENTS: list[Event] = [
     WarmupDone(time_s=1.0, steps=3, seconds=0.5),

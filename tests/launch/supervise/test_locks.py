@@ -13,7 +13,7 @@ from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.locks import is_left_over, locked_outputs, locked_spec
 from gputopo.launch.train.lifecycle.checkpoint_files import FolderError
 from gputopo.values.errors import ExitCode, InputError
-from gputopo.values.events import RankFailed
+from gputopo.values.run.events import RankFailed
 from tests.launch.train.worker_process import run_worker, trivial_spec
 
 ROOT = Path(__file__).parents[3]

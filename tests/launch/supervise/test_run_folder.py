@@ -15,9 +15,9 @@ from gputopo.launch.supervise.locks import locked_spec
 from gputopo.launch.supervise.run_folder import MAX_PAST_RUNS, latest_results
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
-from gputopo.values.events import WarmupDone, read_events
-from gputopo.values.plan import Plan
-from gputopo.values.result import Result
+from gputopo.values.run.events import WarmupDone, read_events
+from gputopo.values.run.plan import Plan
+from gputopo.values.run.result import Result
 from tests.launch.specs import cpu_spec, machine, plan_for
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.supervise.watchdog import LATE_S, LOOK_S, Patience, Watchdog
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     CheckpointSaved,
     Event,
     ModelBuilt,

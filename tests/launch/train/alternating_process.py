@@ -21,7 +21,7 @@ from gputopo.launch.spec.run_spec import Exchange  # noqa: E402
 from gputopo.launch.train.placement.devices import set_up  # noqa: E402
 from gputopo.launch.train.step import TrainingStep  # noqa: E402
 from gputopo.launch.train.training import stepper_of  # noqa: E402
-from gputopo.values.events import Device  # noqa: E402
+from gputopo.values.run.events import Device  # noqa: E402
 from tests.launch.specs import cpu_spec  # noqa: E402
 
 TOWERS = int(sys.argv[2])

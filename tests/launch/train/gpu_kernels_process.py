@@ -19,7 +19,7 @@ from gputopo.launch.train.lifecycle import evaluating
 from gputopo.launch.train.placement import devices, placements
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.training import stepper_of
-from gputopo.values.events import Device
+from gputopo.values.run.events import Device
 from tests.launch.train.gpu_kernels import is_gpu_build, without_gpu_kernel
 from tests.launch.train.numerics_process import tiny
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
-from gputopo.values.events import Device, Event, PlacementChecked, Step
+from gputopo.values.run.events import Device, Event, PlacementChecked, Step
 from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.slope_model import SlopeModel
 from tests.launch.train.small_model import SmallModel

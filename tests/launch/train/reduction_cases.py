@@ -19,7 +19,7 @@ import numpy as np
 from gputopo.launch.jobs.reduction.spec import METHODS, Method, ReductionJob
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.values.errors import GputopoError
-from gputopo.values.events import Device, Event
+from gputopo.values.run.events import Device, Event
 from tests.launch.train.gpu_kernels import without_gpu_kernel
 from tests.launch.train.small_model import SmallModel
 

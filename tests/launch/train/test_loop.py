@@ -23,7 +23,7 @@ from gputopo.launch.train.loop import (
 from gputopo.launch.train.placement import checking
 from gputopo.runs.steadiness import MAX_STEPS
 from gputopo.values.errors import InputError
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Event,
     LossNotFinite,
     Noticed,

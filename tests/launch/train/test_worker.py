@@ -8,7 +8,7 @@ import pytest
 
 from gputopo.launch.spec.run_spec import Data, Lifecycle
 from gputopo.values import schema
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     CheckpointSaved,
     Device,
     Evaluated,

@@ -8,7 +8,7 @@ from typing import Any
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
-from gputopo.values.events import Device, Event, decode_line, read_events
+from gputopo.values.run.events import Device, Event, decode_line, read_events
 
 
 def trivial_spec(towers: int = 1, **fields: Any) -> RunSpec:

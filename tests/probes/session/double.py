@@ -11,8 +11,8 @@ from gputopo.copies.sharing import _Shared, fair_rates
 from gputopo.probes.session.host_memory import HostMemory
 from gputopo.probes.session.measuring import Doors
 from gputopo.values.bandwidth import Failure
-from gputopo.values.events import GpuSample
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
+from gputopo.values.run.events import GpuSample
 
 LOST = "CUDA_ERROR_DEVICE_UNAVAILABLE"
 

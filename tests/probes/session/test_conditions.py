@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor
 from gputopo.probes.session.conditions import Meter, Sampler, WindowReadings, conditions, still_rising
-from gputopo.values.events import GpuSample
+from gputopo.values.run.events import GpuSample
 from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed
 from tests.probes.session.double import ASLEEP, AWAKE, Clock, SamplerDouble

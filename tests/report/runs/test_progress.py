@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gputopo.report.runs.progress import Progress, display
 from gputopo.report.runs.state import RunState
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     CheckpointSaved,
     Event,
     LossNotFinite,

@@ -7,7 +7,7 @@ from gputopo.report import units
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import failure_lines, run_report, title, verdict_lines
 from gputopo.runs.summary import summarise
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Device,
     DeviceTimes,
     Evaluated,
@@ -16,7 +16,7 @@ from gputopo.values.events import (
     RunStarted,
     Traced,
 )
-from gputopo.values.result import Result
+from gputopo.values.run.result import Result
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 
 QUIET = Noise(own=0.01, stalls=0.0)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.report.runs.tf_cnn_log import TfCnnLog, lines
-from gputopo.values.events import Evaluated, Event, RunFinished, RunStarted, Step
+from gputopo.values.run.events import Evaluated, Event, RunFinished, RunStarted, Step
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 
 RUN = InventedRun(2, noise=Noise(own=0.1))

@@ -18,7 +18,7 @@ from gputopo.launch.jobs.reduction.spec import METHODS, ReductionJob, require
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.bandwidth import gpu_of
 from gputopo.values.errors import UsageError
-from gputopo.values.events import Device
+from gputopo.values.run.events import Device
 
 # What a worker of these tests can use: `send(event, ...)`, `times()`, and the job's method as `method`.
 PRELUDE = """

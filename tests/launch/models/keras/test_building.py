@@ -226,7 +226,7 @@ for name in ("inceptionv3", "MobileNetV3Small"):
     built = models.build(f"keras:{name}")
     counted = sum(int(np.prod(one.shape)) for one in (*built.variables, *built.state))
     answer[name] = [counted, parameter_count(built), built.input_shape, built.classes]
-from gputopo.values.events import Device
+from gputopo.values.run.events import Device
 from gputopo.launch.spec.run_spec import RunSpec
 one = RunSpec(model="keras:DenseNet121", backend="gpu", batch_size=1, data_format="NCHW",
     devices=(Device(tower=0, device="/GPU:0"),))

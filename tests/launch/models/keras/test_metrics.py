@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.values.events import ModelBuilt
+from gputopo.values.run.events import ModelBuilt
 from tests.launch.train.worker_process import run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow

@@ -10,8 +10,8 @@ from gputopo.launch.spec.rules.checks import RULES, check, clash
 from gputopo.launch.spec.rules.rule import replaced
 from gputopo.launch.spec.run_spec import Backend, Data, Exchange, Lifecycle, Precision, RunSpec, Runtime
 from gputopo.values.errors import UsageError
-from gputopo.values.events import Device
-from gputopo.values.plan import VariableUpdate
+from gputopo.values.run.events import Device
+from gputopo.values.run.plan import VariableUpdate
 from tests.launch.specs import cpu_spec
 
 EXCHANGES = st.builds(

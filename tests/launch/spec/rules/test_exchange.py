@@ -5,7 +5,7 @@ import pytest
 from gputopo.launch.spec.rules.exchange import require_exchange
 from gputopo.launch.spec.run_spec import Exchange, Precision, RunSpec
 from gputopo.values.errors import UsageError
-from gputopo.values.events import Device
+from gputopo.values.run.events import Device
 
 AUTO_SCALE = Precision(compute="fp16", auto_loss_scale=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gputopo.values.events import Event, decode_line
+from gputopo.values.run.events import Event, decode_line
 from tests.launch.forks import run_program
 
 Fields = dict[str, Any]

@@ -16,7 +16,7 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
-from gputopo.values.events import Event, encode_line
+from gputopo.values.run.events import Event, encode_line
 from tests.launch.train.norm_model import NormModel
 from tests.launch.train.small_disk import small_disk
 

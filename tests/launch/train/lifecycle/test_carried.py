@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gputopo.launch.train.lifecycle import checkpoint_files as files
-from gputopo.values.events import Noticed, Resumed
+from gputopo.values.run.events import Noticed, Resumed
 from tests.launch.train.lifecycle.life import Fields, Ran, run_all
 
 pytestmark = pytest.mark.tensorflow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gputopo.values.errors import ExitCode
-from gputopo.values.events import CheckpointSaved, Noticed, Resumed, Step
+from gputopo.values.run.events import CheckpointSaved, Noticed, Resumed, Step
 from tests.launch.train.lifecycle.life import Fields, Ran, run_all
 
 pytestmark = pytest.mark.tensorflow

@@ -9,7 +9,7 @@ import pytest
 
 from gputopo.runs.steadiness import MAX_STEPS, MIN_STEPS
 from gputopo.values.errors import ExitCode
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Evaluated,
     Exported,
     LossNotFinite,

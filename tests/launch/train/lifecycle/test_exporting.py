@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gputopo.launch.spec.run_spec import Lifecycle, Precision
-from gputopo.values.events import Exported, Noticed
+from gputopo.values.run.events import Exported, Noticed
 from tests.launch.forks import run_program
 from tests.launch.train.worker_process import environment, run_worker, trivial_spec
 

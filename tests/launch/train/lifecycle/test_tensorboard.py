@@ -15,7 +15,7 @@ import json, sys
 from pathlib import Path
 import numpy as np, tensorflow as tf
 from tensorflow.core.util.event_pb2 import Event
-from gputopo.values.events import Step, TowerMarks
+from gputopo.values.run.events import Step, TowerMarks
 from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.loop import StepOutcome
 from gputopo.launch.spec.run_spec import Lifecycle

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.train.lifecycle.trace_reading import MAX_OPS, device_times, union_ps
-from gputopo.values.events import Device
+from gputopo.values.run.events import Device
 
 MS = 1_000_000_000  # picoseconds
 

@@ -7,7 +7,7 @@ import pytest
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.values.errors import HardwareError
-from gputopo.values.events import Device
+from gputopo.values.run.events import Device
 
 
 @dataclass(frozen=True)

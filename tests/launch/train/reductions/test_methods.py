@@ -12,7 +12,7 @@ import pytest
 
 from gputopo.launch.jobs.reduction.bench import measure
 from gputopo.launch.jobs.reduction.spec import METHODS, REFUSED, REFUSED_FOR_ALL, ReductionJob
-from gputopo.values.events import RankFailed, read_events
+from gputopo.values.run.events import RankFailed, read_events
 from tests.launch.forks import run_program
 from tests.launch.train.reduction_cases import ON_CPU, SHAPES, cases_on, run_spec
 from tests.launch.train.small_model import SHAPES as SMALL_MODEL

@@ -12,7 +12,7 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
-from gputopo.values.events import ModelBuilt, Step
+from gputopo.values.run.events import ModelBuilt, Step
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import FEEDS, Picture, error_of, joint, source, spec_of
 from tests.launch.train.small_model import SmallModel

@@ -10,7 +10,7 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import Data, RunSpec
 from gputopo.values.errors import GputopoError
-from gputopo.values.events import Device
+from gputopo.values.run.events import Device
 
 FEEDS = ("sync", "queue", "dataset", "staged")
 

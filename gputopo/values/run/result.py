@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.values.events import (
+from gputopo.values.run.events import (
     Anomaly,
     CheckpointSaved,
     Device,

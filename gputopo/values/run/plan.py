@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gputopo.values.all_reduce import PATTERN
+from gputopo.values.run.all_reduce import PATTERN
 
 VariableUpdate = Literal["parameter_server", "replicated", "independent"]
 AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
-"""A name of `gputopo.values.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
+"""A name of `gputopo.values.run.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.values.all_reduce import MAX_PARTS, NAMES, PATTERN, Reduction, parse, require
 from gputopo.values.errors import UsageError
+from gputopo.values.run.all_reduce import MAX_PARTS, NAMES, PATTERN, Reduction, parse, require
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.values.errors import InputError
-from gputopo.values.events import Event, decode_line, encode_line, read_events
+from gputopo.values.run.events import Event, decode_line, encode_line, read_events
 from tests.invented_runs import InventedRun, gpu_devices, step, stream
 
 EVENTS: list[Event] = list(stream(gpu_devices(2), InventedRun(2, slow={1: 0.3}).steps(12)))
