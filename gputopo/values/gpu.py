@@ -904,10 +904,10 @@ class Gpu(Value, frozen=True):
     ] = UtilizationPercent()
     ecc: Annotated[Ecc, Fact("ECC")] = Ecc()
     remapped_rows: Annotated[
-        RemappedRows, Fact(smi=Smi("remapped_rows", "Remapped Rows", "remapped_rows"))
+        RemappedRows, Fact(stability="state", smi=Smi("remapped_rows", "Remapped Rows", "remapped_rows"))
     ] = RemappedRows()
     retired_pages: Annotated[
-        RetiredPages, Fact(smi=Smi("retired_pages", "Retired Pages", "retired_pages"))
+        RetiredPages, Fact(stability="state", smi=Smi("retired_pages", "Retired Pages", "retired_pages"))
     ] = RetiredPages()
     mig: Annotated[Mig, Fact("MIG")] = Mig()
     compute_mode: Annotated[
