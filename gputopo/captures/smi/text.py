@@ -146,7 +146,7 @@ def _sections(lines: Sequence[_Line]) -> int:
 
 
 def _is_flat(lines: Sequence[_Line]) -> bool:
-    """Tell a paste that lost all indentation: no line of a fact stands further right than another."""
+    """Return whether a paste lost all indentation: no line of a fact stands further right than another."""
     return len({line.indent for line in lines if line.pair is not None}) <= 1
 
 
