@@ -33,7 +33,7 @@ class _Matrix(NamedTuple):
 def numa(root: "Element", nodes: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Return each NUMA node's distances to nodes 0, 1, ..., 10 for itself as the kernel has them."""
     for matrix in _matrices(root):
-        ends = [int(end) for end in matrix.ends if end.isdigit()]
+        ends = [int(end) for end in matrix.ends if end.isascii() and end.isdigit() and len(end) < 6]
         if matrix.kind == "NUMANode" and "Latency" in matrix.name and sorted(ends) == list(nodes):
             places = [ends.index(node) for node in nodes]
             return {node: tuple(matrix.at(ends.index(node), p) for p in places) for node in nodes}

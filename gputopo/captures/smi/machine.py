@@ -116,10 +116,11 @@ def machine(
     if without_mask and gpus:
         missing[at_gpu(EVERY, "throttle.mask")] = f"{source} reports the reasons, not the mask"
     missing |= {at_gpu(index, fact): why for index, facts in reasons.items() for fact, why in facts.items()}
-    if attached is not None and attached.isdigit() and attached != str(len(gpus)):
-        words = f"{attached} GPUs are attached and {len(gpus)} are listed"
+    counted = values.gpu_count(attached)
+    if counted is not None and counted != len(gpus):
+        words = f"{counted} GPUs are attached and {len(gpus)} are listed"
         missing[at_gpu(EVERY, "index")] = f"{words}: these are numbered"
-        gaps = [Gap(source=source, text=words, attached=int(attached), listed=len(gpus)), *gaps]
+        gaps = [Gap(source=source, text=words, attached=counted, listed=len(gpus)), *gaps]
     return Machine(
         source=source,
         driver=found,

@@ -193,7 +193,7 @@ class _Output:
         return Identity(
             where=f"the output from line {self.line} on",
             driver=next((text for named, text in self.driver if named.row.fact == "version"), None),
-            attached=int(self.attached) if self.attached and self.attached.isdigit() else None,
+            attached=values.gpu_count(self.attached),
             addresses=frozenset(key for key in self.rows() if key),
             uuids=frozenset(filter(None, uuids)),
         )
@@ -342,7 +342,7 @@ class _Reading:
         if known is not None and not (line.may_be_cut and not values.is_whole(line.text)):
             output.driver.append((known, line.pair[1]))
         elif line.heading == "attached gpus":
-            if output.attached is None or not output.attached.isdigit():
+            if values.gpu_count(output.attached) is None:
                 output.attached = line.pair[1]
         elif line.heading == "timestamp":
             output.time = output.time or line.pair[1]

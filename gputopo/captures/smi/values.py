@@ -55,6 +55,11 @@ def clean(text: str) -> str:
     return _DEPRECATED.sub("", text) if text.endswith("]") else text
 
 
+def gpu_count(text: str | None) -> int | None:
+    """Return a number of GPUs; None for anything else, also digits of other scripts and absurd lengths."""
+    return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text, re.ASCII) else None
+
+
 def is_whole(text: str) -> bool:
     """Return whether the very end of a text is surely not cut: it is a unit or a word that is known."""
     return _WHOLE.search(text) is not None

@@ -157,3 +157,11 @@ def test_parts_of_one_output_are_whole_together() -> None:
     assert [gpu.utilization_percent.gpu for gpu in machine.gpus] == [1, 2, 3]
     assert machine.gaps == ()
     assert machine.samples == ()
+
+
+@pytest.mark.parametrize("count", ["9" * 30, "9" * 5000, "²", "eight"])
+def test_a_count_of_gpus_that_is_none_counts_nothing(count: str) -> None:
+    text = output().replace(": 3\n", f": {count}\n", 1)
+    assert f"Attached GPUs                             : {count}\n" in text
+    assert len(read(text).gpus) == 3
+    assert all(gap.attached is None for gap in read(text).gaps)
