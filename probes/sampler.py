@@ -18,7 +18,23 @@ T = TypeVar("T")
 _CLOSE_S = 1.0
 
 
-class Monitor:
+class _Closed:
+    """What is closed at the end of a `with` block."""
+
+    def close(self) -> None:
+        """Close it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Monitor(_Closed):
     """Keeps NVML and the handles of `gpus` (indices of the machine) open, and samples them on request.
 
     `before_call` gets the function and the GPU of each call. Raises NotReadError with NVML's reason if NVML
@@ -47,14 +63,6 @@ class Monitor:
         """Close NVML. Samples after this are empty."""
         self._handles = dict.fromkeys(self._handles)
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _handle(self, gpu: int) -> Handle | None:
         self._nvml.about = str(gpu)
@@ -86,7 +94,7 @@ class Monitor:
             return None
 
 
-class MonitorChild:
+class MonitorChild(_Closed):
     """A Monitor in a child process: a driver that hangs or crashes ends the samples, and nothing else.
 
     `stop`: the call that did, None while all is well; samples hold no GPU that was asked after it. Make it in
@@ -123,14 +131,6 @@ class MonitorChild:
         if self._in_use.acquire(timeout=_CLOSE_S):
             self._child.close()
             self._in_use.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _work(self, desk: Desk) -> None:
         """Sample in the child, once for each request."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from gputopo.captures import budget, intake, ledger, merge, recording
+from gputopo.captures import budget, intake, ledger, merge, packed, recording
 from gputopo.captures.bandwidth import single_device
 from gputopo.captures.pci import sysfs
 from gputopo.captures.topo import matrix as topo_matrix
@@ -241,9 +241,7 @@ def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -
 
 def _read_bytes(data: bytes, origin: str, read_tree: ReadTree | None) -> Machine:
     if sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
-        from gputopo.captures import packed  # the packers are loaded only where they are needed
-
-        data = packed.unpacked(data, origin=origin, max_bytes=budget.MAX_TEXT_BYTES)
+        data = packed.unpacked_text(data, origin=origin, max_bytes=budget.MAX_TEXT_BYTES)
     if read_tree is not None and sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
         with sysfs.unpacked(data, origin=origin) as root:
             return read_tree(root)

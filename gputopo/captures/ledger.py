@@ -25,11 +25,7 @@ _NOISE = re.compile(
     rf"|(?:\+ )?(?:sudo )?\S*(?:{_TOOLS})(?:\.exe)?(?: +[-/|\w].*)?"
     r"|exit|logout|Every \d+(?:[.,]\d+)?s: .*)$"
 )
-
-
 _MARKUP = re.compile(r"[<>]|=[\"']")
-
-
 _DTD = re.compile(r"<\?xml[^>]{0,200}\?>|<!DOCTYPE[^>\[]{0,400}(?:\[[^\]]*\]\s*)?>")
 
 

@@ -306,7 +306,7 @@ class _Choice:
         if len(gpus) == 1:
             return []  # nothing is between a GPU and itself
         if self.measured is None:
-            said = [*distance_reasons(self.links, gpus, others), *doubt_reasons(self.machine, self.pool)]
+            said = [*distance_reasons(self.links, gpus, others), *doubt_reasons(self.machine)]
             if self.machine.bandwidth is not None and len(self.pool) > 1:
                 said.append(not_used(self.machine.bandwidth, unmeasured(self.speeds, self.pool)))
             return said

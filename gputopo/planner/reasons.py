@@ -1,9 +1,10 @@
 """Why a set of GPUs was chosen, in sentences with numbers."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
+from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, nearness
@@ -34,23 +35,11 @@ def distance_reasons(links: Links, gpus: Sequence[int], others: Sequence[int]) -
     return [f"{said}: no pair to choose from is closer"] if name != "unknown" else [said]
 
 
-def doubt_reasons(machine: Machine, pool: Collection[int]) -> list[str]:
-    """Return why the topology of the GPUs to choose from is not to be relied on."""
-    doubted = [pair for pair in doubts.sys_within_node(machine) if set(pair) <= set(pool)]
-    reasons = []
-    if doubted:
-        reasons.append(
-            f"SYS within one NUMA node ({pairs_in_words(doubted)}) counts as NODE: the matrix "
-            "is not reliable, measure with gputopo bandwidth"
-        )
-    if any(set(pair) <= set(pool) for pair in doubts.near_across_nodes(machine)):
-        reasons.append(
-            "the matrix shows GPUs of different NUMA nodes as closer than SYS: measure with gputopo bandwidth"
-        )
-    reasons += [
-        f"no NVLink between any two {name} in the matrix: measure with gputopo bandwidth"
-        for name in doubts.lacks_nvlinks(machine)
-    ]
+def doubt_reasons(machine: Machine) -> list[str]:
+    """Return why the topology is not to be relied on, and how it counts here."""
+    reasons = [f"{one.says}; measure with gputopo bandwidth" for one in doubtful_topology(machine)]
+    if within := doubts.sys_within_node(machine):
+        reasons.append(f"SYS within one NUMA node ({pairs_in_words(within)}) counts as NODE")
     return reasons
 
 

@@ -114,6 +114,12 @@ def test_every_rule_has_a_title_a_remedy_and_severities_and_they_are_sorted() ->
     for rule in rules:
         assert rule.title, rule.id
         assert rule.remedy, rule.id
+        texts = [
+            rule.title,
+            rule.remedy,
+            *(text for case in rule.cases.values() for text in (case.says, case.remedy)),
+        ]
+        assert not any("  " in text for text in texts), rule.id
         assert rule.severities, rule.id
         assert all(case.severity in rule.severities for case in rule.cases.values()), rule.id
 

@@ -7,11 +7,11 @@ import contextlib
 import io
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from gputopo.captures import budget
+from gputopo.captures import budget, packed
 from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,30 +20,6 @@ if TYPE_CHECKING:
 READS = "a copied /sys (folder or tar)"
 FACTS = "PCI tree, link speed and width, errors"
 
-
-def _gunzip(packed: IO[bytes]) -> IO[bytes]:
-    import gzip  # the packers are loaded only where they are needed
-
-    return cast(IO[bytes], gzip.open(packed))
-
-
-def _bunzip(packed: IO[bytes]) -> IO[bytes]:
-    import bz2
-
-    return cast(IO[bytes], bz2.open(packed))
-
-
-def _unxz(packed: IO[bytes]) -> IO[bytes]:
-    import lzma
-
-    return cast(IO[bytes], lzma.open(packed))
-
-
-_PACKED: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
-    b"\x1f\x8b": _gunzip,
-    b"BZh": _bunzip,
-    b"\xfd7zXZ\x00": _unxz,
-}
 _NEEDED = ("sys", "proc", "dev", "run")
 _HINT = "pack the folder that holds sys and proc, as hwloc-gather-topology does"
 _DEEPEST = 2  # folders around sys: NAME/sys, or ./NAME/sys
@@ -60,7 +36,7 @@ def root_in(path: Path) -> Path | None:
 
 def is_archive(data: bytes) -> bool:
     """Return whether it is a tar, packed or not, by its first bytes."""
-    return data.startswith(tuple(_PACKED)) or data[257:262] == b"ustar"
+    return packed.is_packed(data) or data[257:262] == b"ustar"
 
 
 @contextlib.contextmanager
@@ -70,7 +46,7 @@ def unpacked(data: bytes, *, origin: str) -> Iterator[Path]:
     Only folders, files and links that stay inside are made; links that begin with / count from the tree's
     own root. Raises InputError for names that lead outside, for too much, and for what is no such tar.
     """
-    plain = _plain(data, origin)
+    plain = packed.unpacked(data, origin=origin, max_bytes=budget.MAX_PLAIN_BYTES)
     with tempfile.TemporaryDirectory(prefix="gputopo-") as name:
         folder = Path(name).resolve()
         links = _make_files(plain, folder, origin)
@@ -89,23 +65,6 @@ def _folders(path: Path, deepest: int) -> Iterator[Path]:
         for child in sorted(path.iterdir()):
             if not child.is_symlink():
                 yield from _folders(child, deepest - 1)
-
-
-def _plain(data: bytes, origin: str) -> bytes:
-    """Unpack gzip, bzip2 or xz. Raises InputError past the limit, before memory runs out."""
-    import lzma
-    import zlib
-
-    stream: IO[bytes] = io.BytesIO(data)
-    opener = next((opener for start, opener in _PACKED.items() if data.startswith(start)), None)
-    try:
-        with stream if opener is None else opener(stream) as unpacking:
-            plain: bytes = unpacking.read(budget.MAX_PLAIN_BYTES + 1)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise InputError(f"{origin} is packed, but cannot be unpacked: {error}", "pack it again") from error
-    if len(plain) > budget.MAX_PLAIN_BYTES:
-        raise InputError(f"{origin} is larger than {budget.MAX_PLAIN_BYTES >> 20} MiB unpacked", _HINT)
-    return plain
 
 
 def _make_files(plain: bytes, folder: Path, origin: str) -> list[tuple[Path, str]]:

@@ -37,7 +37,7 @@ FIELD_ERROR = Rule(
     "gpu.field_error",
     title="the GPU cannot report what GPUs of the same model report",
     remedy="See sudo dmesg | grep -i -e nvrm -e xid. Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot; "
-    " if it happens again, a sensor, the fan or the board is defective.",
+    "if it happens again, a sensor, the fan or the board is defective.",
     severities=("warning", "info"),
 )
 

@@ -78,9 +78,14 @@ def test_a_limit_of_gpu_memory_counts_as_its_memory() -> None:
 
 @pytest.mark.parametrize("there", [None, with_memory(None)])
 def test_a_gpu_that_does_not_report_its_memory_refuses_nothing(there: Machine | None) -> None:
-    require_memory(gpu_spec(2**31 - 1, 0), there, host_bytes=1)
+    spec = gpu_spec(2**31 - 1, 0)
+    require_memory(spec, there, host_bytes=1)
+    with pytest.raises(HardwareError):
+        require_memory(spec, with_memory(40960), host_bytes=1)
 
 
 @pytest.mark.parametrize("model", ["keras:ResNet50", "mypackage.models:build"])
 def test_of_a_model_that_reports_no_shape_nothing_is_refused(model: str) -> None:
     require_memory(cpu_spec(model=model, batch_size=2**31 - 1), None, host_bytes=1)
+    with pytest.raises(HardwareError):
+        require_memory(cpu_spec(model="resnet20", batch_size=2**31 - 1), None, host_bytes=1)
