@@ -182,7 +182,7 @@ def _machines(text: str, origin: str) -> list[Machine]:
             return machines
         from gputopo.captures import unreadable  # only an error needs it
 
-        raise unreadable.error(text, origin=origin, formats=_all_formats())
+        raise unreadable.error(text, origin=origin)
     try:
         machine, rest = programs.take(text, origin=origin)
     except InputError:
@@ -323,7 +323,9 @@ def _decoded(data: bytes, origin: str) -> str:
         raise InputError(f"{origin} is larger than {size} MiB", "give the capture alone")
     text = intake.decoded(data)
     if text is None:
-        raise InputError(f"{origin} is a binary file, no text", f"give {_all_formats()}")
+        from gputopo.captures import unreadable  # only an error needs it
+
+        raise InputError(f"{origin} is a binary file, no text", unreadable.USE)
     budget.require_text_size(text, origin)
     return text
 
@@ -334,7 +336,3 @@ def readable() -> list[tuple[str, str]]:
 
     kinds = [(kind.READS, kind.FACTS) for kind in formats()]
     return [*kinds, (bug_report.READS, bug_report.FACTS), (sysfs.READS, sysfs.FACTS)]
-
-
-def _all_formats() -> str:
-    return " or ".join(reads for reads, _ in readable())

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gputopo.values.errors import InputError
 
 _CAPTURE = "use nvidia-smi -q > FILE; nvidia-smi topo -m >> FILE (one file may hold both)"
+USE = "use nvidia-smi -q > FILE, or another format: gputopo explain formats lists them"
 _OTHER_MAKER = "gputopo supports machines with NVIDIA GPUs only"
 _NO_TOPOLOGY = "which has no links, slots and limits"
 _NOT_READ = "which gputopo does not read"
@@ -69,8 +70,8 @@ def known(text: str) -> Output | None:
     return next((one for one in _KNOWN if re.search(one.pattern, text, re.MULTILINE)), None)
 
 
-def error(text: str, *, origin: str, formats: str) -> InputError:
-    """Return the error for a text that no format recognises. `formats`: those that are read, in words."""
+def error(text: str, *, origin: str) -> InputError:
+    """Return the error for a text that no format recognises."""
     if driver := _DRIVER_ERROR.search(text):
         return InputError(
             f"{origin} is an error text of nvidia-smi: {driver[0].strip()[:120]}",
@@ -82,9 +83,9 @@ def error(text: str, *, origin: str, formats: str) -> InputError:
         try:
             json.loads(text)
         except RecursionError:
-            return InputError(f"{origin} is JSON that is nested too deep", f"use {formats}")
+            return InputError(f"{origin} is JSON that is nested too deep", USE)
         except ValueError as wrong:
             hint = "copy the file again, or write it again with gputopo"
             return InputError(f"{origin} is not complete JSON: {wrong}", hint)
-        return InputError(f"{origin} is JSON, but not of gputopo", f"use {formats}")
-    return InputError(f"{origin} is in no format that gputopo reads", f"use {formats}")
+        return InputError(f"{origin} is JSON, but not of gputopo", USE)
+    return InputError(f"{origin} is in no format that gputopo reads", USE)

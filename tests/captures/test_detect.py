@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gputopo.captures
+from gputopo import pages
 from gputopo.captures import detect, recording
 from gputopo.values import schema
 from gputopo.values.errors import InputError
@@ -151,9 +152,10 @@ def test_a_text_that_is_no_capture_is_named_as_what_it_is(tmp_path: Path, text: 
     assert what in refused(put(tmp_path, text)).what
 
 
-def test_the_formats_that_are_read_are_listed(tmp_path: Path) -> None:
-    hint = refused(put(tmp_path, "the quick brown fox")).hint
-    assert all(kind.READS in hint for kind in detect.formats())
+def test_the_formats_that_are_read_are_listed_on_the_page_that_the_error_names(tmp_path: Path) -> None:
+    assert "gputopo explain formats" in refused(put(tmp_path, "the quick brown fox")).hint
+    page = pages.read("formats")
+    assert all(kind.READS in page for kind in detect.formats())
 
 
 def test_reading_a_capture_loads_neither_a_driver_nor_a_framework() -> None:
