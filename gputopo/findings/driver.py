@@ -1,10 +1,4 @@
-"""The driver: whether it works, Xid errors, and GPUs that it lost or wants reset.
-
-Recovery actions: NVIDIA, GPU Memory Error Management, "Error Recovery and Response Flags"
-(docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt), and nvmlDeviceGpuRecoveryAction_t in nvml.h. After "Drain
-and Reset" running programs may finish, so that is a warning; after every other action the GPU is unusable.
-The same: `nvidia-smi --query-gpu=gpu_recovery_action`.
-"""
+"""The driver: whether it works, GPUs that do not answer, Xid errors, and what the kernel log shows."""
 
 import re
 from collections.abc import Iterator

@@ -2,6 +2,10 @@
 
 Signs are errors, rows, pages and repairs, and the action that the driver requests. The finding has the id of
 the worst sign; its evidence has the verdict and the fields behind all of them.
+
+Recovery actions: NVIDIA, GPU Memory Error Management, "Error Recovery and Response Flags", and
+nvmlDeviceGpuRecoveryAction_t in nvml.h. After "Drain and Reset" running programs may finish, so that is a
+warning; after every other action the GPU is unusable.
 """
 
 from collections.abc import Iterator
